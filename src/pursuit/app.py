@@ -1,0 +1,206 @@
+"""The composition root: the only module that knows every concrete class.
+
+Owns: where state and configuration are found, and how the parts are put together. Decides nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from pursuit.engine.clock import SystemClock
+from pursuit.engine.driver import Driver
+from pursuit.engine.run import Observer, Settings
+from pursuit.ledger.sqlite import SqliteLedger
+from pursuit.mission_file import load_mission_file, servers_in
+from pursuit.model.mission import Mission
+from pursuit.proposers.plain import proposer_for
+from pursuit.sandbox import Sandbox, SandboxLimits
+from pursuit.service import Service, Started
+from pursuit.tools.configuration import Configuration, find_configuration, load_configuration
+from pursuit.tools.host import ToolHost
+from pursuit.tools.pool import Pool
+
+STATE_VARIABLE = "PURSUIT_STATE"
+MEGABYTE = 1024 * 1024
+
+
+def locate_state(state: Path | None, config: Path | None) -> Path:
+    """The ledger's file: as given, else `PURSUIT_STATE`, else beside the configuration, else the user's own."""
+    if state is not None:
+        return state
+    if variable := os.environ.get(STATE_VARIABLE):
+        return Path(variable)
+    if config is not None:
+        return config.parent / ".pursuit" / "ledger.db"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / "pursuit" / "ledger.db"
+    data = os.environ.get("XDG_DATA_HOME")
+    return (Path(data) if data else Path.home() / ".local" / "share") / "pursuit" / "ledger.db"
+
+
+def open_ledger(state: Path | None = None, config: Path | None = None) -> SqliteLedger:
+    """Opens the ledger where it belongs."""
+    return SqliteLedger.open(locate_state(state, config or find_configuration(Path.cwd())))
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The final report of a mission: `data` is all of it, as JSON."""
+
+    data: Mapping[str, Any]
+
+    @property
+    def session_id(self) -> str:
+        """The mission's id."""
+        return self.data["session_id"]
+
+    @property
+    def status(self) -> str:
+        """How it stands: `completed`, `terminated`, or why it waits."""
+        return self.data["status"]
+
+    @property
+    def completed(self) -> bool:
+        """Whether the goal was reached."""
+        return self.status == "completed"
+
+    @property
+    def verdict_reason(self) -> str | None:
+        """Why it ended."""
+        return self.data["verdict_reason"]
+
+    def metric(self, name: str) -> float | None:
+        """The last value of a metric."""
+        row = self.data["metrics"].get(name)
+        return None if row is None else row["last"]
+
+    def html(self) -> str:
+        """The report as one self-contained page."""
+        from pursuit.reports import render_html  # noqa: PLC0415 - the template engine loads only when needed
+
+        return render_html(self.data)
+
+    def markdown(self) -> str:
+        """The report as Markdown."""
+        from pursuit.reports import render_markdown  # noqa: PLC0415 - the template engine loads only when needed
+
+        return render_markdown(self.data)
+
+
+class Runtime:
+    """Everything that is needed to pursue missions, opened together and closed together.
+
+    `servers` are upstreams that live in this process: MCP server objects of the SDK, or plain Python functions
+    (`{"beam": [evaluate, certify]}`). Configured servers come from `pursuit.toml` or `mcp.json`.
+    """
+
+    def __init__(
+        self,
+        *,
+        state: Path | str | None = None,
+        config: Path | str | Configuration | None = None,
+        servers: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._state = Path(state) if state is not None else None
+        self._config = config
+        self._servers = dict(servers or {})
+        self._stack = AsyncExitStack()
+        self._known_files: set[str] = set()
+        self.service: Service
+
+    async def __aenter__(self) -> Self:
+        configuration = self._configuration()
+        async with AsyncExitStack() as stack:
+            ledger = SqliteLedger.open(locate_state(self._state, configuration.path))
+            stack.push_async_callback(ledger.close)
+            sandbox = await stack.enter_async_context(Sandbox(_limits(configuration.settings)))
+            configured = {name: c for name, c in configuration.servers.items() if name not in self._servers}
+            self._pool = await stack.enter_async_context(Pool(configured, self._servers))
+            clock = SystemClock()
+            driver = Driver(
+                ledger=ledger,
+                source=ToolHost(self._pool),
+                sandbox=sandbox,
+                clock=clock,
+                proposer_for=proposer_for,
+                settings=_settings(configuration.settings),
+                checks=configuration.checks,
+            )
+            self.service = Service(
+                ledger=ledger, driver=driver, pool=self._pool, clock=clock, checks=configuration.checks
+            )
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return await self._stack.__aexit__(kind, value, trace)
+
+    async def pursue(self, mission: Mission, *, observer: Observer | None = None) -> Report:
+        """Works at a mission until it ends or has to wait for somebody, and reports."""
+        started = await self.service.start(mission)
+        return await self.resume(started.session_id, observer=observer)
+
+    async def resume(self, mission_id: str, *, observer: Observer | None = None) -> Report:
+        """Goes on with a mission, also one whose process died, and reports."""
+        await self.use_servers_of(mission_id)
+        await self.service.run(mission_id, observer=observer)
+        return await self.report(mission_id)
+
+    async def report(self, mission_id: str) -> Report:
+        """The report of a mission as it stands."""
+        return Report(await self.service.report(mission_id))
+
+    async def start_file(self, path: Path) -> Started:
+        """Accepts the mission in a file, with the servers that the file brings."""
+        loaded = load_mission_file(path)
+        self._add_servers(loaded.path, loaded.servers)
+        return await self.service.start(loaded.mission, file=loaded.path if loaded.servers else None)
+
+    async def use_servers_of(self, mission_id: str) -> None:
+        """Makes the servers of a mission's own file known, so that it can go on in another process."""
+        state = await self.service.state(mission_id)
+        if state.file is not None:
+            self._add_servers(Path(state.file), servers_in(Path(state.file)))
+
+    def _add_servers(self, path: Path, servers: Mapping[str, Any]) -> None:
+        if str(path) in self._known_files:
+            return
+        self._known_files.add(str(path))
+        for name, server in servers.items():
+            if name not in self._servers:
+                self._pool.add(name, server)
+
+    def _configuration(self) -> Configuration:
+        if isinstance(self._config, Configuration):
+            return self._config
+        path = Path(self._config) if self._config is not None else find_configuration(Path.cwd())
+        return Configuration() if path is None else load_configuration(path)
+
+
+def _limits(settings: Mapping[str, float]) -> SandboxLimits:
+    names = {"predicate_seconds": 1, "predicate_memory_mb": MEGABYTE, "script_seconds": 1, "script_memory_mb": MEGABYTE}
+    given = {
+        name.removesuffix("_mb"): settings[name] * unit if unit == 1 else int(settings[name] * unit)
+        for name, unit in names.items()
+        if name in settings
+    }
+    if "script_calls" in settings:
+        given["script_calls"] = int(settings["script_calls"])
+    return SandboxLimits(**given)  # pyright: ignore[reportArgumentType]
+
+
+def _settings(settings: Mapping[str, float]) -> Settings:
+    defaults = Settings()
+    return Settings(
+        call_timeout=settings.get("call_timeout", defaults.call_timeout),
+        call_ceiling=settings.get("call_ceiling", defaults.call_ceiling),
+    )

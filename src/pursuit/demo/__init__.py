@@ -1,0 +1,1 @@
+"""The example that `pursuit init` writes: a small MCP server with a real engineering problem, and a mission for it."""

@@ -1,0 +1,56 @@
+"""Writes the example that a newcomer starts from into a folder.
+
+Owns: which files the example has, and that nothing of the user's is overwritten. Knows nothing of what is in them.
+Invariant: all files are written, or, when any of them would replace something, none.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+from pursuit.errors import Fault, ValidationFailed
+
+# The script is stored as text: with its top-level `await` it is Python for the sandbox, not for this interpreter.
+EXAMPLE = {
+    "pursuit.toml": "pursuit.toml",
+    "mission.toml": "mission.toml",
+    "strategy.py": "strategy.py.txt",
+}
+
+
+def write_example(target: Path, *, force: bool = False) -> list[Path]:
+    """Writes the example into `target`, which is made if need be; returns the files, in reading order.
+
+    Raises `ValidationFailed`, having written nothing, with one fault for each file that cannot be written.
+    """
+    paths = {target / name: template for name, template in EXAMPLE.items()}
+    if faults := [*_target_faults(target), *(fault for path in paths for fault in _file_faults(path, force=force))]:
+        raise ValidationFailed(faults, "the example was not written")
+    templates = files("pursuit.demo") / "templates"
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        for path, template in paths.items():
+            # Replaced, not written through: a link's other end is not ours.
+            path.unlink(missing_ok=True)
+            path.write_bytes((templates / template).read_bytes())
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ValidationFailed([Fault(field=str(target), reason=reason)], "the example was not written") from error
+    return list(paths)
+
+
+def _target_faults(target: Path) -> list[Fault]:
+    """An existing path that is no folder cannot hold the example, nor can a path below one."""
+    nearest = next((path for path in (target, *target.parents) if path.exists()), None)
+    if nearest is None or nearest.is_dir():
+        return []
+    return [Fault(field=str(nearest), reason="is not a folder; name another one")]
+
+
+def _file_faults(path: Path, *, force: bool) -> list[Fault]:
+    if path.is_dir():
+        return [Fault(field=str(path), reason="is a folder where the example has a file; move it away")]
+    if path.is_symlink() or path.exists():
+        return [] if force else [Fault(field=str(path), reason="exists already; move it away, or use --force")]
+    return []

@@ -1,0 +1,1 @@
+"""The engine: one turn after another, each effect durable first."""

@@ -1,0 +1,133 @@
+"""Makes the call of one check: a tool of the mission, or a command of the operator's.
+
+Owns: the intent and the settlement of a check. Judges nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+
+from pursuit.engine.commands import run_command
+from pursuit.engine.execute import Planned, execute
+from pursuit.engine.perform import settle
+from pursuit.engine.run import Run
+from pursuit.model.criteria import Check
+from pursuit.model.events import CallIntended, CallRefused, Event
+from pursuit.model.records import CallRecord
+from pursuit.model.state import MissionState
+from pursuit.tools.contract import CallFailed
+
+COMMAND_TIMEOUT = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckPlan:
+    """A check with its command filled in from the operator's configuration."""
+
+    check: Check
+    call_id: str
+    argv: Sequence[str] | None = None
+    cwd: str | None = None
+    timeout: float | None = None
+    missing: str | None = None
+
+
+def plan_check(run: Run, check: Check) -> CheckPlan:
+    """Resolves a named check; a name that is gone from the configuration is said, not raised."""
+    index = run.state.open.index if run.state.open is not None else run.state.iteration_count
+    call_id = f"{run.mission_id}:{index}:check:{check.criterion_id}"
+    if check.tool_name is not None:
+        return CheckPlan(check=check, call_id=call_id)
+    if check.command is not None:
+        return CheckPlan(check=check, call_id=call_id, argv=check.command, cwd=check.cwd, timeout=check.timeout)
+    named = run.checks.get(check.check or "")
+    if named is None:
+        return CheckPlan(
+            check=check, call_id=call_id, argv=(), missing=f"no [checks.{check.check}] in the configuration"
+        )
+    return CheckPlan(
+        check=check,
+        call_id=call_id,
+        argv=named["command"],
+        cwd=named.get("cwd"),
+        timeout=check.timeout or named.get("timeout"),
+    )
+
+
+async def run_check(run: Run, plan: CheckPlan) -> CallRecord | None:
+    """The record of the check's call, made now unless an earlier driver has made it."""
+    order = len(run.state.open.calls) if run.state.open is not None else 0
+    if plan.argv is None:
+        planned = Planned(
+            call_id=plan.call_id,
+            tool=plan.check.tool_name or "",
+            args=dict(plan.check.args),
+            order=order,
+            purpose="check",
+        )
+        await execute(run, [planned], durable=True)
+    else:
+        await _command(run, plan, plan.argv, order)
+    return run.state.open.calls.get(plan.call_id) if run.state.open is not None else None
+
+
+async def _command(run: Run, plan: CheckPlan, argv: Sequence[str], order: int) -> None:
+    before = run.state.open.calls.get(plan.call_id) if run.state.open is not None else None
+    if before is not None and before.outcome is not None:
+        return
+    tool = f"check:{plan.check.criterion_id}"
+
+    def intend(state: MissionState) -> Sequence[Event]:
+        if state.stopped or state.open is None:
+            return ()
+        args: dict[str, Any] = {"argv": list(argv), "cwd": plan.cwd}
+        cap = state.cap("max_tool_calls")
+        reason = "max_tool_calls is used up" if cap is not None and state.tool_calls >= cap else plan.missing
+        common: Mapping[str, Any] = {
+            "at": run.clock.now(),
+            "call_id": plan.call_id,
+            "iteration": state.open.index,
+            "tool": tool,
+            "args": args,
+            "purpose": "check",
+            "order": order,
+        }
+        if reason is not None:
+            return [CallRefused(**common, outcome="skipped", reason=reason)]
+        return [CallIntended(**common, repeatable=plan.check.idempotent)]
+
+    await run.journal.record(intend)
+    call = run.state.open.calls.get(plan.call_id) if run.state.open is not None else None
+    if call is None or call.outcome is not None:
+        return
+    try:
+        await _perform_command(run, plan, call, argv)
+    except anyio.get_cancelled_exc_class():
+        with anyio.CancelScope(shield=True):
+            run.journal.stage(settle(run, call, "cancelled", error="stopped while the check ran").event)
+            await run.journal.flush()
+        raise
+    await run.journal.flush()
+
+
+async def _perform_command(run: Run, plan: CheckPlan, call: CallRecord, argv: Sequence[str]) -> None:
+    began = run.clock.monotonic()
+    timeout = plan.timeout or COMMAND_TIMEOUT
+    left = run.wall_clock_left()
+    allowed = timeout if left is None else max(0.0, min(timeout, left))
+    with anyio.move_on_after(allowed) as scope:
+        try:
+            result: dict[str, Any] = {"content": [], "structuredContent": await run_command(argv, plan.cwd)}
+        except CallFailed as error:
+            run.journal.stage(settle(run, call, "failed", error=str(error)).event)
+            return
+        seconds = run.clock.monotonic() - began
+        settlement = settle(run, call, "ok", result=result, seconds=seconds)
+        run.journal.stage(settlement.event, settlement.blobs)
+    if scope.cancelled_caught:
+        why = f"no end within {allowed:g} s"
+        run.journal.stage(settle(run, call, "timed_out", error=why, seconds=allowed).event)

@@ -1,0 +1,68 @@
+"""Runs the command of a check: an argv of the operator's, never of a client's.
+
+Owns: one child process with its whole group, its bounded output and its time. Knows no mission.
+Invariant: no process of it is left when `run_command` returns or is cancelled.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import anyio
+from anyio.abc import ByteReceiveStream, Process
+
+from pursuit.tools.contract import CallFailed
+
+KEPT = 64 * 1024
+
+
+async def run_command(argv: Sequence[str], cwd: str | None) -> dict[str, Any]:
+    """The exit code and the tails of stdout and stderr."""
+    try:
+        process = await anyio.open_process(
+            list(argv),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=cwd,
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        raise CallFailed(f"cannot run {argv[0]!r}: {error}") from None
+    tails = {"stdout": bytearray(), "stderr": bytearray()}
+    code = -1
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_drain, process.stdout, tails["stdout"])
+            tasks.start_soon(_drain, process.stderr, tails["stderr"])
+            code = await process.wait()
+            _kill_group(process)
+    except BaseException:
+        _kill_group(process)
+        with anyio.CancelScope(shield=True):
+            await process.wait()
+        raise
+    finally:
+        with anyio.CancelScope(shield=True):
+            await process.aclose()
+    return {"exit_code": code, **{name: tail.decode(errors="replace") for name, tail in tails.items()}}
+
+
+async def _drain(stream: ByteReceiveStream | None, tail: bytearray) -> None:
+    """Reads everything and keeps the end."""
+    if stream is None:
+        return
+    with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
+        async for chunk in stream:
+            tail.extend(chunk)
+            del tail[:-KEPT]
+
+
+def _kill_group(process: Process) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)

@@ -1,0 +1,232 @@
+"""Who drives: takes the lock, recovers what a dead driver left, turns until there is a reason to stop.
+
+Owns: a run from claim to release. Knows no surface.
+Invariant: only the holder of the lock writes the events of a driver, and it always lets go.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import secrets
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import anyio
+
+from pursuit.engine.clock import Clock
+from pursuit.engine.execute import settle_lost
+from pursuit.engine.journal import Journal
+from pursuit.engine.report import write_report
+from pursuit.engine.run import Observer, Run, Settings, Tools
+from pursuit.engine.turn import closing, ending, turn
+from pursuit.errors import Conflict, PursuitError, SessionPaused, SessionTerminal
+from pursuit.ledger.contract import Ledger
+from pursuit.model.decide import Decision
+from pursuit.model.events import CompletionOrdered, Event, MissionEnded, MissionFailed, RunClaimed, WaitBegan
+from pursuit.model.mission import Mission, Proposal
+from pursuit.model.state import MissionState
+from pursuit.model.weigh import reached_cap
+from pursuit.proposers.contract import Proposer
+from pursuit.sandbox import Sandbox
+
+
+class ToolSource(Protocol):
+    """Gives the tools of a mission, connecting what is needed."""
+
+    async def tools_for(self, names: tuple[str, ...]) -> Tools:
+        """The tools by these names; one whose server is down is missing, with the reason."""
+        ...
+
+
+ProposerFactory = Callable[[Mission, Proposal | None], Proposer]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Driver:
+    """Drives missions in this process."""
+
+    ledger: Ledger
+    source: ToolSource
+    sandbox: Sandbox
+    clock: Clock
+    proposer_for: ProposerFactory
+    settings: Settings = field(default_factory=Settings)
+    checks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+
+    async def drive(
+        self,
+        mission_id: str,
+        *,
+        iterations: int | None = None,
+        proposal: Proposal | None = None,
+        observer: Observer | None = None,
+    ) -> MissionState:
+        """Advances a mission by so many iterations (None: until it ends or waits) and returns its state.
+
+        Raises `Conflict` at once if another process drives it.
+        """
+        claim = await self.ledger.claim(mission_id)
+        if claim is None:
+            raise Conflict(f"{mission_id} is being driven by another process", session_id=mission_id)
+        try:
+            with self.ledger.bell(mission_id) as bell:
+                journal = await Journal.load(self.ledger, mission_id, bell)
+                _runnable(mission_id, journal.state)
+                return await self._run(journal, iterations, proposal, observer)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await claim.release()
+
+    async def close(self, mission_id: str) -> MissionState | None:
+        """Writes the end of a mission that the operator stopped, if no driver is there to do it."""
+        claim = await self.ledger.claim(mission_id)
+        if claim is None:
+            return None
+        try:
+            journal = await Journal.load(self.ledger, mission_id)
+            run = self._new_run(journal, await self.source.tools_for(()), None)
+            if journal.state.stop is not None and not journal.state.closed:
+                settle_lost(run)
+                await _end_as_ordered(run)
+            if journal.state.closed and journal.state.report is None:
+                await write_report(run)
+            return journal.state
+        finally:
+            await claim.release()
+
+    async def _run(
+        self, journal: Journal, iterations: int | None, proposal: Proposal | None, observer: Observer | None
+    ) -> MissionState:
+        tools = await self.source.tools_for(journal.state.tools)
+        run = self._new_run(journal, tools, observer)
+        journal.stage(
+            RunClaimed(
+                at=self.clock.now(),
+                run=secrets.token_hex(8),
+                pid=os.getpid(),
+                host=platform.node(),
+                iterations=iterations,
+            )
+        )
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run.listen)
+            try:
+                await self._advance(run, self.proposer_for(journal.state.mission, proposal))
+            except PursuitError:
+                raise
+            except Exception as error:  # noqa: BLE001 - the boundary: our own fault becomes the mission's `failed`
+                await _record_failure(run, error)
+            finally:
+                tasks.cancel_scope.cancel()
+        return run.state
+
+    def _new_run(self, journal: Journal, tools: Tools, observer: Observer | None) -> Run:
+        return Run(
+            mission_id=journal.mission_id,
+            journal=journal,
+            tools=tools,
+            sandbox=self.sandbox,
+            clock=self.clock,
+            settings=self.settings,
+            observer=observer,
+            checks=self.checks,
+            started=self.clock.monotonic(),
+        )
+
+    async def _advance(self, run: Run, proposer: Proposer) -> None:
+        """Turns until the mission has ended, waits, is paused, or the run has gone as far as it was to go."""
+        while True:
+            await run.hear()
+            state = run.state
+            if state.stop is not None and not state.closed:
+                await _end_as_ordered(run)
+            if state.terminal:
+                await write_report(run)
+                return
+            if state.status == "paused" or (state.run_goal is not None and state.iteration_count >= state.run_goal):
+                break
+            if state.open is None and await _out_of_budget(run):
+                continue
+            if state.waiting_for == "budget":
+                break
+            if not await _pace(run):
+                continue
+            if not await turn(run, proposer) and run.state.status == "waiting":
+                break
+        await run.journal.flush()
+        run.tell("waiting")
+
+
+def _runnable(mission_id: str, state: MissionState) -> None:
+    if state.terminal and (state.stop is None or state.closed):
+        raise SessionTerminal(f"{mission_id} has ended: {state.status}", session_id=mission_id, status=state.status)
+    if state.status == "paused":
+        raise SessionPaused(f"{mission_id} is paused; resume it first", session_id=mission_id)
+
+
+async def _out_of_budget(run: Run) -> bool:
+    """Ends the mission, or makes it wait, if a cap was used up before this iteration could begin."""
+    elapsed = run.elapsed()
+    cap = reached_cap(run.state, elapsed=elapsed, iterations=run.state.iteration_count)
+    if cap is None:
+        return False
+
+    def build(state: MissionState) -> list[Event]:
+        if state.stopped:
+            return []
+        now = run.clock.now()
+        if state.mission.budget.on_exhausted == "wait":
+            if state.waiting_for == "budget":
+                return []
+            return [WaitBegan(at=now, waiting_for="budget", detail=cap, elapsed=elapsed)]
+        return [ending(Decision("terminate", cap), now=now, elapsed=elapsed)]
+
+    await run.journal.record(build)
+    return run.state.waiting_for != "budget"
+
+
+async def _end_as_ordered(run: Run) -> None:
+    """Closes the open iteration and the mission as the operator said."""
+
+    def build(state: MissionState) -> list[Event]:
+        now, elapsed = run.clock.now(), run.elapsed()
+        if state.open is not None:
+            return closing(state, {}, now=now, elapsed=elapsed)
+        verdict = (
+            Decision("complete", "forced_complete")
+            if isinstance(state.stop, CompletionOrdered)
+            else Decision("terminate", "user_abort")
+        )
+        return [ending(verdict, now=now, elapsed=elapsed)]
+
+    events = await run.journal.record(build)
+    if any(isinstance(event, MissionEnded) for event in events):
+        run.tell("ended")
+
+
+async def _pace(run: Run) -> bool:
+    """Waits until the next iteration may begin; False if the operator spoke meanwhile."""
+    until = run.state.wait_until if run.state.waiting_for == "pace" else None
+    if until is None or run.state.open is not None:
+        return True
+    run.tell("waiting")
+    left = run.wall_clock_left()
+    seconds = max(0.0, until - run.clock.now())
+    with anyio.move_on_after(seconds if left is None else max(0.0, min(seconds, left))):
+        await run.word_heard.wait()
+        run.word_heard = anyio.Event()
+        await run.journal.catch_up()
+        return False
+    return True
+
+
+async def _record_failure(run: Run, error: Exception) -> None:
+    text = f"{type(error).__name__}: {error}"
+    trace = "".join(traceback.format_exception(error))[-20_000:]
+    with anyio.CancelScope(shield=True):
+        await run.journal.record(
+            lambda _state: [MissionFailed(at=run.clock.now(), error=text, trace=trace, elapsed=run.elapsed())]
+        )

@@ -1,0 +1,198 @@
+"""Executes calls: policy, loop guard and budget first, then a durable intent, then the effect.
+
+Owns: the order of a batch and what may run side by side. Knows no proposer.
+Invariant: nothing is sent whose intent is not durable; a settled call is never sent again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import anyio
+
+from pursuit.engine.perform import Settlement, perform, settle
+from pursuit.engine.run import Run
+from pursuit.model.events import CallIntended, CallRefused, Event, Purpose
+from pursuit.model.records import CallRecord, fingerprint
+from pursuit.model.state import MissionState
+from pursuit.tools.contract import Tool
+
+GUARD = 2
+Refusal = Literal["denied", "skipped", "failed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """A call that is wanted."""
+
+    call_id: str
+    tool: str
+    args: dict[str, Any]
+    order: int
+    purpose: Purpose = "proposal"
+    guarded: bool = False
+
+
+async def execute(run: Run, planned: Sequence[Planned], *, durable: bool = False) -> None:
+    """Brings every planned call to an outcome, resuming where a dead driver left off.
+
+    With `durable` each outcome is stored before this returns; without it, the last one may ride in the
+    commit that follows.
+    """
+    settle_lost(run)
+    todo = [call for call in planned if not _has_outcome(run.state, call.call_id)]
+    if len(todo) > 1 and all(_parallel_safe(run, call) for call in todo):
+        await _together(run, todo)
+    else:
+        for call in todo:
+            await _alone(run, call)
+    if durable:
+        await run.journal.flush()
+
+
+def settle_lost(run: Run) -> None:
+    """Marks the calls of a dead driver that must not be sent again as `unknown`."""
+    iteration = run.state.open
+    if iteration is None:
+        return
+    for call in iteration.calls.values():
+        if call.outcome is None and not call.repeatable:
+            why = "the process ended before the outcome was known; it was not sent again"
+            run.journal.stage(settle(run, call, "unknown", error=why).event)
+
+
+async def _alone(run: Run, planned: Planned) -> None:
+    """One call: its intent carries the outcome of the one before."""
+    tool = (await _admit(run, [planned]))[planned.call_id]
+    call = _pending(run.state, planned.call_id)
+    if call is None or tool is None or run.state.stopped:
+        return
+    settlement = await _perform_or_cancel(run, call, tool)
+    run.journal.stage(settlement.event, settlement.blobs)
+
+
+async def _together(run: Run, batch: Sequence[Planned]) -> None:
+    """Calls side by side: all intents in one commit, each outcome stored as it comes."""
+    tools = await _admit(run, batch)
+
+    async def one(call: CallRecord, tool: Tool) -> None:
+        settlement = await _perform_or_cancel(run, call, tool)
+        run.journal.stage(settlement.event, settlement.blobs)
+        if any(_pending(run.state, planned.call_id) for planned in batch):
+            await run.journal.flush()
+
+    async with anyio.create_task_group() as tasks:
+        for planned in batch:
+            call, tool = _pending(run.state, planned.call_id), tools[planned.call_id]
+            if call is not None and tool is not None and not run.state.stopped:
+                tasks.start_soon(one, call, tool)
+
+
+async def _admit(run: Run, batch: Sequence[Planned]) -> dict[str, Tool | None]:
+    """Makes the intents of the calls that may run durable, and records why the others may not."""
+    tools = {planned.call_id: run.tools.get(planned.tool) for planned in batch}
+
+    def build(state: MissionState) -> list[Event]:
+        if state.stopped:
+            return []
+        events: list[Event] = []
+        room = _room(state)
+        for planned in batch:
+            event = _admission(run, state, planned, tools[planned.call_id], room)
+            if isinstance(event, CallIntended) and room is not None:
+                room -= 1
+            events.append(event)
+        return events
+
+    await run.journal.record(build)
+    return tools
+
+
+def _admission(run: Run, state: MissionState, planned: Planned, tool: Tool | None, room: int | None) -> Event:
+    before = _pending(state, planned.call_id)
+    if tool is None:
+        return _refuse(run, state, planned, "failed", run.tools.missing(planned.tool))
+    if (reason := _denied(run, state, planned, tool)) is not None:
+        return _refuse(run, state, planned, "denied", reason)
+    if room is not None and room < 1:
+        return _refuse(run, state, planned, "skipped", "max_tool_calls is used up")
+    left = run.wall_clock_left()
+    if left is not None and left <= 0:
+        return _refuse(run, state, planned, "skipped", "max_wall_clock_seconds is used up")
+    return CallIntended(
+        at=run.clock.now(),
+        call_id=planned.call_id,
+        iteration=_index(state),
+        tool=planned.tool,
+        args=planned.args,
+        purpose=planned.purpose,
+        order=planned.order,
+        attempt=1 if before is None else before.attempt + 1,
+        repeatable=tool.traits.repeatable,
+    )
+
+
+def _denied(run: Run, state: MissionState, planned: Planned, tool: Tool) -> str | None:
+    """Why policy, the schema or the loop guard refuses a call, or None."""
+    ruling = run.tools.rule(tool, planned.args)
+    if ruling.decision != "allow":
+        return ruling.reason
+    if planned.purpose == "script" and (faults := run.tools.check(planned.tool, planned.args)):
+        return "the arguments do not fit the tool's schema: " + "; ".join(faults)
+    key = fingerprint([planned.tool, planned.args])
+    if planned.guarded and state.guard_key == key and state.guard_count >= GUARD:
+        return "the same call was made twice in a row and nothing changed; try other arguments or another tool"
+    return None
+
+
+def _refuse(run: Run, state: MissionState, planned: Planned, outcome: Refusal, reason: str) -> CallRefused:
+    return CallRefused(
+        at=run.clock.now(),
+        call_id=planned.call_id,
+        iteration=_index(state),
+        tool=planned.tool,
+        args=planned.args,
+        outcome=outcome,
+        reason=reason,
+        purpose=planned.purpose,
+        order=planned.order,
+    )
+
+
+async def _perform_or_cancel(run: Run, call: CallRecord, tool: Tool) -> Settlement:
+    """Performs a call; if it is cancelled under way, that outcome is stored before the cancellation goes on."""
+    try:
+        return await perform(run, call, tool)
+    except anyio.get_cancelled_exc_class():
+        with anyio.CancelScope(shield=True):
+            why = "stopped by the operator" if run.stop_heard else "the driver was stopped"
+            run.journal.stage(settle(run, call, "cancelled", error=why).event)
+            await run.journal.flush()
+        raise
+
+
+def _room(state: MissionState) -> int | None:
+    cap = state.cap("max_tool_calls")
+    return None if cap is None else int(cap) - state.tool_calls
+
+
+def _parallel_safe(run: Run, planned: Planned) -> bool:
+    tool = run.tools.get(planned.tool)
+    return tool is not None and tool.traits.parallel_safe
+
+
+def _pending(state: MissionState, call_id: str) -> CallRecord | None:
+    """The call if it has been intended and has no outcome yet."""
+    call = state.open.calls.get(call_id) if state.open is not None else None
+    return call if call is not None and call.outcome is None else None
+
+
+def _has_outcome(state: MissionState, call_id: str) -> bool:
+    call = state.open.calls.get(call_id) if state.open is not None else None
+    return call is not None and call.outcome is not None
+
+
+def _index(state: MissionState) -> int:
+    return state.open.index if state.open is not None else state.iteration_count

@@ -1,0 +1,116 @@
+"""One driver's hand on one mission's stream: it folds what it reads and appends what it decides.
+
+Owns: the state, the head, and what happens when an operator's word came in between. Knows no tools.
+Invariant: what `record` returned for is durable; a foreign event is folded once and never overwritten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import anyio
+
+from pursuit.errors import Conflict, SessionNotFound
+from pursuit.ledger.contract import Bell, Draft, Ledger
+from pursuit.model.events import Event, OperatorWord, decode, encode
+from pursuit.model.fold import advance
+from pursuit.model.listing import status_after, summary_of
+from pursuit.model.state import MissionState
+
+Build = Callable[[MissionState], Sequence[Event]]
+
+
+class Journal:
+    """The state of a mission, kept equal to the fold of its stream.
+
+    `stage` applies an event at once and stores it with the next `record`: it is for what cannot be lost by
+    waiting for the very next commit. Operator words commute with staged events, so folding one after them
+    gives the state that the stream's own order gives.
+    """
+
+    def __init__(
+        self, ledger: Ledger, mission_id: str, state: MissionState, head: int, bell: Bell | None = None
+    ) -> None:
+        self.ledger = ledger
+        self.mission_id = mission_id
+        self.state = state
+        self.head = head
+        self.bell = bell
+        self._staged: list[Event] = []
+        self._blobs: dict[str, bytes] = {}
+        self._turn = anyio.Lock(fast_acquire=True)
+
+    @classmethod
+    async def load(cls, ledger: Ledger, mission_id: str, bell: Bell | None = None) -> Journal:
+        """Reads the whole stream."""
+        state, head = await load_state(ledger, mission_id)
+        return cls(ledger, mission_id, state, head, bell)
+
+    def stage(self, event: Event, blobs: Mapping[str, bytes] | None = None) -> None:
+        """Applies an event now and stores it with the next record."""
+        advance(self.state, event)
+        self._staged.append(event)
+        if blobs:
+            self._blobs.update(blobs)
+
+    async def flush(self) -> None:
+        """Stores what is staged."""
+        if self._staged:
+            await self.record(lambda _state: ())
+
+    async def record(self, build: Build) -> Sequence[Event]:
+        """Stores what is staged and what `build` makes of the state; on a foreign word it is built again."""
+        async with self._turn:
+            while True:
+                staged, blobs = tuple(self._staged), dict(self._blobs)
+                events = build(self.state)
+                drafts = [Draft(*encode(event)) for event in (*staged, *events)]
+                if not drafts:
+                    return events
+                try:
+                    head = await self.ledger.append(
+                        self.mission_id,
+                        self.head,
+                        drafts,
+                        status=status_after(self.state, events),
+                        summary=summary_of(self.state, events),
+                        blobs=blobs or None,
+                        by=self.bell,
+                    )
+                except Conflict:
+                    await self.catch_up()
+                    continue
+                self.head = head.seq
+                del self._staged[: len(staged)]
+                for digest in blobs:
+                    self._blobs.pop(digest, None)
+                for event in events:
+                    advance(self.state, event)
+                return events
+
+    async def catch_up(self) -> None:
+        """Folds the operator's words that others appended since."""
+        for stored in await self.ledger.read(self.mission_id, after=self.head):
+            event = decode(stored.type, stored.body)
+            if not isinstance(event, OperatorWord):
+                raise Conflict(
+                    f"{self.mission_id} is driven by another process; this one lost its place",
+                    session_id=self.mission_id,
+                    event=stored.type,
+                )
+            advance(self.state, event)
+            self.head = stored.seq
+
+
+async def load_state(ledger: Ledger, mission_id: str) -> tuple[MissionState, int]:
+    """The state of a mission and the number of its last event."""
+    state: MissionState | None = None
+    head = 0
+    for stored in await ledger.read(mission_id):
+        state = advance(state, decode(stored.type, stored.body))
+        head = stored.seq
+    if state is None:
+        raise SessionNotFound(
+            f"no mission {mission_id!r} in this ledger; `pursuit list` shows what there is", session_id=mission_id
+        )
+    return state, head

@@ -1,0 +1,39 @@
+"""Writes the final report of a mission that has ended.
+
+Owns: when it is written and what it carries of the ledger. What stands in it is `model.report`'s.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import msgspec
+
+from pursuit.engine.run import Run
+from pursuit.ledger.contract import Ledger
+from pursuit.model.events import ReportWritten, decode
+from pursuit.model.report import build_report
+
+
+async def write_report(run: Run) -> None:
+    """Builds the report and stores it beside the mission, once."""
+    if run.state.report is not None:
+        return
+    report = await assemble(run.ledger, run.mission_id)
+    body = msgspec.json.encode(report)
+    digest = hashlib.sha256(body).hexdigest()
+    run.journal.stage(ReportWritten(at=run.clock.now(), digest=digest), {digest: body})
+    await run.journal.flush()
+
+
+async def assemble(ledger: Ledger, mission_id: str) -> dict[str, Any]:
+    """The report of a mission as it stands in the ledger now, with the hashes that prove it."""
+    stored = await ledger.read(mission_id)
+    report = build_report(mission_id, [decode(event.type, event.body) for event in stored])
+    report["ledger"] = {
+        "head_seq": stored[-1].seq if stored else 0,
+        "head_hash": stored[-1].hash.hex() if stored else "",
+        "root": (await ledger.verify()).root,
+    }
+    return report

@@ -1,0 +1,137 @@
+"""What a turn has in its hands: the journal, the tools, the sandbox, the clock.
+
+Owns: one driver's run and its interruption by the operator. Knows no proposer and no storage.
+Invariant: once the operator has said stop, no effect begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import anyio
+
+from pursuit.engine.clock import Clock
+from pursuit.engine.journal import Journal
+from pursuit.ledger.contract import Ledger
+from pursuit.model.events import AbortOrdered, CompletionOrdered, MissionPaused, OperatorWord, decode
+from pursuit.model.state import MissionState
+from pursuit.sandbox import Sandbox
+from pursuit.tools.contract import ProgressFn, Tool, ToolResult
+from pursuit.tools.policy import Ruling
+
+Phase = Literal["propose", "execute", "verify", "evaluate", "decided", "waiting", "ended"]
+Observer = Callable[[str, Phase, MissionState], None]
+
+
+class Tools(Protocol):
+    """The tools of one mission, whichever servers they lie on."""
+
+    def get(self, name: str) -> Tool | None:
+        """The tool, or None if its server does not offer it now."""
+        ...
+
+    def missing(self, name: str) -> str:
+        """Why a tool is not there."""
+        ...
+
+    def check(self, name: str, arguments: Mapping[str, Any]) -> list[str]:
+        """What is wrong with the arguments by the tool's JSON Schema."""
+        ...
+
+    def rule(self, tool: Tool, arguments: Mapping[str, Any]) -> Ruling:
+        """What policy says."""
+        ...
+
+    async def call(
+        self, tool: Tool, arguments: Mapping[str, Any], *, call_id: str, on_progress: ProgressFn | None = None
+    ) -> ToolResult:
+        """Sends it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Limits that the operator sets."""
+
+    call_timeout: float = 60.0
+    call_ceiling: float = 3_600.0
+    inline_result: int = 16 * 1024
+
+
+@dataclass(slots=True, kw_only=True)
+class Run:
+    """One driver's run of one mission."""
+
+    mission_id: str
+    journal: Journal
+    tools: Tools
+    sandbox: Sandbox
+    clock: Clock
+    settings: Settings
+    observer: Observer | None = None
+    checks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    started: float = 0.0
+    stop_heard: bool = False
+    word_heard: anyio.Event = field(default_factory=anyio.Event)
+    _effects: anyio.CancelScope | None = None
+
+    @property
+    def state(self) -> MissionState:
+        """The mission now."""
+        return self.journal.state
+
+    @property
+    def ledger(self) -> Ledger:
+        """Where it is written."""
+        return self.journal.ledger
+
+    def elapsed(self) -> float:
+        """Seconds that this run has held the mission."""
+        return round(self.clock.monotonic() - self.started, 6)
+
+    def wall_clock_left(self) -> float | None:
+        """Seconds until the wall-clock cap, or None."""
+        cap = self.state.cap("max_wall_clock_seconds")
+        return None if cap is None else cap - self.state.elapsed_before - self.elapsed()
+
+    def tell(self, phase: Phase) -> None:
+        """Lets an observer in this process see where the run is."""
+        if self.observer is not None:
+            self.observer(self.mission_id, phase, self.state)
+
+    @contextmanager
+    def effects(self) -> Generator[anyio.CancelScope]:
+        """Inside, effects happen; the operator's stop cancels them."""
+        with anyio.CancelScope() as scope:
+            self._effects = scope
+            if self.stop_heard:
+                scope.cancel()
+            try:
+                yield scope
+            finally:
+                self._effects = None
+
+    async def hear(self) -> None:
+        """Folds a stop that was heard but has not met an append yet."""
+        if self.stop_heard:
+            await self.journal.catch_up()
+            self.stop_heard = self.state.stopped
+
+    async def listen(self) -> None:
+        """Hears the operator: a stop cancels what is under way, any word wakes a wait."""
+        bell = self.journal.bell
+        if bell is None:
+            return
+        while True:
+            await bell.wait()
+            for stored in await self.ledger.read(self.mission_id, after=self.journal.head):
+                event = decode(stored.type, stored.body)
+                if isinstance(event, MissionPaused | AbortOrdered | CompletionOrdered):
+                    self.stop_heard = True
+                    if self._effects is not None:
+                        self._effects.cancel()
+                if isinstance(event, OperatorWord):
+                    self.word_heard.set()

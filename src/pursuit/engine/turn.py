@@ -1,0 +1,227 @@
+"""One turn of the engine: propose, execute, observe, verify, evaluate, decide.
+
+Owns: the order of the steps, which is the product. Each step that reaches outside is durable first; what is
+pure rides in the commit of its cause, so that an iteration with one call costs two commits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pursuit.engine.execute import Planned, execute
+from pursuit.engine.run import Run
+from pursuit.engine.scripts import run_script
+from pursuit.engine.verify import answers_for
+from pursuit.model.decide import Decision, decide
+from pursuit.model.evaluate import Answer, evaluate
+from pursuit.model.events import (
+    CriterionResult,
+    Event,
+    IterationEnded,
+    IterationProposed,
+    MissionEnded,
+    PlannedCall,
+    WaitBegan,
+)
+from pursuit.model.mission import ClientProposer, Proposal
+from pursuit.model.records import Iteration
+from pursuit.model.state import MissionState
+from pursuit.model.weigh import facts_of, is_checkpoint, reached_cap
+from pursuit.proposers.contract import Failed, Proposer, Waiting
+
+REPAIRS = 2
+
+
+async def turn(run: Run, proposer: Proposer) -> bool:
+    """Advances the mission by one iteration, or goes on with an open one; False if it has to wait."""
+    if run.state.open is None and not await propose(run, proposer):
+        return False
+    answers: Mapping[str, Answer] = {}
+    with run.effects() as effects:
+        await act(run)
+        if _due(run):
+            run.tell("verify")
+            answers = await answers_for(run)
+    await run.hear()
+    if effects.cancelled_caught and run.state.stop is None:
+        await run.journal.flush()
+    else:
+        await conclude(run, answers)
+    return True
+
+
+async def propose(run: Run, proposer: Proposer) -> bool:
+    """Begins an iteration with what the proposer wants; a bad proposal goes back to it with the reasons."""
+    run.tell("propose")
+    reasons: list[str] = []
+    for _ in range(1 + REPAIRS):
+        with run.effects():
+            answer = await proposer.propose(run.state, reasons)
+            match answer:
+                case Waiting():
+                    await _begin_wait(run, answer)
+                    return False
+                case Failed():
+                    reasons = [answer.reason]
+                case Proposal():
+                    reasons = faults_in(run, answer)
+                    if not reasons:
+                        run.journal.stage(_proposed(run, answer, proposer))
+                        return True
+        await run.hear()
+        if run.state.stopped:
+            return False
+    kind = run.state.mission.proposer.kind
+    failed = IterationProposed(at=run.clock.now(), iteration=run.state.iteration_count, proposer=kind, failed=reasons)
+    run.journal.stage(failed)
+    return True
+
+
+async def act(run: Run) -> None:
+    """Executes what the open iteration was proposed to do."""
+    iteration = run.state.open
+    if iteration is None:
+        return
+    run.tell("execute")
+    proposed = iteration.proposed
+    if proposed.script is not None and iteration.script is None:
+        await run_script(run, iteration, proposed.script)
+    elif proposed.calls:
+        guarded = proposed.proposer == "client"
+        calls = [
+            Planned(call_id=call.call_id, tool=call.tool, args=call.args, order=order, guarded=guarded)
+            for order, call in enumerate(proposed.calls)
+        ]
+        await execute(run, calls)
+
+
+async def conclude(run: Run, answers: Mapping[str, Answer]) -> None:
+    """Evaluates and decides in one commit; a word of the operator that comes in between is weighed in."""
+    run.tell("evaluate")
+    now = run.clock.now()
+    elapsed = run.elapsed()
+
+    def close(state: MissionState) -> Sequence[Event]:
+        hold = state.status == "paused" or (state.stop is None and _unfinished(state))
+        return () if hold else closing(state, answers, now=now, elapsed=elapsed)
+
+    await run.journal.record(close)
+    run.tell("ended" if run.state.terminal else "decided")
+
+
+def closing(state: MissionState, answers: Mapping[str, Answer], *, now: float, elapsed: float) -> list[Event]:
+    """The events that end the open iteration: its verdict, and the end or the wait that follows from it."""
+    iteration = state.open
+    if iteration is None:
+        return []
+    cap = reached_cap(state, elapsed=elapsed)
+    checkpoint = is_checkpoint(state, now=now, cap=cap)
+    results: Sequence[CriterionResult] = evaluate(state, answers) if checkpoint else ()
+    facts = facts_of(state, results, checkpoint=checkpoint, cap=cap)
+    decision = decide(facts)
+    ended = IterationEnded(
+        at=now,
+        iteration=iteration.index,
+        verdict=decision.verdict,
+        reason=decision.reason,
+        facts=facts,
+        rationale=decision.rationale,
+        criteria=list(results),
+        elapsed=elapsed,
+    )
+    return [ended, *_after(state, iteration, decision, cap, now=now, elapsed=elapsed)]
+
+
+def _after(
+    state: MissionState, iteration: Iteration, decision: Decision, cap: str | None, *, now: float, elapsed: float
+) -> list[Event]:
+    """The end of the mission, or what it waits for before the next iteration."""
+    if decision.final:
+        return [ending(decision, now=now, elapsed=elapsed)]
+    if cap is not None:
+        return [WaitBegan(at=now, waiting_for="budget", detail=cap, elapsed=elapsed)]
+    if isinstance(state.mission.proposer, ClientProposer):
+        return [WaitBegan(at=now, waiting_for="proposal", elapsed=elapsed)]
+    pace = state.mission.pace
+    if pace is None:
+        return []
+    unchanged = state.unchanged + 1 if iteration.outputs() in state.outputs_seen else 0
+    seconds = min(pace.seconds * pace.backoff**unchanged, pace.max_seconds or pace.seconds * 10)
+    until = max(now, iteration.started_at + seconds)
+    return [WaitBegan(at=now, waiting_for="pace", until=until, elapsed=elapsed)]
+
+
+def ending(decision: Decision, *, now: float, elapsed: float) -> MissionEnded:
+    """The last event of a mission's life."""
+    status = "completed" if decision.verdict == "complete" else "terminated"
+    return MissionEnded(at=now, status=status, verdict=decision.verdict, reason=decision.reason, elapsed=elapsed)
+
+
+def faults_in(run: Run, proposal: Proposal) -> list[str]:
+    """Why the calls of a proposal cannot be made as they are."""
+    faults: list[str] = []
+    for place, call in enumerate(proposal.tool_calls or ()):
+        name = _qualified(run.state, call.tool_name)
+        if name is None:
+            known = ", ".join(run.state.tools[:20])
+            faults.append(f"tool_calls[{place}].tool_name: {call.tool_name!r} is not a tool of this mission ({known})")
+            continue
+        faults.extend(f"tool_calls[{place}].args: {fault}" for fault in run.tools.check(name, call.args))
+    return faults
+
+
+def _proposed(run: Run, proposal: Proposal, proposer: Proposer) -> IterationProposed:
+    index = run.state.iteration_count
+    calls = [
+        PlannedCall(
+            call_id=f"{run.mission_id}:{index}:{order}",
+            tool=_qualified(run.state, call.tool_name) or call.tool_name,
+            args=dict(call.args),
+        )
+        for order, call in enumerate(proposal.tool_calls or ())
+    ]
+    return IterationProposed(
+        at=run.clock.now(),
+        iteration=index,
+        proposer=run.state.mission.proposer.kind,
+        calls=calls,
+        script=proposal.script,
+        own_script=proposer.operators_own,
+        rationale=proposal.rationale,
+    )
+
+
+def _qualified(state: MissionState, name: str) -> str | None:
+    """The tool's full name; a bare one is accepted if it is unique."""
+    if name in state.tools:
+        return name
+    matching = [tool for tool in state.tools if tool.partition(".")[2] == name]
+    return matching[0] if len(matching) == 1 else None
+
+
+def _due(run: Run) -> bool:
+    """Whether the criteria will be consulted."""
+    state = run.state
+    if state.stopped or _unfinished(state):
+        return False
+    return is_checkpoint(state, now=run.clock.now(), cap=reached_cap(state, elapsed=run.elapsed()))
+
+
+def _unfinished(state: MissionState) -> bool:
+    """Whether a stop left the iteration in the middle; it goes on at the same call when resumed."""
+    iteration = state.open
+    if iteration is None:
+        return False
+    if iteration.proposed.script is not None:
+        return iteration.script is None
+    calls = (iteration.calls.get(planned.call_id) for planned in iteration.proposed.calls)
+    return any(call is None or call.outcome is None for call in calls)
+
+
+async def _begin_wait(run: Run, wait: Waiting) -> None:
+    def build(state: MissionState) -> Sequence[Event]:
+        if state.stopped or (state.status == "waiting" and state.waiting_for == wait.waiting_for):
+            return ()
+        return [WaitBegan(at=run.clock.now(), waiting_for=wait.waiting_for, detail=wait.detail, elapsed=run.elapsed())]
+
+    await run.journal.record(build)

@@ -1,0 +1,157 @@
+"""The failures that a caller of Pursuit can meet, as one tree.
+
+    PursuitError                 every error of ours: code, message, details, exit_code
+      ValidationFailed           validation_error: the input is wrong; carries every fault at once
+      InvalidArgument            invalid_argument: the call does not fit this mission
+      SessionNotFound            session_not_found: no mission has that id
+      SessionTerminal            session_terminal: the mission has ended
+      SessionPaused              session_paused: resume it first
+      NotPaused                  not_paused: there is nothing to resume
+      NoIterations               no_iterations: nothing has been run yet
+      Conflict                   conflict: another process drives it, or the stream moved on
+      LedgerUnavailable          ledger_unavailable: disk full, read-only, or not ours to open
+      LedgerTooNew               ledger_too_new: written by a newer release
+      UpstreamUnavailable        upstream_unavailable: a server cannot be reached
+      ExtraMissing               extra_missing: an optional dependency is not installed
+
+A failing *tool* is no error: it is an outcome, a value in the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One thing that is wrong with an input: where, why, and what to do about it."""
+
+    field: str
+    reason: str
+    source: str | None = None
+    line: int | None = None
+    column: int | None = None
+
+    def __str__(self) -> str:
+        place = self.source or ""
+        if self.line is not None and not self.field:  # inside a field, the reason says the place
+            place += f":{self.line}" + (f":{self.column}" if self.column is not None else "")
+        where = " ".join(part for part in (place, self.field) if part)
+        return f"{where}: {self.reason}" if where else self.reason
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fault as JSON, without the places that it does not have."""
+        pairs = {
+            "field": self.field,
+            "reason": self.reason,
+            "source": self.source,
+            "line": self.line,
+            "column": self.column,
+        }
+        return {key: value for key, value in pairs.items() if value is not None}
+
+
+class PursuitError(Exception):
+    """The root: a stable code, a message that says what to do, and JSON details."""
+
+    code: ClassVar[str] = "internal_error"
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, **details: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.details = details
+
+    def as_dict(self) -> dict[str, Any]:
+        """The shape that every surface shows."""
+        return {"code": self.code, "message": self.message, "details": self.details}
+
+
+class ValidationFailed(PursuitError):
+    """The input was refused as a whole; nothing was stored."""
+
+    code = "validation_error"
+    exit_code = 2
+
+    def __init__(self, faults: Sequence[Fault], message: str | None = None) -> None:
+        self.faults = tuple(faults)
+        count = len(self.faults)
+        text = message or f"{count} fault{'' if count == 1 else 's'} in the input; nothing was stored"
+        super().__init__(text, faults=[fault.as_dict() for fault in self.faults])
+
+
+class InvalidArgument(PursuitError):
+    """The arguments are well formed but do not fit this mission."""
+
+    code = "invalid_argument"
+    exit_code = 2
+
+
+class SessionNotFound(PursuitError):
+    """No mission has that id."""
+
+    code = "session_not_found"
+    exit_code = 2
+
+
+class SessionTerminal(PursuitError):
+    """The mission has ended."""
+
+    code = "session_terminal"
+    exit_code = 2
+
+
+class SessionPaused(PursuitError):
+    """The mission is paused."""
+
+    code = "session_paused"
+    exit_code = 4
+
+
+class NotPaused(PursuitError):
+    """The mission is neither paused nor failed."""
+
+    code = "not_paused"
+    exit_code = 2
+
+
+class NoIterations(PursuitError):
+    """The mission has not run yet."""
+
+    code = "no_iterations"
+    exit_code = 2
+
+
+class Conflict(PursuitError):
+    """Somebody else holds the mission, or its stream moved on."""
+
+    code = "conflict"
+    exit_code = 2
+
+
+class LedgerUnavailable(PursuitError):
+    """The ledger cannot be opened, read or written."""
+
+    code = "ledger_unavailable"
+
+
+class LedgerTooNew(LedgerUnavailable):
+    """The ledger was written by a newer release."""
+
+    code = "ledger_too_new"
+    exit_code = 2
+
+
+class UpstreamUnavailable(PursuitError):
+    """An upstream server cannot be started or reached."""
+
+    code = "upstream_unavailable"
+
+
+class ExtraMissing(PursuitError):
+    """An optional dependency is not installed."""
+
+    code = "extra_missing"
+    exit_code = 2

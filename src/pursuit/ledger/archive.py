@@ -1,0 +1,206 @@
+"""One stream in one file, which can be checked without a ledger.
+
+Owns: the archive's format, which is JSON Lines: a header, the events in order, then the blobs. Knows nothing of
+which database it came from. Invariant: a file under its final name is complete, and carries all that is needed
+to find out whether it was changed.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import tempfile
+from collections.abc import AsyncIterator, Generator, Iterable
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+
+from pursuit.errors import Fault, InvalidArgument, ValidationFailed
+from pursuit.ledger.chain import Walk, root
+from pursuit.ledger.contract import FORGOTTEN, Head, Ledger, StoredEvent, StreamRow, Verification
+
+FORMAT = "pursuit-stream"
+VERSION = 1
+
+_CHUNK = 2000
+
+
+class _Header(msgspec.Struct, frozen=True, kw_only=True):
+    format: str
+    version: int
+    stream: str
+    kind: str
+    status: str
+    created_at: float
+    updated_at: float
+    seq: int
+    hash: str
+    summary: dict[str, Any]
+    blobs: list[str]
+
+
+class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="line", tag="event", omit_defaults=True):
+    seq: int
+    at: float
+    type: str
+    hash: str
+    body: str | None = None
+    body_base64: str | None = None
+
+
+class _Blob(msgspec.Struct, frozen=True, kw_only=True, tag_field="line", tag="blob"):
+    digest: str
+    body_base64: str
+
+
+_header = msgspec.json.Decoder(_Header)
+_line = msgspec.json.Decoder(_Event | _Blob)
+
+
+async def export_stream(ledger: Ledger, stream: str, path: Path) -> None:
+    """Writes the stream as it is now to `path`, which only the owner can read; the file appears whole or not at all."""
+    row = await ledger.row(stream)
+    if row is None:
+        raise InvalidArgument(f"the ledger has no stream {stream}", stream=stream)
+    if row.status == FORGOTTEN:
+        raise InvalidArgument(f"stream {stream} was forgotten: there is nothing left to export", stream=stream)
+    try:
+        with _appearing_whole(path) as file:
+            async for line in _lines(ledger, row):
+                file.write(line)
+    except OSError as error:
+        raise InvalidArgument(f"cannot write {path}: {error.strerror}", path=str(path)) from error
+
+
+def verify_archive(path: Path) -> Verification:
+    """Checks an exported stream; what is wrong inside is told as faults, a file that is no archive is refused."""
+    try:
+        with path.open("rb") as file:
+            header = _read_header(path, file.readline())
+            return _verify_lines(header, file)
+    except OSError as error:
+        raise _no_archive(path, f"it cannot be read: {error.strerror}") from error
+
+
+@contextmanager
+def _appearing_whole(path: Path) -> Generator[IO[bytes]]:
+    # mkstemp makes the file readable by the owner alone, whatever the umask says.
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    partial = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+async def _lines(ledger: Ledger, row: StreamRow) -> AsyncIterator[bytes]:
+    digests = await ledger.digests(row.name)
+    yield _encode(
+        _Header(
+            format=FORMAT,
+            version=VERSION,
+            stream=row.name,
+            kind=row.kind,
+            status=row.status,
+            created_at=row.created_at,
+            updated_at=row.updated_at,
+            seq=row.head.seq,
+            hash=row.head.hash.hex(),
+            summary=dict(row.summary),
+            blobs=digests,
+        )
+    )
+    done = 0
+    while done < row.head.seq:
+        events = await ledger.read(row.name, done, min(_CHUNK, row.head.seq - done))
+        if not events:
+            raise InvalidArgument(f"stream {row.name} ends before its head: verify the ledger", stream=row.name)
+        for event in events:
+            yield _encode(_event_line(event))
+        done = events[-1].seq
+    for digest in digests:
+        body = await ledger.blob(digest)
+        if body is None:
+            raise InvalidArgument(f"blob {digest} of stream {row.name} is missing: verify the ledger", digest=digest)
+        yield _encode(_Blob(digest=digest, body_base64=base64.b64encode(body).decode()))
+
+
+def _event_line(event: StoredEvent) -> _Event:
+    text: str | None = None
+    binary: str | None = None
+    try:
+        text = event.body.decode()
+    except UnicodeDecodeError:
+        binary = base64.b64encode(event.body).decode()
+    hash_ = event.hash.hex()
+    return _Event(seq=event.seq, at=event.at, type=event.type, hash=hash_, body=text, body_base64=binary)
+
+
+def _encode(line: msgspec.Struct) -> bytes:
+    return msgspec.json.encode(line) + b"\n"
+
+
+def _read_header(path: Path, line: bytes) -> _Header:
+    try:
+        header = _header.decode(line)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise _no_archive(path, "its first line is not the header of an exported stream") from error
+    if header.format != FORMAT:
+        raise _no_archive(path, f"its format is {header.format!r}, not {FORMAT!r}")
+    if header.version != VERSION:
+        raise _no_archive(path, f"its version is {header.version} and this release knows {VERSION}; upgrade Pursuit")
+    return header
+
+
+def _verify_lines(header: _Header, lines: Iterable[bytes]) -> Verification:
+    walk = Walk(header.stream)
+    faults: list[str] = []
+    found: set[str] = set()
+    for number, line in enumerate(lines, start=2):
+        try:
+            item = _line.decode(line)
+            if isinstance(item, _Event):
+                walk.step(item.seq, at=item.at, type_=item.type, body=_body(item), stored=bytes.fromhex(item.hash))
+                continue
+            found.add(item.digest)
+            if sha256(base64.b64decode(item.body_base64, validate=True)).hexdigest() != item.digest:
+                faults.append(f"blob {item.digest}: its bytes were changed")
+        except (msgspec.MsgspecError, UnicodeError, ValueError, binascii.Error):
+            faults.append(f"line {number} is neither an event nor a blob: it was cut or changed")
+    head = Head(header.seq, _bytes_or_nothing(header.hash))
+    walk.end(head)
+    faults += [f"stream {header.stream}: its blob {digest} is missing" for digest in sorted({*header.blobs} - found)]
+    return Verification(
+        streams=1,
+        events=walk.events,
+        blobs=len(found),
+        root=root([(header.stream, head)]),
+        faults=(*walk.faults, *faults),
+    )
+
+
+def _body(event: _Event) -> bytes:
+    if event.body is not None:
+        return event.body.encode()
+    return base64.b64decode(event.body_base64 or "", validate=True)
+
+
+def _bytes_or_nothing(text: str) -> bytes:
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        return b""
+
+
+def _no_archive(path: Path, reason: str) -> ValidationFailed:
+    return ValidationFailed(
+        [Fault(field="", reason=reason, source=str(path))], f"{path} is no exported stream: {reason}"
+    )

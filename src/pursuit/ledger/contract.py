@@ -1,0 +1,197 @@
+"""What a ledger promises, whichever database is behind it.
+
+Owns: the `Ledger` protocol and the values that cross it. Knows nothing of missions: a body is bytes.
+Invariant: an event that `append` returned for is durable, in order, and never changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final, Protocol
+
+
+class Anywhere(Enum):
+    """The type of `ANY`: append at the head, whatever its number."""
+
+    ANY = "any"
+
+
+ANY: Final = Anywhere.ANY
+
+FORGOTTEN: Final = "forgotten"
+"""The status of a stream of which only the tombstone is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """An event that is not stored yet."""
+
+    type: str
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEvent:
+    """An event as it lies in the ledger; `seq` counts from 1 in its stream, `position` over all streams."""
+
+    stream: str
+    seq: int
+    position: int
+    at: float
+    type: str
+    body: bytes
+    hash: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Where a stream ends: the number and the chain hash of its last event."""
+
+    seq: int
+    hash: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamRow:
+    """What a listing shows of a stream; status and summary are what the last appender said."""
+
+    name: str
+    kind: str
+    status: str
+    created_at: float
+    updated_at: float
+    head: Head
+    summary: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page of streams, newest first; `next_cursor` is None on the last one."""
+
+    rows: tuple[StreamRow, ...]
+    next_cursor: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """What `verify` found; `root` is one hash over the heads of all streams."""
+
+    streams: int
+    events: int
+    blobs: int
+    root: str
+    faults: tuple[str, ...] = field(default=())
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.faults
+
+
+class Bell(Protocol):
+    """Rings when somebody else appends to the streams it was hung on."""
+
+    async def wait(self) -> None:
+        """Returns after at least one append that did not pass this bell as `by` since the last return.
+
+        It may ring without cause; it rings within 250 ms of a commit, also one from another process.
+        """
+        ...
+
+
+class Claim(Protocol):
+    """The driver's lock on one stream, held until `release` or the death of the process."""
+
+    async def release(self) -> None:
+        """Frees the lock. Doing it twice is harmless."""
+        ...
+
+
+class Ledger(Protocol):
+    """Append-only streams of events under compare-and-set."""
+
+    async def append(
+        self,
+        stream: str,
+        expected: int | Anywhere,
+        events: Sequence[Draft],
+        *,
+        kind: str = "mission",
+        status: str | None = None,
+        summary: Mapping[str, Any] | None = None,
+        blobs: Mapping[str, bytes] | None = None,
+        by: Bell | None = None,
+    ) -> Head:
+        """Stores the events, the blobs and the new status together or not at all, durably, and returns the new head.
+
+        `expected` is the stream's last sequence number (0: the stream must not exist); another number raises
+        `Conflict` with `details["actual"]`. `ANY` never conflicts. Everything of one call is contiguous in the
+        stream. `status` and `summary` replace what the listing shows; None leaves them. A blob is named by its
+        sha256 (hex) and belongs to every stream that it was appended to. A caller that is cancelled while it waits
+        still gets the outcome, and its cancellation at the next await; one that was cancelled before stores nothing.
+        A disk that refuses raises `LedgerUnavailable` and stores nothing of this call. A forgotten stream, an
+        append without events and a blob under a wrong name are `InvalidArgument`.
+        """
+        ...
+
+    async def read(self, stream: str, after: int = 0, limit: int | None = None) -> list[StoredEvent]:
+        """The events with `seq > after`, in order; an unknown stream is empty."""
+        ...
+
+    async def row(self, stream: str) -> StreamRow | None:
+        """What the listing says of one stream, or None."""
+        ...
+
+    async def streams(
+        self,
+        *,
+        kind: str | None = None,
+        status: str | Sequence[str] | None = None,
+        since: float | None = None,
+        until: float | None = None,
+        cursor: str | None = None,
+        limit: int = 100,
+    ) -> Page:
+        """Streams by creation time (`since <= created_at < until`), newest first, filters ANDed.
+
+        A bogus cursor is `InvalidArgument`. A stream that exists during the whole walk is listed exactly once.
+        """
+        ...
+
+    def bell(self, stream: str | None = None) -> AbstractContextManager[Bell]:
+        """A bell for one stream (None: for all); it hears from the moment of entering."""
+        ...
+
+    def watch(self, stream: str, after: int = 0) -> AsyncIterator[StoredEvent]:
+        """Every event with `seq > after`, past and future, each once and in order, until closed."""
+        ...
+
+    async def blob(self, digest: str) -> bytes | None:
+        """The bytes whose sha256 (hex) is `digest`, or None."""
+        ...
+
+    async def digests(self, stream: str) -> list[str]:
+        """The digests of all blobs that appends to this stream have stored, sorted."""
+        ...
+
+    async def claim(self, stream: str) -> Claim | None:
+        """Takes the driver's lock, or returns None at once if another holder, of any process, has it."""
+        ...
+
+    async def verify(self) -> Verification:
+        """Checks every chain, every head and every blob; changes nothing."""
+        ...
+
+    async def forget(self, stream: str) -> None:
+        """Removes the events of a stream and the blobs that only it used; a tombstone with the last head stays.
+
+        The root stays as it was. A stream that is unknown or already forgotten is left alone.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Finishes queued appends, then lets go of the database."""
+        ...

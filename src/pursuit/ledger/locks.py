@@ -1,0 +1,155 @@
+"""Locks of the operating system on files beside the ledger.
+
+Owns: the driver's claim on a stream, and the gate that writing processes pass one at a time.
+Knows nothing of SQL. Invariant: a lock is an `flock`, so the kernel frees it when its holder dies, however it dies.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from pursuit.errors import InvalidArgument, LedgerUnavailable
+
+PRIVATE_FILE = 0o600
+PRIVATE_FOLDER = 0o700
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,127}")
+_SPINS = 8
+_SPIN_SECONDS = 0.00005
+
+
+def require_name(stream: str) -> None:
+    """Refuses a stream name that could not be a file name everywhere."""
+    if _NAME.fullmatch(stream) is None:
+        raise InvalidArgument(
+            f"{stream!r} is no stream name: use a-z, 0-9, '-' and '_', at most 128 of them, "
+            "and start with a letter or digit",
+            stream=stream,
+        )
+
+
+def make_private_folder(folder: Path) -> None:
+    """Makes the folder and its missing parents, readable by the owner alone whatever the umask says."""
+    missing = [parent for parent in (folder, *folder.parents) if not parent.exists()]
+    for parent in reversed(missing):
+        try:
+            parent.mkdir(mode=PRIVATE_FOLDER)
+        except FileExistsError:
+            continue
+        parent.chmod(PRIVATE_FOLDER)
+
+
+def open_private(path: Path) -> int:
+    """Opens a lock file; one that this makes is readable by the owner alone, whatever the umask says."""
+    flags = os.O_RDWR | os.O_CLOEXEC
+    try:
+        return os.open(path, flags)
+    except FileNotFoundError:
+        descriptor = os.open(path, flags | os.O_CREAT, PRIVATE_FILE)
+        os.fchmod(descriptor, PRIVATE_FILE)
+        return descriptor
+
+
+class StreamClaim:
+    """The driver's lock on one stream: see `contract.Claim`."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self._path = path
+        self._descriptor: int | None = descriptor
+
+    async def release(self) -> None:
+        """Frees the lock. Doing it twice is harmless."""
+        if self._descriptor is None:
+            return
+        descriptor, self._descriptor = self._descriptor, None
+        # Unlinked while still held: whoever waits on this inode finds out in `take_claim` and opens the new one.
+        self._path.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def take_claim(folder: Path, stream: str) -> StreamClaim | None:
+    """Takes the lock of a stream, or None if a holder of this or any other process has it."""
+    require_name(stream)
+    path = folder / f"{stream}.lock"
+    try:
+        make_private_folder(folder)
+        while True:
+            descriptor = open_private(path)
+            if not _try_lock(descriptor):
+                os.close(descriptor)
+                return None
+            if _is_still_at(path, descriptor):
+                return StreamClaim(path, descriptor)
+            os.close(descriptor)
+    except OSError as error:
+        raise LedgerUnavailable(
+            f"cannot lock {path}: {error.strerror}; the ledger's folder must be writable and on a disk with file locks",
+            path=str(path),
+        ) from error
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return True
+
+
+def _is_still_at(path: Path, descriptor: int) -> bool:
+    """Whether the locked file is still the one that others would open."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+class Gate:
+    """A courtesy between writing processes; SQLite's own lock is what keeps them apart.
+
+    Waiting here costs a microsecond per try, where a refused BEGIN costs a back-off of milliseconds.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = open_private(path)
+
+    @classmethod
+    def beside(cls, database: Path) -> Gate:
+        """The gate of a database file."""
+        return cls(database.with_name(f"{database.name}-gate"))
+
+    def try_pass(self) -> bool:
+        """Goes through if nobody is inside, after about half a millisecond at most.
+
+        True also where the file system has no locks.
+        """
+        for spin in range(_SPINS):
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(_SPIN_SECONDS * (spin + 1) / _SPINS)
+            except OSError as error:
+                if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
+                    raise
+                return True
+            else:
+                return True
+        return False
+
+    def leave(self) -> None:
+        """Lets the next process in."""
+        with suppress(OSError):
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Lets go of the file."""
+        os.close(self._descriptor)

@@ -1,0 +1,203 @@
+"""The SQLite file: finding or making it, refusing what is not ours, and bringing it up to date.
+
+Owns: connections and their settings, the numbered migrations, and the words for what SQLite refuses.
+Knows nothing of events. Invariant: a connection that leaves this module points at a ledger of exactly the
+version that this release knows; a file that is not ours is never changed.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from pursuit.errors import LedgerTooNew, LedgerUnavailable
+from pursuit.ledger.locks import PRIVATE_FILE, Gate, make_private_folder
+
+APPLICATION_ID = int.from_bytes(b"PURS", "big")
+PATIENCE_SECONDS = 10.0
+"""How long another process may keep the ledger to itself before we give up."""
+
+_CHECKPOINT_PAGES = 2000
+"""8 MB of log: with fifty writers a tenth faster than SQLite's 4 MB, and a checkpoint still stalls only briefly."""
+
+_NEXT_STEP = {
+    sqlite3.SQLITE_FULL: "the disk is full; free some space and try again",
+    sqlite3.SQLITE_READONLY: "it is read-only; make the file and its folder writable",
+    sqlite3.SQLITE_IOERR: "the disk reports an error; check it, then try again",
+    sqlite3.SQLITE_CANTOPEN: "it cannot be opened; check that it is a file and that its folder is writable",
+    sqlite3.SQLITE_PERM: "the system refuses access; check the owner and mode of the file",
+    sqlite3.SQLITE_NOTADB: "it is not an SQLite database; name another file",
+    sqlite3.SQLITE_CORRUPT: "it is damaged; restore it from a backup",
+    sqlite3.SQLITE_BUSY: "another process keeps it locked; end that process or try again",
+    sqlite3.SQLITE_TOOBIG: "a value is too large to be stored; make it smaller",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handles:
+    """Everything that an open ledger holds of its file."""
+
+    writer: sqlite3.Connection
+    reader: sqlite3.Connection
+    gate: Gate
+
+    def close(self) -> None:
+        """Closes the connections; the last one to close folds the write-ahead log into the file."""
+        self.reader.close()
+        self.writer.close()
+        self.gate.close()
+
+
+def open_file(path: Path) -> Handles:
+    """Opens the ledger at `path`, making it, its folder and its tables where they are missing."""
+    try:
+        make_private_folder(path.parent)
+        _make_private_file(path)
+        gate = Gate.beside(path)
+    except OSError as error:
+        raise LedgerUnavailable(f"cannot open the ledger {path}: {error.strerror}", path=str(path)) from error
+    writer: sqlite3.Connection | None = None
+    try:
+        wait_for(gate)
+        writer = connect(path)
+        _prepare(writer, path)
+        handles = Handles(writer=writer, reader=open_reader(path), gate=gate)
+    except BaseException as error:
+        if writer is not None:
+            writer.close()
+        gate.close()
+        if isinstance(error, sqlite3.Error):
+            raise unavailable(path, error) from error
+        raise
+    gate.leave()
+    return handles
+
+
+def open_reader(path: Path) -> sqlite3.Connection:
+    """A connection that cannot change the ledger."""
+    reader = connect(path)
+    reader.execute("PRAGMA query_only = ON")
+    return reader
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """A connection without Python's own transactions; it may be handed to a thread, never used by two at once."""
+    return sqlite3.connect(
+        path, timeout=PATIENCE_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=64
+    )
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    """Whether SQLite refused only because another connection is writing."""
+    return _primary_code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def unavailable(path: Path, error: sqlite3.Error) -> LedgerUnavailable:
+    """What SQLite refused, in words that say what to do."""
+    advice = _NEXT_STEP.get(_primary_code(error), str(error))
+    return LedgerUnavailable(f"the ledger {path} is unavailable: {advice}", path=str(path), reason=str(error))
+
+
+def _primary_code(error: sqlite3.Error) -> int:
+    # Errors that Python's own module raises, without SQLite, carry no code.
+    return getattr(error, "sqlite_errorcode", -1) & 0xFF
+
+
+def _make_private_file(path: Path) -> None:
+    # Never opened where it exists: closing any descriptor of a database drops this process's SQLite locks on it.
+    with suppress(FileExistsError):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
+        os.fchmod(descriptor, PRIVATE_FILE)
+        os.close(descriptor)
+
+
+def wait_for(gate: Gate) -> None:
+    """Waits at the gate, blocking the thread, and goes past it when patience ends: SQLite's own lock remains."""
+    # Two processes that open a new file at once would otherwise meet in the switch to WAL, which cannot wait.
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not gate.try_pass() and time.monotonic() < deadline:
+        time.sleep(0.001)
+
+
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+    found = _version(connection, path)
+    steps = _migrations()
+    latest = max(steps)
+    if found > latest:
+        raise LedgerTooNew(
+            f"{path} was written by a newer release of Pursuit: its format is version {found} and this release "
+            f"knows up to version {latest}; upgrade Pursuit, or name another ledger",
+            path=str(path),
+            found=found,
+            known=latest,
+        )
+    mode = _number_or_word(connection, "PRAGMA journal_mode = WAL")
+    if mode != "wal":
+        raise LedgerUnavailable(f"the ledger {path} needs SQLite's WAL mode, which its disk refuses", path=str(path))
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA secure_delete = ON")
+    connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
+    connection.execute(f"PRAGMA journal_size_limit = {4 * _CHECKPOINT_PAGES * 4096}")
+    connection.execute("PRAGMA cache_size = -16000")
+    for number in sorted(steps):
+        if number > found:
+            _migrate(connection, number, steps[number])
+    # From here on the writer waits in the event loop and not inside SQLite.
+    connection.execute("PRAGMA busy_timeout = 0")
+
+
+def _version(connection: sqlite3.Connection, path: Path) -> int:
+    """The version of the ledger in this file, 0 for an empty file; a database of another program is refused."""
+    application = _number_or_word(connection, "PRAGMA application_id")
+    version = _number_or_word(connection, "PRAGMA user_version")
+    tables = _number_or_word(connection, "SELECT count(*) FROM sqlite_master")
+    if application != APPLICATION_ID and (application or version or tables):
+        raise LedgerUnavailable(
+            f"{path} is an SQLite database of another program, not a Pursuit ledger; name another file", path=str(path)
+        )
+    return int(version)
+
+
+def _migrations() -> dict[int, str]:
+    folder = files("pursuit.ledger").joinpath("migrations")
+    return {
+        int(entry.name[:4]): entry.read_text(encoding="utf-8")
+        for entry in folder.iterdir()
+        if entry.name.endswith(".sql")
+    }
+
+
+def _migrate(connection: sqlite3.Connection, number: int, script: str) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        # Another process may have done it since we looked.
+        if int(_number_or_word(connection, "PRAGMA user_version")) < number:
+            for statement in _statements(script):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {number}")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _statements(script: str) -> list[str]:
+    """The statements of a script one by one: `executescript` would commit before it starts."""
+    found: list[str] = []
+    pending = ""
+    for line in script.splitlines(keepends=True):
+        pending += line
+        if sqlite3.complete_statement(pending):
+            found.append(pending)
+            pending = ""
+    return found
+
+
+def _number_or_word(connection: sqlite3.Connection, query: str) -> int | str:
+    return connection.execute(query).fetchone()[0]

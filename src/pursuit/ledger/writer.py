@@ -1,0 +1,150 @@
+"""The one way into the ledger: everything that is queued is committed together.
+
+Owns: the queue of appends, the wait for other processes, and who is told the outcome.
+Knows nothing of rows. Invariant: every queued request gets exactly one outcome, whatever happens to the tasks
+that wait for it, and a transaction never spans a turn of the event loop.
+"""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import anyio
+import anyio.lowlevel
+
+from pursuit.errors import LedgerUnavailable
+from pursuit.ledger.commit import Committer, Request
+from pursuit.ledger.contract import Head
+from pursuit.ledger.locks import Gate
+from pursuit.ledger.schema import PATIENCE_SECONDS, is_busy, unavailable
+from pursuit.ledger.watch import Bells
+
+_MOST_IN_A_BATCH = 256
+"""Bounds how long one commit may keep the event loop."""
+
+_COURTESY_SECONDS = 1.0
+"""How long to queue at the gate before going past it: its holder may be stopped, and SQLite's lock still holds."""
+
+
+class _Batch:
+    """Requests that will share a commit; the task that opened it is the one that commits it."""
+
+    __slots__ = ("done", "requests")
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+        self.done = anyio.Event()
+
+
+class Writer:
+    """Group commit without a task of its own: the first appender leads, those that come meanwhile follow."""
+
+    def __init__(
+        self, path: Path, connection: sqlite3.Connection, gate: Gate, bells: Bells, clock: Callable[[], float]
+    ) -> None:
+        self._path = path
+        self._gate = gate
+        self._bells = bells
+        self._committer = Committer(connection, clock)
+        self._filling: _Batch | None = None
+        self._unfinished: set[_Batch] = set()
+        self._closed = False
+
+    async def append(self, request: Request) -> Head:
+        """Stores one request together with all that are queued; a task cancelled meanwhile still awaits the outcome."""
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        if self._closed:
+            raise LedgerUnavailable(f"the ledger {self._path} is closed; open it again", path=str(self._path))
+        with anyio.CancelScope(shield=True):
+            batch = self._filling
+            if batch is None:
+                batch = self._filling = _Batch()
+                batch.requests.append(request)
+                await self._lead(batch)
+            else:
+                batch.requests.append(request)
+                if len(batch.requests) >= _MOST_IN_A_BATCH:
+                    self._filling = None
+                await batch.done.wait()
+        if isinstance(request.outcome, Head):
+            return request.outcome
+        raise request.outcome or self._gave_up()
+
+    async def close(self) -> None:
+        """Refuses new appends and returns when the queued ones have their outcome."""
+        self._closed = True
+        for batch in tuple(self._unfinished):
+            await batch.done.wait()
+
+    async def _lead(self, batch: _Batch) -> None:
+        self._unfinished.add(batch)
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        courtesy = deadline - PATIENCE_SECONDS + _COURTESY_SECONDS
+        try:
+            # One turn of the loop: whoever is ready to append now comes along.
+            await anyio.lowlevel.cancel_shielded_checkpoint()
+            while True:
+                now = time.monotonic()
+                if self._try_commit(batch, courteous=now < courtesy) or now > deadline:
+                    break
+                await anyio.sleep(random.uniform(0.0005, 0.003))  # noqa: S311 - jitter needs no secrecy
+        except anyio.get_cancelled_exc_class():
+            # A plain `task.cancel()` goes through the shield: those who follow must not suffer from it.
+            self._try_commit(batch, courteous=False)
+            raise
+        finally:
+            self._end(batch)
+
+    def _end(self, batch: _Batch) -> None:
+        for request in batch.requests:
+            request.outcome = request.outcome or self._gave_up()
+        self._stop_filling(batch)
+        self._unfinished.discard(batch)
+        batch.done.set()
+
+    def _try_commit(self, batch: _Batch, *, courteous: bool) -> bool:
+        """One try, without waiting: False if another process is writing, else every request has its outcome."""
+        if not self._gate.try_pass() and courteous:
+            return False
+        try:
+            self._commit(batch.requests)
+        except sqlite3.Error as error:
+            if is_busy(error):
+                return False
+            # One by one, so that a value that SQLite refuses fails its own append and no other.
+            for request in batch.requests:
+                self._commit_alone(request)
+        finally:
+            self._gate.leave()
+        self._stop_filling(batch)
+        return True
+
+    def _commit(self, requests: Sequence[Request]) -> None:
+        try:
+            self._committer.begin()
+            staged = self._committer.stage(requests)
+            self._committer.seal(staged)
+        except BaseException:
+            self._committer.undo()
+            raise
+        self._bells.committed(staged.first, staged.last, staged.stored())
+
+    def _commit_alone(self, request: Request) -> None:
+        try:
+            self._commit([request])
+        except sqlite3.Error as error:
+            request.outcome = unavailable(self._path, error)
+
+    def _stop_filling(self, batch: _Batch) -> None:
+        if self._filling is batch:
+            self._filling = None
+
+    def _gave_up(self) -> LedgerUnavailable:
+        return LedgerUnavailable(
+            f"nothing was stored in the ledger {self._path}: another process kept it locked; try again",
+            path=str(self._path),
+        )

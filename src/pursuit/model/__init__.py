@@ -1,0 +1,1 @@
+"""What a mission means: pure, no I/O, no clock."""

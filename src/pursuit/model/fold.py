@@ -1,0 +1,299 @@
+"""What each event means: the fold from events to a mission's state.
+
+Owns: the steps of the fold. Pure: no clock, no I/O, no randomness; `fold(events)` is the only truth, and
+`advance` is its step. Invariant: the cost of a step does not grow with the mission's age.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from pursuit.model.criteria import MetricThreshold
+from pursuit.model.events import (
+    AbortOrdered,
+    AnyEvent,
+    BudgetExtended,
+    CallIntended,
+    CallRefused,
+    CallSettled,
+    CompletionOrdered,
+    Event,
+    IterationEnded,
+    IterationProposed,
+    MissionCreated,
+    MissionEnded,
+    MissionFailed,
+    MissionPaused,
+    MissionResumed,
+    ReportWritten,
+    RunClaimed,
+    ScriptEnded,
+    WaitBegan,
+)
+from pursuit.model.mission import CAPS, Mission
+from pursuit.model.observe import leaves, source_matches
+from pursuit.model.records import SCRIPT_SOURCE, CallRecord, Iteration, error_key, fingerprint
+from pursuit.model.series import Point
+from pursuit.model.state import MissionState
+from pursuit.model.thresholds import better
+from pursuit.model.view import script_view
+
+CAP_REASONS = frozenset({"max_iterations", "max_wall_clock", "max_tool_calls", "max_tokens", "max_cost"})
+
+
+def fold(events: Iterable[AnyEvent]) -> MissionState | None:
+    """The state after all events; None if there are none."""
+    state: MissionState | None = None
+    for event in events:
+        state = advance(state, event)
+    return state
+
+
+def advance(state: MissionState | None, event: Event) -> MissionState:
+    """The state after one more event. The state that is handed in is used up."""
+    if state is None:
+        if not isinstance(event, MissionCreated):
+            raise ValueError(f"a mission begins with MissionCreated, not {type(event).__name__}")
+        state = _created(event)
+    else:
+        _STEPS[type(event)](state, event)
+    state.seq += 1
+    return state
+
+
+def _created(event: MissionCreated) -> MissionState:
+    mission = Mission(**event.mission)
+    caps = {name: getattr(mission.budget, name) for name in CAPS}
+    return MissionState(
+        mission=mission,
+        tools=tuple(event.tools),
+        warnings=tuple(event.warnings),
+        file=event.file,
+        created_at=event.at,
+        budget=caps,
+    )
+
+
+def _run_claimed(state: MissionState, event: RunClaimed) -> None:
+    state.elapsed_before += state.elapsed
+    state.elapsed = 0.0
+    state.run = event.run
+    state.run_goal = None if event.iterations is None else state.iteration_count + event.iterations
+    if not state.terminal and state.status != "paused":
+        _running(state)
+    if state.started_at is None:
+        state.started_at = event.at
+
+
+def _running(state: MissionState) -> None:
+    state.status = "running"
+    state.waiting_for = state.wait_detail = state.wait_until = None
+    state.failure = None
+
+
+def _proposed(state: MissionState, event: IterationProposed) -> None:
+    if state.status == "waiting":
+        _running(state)
+    view = script_view(state) if event.script is not None else None
+    state.open = Iteration(index=event.iteration, started_at=event.at, proposed=event, view=view)
+    state.proposer_failures = state.proposer_failures + 1 if event.failed else 0
+
+
+def _intended(state: MissionState, event: CallIntended) -> None:
+    state.tool_calls += 1
+    if state.open is not None:
+        state.open.calls[event.call_id] = CallRecord(
+            call_id=event.call_id,
+            iteration=event.iteration,
+            tool=event.tool,
+            args=event.args,
+            purpose=event.purpose,
+            order=event.order,
+            attempt=event.attempt,
+            criterion_id=event.criterion_id,
+            repeatable=event.repeatable,
+        )
+
+
+def _refused(state: MissionState, event: CallRefused) -> None:
+    if state.open is not None:
+        state.open.calls[event.call_id] = CallRecord(
+            call_id=event.call_id,
+            iteration=event.iteration,
+            tool=event.tool,
+            args=event.args,
+            purpose=event.purpose,
+            order=event.order,
+            outcome=event.outcome,
+            error=event.reason,
+        )
+
+
+def _settled(state: MissionState, event: CallSettled) -> None:
+    state.elapsed = max(state.elapsed, event.elapsed)
+    call = state.open.calls.get(event.call_id) if state.open is not None else None
+    if call is None:
+        return
+    call.outcome = event.outcome
+    call.result, call.blob, call.preview = event.result, event.blob, event.preview
+    call.digest, call.error = event.digest, event.error
+    if event.outcome == "ok":
+        state.succeeded[call.tool] = state.succeeded.get(call.tool, 0) + 1
+    _learn(state, event.metrics, event.events, tool=call.tool, call_id=call.call_id, order=call.order)
+    _guard(state, call)
+
+
+def _guard(state: MissionState, call: CallRecord) -> None:
+    """Counts identical calls in a row while nothing changed: only a result seen before lets the count grow."""
+    key = fingerprint([call.tool, call.args])
+    changed = call.digest not in state.results_seen
+    state.guard_count = 1 if key != state.guard_key or changed else state.guard_count + 1
+    state.guard_key = key
+    state.results_seen.add(call.digest)
+
+
+def _learn(
+    state: MissionState, metrics: dict[str, Any], events: list[dict[str, Any]], *, tool: str, call_id: str, order: int
+) -> None:
+    iteration = state.open.index if state.open is not None else state.iteration_count
+    state.metrics.update(metrics)
+    for name, value in leaves(metrics):
+        point = Point(iteration, order, value, tool, call_id)
+        state.series.add(name, point)
+        _best(state, name, point)
+    for event in events:
+        state.events.add(event["event_name"], tool=tool, call_id=call_id, iteration=iteration)
+
+
+def _best(state: MissionState, name: str, point: Point) -> None:
+    for criterion in state.mission.criteria:
+        if isinstance(criterion, MetricThreshold) and criterion.metric == name:
+            counts = source_matches(criterion.source, point.tool)
+            if counts and better(criterion, point, state.best.get(criterion.criterion_id)):
+                state.best[criterion.criterion_id] = point
+
+
+def _script_ended(state: MissionState, event: ScriptEnded) -> None:
+    if state.open is not None:
+        state.open.script = event
+    if event.claimed:
+        state.claimed.update(event.observed)
+        return
+    order = len(state.open.calls) if state.open is not None else 0
+    call_id = f"{SCRIPT_SOURCE}-{event.iteration}"
+    _learn(state, event.observed, event.events, tool=SCRIPT_SOURCE, call_id=call_id, order=order)
+    if event.memory is not None:
+        state.memory = event.memory
+
+
+def _iteration_ended(state: MissionState, event: IterationEnded) -> None:
+    state.elapsed = max(state.elapsed, event.elapsed)
+    iteration, state.open = state.open, None
+    state.iteration_count = event.iteration + 1
+    state.last_ended = event
+    state.verdict, state.verdict_reason = event.verdict, event.reason
+    for result in event.criteria:
+        state.results[result.criterion_id] = result
+    if event.facts.checkpoint:
+        _checkpoint(state, event)
+    if iteration is None:
+        return
+    state.last = iteration
+    state.recent.append(iteration)
+    state.sequences.append(iteration.sequence())
+    for tool, error in iteration.errors():
+        state.errors_seen.add(error_key(tool, error))
+    outputs = iteration.outputs()
+    state.unchanged = state.unchanged + 1 if outputs in state.outputs_seen else 0
+    state.outputs_seen.add(outputs)
+
+
+def _checkpoint(state: MissionState, event: IterationEnded) -> None:
+    state.checkpoints += 1
+    state.checkpoint_at = event.at
+    state.no_progress = event.facts.no_progress
+    for criterion_id, point in state.best.items():
+        state.checkpoint_best[criterion_id] = point.value
+
+
+def _wait_began(state: MissionState, event: WaitBegan) -> None:
+    state.elapsed = max(state.elapsed, event.elapsed)
+    if state.status in ("running", "pending", "waiting"):
+        state.status = "waiting"
+        state.waiting_for, state.wait_detail, state.wait_until = event.waiting_for, event.detail, event.until
+
+
+def _failed(state: MissionState, event: MissionFailed) -> None:
+    state.elapsed = max(state.elapsed, event.elapsed)
+    if not state.terminal:
+        state.status = "failed"
+        state.failure = event
+
+
+def _ended(state: MissionState, event: MissionEnded) -> None:
+    state.elapsed = max(state.elapsed, event.elapsed)
+    state.status = event.status
+    state.verdict, state.verdict_reason = event.verdict, event.reason
+    state.ended_at = event.at
+    state.waiting_for = state.wait_detail = state.wait_until = None
+    state.closed = True
+
+
+def _report_written(state: MissionState, event: ReportWritten) -> None:
+    state.report = event.digest
+
+
+def _paused(state: MissionState, _event: MissionPaused) -> None:
+    if not state.terminal:
+        state.status = "paused"
+        state.waiting_for = state.wait_detail = state.wait_until = None
+
+
+def _resumed(state: MissionState, _event: MissionResumed) -> None:
+    if state.status in ("paused", "failed"):
+        _running(state)
+        if state.started_at is None:
+            state.status = "pending"
+
+
+def _ordered(state: MissionState, event: AbortOrdered | CompletionOrdered) -> None:
+    if state.terminal:
+        return
+    state.stop = event
+    state.ended_at = event.at
+    state.waiting_for = state.wait_detail = state.wait_until = None
+    if isinstance(event, AbortOrdered):
+        state.status, state.verdict, state.verdict_reason = "terminated", "terminate", "user_abort"
+    else:
+        state.status, state.verdict, state.verdict_reason = "completed", "complete", "forced_complete"
+
+
+def _extended(state: MissionState, event: BudgetExtended) -> None:
+    state.budget = {**state.budget, **event.caps}
+    if state.status == "waiting" and state.waiting_for == "budget":
+        _running(state)
+    elif state.status == "terminated" and state.verdict_reason in CAP_REASONS:
+        state.status = "paused"
+        state.ended_at = state.verdict = state.verdict_reason = state.report = None
+        state.closed = False
+
+
+_STEPS: dict[type[Any], Callable[[MissionState, Any], None]] = {
+    RunClaimed: _run_claimed,
+    IterationProposed: _proposed,
+    CallIntended: _intended,
+    CallRefused: _refused,
+    CallSettled: _settled,
+    ScriptEnded: _script_ended,
+    IterationEnded: _iteration_ended,
+    WaitBegan: _wait_began,
+    MissionFailed: _failed,
+    MissionEnded: _ended,
+    ReportWritten: _report_written,
+    MissionPaused: _paused,
+    MissionResumed: _resumed,
+    AbortOrdered: _ordered,
+    CompletionOrdered: _ordered,
+    BudgetExtended: _extended,
+}

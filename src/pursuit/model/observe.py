@@ -1,0 +1,161 @@
+"""Lifts metrics and events out of what a tool answered.
+
+Owns: where numbers and events may stand in a result. Pure: no clock, no I/O.
+Invariant: an error result is an error and yields nothing, whatever its shape.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, cast
+
+import jmespath
+
+from pursuit.model.mission import ObserveRule
+
+MAX_EVENTS = 256
+MAX_LEAVES = 1_024
+
+
+def lift(
+    tool: str, result: Mapping[str, Any], rules: Sequence[ObserveRule] = ()
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The metrics and the events in one result (MCP's JSON form)."""
+    if result.get("isError"):
+        return {}, []
+    metrics: dict[str, Any] = {}
+    events: list[dict[str, Any]] = []
+    for body in _bodies(result):
+        found = body.get("metrics")
+        if isinstance(found, Mapping):
+            for name, value in cast("Mapping[str, Any]", found).items():
+                kept = numbers_only(value)
+                if kept is not None:
+                    metrics[str(name)] = kept
+        events.extend(_events(body.get("events")))
+        if metrics or events:
+            break
+    for rule in rules:
+        if source_matches(rule.tool, tool) and (value := _by_rule(rule, result)) is not None:
+            metrics[rule.metric] = value
+    return metrics, events[:MAX_EVENTS]
+
+
+def numbers_only(value: Any) -> Any:
+    """The value without leaves that are no finite numbers; None if nothing is left."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int | float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        kept = {
+            str(k): v for k, item in cast("Mapping[Any, Any]", value).items() if (v := numbers_only(item)) is not None
+        }
+        return kept or None
+    if isinstance(value, list | tuple):
+        items = [numbers_only(item) for item in cast("Sequence[Any]", value)]
+        return items if any(item is not None for item in items) else None
+    return None
+
+
+def leaves(metrics: Mapping[str, Any]) -> list[tuple[str, float]]:
+    """Every number with its dotted path: `{"scores": [{"f1": 1}]}` is `scores.0.f1`."""
+    found: list[tuple[str, float]] = []
+    for path, number in _walk(metrics, ""):
+        found.append((path, number))
+        if len(found) >= MAX_LEAVES:
+            break
+    return found
+
+
+def _walk(value: Any, path: str) -> Iterator[tuple[str, float]]:
+    if isinstance(value, int | float):
+        yield path, value
+    elif isinstance(value, Mapping):
+        for key, item in cast("Mapping[str, Any]", value).items():
+            yield from _walk(item, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list):
+        for place, item in enumerate(cast("list[Any]", value)):
+            yield from _walk(item, f"{path}.{place}" if path else str(place))
+
+
+def source_matches(pattern: str | None, tool: str) -> bool:
+    """Whether a tool's word counts under a source glob; no glob means that everybody's does."""
+    return pattern is None or fnmatchcase(tool, pattern)
+
+
+def text_of(result: Mapping[str, Any]) -> str:
+    """The text blocks of a result, joined."""
+    blocks = cast("Sequence[Mapping[str, Any]]", result.get("content") or ())
+    return "\n".join(str(block.get("text", "")) for block in blocks if block.get("type") == "text")
+
+
+def value_of(result: Mapping[str, Any]) -> Any:
+    """What a program wants of a result: structured content (unwrapped), else JSON text, else text."""
+    structured = result.get("structuredContent")
+    if isinstance(structured, Mapping):
+        body = cast("Mapping[str, Any]", structured)
+        return body["result"] if set(body) == {"result"} else body
+    if structured is not None:
+        return structured
+    text = text_of(result)
+    parsed = _json(text)
+    return text if parsed is None else parsed
+
+
+def _bodies(result: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The mappings in a result that may hold `metrics` and `events`, best first."""
+    structured = result.get("structuredContent")
+    if isinstance(structured, Mapping):
+        body = cast("Mapping[str, Any]", structured)
+        yield body
+        inner = body.get("result")
+        if isinstance(inner, str):
+            inner = _json(inner)
+        if isinstance(inner, Mapping):
+            yield cast("Mapping[str, Any]", inner)
+    for block in cast("Sequence[Mapping[str, Any]]", result.get("content") or ()):
+        if block.get("type") == "text":
+            parsed = _json(str(block.get("text", "")))
+            if isinstance(parsed, Mapping):
+                yield cast("Mapping[str, Any]", parsed)
+
+
+def _json(text: str) -> Any:
+    head = text.lstrip()[:1]
+    if head not in ("{", "["):
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _events(found: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(found, list):
+        for item in cast("list[Any]", found):
+            if isinstance(item, Mapping):
+                event = cast("Mapping[str, Any]", item)
+                if isinstance(event.get("event_name"), str):
+                    yield dict(event)
+
+
+def _by_rule(rule: ObserveRule, result: Mapping[str, Any]) -> float | None:
+    if rule.jmespath is not None:
+        found = jmespath.search(rule.jmespath, value_of(result))
+        number = found
+    else:
+        match = re.search(rule.regex or "", text_of(result) or json.dumps(result.get("structuredContent")))
+        number = match.group(1 if match.re.groups else 0) if match else None
+    if isinstance(number, str):
+        try:
+            number = float(number)
+        except ValueError:
+            return None
+    if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
+        return None
+    return number

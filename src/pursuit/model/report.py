@@ -1,0 +1,251 @@
+"""The final report of a mission, built from its events alone.
+
+Owns: what stands in it. Pure; rendering is `reports`', the ledger's hashes are added by who reads the ledger.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pursuit.model.criteria import MetricThreshold, describe
+from pursuit.model.events import (
+    AnyEvent,
+    CallIntended,
+    CallRefused,
+    CallSettled,
+    IterationEnded,
+    IterationProposed,
+    ScriptEnded,
+)
+from pursuit.model.fold import fold
+from pursuit.model.observe import leaves, source_matches
+from pursuit.model.state import MissionState
+
+FORMAT = "pursuit.report/1"
+MOST_ROWS = 500
+MOST_POINTS = 20_000
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What is counted while walking the events once."""
+
+    tools: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    pending: dict[str, CallIntended] = field(default_factory=dict[str, CallIntended])
+    outcomes: dict[str, int] = field(default_factory=dict[str, int])
+    refused: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    unknown: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    errors: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    timeline: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    points: dict[str, list[tuple[int, float, str]]] = field(default_factory=dict[str, list[tuple[int, float, str]]])
+    started: dict[int, IterationProposed] = field(default_factory=dict[int, IterationProposed])
+    calls: dict[int, int] = field(default_factory=dict[int, int])
+
+
+def build_report(mission_id: str, events: Sequence[AnyEvent]) -> dict[str, Any]:
+    """The report as JSON, without the ledger's hashes."""
+    state = fold(events)
+    if state is None:
+        raise ValueError("a mission without events has no report")
+    tally = _count(events)
+    return {
+        "format": FORMAT,
+        "session_id": mission_id,
+        "directive": state.mission.directive,
+        "status": state.status,
+        "verdict": state.verdict,
+        "verdict_reason": state.verdict_reason,
+        "reason_text": _reason_text(state),
+        "created_at": iso(state.created_at),
+        "started_at": iso(state.started_at),
+        "ended_at": iso(state.ended_at),
+        "criteria": criteria_rows(state),
+        "budget": budget_row(state),
+        "iteration_count": state.iteration_count,
+        "metrics": _metrics(state, tally),
+        "calls": {
+            "total": sum(tally.outcomes.values()),
+            "by_outcome": tally.outcomes,
+            "by_tool": [{"tool": tool, **row} for tool, row in sorted(tally.tools.items())],
+        },
+        "refused": tally.refused[:MOST_ROWS],
+        "unknown": tally.unknown[:MOST_ROWS],
+        "errors": tally.errors[-MOST_ROWS:],
+        "timeline": tally.timeline[-MOST_ROWS:],
+        "timeline_omitted": max(0, len(tally.timeline) - MOST_ROWS),
+        "lessons": _lessons(state, tally),
+        "warnings": list(state.warnings),
+    }
+
+
+def iso(moment: float | None) -> str | None:
+    """A moment as people and programs both read it."""
+    if moment is None:
+        return None
+    return datetime.datetime.fromtimestamp(moment, tz=datetime.UTC).isoformat(timespec="milliseconds")
+
+
+def criteria_rows(state: MissionState) -> list[dict[str, Any]]:
+    """Each criterion with how it stood last."""
+    rows: list[dict[str, Any]] = []
+    for criterion in state.mission.criteria:
+        result = state.results.get(criterion.criterion_id)
+        source = result.source if result is not None else None
+        rows.append(
+            {
+                "criterion_id": criterion.criterion_id,
+                "kind": criterion.kind,
+                "required": criterion.required,
+                "status": result.status if result is not None else "inconclusive",
+                "description": describe(criterion),
+                "evidence": result.evidence if result is not None else {"reason": "not evaluated yet"},
+                "source": None
+                if source is None
+                else {"tool": source.tool, "call_id": source.call_id, "iteration": source.iteration},
+            }
+        )
+    return rows
+
+
+def budget_row(state: MissionState) -> dict[str, Any]:
+    """The caps and what was used of them."""
+    used = {
+        "iterations": state.iteration_count,
+        "wall_clock_seconds": round(state.wall_clock, 3),
+        "tool_calls": state.tool_calls,
+        "tokens": state.tokens,
+        "cost_usd": state.cost_usd,
+    }
+    return {**state.budget, "on_exhausted": state.mission.budget.on_exhausted, "used": used}
+
+
+def _count(events: Iterable[AnyEvent]) -> _Tally:
+    tally = _Tally()
+    for event in events:
+        match event:
+            case IterationProposed():
+                tally.started[event.iteration] = event
+                for reason in event.failed:
+                    tally.errors.append({"iteration": event.iteration, "tool": event.proposer, "message": reason})
+            case CallIntended():
+                tally.pending[event.call_id] = event
+            case CallSettled():
+                _count_call(tally, event)
+            case CallRefused():
+                _count_refusal(tally, event)
+            case ScriptEnded():
+                _count_script(tally, event)
+            case IterationEnded():
+                _count_iteration(tally, event)
+            case _:
+                pass
+    return tally
+
+
+def _count_call(tally: _Tally, event: CallSettled) -> None:
+    intent = tally.pending.pop(event.call_id, None)
+    if intent is None:
+        return
+    tally.outcomes[event.outcome] = tally.outcomes.get(event.outcome, 0) + 1
+    tally.calls[event.iteration] = tally.calls.get(event.iteration, 0) + 1
+    row = tally.tools.setdefault(intent.tool, {"calls": 0, "by_outcome": {}, "seconds": 0.0})
+    row["calls"] += 1
+    row["by_outcome"][event.outcome] = row["by_outcome"].get(event.outcome, 0) + 1
+    row["seconds"] = round(row["seconds"] + event.seconds, 6)
+    place = {"call_id": event.call_id, "iteration": event.iteration, "tool": intent.tool}
+    if event.outcome == "unknown":
+        tally.unknown.append({**place, "reason": event.error})
+    if event.error is not None:
+        tally.errors.append({"iteration": event.iteration, "tool": intent.tool, "message": event.error})
+    _count_points(tally, event.iteration, event.metrics, intent.tool)
+
+
+def _count_refusal(tally: _Tally, event: CallRefused) -> None:
+    tally.outcomes[event.outcome] = tally.outcomes.get(event.outcome, 0) + 1
+    tally.refused.append(
+        {
+            "call_id": event.call_id,
+            "iteration": event.iteration,
+            "tool": event.tool,
+            "outcome": event.outcome,
+            "reason": event.reason,
+        }
+    )
+
+
+def _count_script(tally: _Tally, event: ScriptEnded) -> None:
+    if event.error is not None:
+        tally.errors.append({"iteration": event.iteration, "tool": "script", "message": event.error})
+    if not event.claimed:
+        _count_points(tally, event.iteration, event.observed, "script")
+
+
+def _count_points(tally: _Tally, iteration: int, metrics: dict[str, Any], tool: str) -> None:
+    for name, value in leaves(metrics):
+        tally.points.setdefault(name, []).append((iteration, value, tool))
+
+
+def _count_iteration(tally: _Tally, event: IterationEnded) -> None:
+    began = tally.started.pop(event.iteration, None)
+    tally.timeline.append(
+        {
+            "iteration_index": event.iteration,
+            "verdict": event.verdict,
+            "verdict_reason": event.reason,
+            "started_at": iso(began.at) if began is not None else None,
+            "ended_at": iso(event.at),
+            "calls": tally.calls.get(event.iteration, 0),
+            "rationale": event.rationale or (began.rationale if began is not None else None),
+        }
+    )
+
+
+def _metrics(state: MissionState, tally: _Tally) -> dict[str, Any]:
+    thresholds = {c.metric: c for c in state.mission.criteria if isinstance(c, MetricThreshold)}
+    rows: dict[str, Any] = {}
+    for name in sorted(tally.points, key=lambda name: (name not in thresholds, name)):
+        criterion = thresholds.get(name)
+        source = criterion.source if criterion is not None else None
+        by_iteration = {i: value for i, value, tool in tally.points[name] if source_matches(source, tool)}
+        if not by_iteration:
+            continue
+        points = sorted(by_iteration.items())
+        best = state.best.get(criterion.criterion_id) if criterion is not None else None
+        stride = -(-len(points) // MOST_POINTS)
+        rows[name] = {
+            "points": [list(point) for point in (points if stride == 1 else [*points[:-1:stride], points[-1]])],
+            "last": points[-1][1],
+            "best": best.value if best is not None else None,
+            "target": None if criterion is None else {"op": criterion.op, "target": criterion.target},
+        }
+    return rows
+
+
+def _reason_text(state: MissionState) -> str | None:
+    if state.stop is not None and state.stop.reason:
+        return state.stop.reason
+    if state.failure is not None:
+        return state.failure.error
+    return state.last_ended.rationale if state.last_ended is not None else None
+
+
+def _lessons(state: MissionState, tally: _Tally) -> list[str]:
+    """What the next mission of this kind should know, each sentence true by the ledger."""
+    lessons: list[str] = []
+    for tool, row in sorted(tally.tools.items()):
+        bad = sum(count for outcome, count in row["by_outcome"].items() if outcome in ("failed", "timed_out"))
+        if bad and bad * 2 >= row["calls"]:
+            lessons.append(f"{tool} failed {bad} of {row['calls']} times.")
+    for criterion in state.mission.criteria:
+        point = state.best.get(criterion.criterion_id)
+        if isinstance(criterion, MetricThreshold) and point is not None:
+            lessons.append(
+                f"The best {criterion.metric} was {point.value:g} (wanted {criterion.op} {criterion.target:g}), "
+                f"in iteration {point.iteration} from {point.tool}."
+            )
+    if tally.unknown:
+        lessons.append(f"{len(tally.unknown)} calls have an unknown outcome: look at what they did before a new try.")
+    return lessons

@@ -1,0 +1,101 @@
+"""Metrics and events as the mission remembers them, each value with whose word it is.
+
+Owns: bounded histories by name and source. Pure data. Invariant: memory does not grow past the window.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from pursuit.model.criteria import MAX_WINDOW
+from pursuit.model.observe import source_matches
+
+
+class Point(NamedTuple):
+    """One value: when, in what order within its iteration, and from which call."""
+
+    iteration: int
+    order: int
+    value: float
+    tool: str
+    call_id: str
+
+
+class Seen(NamedTuple):
+    """How often an event came from one source, and where it came from last."""
+
+    times: int
+    iteration: int
+    tool: str
+    call_id: str
+
+
+class Metrics:
+    """The last points of every metric, kept apart by source so that no source can push out another's."""
+
+    __slots__ = ("_series",)
+
+    def __init__(self) -> None:
+        self._series: dict[str, dict[str, deque[Point]]] = {}
+
+    def add(self, name: str, point: Point) -> None:
+        """Keeps the points of an iteration in proposed order, whichever call came back first."""
+        series = self._series.setdefault(name, {}).setdefault(point.tool, deque(maxlen=MAX_WINDOW))
+        held: list[Point] = []
+        while series and series[-1][:2] > point[:2]:
+            held.append(series.pop())
+        series.append(point)
+        series.extend(reversed(held))
+
+    def latest(self, name: str, source: str | None = None) -> Point | None:
+        """The newest point that counts under the source glob."""
+        newest: Point | None = None
+        for tool, series in self._series.get(name, {}).items():
+            if source_matches(source, tool) and (newest is None or series[-1][:2] > newest[:2]):
+                newest = series[-1]
+        return newest
+
+    def points(self, name: str, source: str | None = None) -> list[Point]:
+        """The points that count, oldest first, at most a window of them."""
+        merged = [
+            point
+            for tool, series in self._series.get(name, {}).items()
+            if source_matches(source, tool)
+            for point in series
+        ]
+        if len(self._series.get(name, ())) > 1:
+            merged.sort(key=lambda point: point[:2])
+        return merged[-MAX_WINDOW:]
+
+    def names(self) -> Iterable[str]:
+        """Every metric that has a value."""
+        return self._series.keys()
+
+
+class Events:
+    """How often each event was seen, by source."""
+
+    __slots__ = ("_seen",)
+
+    def __init__(self) -> None:
+        self._seen: dict[str, dict[str, Seen]] = {}
+
+    def add(self, name: str, *, tool: str, call_id: str, iteration: int) -> None:
+        """Counts one more."""
+        by_tool = self._seen.setdefault(name, {})
+        before = by_tool.get(tool)
+        by_tool[tool] = Seen((before.times if before else 0) + 1, iteration, tool, call_id)
+
+    def find(self, name: str, source: str | None = None) -> Seen | None:
+        """The latest sighting that counts under the source glob, with the count over all that count."""
+        matching = [seen for tool, seen in self._seen.get(name, {}).items() if source_matches(source, tool)]
+        if not matching:
+            return None
+        last = max(matching, key=lambda seen: seen.iteration)
+        return last._replace(times=sum(seen.times for seen in matching))
+
+    def counts(self) -> dict[str, int]:
+        """Event names with how often each was seen."""
+        return {name: sum(seen.times for seen in by_tool.values()) for name, by_tool in self._seen.items()}

@@ -1,0 +1,109 @@
+"""A mission's state: everything that a turn needs to know.
+
+Owns: the fields and what can be read off them. Only the fold changes them. Pure data.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pursuit.model.events import (
+    AbortOrdered,
+    CompletionOrdered,
+    CriterionResult,
+    IterationEnded,
+    MissionFailed,
+    Verdict,
+    WaitingFor,
+)
+from pursuit.model.mission import Mission
+from pursuit.model.records import Iteration, Remembered
+from pursuit.model.series import Events, Metrics, Point
+
+Status = Literal["pending", "running", "waiting", "paused", "failed", "completed", "terminated"]
+TERMINAL = frozenset({"completed", "terminated"})
+RECENT = 20
+
+
+@dataclass(slots=True, kw_only=True)
+class MissionState:
+    """Everything that a turn needs to know. Only `advance` changes it."""
+
+    mission: Mission
+    tools: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
+    file: str | None = None
+    seq: int = 0
+    status: Status = "pending"
+    waiting_for: WaitingFor | None = None
+    wait_detail: str | None = None
+    wait_until: float | None = None
+    created_at: float = 0.0
+    started_at: float | None = None
+    ended_at: float | None = None
+    budget: dict[str, float] = field(default_factory=dict[str, float])
+    tool_calls: int = 0
+    tokens: int = 0
+    cost_usd: float = 0.0
+    elapsed_before: float = 0.0
+    elapsed: float = 0.0
+    run: str | None = None
+    run_goal: int | None = None
+    iteration_count: int = 0
+    open: Iteration | None = None
+    last: Iteration | None = None
+    last_ended: IterationEnded | None = None
+    recent: deque[Iteration] = field(default_factory=lambda: deque[Iteration](maxlen=RECENT))
+    results: dict[str, CriterionResult] = field(default_factory=dict[str, CriterionResult])
+    metrics: dict[str, Any] = field(default_factory=dict[str, Any])
+    claimed: dict[str, Any] = field(default_factory=dict[str, Any])
+    series: Metrics = field(default_factory=Metrics)
+    events: Events = field(default_factory=Events)
+    succeeded: dict[str, int] = field(default_factory=dict[str, int])
+    best: dict[str, Point] = field(default_factory=dict[str, Point])
+    checkpoint_best: dict[str, float] = field(default_factory=dict[str, float])
+    checkpoints: int = 0
+    checkpoint_at: float | None = None
+    no_progress: int = 0
+    unchanged: int = 0
+    proposer_failures: int = 0
+    sequences: deque[str] = field(default_factory=lambda: deque[str](maxlen=3))
+    outputs_seen: Remembered = field(default_factory=Remembered)
+    errors_seen: Remembered = field(default_factory=Remembered)
+    results_seen: Remembered = field(default_factory=Remembered)
+    guard_key: str = ""
+    guard_count: int = 0
+    memory: dict[str, Any] = field(default_factory=dict[str, Any])
+    verdict: Verdict | None = None
+    verdict_reason: str | None = None
+    stop: AbortOrdered | CompletionOrdered | None = None
+    failure: MissionFailed | None = None
+    closed: bool = False
+    report: str | None = None
+
+    @property
+    def terminal(self) -> bool:
+        """Whether it has ended."""
+        return self.status in TERMINAL
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the operator's word says not to go on now."""
+        return self.stop is not None or self.status == "paused"
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether a run stopped short of how far it was to go."""
+        return self.status == "running" and (self.run_goal is None or self.iteration_count < self.run_goal)
+
+    @property
+    def wall_clock(self) -> float:
+        """Seconds that drivers have held the mission."""
+        return self.elapsed_before + self.elapsed
+
+    def cap(self, name: str) -> float | None:
+        """A cap in force, or None."""
+        value = self.budget[name]
+        return None if value == -1 else value

@@ -1,0 +1,111 @@
+"""Gathers the facts that the verdict cascade looks at.
+
+Owns: caps, cadence, progress and repetition, each read off the state. Pure: the time is handed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, assert_never
+
+from pursuit.model.criteria import MetricThreshold
+from pursuit.model.evaluate import required_met
+from pursuit.model.events import CompletionOrdered, CriterionResult, Facts
+from pursuit.model.mission import EveryIteration, EveryN, EverySeconds, OnEvent
+from pursuit.model.records import Iteration, error_key
+from pursuit.model.state import MissionState
+from pursuit.model.thresholds import closer
+
+
+def reached_cap(state: MissionState, *, elapsed: float, iterations: int | None = None) -> str | None:
+    """The first cap that is used up, as the reason of a verdict."""
+    used = {
+        "max_iterations": ("max_iterations", state.iteration_count + 1 if iterations is None else iterations),
+        "max_wall_clock_seconds": ("max_wall_clock", state.elapsed_before + max(elapsed, state.elapsed)),
+        "max_tool_calls": ("max_tool_calls", state.tool_calls),
+        "max_tokens": ("max_tokens", state.tokens),
+        "max_cost_usd": ("max_cost", state.cost_usd),
+    }
+    for name, (reason, amount) in used.items():
+        cap = state.cap(name)
+        if cap is not None and amount >= cap:
+            return reason
+    return None
+
+
+def is_checkpoint(state: MissionState, *, now: float, cap: str | None) -> bool:
+    """Whether the open iteration is a checkpoint by its cadence, or because it is the last that fits."""
+    if cap is not None or state.stop is not None:
+        return True
+    index = state.open.index if state.open is not None else state.iteration_count
+    match state.mission.checkpoint_cadence:
+        case EveryIteration():
+            return True
+        case EveryN(n=n):
+            return (index + 1) % n == 0
+        case EverySeconds(t=t):
+            return state.checkpoint_at is None or now >= state.checkpoint_at + t
+        case OnEvent(event_name=name):
+            seen = state.events.find(name)
+            return seen is not None and seen.iteration == index
+        case _ as cadence:
+            assert_never(cadence)
+
+
+def facts_of(state: MissionState, results: Sequence[CriterionResult], *, checkpoint: bool, cap: str | None) -> Facts:
+    """Everything that the cascade needs, from the state at the end of its open iteration."""
+    iteration = state.open
+    waits = state.mission.budget.on_exhausted == "wait"
+    return Facts(
+        checkpoint=checkpoint,
+        required_met=checkpoint and required_met(state.mission.criteria, results),
+        operator_stop=_stop(state),
+        operator_reason=state.stop.reason if state.stop is not None else None,
+        cap=None if waits else cap,
+        proposer_failures=state.proposer_failures,
+        no_progress=_no_progress(state, results) if checkpoint else state.no_progress,
+        threshold=state.mission.stagnation,
+        same_calls=iteration is not None and _same_calls(state, iteration),
+        new_error=None if iteration is None else _new_error(state, iteration),
+    )
+
+
+def _stop(state: MissionState) -> Literal["complete", "abort"] | None:
+    if state.stop is None:
+        return None
+    return "complete" if isinstance(state.stop, CompletionOrdered) else "abort"
+
+
+def _no_progress(state: MissionState, results: Sequence[CriterionResult]) -> int:
+    """The counter after this checkpoint; the first one compares with nothing."""
+    if state.checkpoints == 0 or _progressed(state, results):
+        return 0
+    return state.no_progress + 1
+
+
+def _progressed(state: MissionState, results: Sequence[CriterionResult]) -> bool:
+    for result in results:
+        before = state.results.get(result.criterion_id)
+        if result.status == "met" and (before is None or before.status != "met"):
+            return True
+    thresholds = [c for c in state.mission.criteria if isinstance(c, MetricThreshold)]
+    if not thresholds:
+        return state.open is not None and state.open.outputs() not in state.outputs_seen
+    return any(
+        closer(criterion, point.value, state.checkpoint_best.get(criterion.criterion_id))
+        for criterion in thresholds
+        if (point := state.best.get(criterion.criterion_id)) is not None
+    )
+
+
+def _same_calls(state: MissionState, iteration: Iteration) -> bool:
+    """Whether this iteration and the two before it made equal sequences of calls."""
+    before = list(state.sequences)[-2:]
+    return len(before) == 2 and set(before) == {iteration.sequence()}
+
+
+def _new_error(state: MissionState, iteration: Iteration) -> str | None:
+    for tool, error in iteration.errors():
+        if error_key(tool, error) not in state.errors_seen:
+            return f"{tool}: {error[:500]}"
+    return None

@@ -1,0 +1,42 @@
+"""What the engine asks of a proposer.
+
+Owns: the role and its three answers. A proposer reads the state, and makes no call itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from pursuit.model.events import WaitingFor
+from pursuit.model.mission import Proposal
+from pursuit.model.state import MissionState
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Nothing can be proposed before somebody outside has done something."""
+
+    waiting_for: WaitingFor
+    detail: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The proposer could not propose."""
+
+    reason: str
+
+
+class Proposer(Protocol):
+    """Suggests the calls of the next iteration."""
+
+    @property
+    def operators_own(self) -> bool:
+        """Whether what it proposes is the operator's own word, so that its scripts may set metrics."""
+        ...
+
+    async def propose(self, state: MissionState, reasons: Sequence[str]) -> Proposal | Waiting | Failed:
+        """The next proposal; `reasons` say why the last one for this iteration was refused."""
+        ...

@@ -1,0 +1,89 @@
+"""The proposers that need no model: script, repeat, replay, client.
+
+Owns: how each turns a mission's own words into the next proposal. Pure but for the role's `async`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+from pursuit.model.mission import (
+    ClientProposer,
+    Mission,
+    Proposal,
+    RepeatProposer,
+    ReplayProposer,
+    ScriptProposer,
+    ToolCall,
+)
+from pursuit.model.state import MissionState
+from pursuit.proposers.contract import Failed, Proposer, Waiting
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptAgain:
+    """The operator's script, once for each iteration."""
+
+    script: str
+    operators_own: bool = True
+
+    async def propose(self, state: MissionState, reasons: Sequence[str]) -> Proposal | Waiting | Failed:
+        """The same script; what it does depends on the state that it is given."""
+        return Proposal(script=self.script)
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatCall:
+    """The same call, for missions that wait for something."""
+
+    call: ToolCall
+    operators_own: bool = True
+
+    async def propose(self, state: MissionState, reasons: Sequence[str]) -> Proposal | Waiting | Failed:
+        """The call again; if it is refused, that is a failure."""
+        return Failed("; ".join(reasons)) if reasons else Proposal(tool_calls=[self.call])
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """Proposals of an earlier mission, in order."""
+
+    proposals: Sequence[Proposal]
+    operators_own: bool = True
+
+    async def propose(self, state: MissionState, reasons: Sequence[str]) -> Proposal | Waiting | Failed:
+        """The proposal for this iteration; a failure once they are used up."""
+        if state.iteration_count >= len(self.proposals):
+            return Failed(f"the {len(self.proposals)} recorded proposals are used up")
+        return Failed("; ".join(reasons)) if reasons else self.proposals[state.iteration_count]
+
+
+class HandedIn:
+    """One proposal from whoever drives, then the mission waits for the next."""
+
+    operators_own = False
+
+    def __init__(self, proposal: Proposal | None = None) -> None:
+        self._proposal = proposal
+
+    async def propose(self, state: MissionState, reasons: Sequence[str]) -> Proposal | Waiting | Failed:
+        """The proposal that was handed in, once."""
+        proposal, self._proposal = self._proposal, None
+        return Waiting("proposal") if proposal is None else proposal
+
+
+def proposer_for(mission: Mission, proposal: Proposal | None = None) -> Proposer:
+    """The proposer that a mission names."""
+    match mission.proposer:
+        case ScriptProposer(script=script):
+            return ScriptAgain(script)
+        case RepeatProposer(tool_name=name, args=args):
+            return RepeatCall(ToolCall(tool_name=name, args=args))
+        case ReplayProposer(proposals=proposals):
+            return Recorded(proposals)
+        case ClientProposer():
+            return HandedIn(proposal)
+        case _ as unknown:
+            assert_never(unknown)

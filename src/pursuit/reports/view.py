@@ -1,0 +1,294 @@
+"""What a reader is shown of a report, in which order, as plain text and numbers.
+
+Owns: the selection and its defaults for absent keys. Knows neither HTML nor Markdown.
+Invariant: reading never fails, whatever the JSON holds; what has the wrong shape is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from pursuit.reports.wording import compact, count, figure, moment, number, reason, seconds_between, span, text
+
+MAX_TITLE = 160
+MAX_ROWS = 500
+
+_TONES = {"completed": "good", "terminated": "warn", "failed": "bad"}
+_MARKS = {"met": "good", "unmet": "bad", "inconclusive": "warn"}
+_SIGNS = {"<=": "\u2264", ">=": "\u2265", "!=": "\u2260", "==": "="}
+
+
+def _dollars(value: Any) -> str:
+    return f"${figure(value)}"
+
+
+_GAUGES: tuple[tuple[str, str, str, Callable[[Any], str]], ...] = (
+    ("Iterations", "max_iterations", "iterations", figure),
+    ("Tool calls", "max_tool_calls", "tool_calls", figure),
+    ("Wall clock", "max_wall_clock_seconds", "wall_clock_seconds", span),
+    ("Tokens", "max_tokens", "tokens", figure),
+    ("Cost", "max_cost_usd", "cost_usd", _dollars),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gauge:
+    """One part of the budget: what was used, of how much. `share` is 0 to 1, None without a cap."""
+
+    label: str
+    used: str
+    limit: str | None
+    share: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CriterionView:
+    """One criterion with its evidence."""
+
+    criterion_id: str
+    kind: str
+    required: bool
+    status: str
+    tone: str
+    description: str
+    evidence: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricView:
+    """One metric over the iterations; only finite points."""
+
+    name: str
+    points: tuple[tuple[float, float], ...]
+    best: float | None
+    last: float | None
+    target: float | None
+    goal: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """A table: a heading, its columns, which of them are numbers, and its rows of text."""
+
+    title: str
+    columns: tuple[str, ...]
+    numeric: frozenset[int]
+    rows: tuple[tuple[str, ...], ...]
+    omitted: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportView:
+    """Everything that a rendering shows."""
+
+    session_id: str
+    title: str
+    body: str
+    status: str
+    tone: str
+    verdict: str
+    reason: str
+    reason_text: str
+    times: tuple[tuple[str, str], ...]
+    gauges: tuple[Gauge, ...]
+    criteria: tuple[CriterionView, ...]
+    met: int
+    metrics: tuple[MetricView, ...]
+    outcomes: str
+    tables: tuple[Rows, ...]
+    timeline: Rows
+    lessons: tuple[str, ...]
+    warnings: tuple[str, ...]
+    ledger: tuple[tuple[str, str], ...]
+
+
+def read(report: Mapping[str, Any]) -> ReportView:
+    """The view of a report."""
+    title, body = _headline(text(report.get("directive")))
+    criteria = tuple(_criterion(entry) for entry in _entries(report.get("criteria")))
+    calls = _mapping(report.get("calls"))
+    return ReportView(
+        session_id=text(report.get("session_id")),
+        title=title,
+        body=body,
+        status=text(report.get("status")) or "unknown",
+        tone=_TONES.get(text(report.get("status")), "calm"),
+        verdict=text(report.get("verdict")),
+        reason=reason(report.get("verdict_reason")),
+        reason_text=text(report.get("reason_text")),
+        times=_times(report),
+        gauges=_gauges(report),
+        criteria=criteria,
+        met=sum(criterion.status == "met" for criterion in criteria),
+        metrics=_metrics(_mapping(report.get("metrics"))),
+        outcomes=_outcomes(calls.get("by_outcome")),
+        tables=_tables(report, calls),
+        timeline=_timeline(report),
+        lessons=tuple(text(lesson) for lesson in _items(report.get("lessons"))),
+        warnings=tuple(text(warning) for warning in _items(report.get("warnings"))),
+        ledger=_ledger(_mapping(report.get("ledger"))),
+    )
+
+
+def _headline(directive: str) -> tuple[str, str]:
+    """The first line as a title and the rest as a body; one that is too long is cut, and shown in full below."""
+    first, _, rest = directive.strip().partition("\n")
+    if len(first) <= MAX_TITLE:
+        return first or "A mission", rest.strip()
+    return first[:MAX_TITLE].rstrip() + "\u2026", directive.strip()
+
+
+def _times(report: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    pairs = [(label, moment(report.get(key))) for label, key in (("Created", "created_at"), ("Started", "started_at"))]
+    pairs.append(("Ended", moment(report.get("ended_at"))))
+    if (taken := seconds_between(report.get("started_at"), report.get("ended_at"))) is not None:
+        pairs.append(("From start to end", span(taken)))
+    return tuple((label, value) for label, value in pairs if value)
+
+
+def _gauges(report: Mapping[str, Any]) -> tuple[Gauge, ...]:
+    budget = _mapping(report.get("budget"))
+    used = {"iterations": report.get("iteration_count"), **_mapping(budget.get("used"))}
+    return tuple(
+        gauge for label, cap, key, show in _GAUGES if (gauge := _gauge(label, budget.get(cap), used.get(key), show))
+    )
+
+
+def _gauge(label: str, limit: Any, used: Any, show: Callable[[Any], str]) -> Gauge | None:
+    cap, spent = number(limit), number(used) or 0.0
+    if cap is None or cap <= 0:
+        return Gauge(label=label, used=show(spent), limit=None, share=None) if spent else None
+    return Gauge(label=label, used=show(spent), limit=show(cap), share=min(1.0, max(0.0, spent / cap)))
+
+
+def _criterion(entry: Mapping[str, Any]) -> CriterionView:
+    status = text(entry.get("status")) or "inconclusive"
+    evidence, required = entry.get("evidence"), entry.get("required") is not False
+    return CriterionView(
+        criterion_id=text(entry.get("criterion_id")),
+        kind=text(entry.get("kind")),
+        required=required,
+        status=status,
+        # An optional criterion that is not met is no alarm.
+        tone=_MARKS.get(status, "calm") if required or status == "met" else "calm",
+        description=text(entry.get("description")),
+        evidence="" if evidence is None else compact(evidence),
+        source=_source(_mapping(entry.get("source"))),
+    )
+
+
+def _source(source: Mapping[str, Any]) -> str:
+    if not source:
+        return ""
+    parts = [text(source.get("tool"))]
+    if (iteration := number(source.get("iteration"))) is not None:
+        parts.append(f"iteration {iteration:.0f}")
+    parts.append(text(source.get("call_id")))
+    return ", ".join(part for part in parts if part)
+
+
+def _metrics(metrics: Mapping[str, Any]) -> tuple[MetricView, ...]:
+    """Those with a target come first: they are what the mission was about."""
+    views = [_metric(name, _mapping(entry)) for name, entry in metrics.items()]
+    return tuple(sorted((view for view in views if view.points), key=lambda view: (view.target is None, view.name)))
+
+
+def _metric(name: str, entry: Mapping[str, Any]) -> MetricView:
+    target = _mapping(entry.get("target"))
+    op, level = text(target.get("op")), number(target.get("target"))
+    points = tuple(point for pair in _items(entry.get("points")) if (point := _point(pair)))
+    return MetricView(
+        name=text(name),
+        points=tuple(sorted(points, key=lambda point: point[0])),
+        best=number(entry.get("best")),
+        last=number(entry.get("last")),
+        target=level,
+        goal=f"{_SIGNS.get(op, op)} {figure(level)}".strip() if level is not None else "",
+    )
+
+
+def _point(pair: Any) -> tuple[float, float] | None:
+    values = _items(pair)
+    if len(values) != 2:
+        return None
+    at, value = number(values[0]), number(values[1])
+    return None if at is None or value is None else (at, value)
+
+
+def _outcomes(by_outcome: Any) -> str:
+    counts = ((text(name), count(value)) for name, value in _mapping(by_outcome).items())
+    return ", ".join(f"{value:,} {name}" for name, value in counts if value)
+
+
+def _tables(report: Mapping[str, Any], calls: Mapping[str, Any]) -> tuple[Rows, ...]:
+    by_tool = [
+        (text(e.get("tool")), figure(e.get("calls")), _outcomes(e.get("by_outcome")), span(e.get("seconds")))
+        for e in _entries(calls.get("by_tool"))
+    ]
+    refused = [
+        (figure(e.get("iteration")), *(text(e.get(key)) for key in ("tool", "outcome", "reason", "call_id")))
+        for e in _entries(report.get("refused"))
+    ]
+    unknown = [
+        (figure(e.get("iteration")), *(text(e.get(key)) for key in ("tool", "reason", "call_id")))
+        for e in _entries(report.get("unknown"))
+    ]
+    errors = [
+        (figure(e.get("iteration")), text(e.get("tool")), compact(text(e.get("message"))))
+        for e in _entries(report.get("errors"))
+    ]
+    tables = (
+        _rows("Calls by tool", ("Tool", "Calls", "Outcomes", "Time"), {1, 3}, by_tool),
+        _rows("Refused or skipped calls", ("Iteration", "Tool", "Outcome", "Reason", "Call"), {0}, refused),
+        _rows("Calls whose outcome is unknown", ("Iteration", "Tool", "Reason", "Call"), {0}, unknown),
+        _rows("Errors", ("Iteration", "Tool", "Message"), {0}, errors),
+    )
+    return tuple(table for table in tables if table.rows)
+
+
+def _timeline(report: Mapping[str, Any]) -> Rows:
+    entries = _entries(report.get("timeline"))
+    rows = [
+        (
+            figure(e.get("iteration_index")),
+            " / ".join(part for key in ("verdict", "verdict_reason") if (part := text(e.get(key)))),
+            figure(e.get("calls")),
+            span(seconds_between(e.get("started_at"), e.get("ended_at"))),
+            compact(text(e.get("rationale"))),
+        )
+        for e in entries
+    ]
+    # The end of a mission explains it, so that the cut is at the beginning.
+    cut = rows[-MAX_ROWS:]
+    return Rows(
+        title="Iterations",
+        columns=("Iteration", "Verdict", "Calls", "Time", "Rationale"),
+        numeric=frozenset({0, 2, 3}),
+        rows=tuple(cut),
+        omitted=count(report.get("timeline_omitted")) + len(rows) - len(cut),
+    )
+
+
+def _rows(title: str, columns: tuple[str, ...], numeric: set[int], rows: Sequence[tuple[str, ...]]) -> Rows:
+    shown = tuple(rows[:MAX_ROWS])
+    return Rows(title=title, columns=columns, numeric=frozenset(numeric), rows=shown, omitted=len(rows) - len(shown))
+
+
+def _ledger(ledger: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    pairs = (("Events", "head_seq"), ("Last event's hash", "head_hash"), ("Root of the ledger", "root"))
+    return tuple((label, text(ledger.get(key))) for label, key in pairs if ledger.get(key) is not None)
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
+
+
+def _items(value: Any) -> Sequence[Any]:
+    return cast("Sequence[Any]", value) if isinstance(value, list | tuple) else ()
+
+
+def _entries(value: Any) -> list[Mapping[str, Any]]:
+    return [cast("Mapping[str, Any]", entry) for entry in _items(value) if isinstance(entry, Mapping)]

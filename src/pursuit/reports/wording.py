@@ -1,0 +1,131 @@
+"""How single values of a report read: text, numbers, spans of time, moments, JSON.
+
+Owns: the words and the rounding. Knows neither HTML nor Markdown: escaping is theirs.
+Invariant: every function takes any JSON value and returns text that can be stored as UTF-8, or None; none raises.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from datetime import UTC, datetime
+from typing import Any
+
+# Control characters, halves of surrogate pairs, and the marks that make text run the other way.
+_UNPRINTABLE = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
+)
+_MAX_JSON = 600
+
+_REASONS = {
+    "criteria_met": "Every required criterion is met.",
+    "forced_complete": "The operator declared it complete.",
+    "user_abort": "The operator stopped it.",
+    "max_iterations": "The iterations of the budget are used up.",
+    "max_wall_clock": "The time of the budget is used up.",
+    "max_tool_calls": "The tool calls of the budget are used up.",
+    "max_tokens": "The tokens of the budget are used up.",
+    "max_cost": "The money of the budget is used up.",
+    "proposer_failed": "The proposer failed three times in a row.",
+    "no_progress": "It stopped getting closer to the goal.",
+    "cadence_skip": "The last iteration was no checkpoint.",
+    "heuristic_unproductive": "The last iterations were unproductive.",
+    "in_progress": "It has not ended yet.",
+}
+
+
+def text(value: Any) -> str:
+    """A value as text without unprintable characters; None is empty, what is no string is shown as JSON."""
+    if value is None:
+        return ""
+    raw = value if isinstance(value, str) else _json(value)
+    return _UNPRINTABLE.sub("\ufffd", raw.replace("\r\n", "\n").replace("\r", "\n"))
+
+
+def number(value: Any) -> float | None:
+    """A finite number, or None. True is no number."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        result = float(value)
+    except OverflowError:
+        return None
+    return result if math.isfinite(result) else None
+
+
+def count(value: Any) -> int:
+    """A count that is at least 0."""
+    return max(0, int(number(value) or 0))
+
+
+def figure(value: Any) -> str:
+    """A number in at most seven digits, with thousands apart; a dash for none."""
+    found = number(value)
+    if found is None:
+        return "\u2013"
+    if found == 0:
+        return "0"
+    if not 1e-4 <= abs(found) < 1e9:
+        return f"{found:.4g}"
+    if found == int(found):
+        return f"{found:,.0f}"
+    digits = max(0, min(7, 6 - math.floor(math.log10(abs(found)))))
+    return f"{found:,.{digits}f}".rstrip("0").rstrip(".")
+
+
+def span(value: Any) -> str:
+    """Seconds in the two largest units that matter."""
+    seconds = number(value)
+    if seconds is None or seconds < 0:
+        return "\u2013"
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    for size, unit, part_size, part in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= size:
+            rest = whole % size // part_size
+            return f"{whole // size:,} {unit}" + (f" {rest} {part}" if rest else "")
+    return f"{whole} s"
+
+
+def moment(value: Any) -> str:
+    """An ISO time in UTC to the second; what is none is shown as it is."""
+    at = _time(value)
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC" if at else text(value)
+
+
+def seconds_between(start: Any, end: Any) -> float | None:
+    """The seconds from one ISO time to another, if both are ones."""
+    first, last = _time(start), _time(end)
+    return (last - first).total_seconds() if first and last else None
+
+
+def compact(value: Any) -> str:
+    """JSON on one line, cut where it gets too long to read."""
+    shown = text(value) if isinstance(value, str) else text(_json(value))
+    if len(shown) <= _MAX_JSON:
+        return shown
+    return f"{shown[:_MAX_JSON]}\u2026 ({len(shown) - _MAX_JSON:,} more characters)"
+
+
+def reason(value: Any) -> str:
+    """A verdict's reason as a sentence; an unknown one as it is."""
+    known = text(value)
+    return _REASONS.get(known, known)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _time(value: Any) -> datetime | None:
+    if not isinstance(value, str):
+        return None
+    try:
+        at = datetime.fromisoformat(value)
+        return (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None

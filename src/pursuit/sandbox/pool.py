@@ -1,0 +1,119 @@
+"""The worker processes that run what users write, from their first use to the end of our own process.
+
+Owns: the limits, the pools of Monty workers, and the one safe way out of a process that started them.
+Does not know what an expression or a script means (`predicates`, `scripts`).
+Invariant: `pydantic_monty` is imported, and a process started, only when something is run for the first time.
+
+Way out: Monty can abort its host while the interpreter shuts down, and the exit code then lies. A command must
+close its sandbox and, if `monty_started()`, end with `leave(code)` instead of `sys.exit(code)`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn
+
+import anyio
+
+if TYPE_CHECKING:
+    from pydantic_monty import AsyncMonty, AsyncMontySession, OSPolicy, ResourceLimits
+
+MIB = 1024 * 1024
+# A worker that says nothing for this long beyond its own limit hangs, and is killed from outside.
+PATIENCE = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxLimits:
+    """How much of the machine user-written code may take. Seconds are its own running time, never its waiting."""
+
+    predicate_seconds: float = 0.05
+    predicate_memory: int = 16 * MIB
+    predicate_recursion: int = 200
+    predicate_workers: int = 4
+    script_seconds: float = 30.0
+    script_memory: int = 200 * MIB
+    script_calls: int = 100_000
+    script_workers: int = 32
+
+
+class SessionLostError(Exception):
+    """There was no worker to be had, or it died or was stopped in mid-work; nothing in the session can be trusted."""
+
+
+def monty():
+    """The library itself, imported at the first use: its import costs more than a whole `pursuit --help`."""
+    import pydantic_monty  # noqa: PLC0415 - lazy by contract, see above
+
+    return pydantic_monty
+
+
+class Workers:
+    """A pool that starts with its first session. Any task may use it, and any task may close it."""
+
+    def __init__(self, most: int, patience: float) -> None:
+        self._most = most
+        self._patience = patience
+        self._pool: AsyncMonty | None = None
+        self._starting = anyio.Lock()
+        self._closed = False
+
+    @contextlib.asynccontextmanager
+    async def session(self, limits: ResourceLimits, policy: OSPolicy) -> AsyncGenerator[AsyncMontySession]:
+        """A fresh session; its worker goes back to the pool, or is killed when it is still running."""
+        try:
+            pool = await self._started()
+            checkout = pool.checkout(limits=limits, os_policy=policy)
+            await checkout.__aenter__()
+        except (RuntimeError, OSError, monty().MontyError) as error:
+            await self._forget()
+            raise SessionLostError(f"no sandbox worker can be started: {error}") from error
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_exit(checkout.__aexit__)
+            yield checkout
+
+    async def aclose(self) -> None:
+        """End the workers. A session that is still open ends with its own block."""
+        self._closed = True
+        await self._forget()
+
+    async def _started(self) -> AsyncMonty:
+        async with self._starting:
+            if self._closed:
+                raise RuntimeError("the sandbox is closed")
+            if self._pool is None:
+                global _started  # noqa: PLW0603 - a fact about this process, not about one pool
+                _started = True
+                pool = monty().AsyncMonty(min_processes=1, max_processes=self._most, request_timeout=self._patience)
+                # A start that is cancelled half-way would leave a process that nobody owns.
+                with anyio.CancelScope(shield=True):
+                    await pool.__aenter__()
+                self._pool = pool
+            return self._pool
+
+    async def _forget(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            with anyio.CancelScope(shield=True):
+                await pool.__aexit__(None, None, None)
+
+
+_started = False
+
+
+def monty_started() -> bool:
+    """Whether this process ever started a worker, so that it must end with `leave`."""
+    return _started
+
+
+def leave(code: int) -> NoReturn:
+    """End the process now with this code: flush, then skip the interpreter's shutdown (and `atexit`)."""
+    for stream in (sys.stdout, sys.stderr):
+        # A closed pipe or stream must not change the exit code.
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    os._exit(code)

@@ -1,0 +1,77 @@
+"""What may cross from the sandbox into the ledger: JSON, small enough, and nothing else.
+
+Owns: the check that a value is JSON, its canonical text, and the bounded text of what is not.
+Knows no sandbox. Invariant: what `as_json` returns can be encoded by every JSON encoder that we use.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, cast
+
+MAX_DEPTH = 100
+MAX_INTEGER = 2**63
+MAX_TEXT = 2_000
+
+
+class NotJsonError(ValueError):
+    """The value is no JSON; the text says which part of it."""
+
+
+def as_json(value: object, depth: int = 0) -> Any:
+    """A copy of the value in plain JSON types (a tuple becomes a list), or `NotJsonError`."""
+    if depth > MAX_DEPTH:
+        raise NotJsonError(f"it is nested more than {MAX_DEPTH} deep")
+    match value:
+        case None | bool():
+            return value
+        case str():
+            return _text(value)
+        case int():
+            if not -MAX_INTEGER <= value < MAX_INTEGER:
+                raise NotJsonError(f"an integer of {value.bit_length()} bits is no JSON")
+            return value
+        case float():
+            if not math.isfinite(value):
+                raise NotJsonError(f"{value} is no JSON")
+            return value
+        case list() | tuple():
+            return [as_json(item, depth + 1) for item in cast("list[object]", value)]
+        case dict():
+            return {_key(key): as_json(item, depth + 1) for key, item in cast("dict[object, object]", value).items()}
+        case _:
+            raise NotJsonError(f"a {type(value).__name__} is no JSON")
+
+
+def canonical(value: object) -> str:
+    """The one text of a JSON value: sorted keys, no blanks."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def bounded(text: str, limit: int = MAX_TEXT) -> str:
+    """The text, cut with a mark when it is too long."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def rendered(value: object) -> str:
+    """A value that is no JSON, as a short text."""
+    try:
+        return bounded(repr(value))
+    except (ValueError, RecursionError):
+        # Python refuses to write out a huge integer or a very deep list.
+        return f"<{type(value).__name__}>"
+
+
+def _text(value: str) -> str:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise NotJsonError("a text with half a surrogate pair is no JSON") from None
+    return value
+
+
+def _key(key: object) -> str:
+    if not isinstance(key, str):
+        raise NotJsonError(f"a dict with a key of type {type(key).__name__} is no JSON")
+    return _text(key)

@@ -1,0 +1,168 @@
+"""Whether a mission can be started here: its tools exist, its names resolve, its fixed arguments fit.
+
+Owns: the checks that need a catalogue. Stores nothing. Invariant: all faults at once, and nothing begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, cast
+
+from pursuit.errors import Fault, ValidationFailed
+from pursuit.model.criteria import Check, EventSeen, MetricThreshold, MetricTrend, ToolCallSucceeded
+from pursuit.model.mission import Mission, RepeatProposer, ReplayProposer, ToolCall
+from pursuit.model.records import SCRIPT_SOURCE
+from pursuit.tools.catalogue import Catalogue, is_control_tool
+from pursuit.tools.pool import Pool
+
+_GLOB = frozenset("*?[")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admitted:
+    """A mission with its names made whole, and the tools that it may use."""
+
+    mission: Mission
+    tools: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+async def admit(mission: Mission, pool: Pool, checks: Mapping[str, Mapping[str, Any]]) -> Admitted:
+    """Connects the servers that the mission needs and resolves every name in it."""
+    catalogue = await pool.catalogue(_servers(mission, pool))
+    desk = _Desk(catalogue, checks)
+    tools = desk.allowlist(mission)
+    whole = desk.whole(mission, tools)
+    if desk.faults:
+        raise ValidationFailed(desk.faults)
+    return Admitted(mission=Mission(**whole), tools=tuple(tools), warnings=tuple(_warnings(mission, tools, catalogue)))
+
+
+def _servers(mission: Mission, pool: Pool) -> list[str] | None:
+    """The servers that the allowlist names; None (all) if a word of it may mean any."""
+    if mission.tool_allowlist is None:
+        return None
+    servers: list[str] = []
+    for word in mission.tool_allowlist:
+        server, dot, _ = word.partition(".")
+        if not dot or _GLOB & set(server):
+            return None
+        servers.append(server)
+    return [server for server in dict.fromkeys(servers) if server in pool.names]
+
+
+class _Desk:
+    """Collects every fault while it makes the names of a mission whole."""
+
+    def __init__(self, catalogue: Catalogue, checks: Mapping[str, Mapping[str, Any]]) -> None:
+        self.catalogue = catalogue
+        self.checks = checks
+        self.faults: list[Fault] = []
+
+    def fault(self, field: str, reason: str) -> None:
+        self.faults.append(Fault(field=field, reason=reason))
+
+    def allowlist(self, mission: Mission) -> list[str]:
+        for server, reason in self.catalogue.failures.items():
+            self.fault("tool_allowlist", f"server {server!r} cannot be reached: {reason}")
+        if mission.tool_allowlist is None:
+            tools = [tool.qualified for tool in self.catalogue if not is_control_tool(tool.name)]
+            if not tools and not self.faults:
+                self.fault("allow_all_tools", "no server offers any tool; configure one under [servers]")
+            return tools
+        tools, faults = self.catalogue.resolve(mission.tool_allowlist)
+        for fault in faults:
+            self.fault(fault.field.replace("tools", "tool_allowlist", 1), fault.reason)
+        return tools
+
+    def whole(self, mission: Mission, tools: Sequence[str]) -> dict[str, Any]:
+        """The mission as plain data with qualified names."""
+        data = mission.model_dump(mode="json")
+        for place, criterion in enumerate(mission.criteria):
+            at, row = f"criteria[{place}]", data["criteria"][place]
+            match criterion:
+                case MetricThreshold() | MetricTrend() | EventSeen() if criterion.source is not None:
+                    row["source"] = self._source(f"{at}.source", criterion.source, tools)
+                case ToolCallSucceeded():
+                    row["tool_name"] = self._tool(f"{at}.tool_name", criterion.tool_name, tools)
+                case Check():
+                    self._check(at, criterion, row, tools)
+                case _:
+                    pass
+        for place, rule in enumerate(mission.observe):
+            data["observe"][place]["tool"] = self._source(f"observe[{place}].tool", rule.tool, tools)
+        self._proposer(mission, data["proposer"], tools)
+        return data
+
+    def _tool(self, field: str, name: str, tools: Sequence[str]) -> str:
+        if name in tools:
+            return name
+        matching = [tool for tool in tools if tool.partition(".")[2] == name]
+        if len(matching) == 1:
+            return matching[0]
+        if tools or not self.faults:
+            known = ", ".join(tools[:10]) or "none"
+            self.fault(field, f"{name!r} is not one tool of this mission; its tools are {known}")
+        return name
+
+    def _source(self, field: str, pattern: str, tools: Sequence[str]) -> str:
+        if pattern == SCRIPT_SOURCE or any(fnmatchcase(tool, pattern) for tool in tools):
+            return pattern
+        if not _GLOB & set(pattern):
+            return self._tool(field, pattern, tools)
+        if tools or not self.faults:
+            self.fault(field, f"{pattern!r} matches no tool of this mission")
+        return pattern
+
+    def _arguments(self, field: str, tool: str, args: Mapping[str, Any]) -> None:
+        if tool in self.catalogue.tools:
+            for fault in self.catalogue.check(tool, args):
+                self.fault(field, fault)
+
+    def _check(self, at: str, check: Check, row: dict[str, Any], tools: Sequence[str]) -> None:
+        if check.tool_name is not None:
+            row["tool_name"] = self._tool(f"{at}.tool_name", check.tool_name, tools)
+            self._arguments(f"{at}.args", row["tool_name"], check.args)
+        elif check.check is not None:
+            named = self.checks.get(check.check)
+            if named is None:
+                known = ", ".join(sorted(self.checks)) or "none"
+                self.fault(f"{at}.check", f"no [checks.{check.check}] in the configuration; it has {known}")
+            elif not _is_argv(named.get("command")):
+                self.fault(f"{at}.check", f"[checks.{check.check}] needs command, a list of words")
+
+    def _proposer(self, mission: Mission, row: dict[str, Any], tools: Sequence[str]) -> None:
+        match mission.proposer:
+            case RepeatProposer(tool_name=name, args=args):
+                row["tool_name"] = self._tool("proposer.tool_name", name, tools)
+                self._arguments("proposer.args", row["tool_name"], args)
+            case ReplayProposer(proposals=proposals):
+                for place, proposal in enumerate(proposals):
+                    self._calls(f"proposer.proposals[{place}]", proposal.tool_calls or (), tools)
+            case _:
+                pass
+
+    def _calls(self, at: str, calls: Sequence[ToolCall], tools: Sequence[str]) -> None:
+        for place, call in enumerate(calls):
+            name = self._tool(f"{at}.tool_calls[{place}].tool_name", call.tool_name, tools)
+            self._arguments(f"{at}.tool_calls[{place}].args", name, call.args)
+
+
+def _is_argv(value: object) -> bool:
+    words = cast("list[object]", value) if isinstance(value, list) else []
+    return bool(words) and all(isinstance(word, str) for word in words)
+
+
+def _warnings(mission: Mission, tools: Sequence[str], catalogue: Catalogue) -> list[str]:
+    warnings = list(catalogue.warnings)
+    if len(tools) > 1:
+        for criterion in mission.criteria:
+            unsourced = isinstance(criterion, MetricThreshold | MetricTrend | EventSeen) and criterion.source is None
+            if unsourced and criterion.required:
+                warnings.append(
+                    f"criterion {criterion.criterion_id!r} believes any of the {len(tools)} tools; "
+                    "say whose word counts with `source`"
+                )
+    return warnings

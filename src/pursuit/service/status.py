@@ -1,0 +1,60 @@
+"""A mission as people and agents see it: one JSON object.
+
+Owns: the shape of a status and of a row in a list. Pure.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pursuit.ledger.contract import StreamRow
+from pursuit.model.report import budget_row, criteria_rows, iso
+from pursuit.model.state import MissionState
+
+
+def status_of(mission_id: str, state: MissionState) -> dict[str, Any]:
+    """Everything about a mission but its history."""
+    optional = {
+        "waiting_for": state.waiting_for,
+        "waiting_detail": state.wait_detail,
+        "waiting_until": iso(state.wait_until),
+        "verdict": state.verdict,
+        "verdict_reason": state.verdict_reason,
+        "rationale": state.last_ended.rationale if state.last_ended is not None else None,
+        "started_at": iso(state.started_at),
+        "ended_at": iso(state.ended_at),
+        "failure": state.failure.error if state.failure is not None else None,
+        "report": f"mission://{mission_id}/report" if state.report is not None else None,
+    }
+    return {
+        "session_id": mission_id,
+        "status": state.status,
+        "directive": state.mission.directive,
+        "criteria": criteria_rows(state),
+        "budget": budget_row(state),
+        "tool_allowlist": list(state.tools),
+        "proposer": state.mission.proposer.kind,
+        "iteration_count": state.iteration_count,
+        "no_progress_counter": state.no_progress,
+        "metrics": state.metrics,
+        "best": {criterion_id: point.value for criterion_id, point in state.best.items()},
+        "pending_approvals": [],
+        "created_at": iso(state.created_at),
+        "warnings": list(state.warnings),
+        **{key: value for key, value in optional.items() if value is not None},
+    }
+
+
+def list_row(row: StreamRow) -> dict[str, Any]:
+    """A mission in a list."""
+    summary = dict(row.summary)
+    answer: dict[str, Any] = {
+        "session_id": row.name,
+        "status": row.status,
+        "created_at": iso(row.created_at),
+        "iteration_count": summary.get("iteration_count", 0),
+        "directive": summary.get("directive", ""),
+    }
+    if row.status == "waiting" and "waiting_for" in summary:
+        answer["waiting_for"] = summary["waiting_for"]
+    return answer

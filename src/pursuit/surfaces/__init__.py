@@ -1,0 +1,1 @@
+"""What people and programs touch: parse, one service call, render."""

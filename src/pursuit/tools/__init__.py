@@ -1,0 +1,1 @@
+"""Everything between Pursuit and an upstream tool."""

@@ -1,0 +1,165 @@
+"""The operator's configuration: `pursuit.toml`, `mcp.json`, or both.
+
+Owns: which file counts, its top-level keys, and the merge of the two formats. Does not know: what a server needs
+(`server_config`) or what a check means. Invariant: a `Configuration` has no fault; a file with faults raises all of
+them at once, each with file, field and reason (and line and column where the file cannot even be read).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from pursuit.errors import Fault, ValidationFailed
+from pursuit.tools.fields import Fields, as_table, kind
+from pursuit.tools.server_config import ServerConfig, parse_servers
+
+TOML_NAME = "pursuit.toml"
+JSON_NAME = "mcp.json"
+SETTINGS = (
+    "predicate_seconds",
+    "predicate_memory_mb",
+    "script_seconds",
+    "script_memory_mb",
+    "script_calls",
+    "call_timeout",
+    "call_ceiling",
+)
+_TOML_KEYS = ("servers", "mcpServers", "checks", "settings")
+_JSON_KEYS = ("servers", "mcpServers", "inputs", "$schema")
+_TOML_PLACE = re.compile(r"\(at (?:line (\d+), column (\d+)|end of document)\)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration:
+    """What the operator wrote; `path` is None where there is no file."""
+
+    path: Path | None = None
+    servers: Mapping[str, ServerConfig] = field(default_factory=dict[str, ServerConfig])
+    checks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    settings: Mapping[str, float] = field(default_factory=dict[str, float])
+
+
+def find_configuration(start: Path) -> Path | None:
+    """The configuration of the nearest directory, upwards, that has one; `pursuit.toml` wins over `mcp.json`."""
+    here = start.resolve()
+    for directory in (here, *here.parents):
+        for name in (TOML_NAME, JSON_NAME):
+            if (directory / name).is_file():
+                return directory / name
+    return None
+
+
+def load_configuration(path: Path) -> Configuration:
+    """Reads one file of either format; the servers of an `mcp.json` beside a `pursuit.toml` are added to it.
+
+    Raises `ValidationFailed` with every fault of both files.
+    """
+    path = path.resolve()
+    faults: list[Fault] = []
+    table = _read(path, faults)
+    configuration = Configuration(path=path)
+    if table is not None:
+        configuration = _parse(path, table, faults)
+    beside = path.with_name(JSON_NAME)
+    if path.name == TOML_NAME and beside.is_file():
+        more = _read(beside, faults)
+        if more is not None:
+            added = _parse(beside, more, faults).servers
+            merged = {**added, **configuration.servers}
+            configuration = Configuration(
+                path=path, servers=merged, checks=configuration.checks, settings=configuration.settings
+            )
+    if faults:
+        raise ValidationFailed(faults, f"the configuration has {len(faults)} fault{'s' if len(faults) > 1 else ''}")
+    return configuration
+
+
+def _parse(path: Path, table: Mapping[str, Any], faults: list[Fault]) -> Configuration:
+    foreign = path.suffix == ".json"
+    fields = Fields(table, at="", source=str(path), faults=faults)
+    fields.only(_JSON_KEYS if foreign else _TOML_KEYS)
+    servers: dict[str, ServerConfig] = {}
+    for prefix in ("mcpServers", "servers"):
+        if prefix not in table:
+            continue
+        found, wrong = parse_servers(table[prefix], source=str(path), base=path.parent, prefix=prefix, foreign=foreign)
+        for name in found.keys() & servers.keys():
+            fields.fault(f"{prefix}.{name}", "is already there under 'mcpServers'; keep one of the two")
+        servers.update(found)
+        faults.extend(wrong)
+    if foreign:
+        return Configuration(path=path, servers=servers)
+    return Configuration(path=path, servers=servers, checks=_checks(fields), settings=_settings(fields))
+
+
+def _checks(fields: Fields) -> dict[str, Mapping[str, Any]]:
+    found: dict[str, Mapping[str, Any]] = {}
+    for name, value in fields.subtable("checks").items():
+        table = as_table(value)
+        if table is None:
+            fields.fault(f"checks.{name}", f"must be a table, not {kind(value)}")
+        else:
+            found[name] = table
+    return found
+
+
+def _settings(fields: Fields) -> dict[str, float]:
+    table = Fields(fields.subtable("settings"), at="settings", source=fields.source, faults=fields.faults)
+    table.only(SETTINGS)
+    values = {key: table.number(key, whole=key == "script_calls") for key in SETTINGS}
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _read(path: Path, faults: list[Fault]) -> Mapping[str, Any] | None:
+    """The file as a table, or None after noting why not."""
+
+    def wrong(reason: str, line: int | None = None, column: int | None = None) -> None:
+        faults.append(Fault(field="", reason=reason, source=str(path), line=line, column=column))
+
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        wrong(f"is not UTF-8 text (byte {error.start})")
+        return None
+    except OSError as error:
+        wrong(f"cannot be read: {error.strerror or error}")
+        return None
+    try:
+        return tomllib.loads(text) if path.suffix == ".toml" else _json_table(text, path, faults)
+    except tomllib.TOMLDecodeError as error:
+        place = _TOML_PLACE.search(str(error))
+        reason = _TOML_PLACE.sub("", str(error)).strip()
+        if place is None or place.group(1) is None:
+            lines = text.split("\n")
+            wrong(f"is not valid TOML: {reason} (at the end)", len(lines), len(lines[-1]) + 1)
+        else:
+            wrong(f"is not valid TOML: {reason}", int(place.group(1)), int(place.group(2)))
+    except json.JSONDecodeError as error:
+        wrong(f"is not valid JSON: {error.msg}", error.lineno, error.colno)
+    except RecursionError:
+        wrong("is nested too deeply")
+    return None
+
+
+def _json_table(text: str, path: Path, faults: list[Fault]) -> Mapping[str, Any] | None:
+    """JSON with a fault for each key that stands twice: the plain reader would drop the first one silently."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        table: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in table:
+                faults.append(Fault(field=key, reason="stands twice in the same table", source=str(path)))
+            table[key] = value
+        return table
+
+    value = cast("object", json.loads(text, object_pairs_hook=unique))
+    table = as_table(value)
+    if table is None:
+        faults.append(Fault(field="", reason=f"must be a table, not {kind(value)}", source=str(path)))
+    return table

@@ -1,0 +1,93 @@
+"""What the rest of Pursuit knows of a tool, whichever transport it lies behind.
+
+Owns: the values `Tool` and `ToolResult`, and the role `Upstream`. Knows no protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+ProgressFn = Callable[[float, float | None, str | None], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traits:
+    """What a tool may do, as the operator sees it. Unknown means the worst."""
+
+    read_only: bool = False
+    idempotent: bool = False
+    parallel_safe: bool = False
+    destructive: bool = True
+    timeout: float | None = None
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether a call without a known outcome may be sent again."""
+        return self.read_only or self.idempotent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """One tool of one server; `definition` is upstream's own JSON, untouched."""
+
+    server: str
+    name: str
+    description: str = ""
+    input_schema: Mapping[str, Any]
+    traits: Traits = Traits()
+    definition: Mapping[str, Any]
+
+    @property
+    def qualified(self) -> str:
+        """The name inside a mission: `server.tool`."""
+        return f"{self.server}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolResult:
+    """What a tool answered: MCP content blocks as JSON, structured content, and whether it is an error."""
+
+    content: Sequence[Mapping[str, Any]] = ()
+    structured: Any = None
+    is_error: bool = False
+
+    def as_dict(self) -> dict[str, Any]:
+        """The result as JSON, in MCP's own spelling, without absent parts."""
+        body: dict[str, Any] = {"content": [dict(block) for block in self.content]}
+        if self.structured is not None:
+            body["structuredContent"] = self.structured
+        if self.is_error:
+            body["isError"] = True
+        return body
+
+
+class CallFailed(Exception):
+    """The call did not produce a result: transport broken, server gone, or a protocol error."""
+
+
+class Upstream(Protocol):
+    """One server, connected when first needed. A broken one never takes another one with it."""
+
+    @property
+    def name(self) -> str:
+        """The name that the operator gave it."""
+        ...
+
+    async def tools(self) -> Sequence[Tool]:
+        """All tools, over all pages. Raises `UpstreamUnavailable` with the reason and the last lines of stderr."""
+        ...
+
+    async def call(
+        self, tool: str, arguments: Mapping[str, Any], *, call_id: str, on_progress: ProgressFn | None = None
+    ) -> ToolResult:
+        """Sends one call and waits for its result; raises `CallFailed`. Cancelling the caller reaches the server.
+
+        `call_id` travels in `_meta` as `pursuit/callId`, so that an idempotent server can de-duplicate.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Disconnects; a subprocess ends with all its children."""
+        ...

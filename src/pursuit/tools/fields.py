@@ -1,0 +1,136 @@
+"""Reads typed values out of a table that a person wrote, and notes every fault instead of stopping at the first.
+
+Owns: the wording of type faults and of unknown keys. Does not know: which keys a table may have.
+Invariant: a value that it hands out has the type that was asked for; whatever did not is in `faults`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+from pursuit.errors import Fault
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The end of a sentence that suggests what was probably meant, or nothing."""
+    close = difflib.get_close_matches(word, list(known), n=3, cutoff=0.6)
+    return f"; did you mean {' or '.join(repr(name) for name in close)}?" if close else ""
+
+
+def as_table(value: object) -> Mapping[str, Any] | None:
+    """The value as a table with text keys, or nothing."""
+    if not isinstance(value, Mapping):
+        return None
+    table = cast("Mapping[object, Any]", value)
+    return cast("Mapping[str, Any]", table) if all(isinstance(key, str) for key in table) else None
+
+
+_KINDS: tuple[tuple[type | tuple[type, ...], str], ...] = (
+    (type(None), "null"),
+    (bool, "true or false"),
+    ((int, float), "a number"),
+    (str, "a text"),
+    ((list, tuple), "a list"),
+    (Mapping, "a table"),
+)
+
+
+def kind(value: object) -> str:
+    """What a person would call this value."""
+    return next((word for types, word in _KINDS if isinstance(value, types)), type(value).__name__)
+
+
+class Fields:
+    """One table being read: `at` is where it stands in the file, `faults` collects what is wrong."""
+
+    def __init__(self, table: Mapping[str, Any], *, at: str, source: str, faults: list[Fault]) -> None:
+        self.table = table
+        self.at = at
+        self.source = source
+        self.faults = faults
+
+    def fault(self, key: str, reason: str) -> None:
+        """Notes that this key is wrong."""
+        field = ".".join(part for part in (self.at, key) if part)
+        self.faults.append(Fault(field=field, reason=reason, source=self.source))
+
+    def only(self, known: Iterable[str]) -> None:
+        """Every key outside `known` is a fault."""
+        names = sorted(known)
+        for key in self.table:
+            if key not in names:
+                self.fault(key, f"there is no such key here{nearest(key, names) or '; known: ' + ', '.join(names)}")
+
+    def text(self, key: str) -> str | None:
+        """A text that is not empty."""
+        value = self.table.get(key)
+        if value is None and key not in self.table:
+            return None
+        if not isinstance(value, str):
+            self.fault(key, f"must be a text, not {kind(value)}")
+            return None
+        if not value.strip():
+            self.fault(key, "must not be empty")
+            return None
+        return value
+
+    def texts(self, key: str) -> tuple[str, ...] | None:
+        """A list of texts."""
+        if key not in self.table:
+            return None
+        value = self.table[key]
+        if not isinstance(value, list):
+            hint = f'; write ["{value}"]' if isinstance(value, str) else ""
+            self.fault(key, f"must be a list of texts, not {kind(value)}{hint}")
+            return None
+        items = cast("list[object]", value)
+        for index, item in enumerate(items):
+            if not isinstance(item, str):
+                self.fault(f"{key}[{index}]", f"must be a text, not {kind(item)}")
+        return tuple(item for item in items if isinstance(item, str))
+
+    def text_map(self, key: str) -> dict[str, str]:
+        """A table of texts; its values may be secret, so that a fault never shows one."""
+        table = self.subtable(key)
+        for name, value in table.items():
+            if not isinstance(value, str):
+                self.fault(f"{key}.{name}", f"must be a text, not {kind(value)}; put it in quotes")
+        return {name: value for name, value in table.items() if isinstance(value, str)}
+
+    def flag(self, key: str) -> bool | None:
+        """True or false."""
+        value = self.table.get(key)
+        if key in self.table and not isinstance(value, bool):
+            self.fault(key, f"must be true or false, not {kind(value)}")
+        return value if isinstance(value, bool) else None
+
+    def number(self, key: str, *, whole: bool = False) -> float | None:
+        """A finite number above zero, whole if asked."""
+        if key not in self.table:
+            return None
+        value = self.table[key]
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            self.fault(key, f"must be a number, not {kind(value)}")
+        elif not math.isfinite(value) or value <= 0:
+            self.fault(key, f"must be above zero, not {value}")
+        elif whole and value != int(value):
+            self.fault(key, f"must be a whole number, not {value}")
+        else:
+            return value
+        return None
+
+    def subtable(self, key: str) -> Mapping[str, Any]:
+        """A table inside this one; empty where there is none."""
+        if key not in self.table:
+            return {}
+        table = as_table(self.table[key])
+        if table is None:
+            self.fault(key, f"must be a table, not {kind(self.table[key])}")
+        return table or {}
+
+    def inside(self, key: str) -> Fields:
+        """A reader for a table inside this one, with the same list of faults."""
+        return Fields(self.subtable(key), at=f"{self.at}.{key}", source=self.source, faults=self.faults)

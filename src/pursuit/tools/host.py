@@ -1,0 +1,67 @@
+"""The tools of one mission: a catalogue, a policy and a pool, as the engine wants to see them.
+
+Owns: putting the three together. Knows no transport and no mission state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pursuit.tools.catalogue import Catalogue
+from pursuit.tools.contract import ProgressFn, Tool, ToolResult
+from pursuit.tools.policy import AllowlistPolicy, Policy, Ruling
+from pursuit.tools.pool import Pool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissionTools:
+    """What the engine's port `Tools` asks for."""
+
+    pool: Pool
+    catalogue: Catalogue
+    policy: Policy
+    failures: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def get(self, name: str) -> Tool | None:
+        """The tool, or None if its server does not offer it now."""
+        return self.catalogue.tools.get(name)
+
+    def missing(self, name: str) -> str:
+        """Why a tool is not there."""
+        server = name.partition(".")[0]
+        return self.failures.get(server) or f"server {server!r} does not offer {name!r} now"
+
+    def check(self, name: str, arguments: Mapping[str, Any]) -> list[str]:
+        """What is wrong with the arguments by the tool's JSON Schema."""
+        return self.catalogue.check(name, arguments) if name in self.catalogue.tools else []
+
+    def rule(self, tool: Tool, arguments: Mapping[str, Any]) -> Ruling:
+        """What policy says."""
+        return self.policy.decide(tool, arguments)
+
+    async def call(
+        self, tool: Tool, arguments: Mapping[str, Any], *, call_id: str, on_progress: ProgressFn | None = None
+    ) -> ToolResult:
+        """Sends it to its server."""
+        upstream = self.pool.upstream(tool.server)
+        return await upstream.call(tool.name, arguments, call_id=call_id, on_progress=on_progress)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolHost:
+    """Gives missions their tools, connecting only the servers that they name."""
+
+    pool: Pool
+
+    async def tools_for(self, names: Sequence[str]) -> MissionTools:
+        """The tools by these names, under the one rule there is for now: what is on the list is allowed."""
+        servers = sorted({name.partition(".")[0] for name in names})
+        catalogue = await self.pool.catalogue([name for name in servers if name in self.pool.names])
+        return MissionTools(
+            pool=self.pool,
+            catalogue=catalogue,
+            policy=AllowlistPolicy(frozenset(names)),
+            failures=catalogue.failures,
+        )

@@ -1,0 +1,67 @@
+"""A server's own `tools/list` entries as `Tool` values.
+
+Owns: which entry is usable. Does not know: how it was fetched. Invariant: one odd entry costs that entry, with a
+reason, and never the listing; `definition` is upstream's JSON, untouched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from typing import Any, cast
+
+from pursuit.tools.contract import Tool
+from pursuit.tools.server_config import ServerConfig
+from pursuit.tools.traits import traits
+
+
+def is_offered(config: ServerConfig, tool: str) -> bool:
+    """Whether the operator lets this tool through: on the list of enabled ones, if any, and not disabled."""
+    enabled, disabled = config.enabled_tools, config.disabled_tools
+    if enabled is not None and not any(fnmatchcase(tool, pattern) for pattern in enabled):
+        return False
+    return not any(fnmatchcase(tool, pattern) for pattern in disabled)
+
+
+def read_listing(config: ServerConfig, entries: Iterable[object]) -> tuple[list[Tool], list[str]]:
+    """The usable tools, each name once, and a warning for each entry that was left out."""
+    found: dict[str, Tool] = {}
+    warnings: list[str] = []
+    for index, entry in enumerate(entries):
+        result = _read_entry(config, index, entry)
+        if isinstance(result, str):
+            warnings.append(result)
+        elif result.name in found:
+            warnings.append(f"{result.qualified}: listed twice; the first one counts")
+        elif is_offered(config, result.name):
+            found[result.name] = result
+    return list(found.values()), warnings
+
+
+def _read_entry(config: ServerConfig, index: int, entry: object) -> Tool | str:
+    if not isinstance(entry, Mapping):
+        return f"{config.name}: tool {index + 1} is left out: it is not an object"
+    definition = cast("Mapping[str, Any]", entry)
+    name, schema = definition.get("name"), definition.get("inputSchema")
+    if not isinstance(name, str) or not name.strip():
+        return f"{config.name}: tool {index + 1} is left out: it has no usable name"
+    if not isinstance(schema, Mapping):
+        return f"{config.name}.{name} is left out: it has no usable input schema"
+    schema = cast("Mapping[str, Any]", schema)
+    if schema.get("type", "object") != "object":
+        return f"{config.name}.{name} is left out: its input schema is for {schema['type']!r}, not for an object"
+    description = definition.get("description")
+    annotations = definition.get("annotations")
+    return Tool(
+        server=config.name,
+        name=name,
+        description=description if isinstance(description, str) else "",
+        input_schema=schema,
+        traits=traits(
+            config.tools.get(name),
+            cast("Mapping[str, Any]", annotations) if isinstance(annotations, Mapping) else None,
+            config.trust_annotations,
+            timeout=config.timeouts.call,
+        ),
+        definition=definition,
+    )

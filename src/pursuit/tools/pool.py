@@ -1,0 +1,145 @@
+"""All upstream servers of one process.
+
+Owns: one `Upstream` for each server, the task group that their owner tasks live in, and the listing over all of them.
+Does not know: what is called on them. Invariant: nothing is connected before it is needed, a server that fails or
+hangs costs no other one anything, and leaving the pool leaves no process behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self, cast
+
+import anyio
+import anyio.abc
+
+from pursuit.errors import Fault, PursuitError, UpstreamUnavailable, ValidationFailed
+from pursuit.tools.catalogue import Catalogue
+from pursuit.tools.contract import Tool, Upstream
+from pursuit.tools.fields import nearest
+from pursuit.tools.functions import FunctionUpstream
+from pursuit.tools.server_config import SERVER_NAME, ServerConfig
+
+CLOSE_SECONDS = 10.0
+
+
+class Pool:
+    """Use it as an async context manager. `inproc` holds functions, SDK server objects, or ready upstreams."""
+
+    def __init__(self, configs: Mapping[str, ServerConfig], inproc: Mapping[str, Any] | None = None) -> None:
+        self._things: dict[str, Any] = {}
+        self._upstreams: dict[str, Upstream] = {}
+        self._tasks: anyio.abc.TaskGroup | None = None
+        for name, thing in (*configs.items(), *(inproc or {}).items()):
+            self.add(name, thing)
+
+    def add(self, name: str, thing: Any) -> None:
+        """Adds a server: a `ServerConfig`, an upstream, an SDK server object, a function, or functions."""
+        if not SERVER_NAME.match(name):
+            raise ValidationFailed([Fault(field=f"servers.{name}", reason="is not a usable name for a server")])
+        if name in self._things:
+            raise ValidationFailed([Fault(field=f"servers.{name}", reason="there is already a server of that name")])
+        # A tool's qualified name begins with its server's: the two must agree.
+        self._things[name] = replace(thing, name=name) if isinstance(thing, ServerConfig) else thing
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every server that is not disabled."""
+        return tuple(name for name, thing in self._things.items() if not _disabled(thing))
+
+    def upstream(self, name: str) -> Upstream:
+        """The upstream of that name, not yet connected; raises `UpstreamUnavailable` if there is none."""
+        if name not in self._upstreams:
+            if name not in self._things:
+                known = nearest(name, self._things) or f"; known: {', '.join(sorted(self._things)) or 'none'}"
+                raise UpstreamUnavailable(f"there is no server {name!r}{known}", server=name)
+            if _disabled(self._things[name]):
+                raise UpstreamUnavailable(f"server {name!r} is disabled in the configuration", server=name)
+            self._upstreams[name] = self._make(name, self._things[name])
+        return self._upstreams[name]
+
+    def _make(self, name: str, thing: Any) -> Upstream:
+        if self._tasks is None:
+            raise UpstreamUnavailable(f"server {name!r}: the pool is not open", server=name)
+        if isinstance(thing, Mapping):
+            return FunctionUpstream(name, cast("Mapping[str, Callable[..., Any]]", thing))
+        if isinstance(thing, Sequence) and not isinstance(thing, str):
+            return FunctionUpstream(name, cast("Sequence[Callable[..., Any]]", thing))
+        if hasattr(thing, "tools") and hasattr(thing, "call") and hasattr(thing, "aclose"):
+            upstream = cast("Upstream", thing)
+            if upstream.name != name:
+                reason = f"this upstream calls itself {upstream.name!r}"
+                raise ValidationFailed([Fault(field=f"servers.{name}", reason=reason)])
+            return upstream
+        # The SDK takes a second to import: functions alone do without it.
+        from pursuit.tools.connect import mcp_upstream  # noqa: PLC0415
+
+        upstream = mcp_upstream(name, thing, self._tasks)
+        if upstream is not None:
+            return upstream
+        if callable(thing):
+            return FunctionUpstream(name, [thing])
+        reason = f"{type(thing).__name__} is neither a server's configuration nor a server, upstream or function"
+        raise ValidationFailed([Fault(field=f"servers.{name}", reason=reason)])
+
+    async def catalogue(self, names: Sequence[str] | None = None) -> Catalogue:
+        """Lists the servers side by side; one that fails is named in `failures`.
+
+        Raises `UpstreamUnavailable` if a server failed that the operator marked as required.
+        """
+        wanted = list(dict.fromkeys(self.names if names is None else names))
+        found: dict[str, Sequence[Tool]] = {}
+        failures: dict[str, str] = {}
+        warnings: dict[str, Sequence[str]] = {}
+
+        async def listed(name: str) -> None:
+            try:
+                upstream = self.upstream(name)
+                found[name] = await upstream.tools()
+                warnings[name] = tuple(getattr(upstream, "warnings", ()))
+            except PursuitError as error:
+                failures[name] = error.message
+
+        async with anyio.create_task_group() as listing:
+            for name in wanted:
+                listing.start_soon(listed, name)
+        missing = [name for name in wanted if name in failures and getattr(self._things.get(name), "required", False)]
+        if missing:
+            reasons = "; ".join(failures[name] for name in missing)
+            raise UpstreamUnavailable(f"required servers cannot be reached: {reasons}", servers=missing)
+        return Catalogue(
+            tools={tool.qualified: tool for name in wanted for tool in found.get(name, ())},
+            failures={name: failures[name] for name in wanted if name in failures},
+            warnings=[warning for name in wanted for warning in warnings.get(name, ())],
+        )
+
+    async def aclose(self) -> None:
+        """Closes every server, all at once, within `CLOSE_SECONDS`."""
+        upstreams, self._upstreams = list(self._upstreams.values()), {}
+        with anyio.move_on_after(CLOSE_SECONDS):
+            async with anyio.create_task_group() as closing:
+                for upstream in upstreams:
+                    closing.start_soon(upstream.aclose)
+
+    async def __aenter__(self) -> Self:
+        tasks = anyio.create_task_group()
+        await tasks.__aenter__()
+        self._tasks = tasks
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        tasks, self._tasks = self._tasks, None
+        assert tasks is not None  # noqa: S101 - entered, or this could not be left
+        # Shielded: a cancelled mission must still leave no process behind. Every wait inside is bounded.
+        with anyio.CancelScope(shield=True):
+            await self.aclose()
+        tasks.cancel_scope.cancel()
+        return await tasks.__aexit__(kind, value, trace)
+
+
+def _disabled(thing: Any) -> bool:
+    return isinstance(thing, ServerConfig) and not thing.enabled

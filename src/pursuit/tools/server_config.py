@@ -1,0 +1,248 @@
+"""What the operator says about one upstream server.
+
+Owns: the values `ServerConfig`, `Timeouts` and `ToolOverride`, how they are read from a table, and how `${VAR}` is
+expanded. Does not know: files, or how to connect. Invariant: a `ServerConfig` is consistent (one transport, with what
+that transport needs) and holds no expanded secret; expansion happens at connect, into a copy.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from pursuit.errors import Fault, UpstreamUnavailable
+from pursuit.tools.fields import Fields, as_table, kind, nearest
+
+Transport = Literal["stdio", "http", "sse"]
+
+SERVER_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")
+PYTHON = "__python_executable__"
+
+_TRANSPORTS: dict[str, Transport] = {
+    "stdio": "stdio",
+    "http": "http",
+    "streamable-http": "http",
+    "streamable_http": "http",
+    "streamableHttp": "http",
+    "sse": "sse",
+}
+_SERVER_KEYS = (
+    "command", "args", "env", "cwd", "url", "headers", "type", "transport", "timeouts", "enabled", "required",
+    "enabled_tools", "disabled_tools", "concurrency", "trust_annotations", "tools",
+)  # fmt: skip
+# What other hosts write into mcp.json: `disabled` is obeyed, the rest says nothing to us (and may not loosen policy).
+_FOREIGN_KEYS = ("disabled", "alwaysAllow", "autoApprove", "description", "timeout", "gallery")
+_OVERRIDE_KEYS = ("read_only", "idempotent", "parallel_safe", "destructive", "timeout")
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeouts:
+    """Seconds. `call` is None where the operator did not say: then the engine's own call timeout holds."""
+
+    connect: float = 30.0
+    call: float | None = None
+    read: float = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolOverride:
+    """The operator's word on one tool; None where nothing was said."""
+
+    read_only: bool | None = None
+    idempotent: bool | None = None
+    parallel_safe: bool | None = None
+    destructive: bool | None = None
+    timeout: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """One server. What may hold a secret (args, env, url, headers) stays out of `repr`."""
+
+    name: str
+    transport: Transport = "stdio"
+    command: str | None = None
+    args: tuple[str, ...] = field(default=(), repr=False)
+    env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    cwd: str | None = None
+    url: str | None = field(default=None, repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    timeouts: Timeouts = Timeouts()
+    enabled: bool = True
+    required: bool = False
+    enabled_tools: tuple[str, ...] | None = None
+    disabled_tools: tuple[str, ...] = ()
+    concurrency: int | None = None
+    trust_annotations: bool = False
+    tools: Mapping[str, ToolOverride] = field(default_factory=dict[str, ToolOverride])
+    base: Path | None = None
+
+
+def parse_servers(
+    table: object, *, source: str, base: Path, prefix: str = "servers", foreign: bool = False
+) -> tuple[dict[str, ServerConfig], list[Fault]]:
+    """Every server of a table, and every fault. `foreign` allows the keys that other hosts write into mcp.json."""
+    faults: list[Fault] = []
+    servers: dict[str, ServerConfig] = {}
+    entries = as_table(table)
+    if entries is None:
+        return {}, [Fault(field=prefix, reason=f"must be a table of servers, not {kind(table)}", source=source)]
+    for name, value in entries.items():
+        at = f"{prefix}.{name}"
+        if not SERVER_NAME.match(name):
+            reason = "a server's name has 1 to 64 letters, digits, '_' or '-', and starts with a letter or digit"
+            faults.append(Fault(field=at, reason=reason, source=source))
+        entry = as_table(value)
+        if entry is None:
+            faults.append(Fault(field=at, reason=f"must be a table, not {kind(value)}", source=source))
+            continue
+        before = len(faults)
+        config = _parse_server(name, Fields(entry, at=at, source=source, faults=faults), base, foreign=foreign)
+        if len(faults) == before:
+            servers[name] = config
+    return servers, faults
+
+
+def _parse_server(name: str, fields: Fields, base: Path, *, foreign: bool) -> ServerConfig:
+    fields.only((*_SERVER_KEYS, *_FOREIGN_KEYS) if foreign else _SERVER_KEYS)
+    enabled = fields.flag("enabled")
+    if enabled is None:
+        enabled = not (foreign and fields.flag("disabled"))
+    concurrency = fields.number("concurrency", whole=True)
+    disabled_tools = fields.texts("disabled_tools")
+    return ServerConfig(
+        name=name,
+        transport=_transport(fields),
+        command=fields.text("command"),
+        args=fields.texts("args") or (),
+        env=fields.text_map("env"),
+        cwd=fields.text("cwd"),
+        url=fields.text("url"),
+        headers=fields.text_map("headers"),
+        timeouts=_timeouts(fields),
+        enabled=enabled,
+        required=fields.flag("required") or False,
+        enabled_tools=fields.texts("enabled_tools"),
+        disabled_tools=disabled_tools or (),
+        concurrency=None if concurrency is None else int(concurrency),
+        trust_annotations=fields.flag("trust_annotations") or False,
+        tools=_overrides(fields),
+        base=base,
+    )
+
+
+def _transport(fields: Fields) -> Transport:
+    has_command, has_url = "command" in fields.table, "url" in fields.table
+    said = "transport" if "transport" in fields.table else "type"
+    if "transport" in fields.table and "type" in fields.table:
+        fields.fault("type", "says the same as 'transport'; keep one of the two")
+    if has_command and has_url:
+        fields.fault("", "has both 'command' and 'url'; a server has one of the two")
+    elif not has_command and not has_url:
+        fields.fault("", "needs a 'command' (stdio) or a 'url' (http)")
+    word = fields.text(said)
+    transport: Transport = "http" if has_url and not has_command else "stdio"
+    if word is not None:
+        explicit = _TRANSPORTS.get(word)
+        if explicit is None:
+            fields.fault(said, f"{word!r} is no transport{nearest(word, _TRANSPORTS) or '; known: stdio, http, sse'}")
+        else:
+            transport = explicit
+    needs, other = ("command", "url") if transport == "stdio" else ("url", "command")
+    if needs not in fields.table and other in fields.table:
+        fields.fault(said, f"{transport} needs a '{needs}'")
+    for key in ("headers",) if transport == "stdio" else ("args", "env", "cwd"):
+        if key in fields.table:
+            fields.fault(key, f"has no meaning for {transport}")
+    return transport
+
+
+def _timeouts(fields: Fields) -> Timeouts:
+    table = fields.inside("timeouts")
+    table.only(("connect", "call", "read"))
+    default = Timeouts()
+    return Timeouts(
+        connect=table.number("connect") or default.connect,
+        call=table.number("call"),
+        read=table.number("read") or default.read,
+    )
+
+
+def _overrides(fields: Fields) -> dict[str, ToolOverride]:
+    found: dict[str, ToolOverride] = {}
+    tables = fields.inside("tools")
+    for tool in tables.table:
+        table = tables.inside(tool)
+        table.only(_OVERRIDE_KEYS)
+        override = ToolOverride(
+            read_only=table.flag("read_only"),
+            idempotent=table.flag("idempotent"),
+            parallel_safe=table.flag("parallel_safe"),
+            destructive=table.flag("destructive"),
+            timeout=table.number("timeout"),
+        )
+        if override.read_only and override.destructive:
+            table.fault("destructive", "a tool cannot be read-only and destructive")
+        found[tool] = override
+    return found
+
+
+def expand(config: ServerConfig, environ: Mapping[str, str]) -> ServerConfig:
+    """A copy that is ready to connect: variables expanded, paths absolute.
+
+    Raises `UpstreamUnavailable` that names every variable that is not set, with its server and field.
+    """
+    missing: list[dict[str, str]] = []
+
+    def filled(text: str, at: str) -> str:
+        def value_of(match: re.Match[str]) -> str:
+            variable, default = match.group(1), cast("str | None", match.group(2))
+            if variable in environ:
+                return environ[variable]
+            if default is None:
+                missing.append({"server": config.name, "field": at, "variable": variable})
+            return default or ""
+
+        return _VARIABLE.sub(value_of, text)
+
+    changes: dict[str, Any] = {
+        "args": tuple(filled(item, f"args[{index}]") for index, item in enumerate(config.args)),
+        "env": {key: filled(value, f"env.{key}") for key, value in config.env.items()},
+        "headers": {key: filled(value, f"headers.{key}") for key, value in config.headers.items()},
+        "command": config.command and _program(filled(config.command, "command"), config.base),
+        "cwd": config.cwd and _absolute(filled(config.cwd, "cwd"), config.base),
+        "url": config.url and filled(config.url, "url"),
+    }
+    if missing:
+        what = "; ".join(f"${{{one['variable']}}} in {one['field']}" for one in missing)
+        raise UpstreamUnavailable(
+            f"server {config.name!r} needs environment variables that are not set: {what}", missing=missing
+        )
+    return replace(config, **changes)
+
+
+def secrets_of(config: ServerConfig, expanded: ServerConfig) -> tuple[str, ...]:
+    """The values that must not be shown, longest first: taken from a variable, or under a name that says so."""
+    secretive = re.compile(r"key|token|secret|passw|credential|auth|cookie", re.IGNORECASE)
+
+    def of(raw: Mapping[str, str], full: Mapping[str, str]) -> list[str]:
+        return [full[key] for key, value in raw.items() if _VARIABLE.search(value) or secretive.search(key)]
+
+    values = of(config.env, expanded.env) + of(config.headers, expanded.headers)
+    return tuple(sorted({value for value in values if len(value) >= 6}, key=len, reverse=True))
+
+
+def _program(command: str, base: Path | None) -> str:
+    if command == PYTHON:
+        return sys.executable
+    return _absolute(command, base) if "/" in command or command.startswith("~") else command
+
+
+def _absolute(text: str, base: Path | None) -> str:
+    path = Path(text).expanduser()
+    return str(path if path.is_absolute() or base is None else base / path)

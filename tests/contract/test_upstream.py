@@ -1,0 +1,465 @@
+"""One set of promises, kept by every way to reach a server: stdio in both protocol eras, in process, functions."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.from_thread
+import psutil
+import pytest
+
+from pursuit.errors import UpstreamUnavailable
+from pursuit.tools.connect import mcp_upstream
+from pursuit.tools.connection import Era
+from pursuit.tools.contract import CallFailed, Tool, ToolResult, Upstream
+from pursuit.tools.functions import FunctionUpstream, tool
+from pursuit.tools.inprocess import in_process
+from pursuit.tools.pool import Pool
+from pursuit.tools.server_config import ServerConfig, Timeouts, ToolOverride
+from pursuit.tools.session import SPAWNS_A_MINUTE, McpUpstream
+
+SERVERS = Path(__file__).parent.parent / "servers"
+sys.path.insert(0, str(SERVERS))
+
+from fixture import RUNNING, TOOLS, build  # noqa: E402 - found through the path above
+
+ARGUMENTS = {"null": None, "nested": {"null": None, "list": [None, {"deep": None}]}, "class": 1, "_x": "ü\n"}
+
+
+def fixture_config(**more: Any) -> ServerConfig:
+    return ServerConfig(name="fixture", command=sys.executable, args=(str(SERVERS / "fixture.py"),), **more)
+
+
+def odd_config(*words: str, **more: Any) -> ServerConfig:
+    args = ("-S", str(SERVERS / "odd.py"), *words)
+    return ServerConfig(name="odd", command=sys.executable, args=args, **more)
+
+
+@tool(read_only=True)
+def echo(**arguments: Any) -> dict[str, Any]:
+    return {"arguments": arguments}
+
+
+def fail() -> None:
+    raise ValueError("it did not work")
+
+
+async def hang(path: str) -> None:
+    Path(path).write_text("started")
+    try:
+        await anyio.sleep_forever()
+    finally:
+        Path(path).write_text("cancelled")
+
+
+@asynccontextmanager
+async def stdio_upstream(era: Era = "auto", config: ServerConfig | None = None) -> Any:
+    async with anyio.create_task_group() as tasks:
+        upstream = mcp_upstream("fixture", config or fixture_config(), tasks, era=era)
+        assert upstream is not None
+        yield upstream
+        await upstream.aclose()
+
+
+@asynccontextmanager
+async def pooled(thing: Any) -> Any:
+    async with Pool({}, {"fixture": thing}) as pool:
+        yield pool.upstream("fixture")
+
+
+WAYS: dict[str, Callable[[], Any]] = {
+    "stdio-2026": stdio_upstream,
+    "stdio-2025": partial(stdio_upstream, "legacy"),
+    "in-process": lambda: pooled(build()),
+    "functions": lambda: pooled({"echo": echo, "fail": fail, "hang": hang}),
+}
+
+
+class Reached:
+    """An upstream that lives in its own loop for all tests of a module; a server of the SDK is slow to start."""
+
+    def __init__(self, way: str, upstream: Any, portal: anyio.from_thread.BlockingPortal) -> None:
+        self.way = way
+        self.upstream = upstream
+        self.portal = portal
+
+    def run(self, function: Callable[[Upstream], Awaitable[Any]]) -> Any:
+        async def bounded() -> Any:
+            with anyio.fail_after(30):
+                return await function(self.upstream)
+
+        return self.portal.call(bounded)
+
+    def call(self, name: str, arguments: dict[str, Any] | None = None) -> ToolResult:
+        return self.run(lambda upstream: upstream.call(name, arguments or {}, call_id="c-1"))
+
+
+@pytest.fixture(scope="module", params=list(WAYS))
+def reached(request: pytest.FixtureRequest) -> Iterator[Reached]:
+    with (
+        anyio.from_thread.start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(WAYS[request.param]()) as upstream,
+    ):
+        yield Reached(request.param, upstream, portal)
+
+
+def only(reached: Reached, *ways: str) -> None:
+    if not reached.way.startswith(ways):
+        pytest.skip(f"not a promise of {reached.way}")
+
+
+def test_all_pages_are_listed_untouched(reached: Reached) -> None:
+    tools: Sequence[Tool] = reached.run(lambda upstream: upstream.tools())
+    names = [one.name for one in tools]
+    if reached.way == "functions":
+        assert names == ["echo", "fail", "hang"]
+        return
+    assert names == TOOLS
+    by_name = {one.name: one for one in tools}
+    assert by_name["slow"].definition["_meta"] == {"com.example/kept": [1, None]}
+    assert by_name["slow"].definition["title"] == "Slow"
+    # A server in our own process is the operator's own; a foreign one is not believed.
+    assert by_name["echo"].traits.read_only is (reached.way == "in-process")
+
+
+def test_explicit_nulls_arrive(reached: Reached) -> None:
+    result = reached.call("echo", ARGUMENTS)
+    assert result.structured["arguments"] == ARGUMENTS
+    assert not result.is_error
+
+
+def test_the_call_id_travels(reached: Reached) -> None:
+    only(reached, "stdio", "in-process")
+    assert reached.call("echo").structured["meta"]["pursuit/callId"] == "c-1"
+
+
+def test_a_failing_tool_is_a_result(reached: Reached) -> None:
+    result = reached.call("fail")
+    assert result.is_error
+    assert "it did not work" in result.content[0]["text"]
+
+
+def test_a_refusal_is_a_failed_call(reached: Reached) -> None:
+    only(reached, "stdio", "in-process")
+    with pytest.raises(CallFailed, match="no such luck"):
+        reached.call("refuse")
+
+
+def test_progress_arrives(reached: Reached) -> None:
+    only(reached, "stdio", "in-process")
+
+    async def main(upstream: Upstream) -> list[Any]:
+        seen: list[Any] = []
+        all_seen = anyio.Event()
+
+        async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+            seen.append((progress, total, message))
+            if len(seen) == 3:
+                all_seen.set()
+
+        await upstream.call("slow", {}, call_id="c-2", on_progress=on_progress)
+        await all_seen.wait()
+        return seen
+
+    assert sorted(reached.run(main)) == [(0, 3, "step 0"), (1, 3, "step 1"), (2, 3, "step 2")]
+
+
+def test_cancelling_reaches_the_tool_and_the_connection_stays(reached: Reached, tmp_path: Path) -> None:
+    path = tmp_path / "hang"
+
+    async def main(upstream: Upstream) -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(partial(upstream.call, "hang", {"path": str(path)}, call_id="c-3"))
+            await written(path, "started")
+            tasks.cancel_scope.cancel()
+        await written(path, "cancelled")
+
+    reached.run(main)
+    assert reached.call("echo", {"still": "here"}).structured["arguments"] == {"still": "here"}
+
+
+def test_a_question_to_a_person_is_a_failed_call(reached: Reached) -> None:
+    only(reached, "stdio", "in-process")
+    expected = "Elicitation not supported" if reached.way == "stdio-2025" else "needs an answer from a person"
+    with pytest.raises(CallFailed, match=expected):
+        reached.call("ask")
+
+
+def test_the_era_is_negotiated(reached: Reached) -> None:
+    only(reached, "stdio", "in-process")
+    year = reached.upstream.protocol_version[:4]
+    assert year == ("2025" if reached.way == "stdio-2025" else "2026")
+
+
+def test_only_a_safe_environment_is_inherited(reached: Reached, monkeypatch: pytest.MonkeyPatch) -> None:
+    only(reached, "stdio")
+    assert "PYTEST_CURRENT_TEST" in os.environ
+    assert "PYTEST_CURRENT_TEST" not in reached.call("environment").structured["names"]
+
+
+def test_a_crash_fails_the_call_with_last_words_and_the_next_one_runs(reached: Reached) -> None:
+    only(reached, "stdio")
+    with pytest.raises(CallFailed, match=r"(?s)exited with 3.*about to fall over"):
+        reached.call("crash")
+    assert reached.call("echo", {"again": True}).structured["arguments"] == {"again": True}
+
+
+async def written(path: Path, content: str) -> None:
+    """Files are how another process reports; there is nothing to wait on but the file."""
+    with anyio.fail_after(20):
+        while not path.exists() or path.read_text() != content:
+            await anyio.sleep(0.01)
+
+
+async def gone(*pids: int, within: float = 10.0) -> bool:
+    with anyio.move_on_after(within):
+        while any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids):
+            await anyio.sleep(0.01)
+        return True
+    return False
+
+
+def odd(config: ServerConfig, function: Callable[[McpUpstream], Awaitable[Any]], **more: Any) -> Any:
+    async def main() -> Any:
+        with anyio.fail_after(30):
+            async with stdio_upstream(config=config, **more) as upstream:
+                return await function(upstream)
+
+    return anyio.run(main)
+
+
+def test_one_odd_tool_is_left_out_and_the_rest_are_listed() -> None:
+    async def main(upstream: McpUpstream) -> tuple[list[Tool], list[str]]:
+        return list(await upstream.tools()), upstream.warnings
+
+    config = odd_config(tools={"loose": ToolOverride(read_only=True, timeout=5)}, trust_annotations=True)
+    tools, warnings = odd(config, main)
+    assert [one.name for one in tools] == ["fine", "loose", "odd_ref", "mistyped"]
+    assert tools[0].definition == {"name": "fine", "inputSchema": {"type": "object"}, "x-unknown": {"kept": None}}
+    assert (tools[1].traits.read_only, tools[1].traits.timeout) == (True, 5)
+    assert tools[3].traits.read_only is False
+    # The listing came twice, by its endless cursor: so do the warnings.
+    reasons = "\n".join(warnings)
+    for words in (
+        "fine: listed twice",
+        "no-schema is left out",
+        "listy is left out",
+        "no usable name",
+        "not an object",
+    ):
+        assert words in reasons
+
+
+def test_tools_that_the_operator_disabled_are_neither_listed_nor_called() -> None:
+    async def main(upstream: McpUpstream) -> list[str]:
+        with pytest.raises(CallFailed, match=r"disables odd\.loose"):
+            await upstream.call("loose", {}, call_id="c")
+        return [one.name for one in await upstream.tools()]
+
+    assert odd(odd_config(enabled_tools=("fine", "l*"), disabled_tools=("loose",)), main) == ["fine"]
+
+
+def test_a_server_that_hangs_up_on_discovery_is_reached_by_the_handshake() -> None:
+    async def main(upstream: McpUpstream) -> tuple[str | None, str]:
+        result = await upstream.call("fine", {}, call_id="c")
+        return upstream.protocol_version, result.content[0]["text"]
+
+    version, pid = odd(odd_config("hangup"), main)
+    assert version == "2025-06-18"
+    assert not psutil.pid_exists(int(pid))
+
+
+def test_a_malformed_result_is_a_failed_call() -> None:
+    async def main(upstream: McpUpstream) -> None:
+        with pytest.raises(CallFailed, match="malformed"):
+            await upstream.call("malformed", {}, call_id="c")
+        with pytest.raises(CallFailed, match="no JSON"):
+            await upstream.call("fine", {"value": object()}, call_id="c")
+
+    odd(odd_config(), main)
+
+
+def test_a_flood_and_a_large_result_pass() -> None:
+    async def main(upstream: McpUpstream) -> int:
+        return len((await upstream.call("flood", {}, call_id="c")).content[0]["text"])
+
+    assert odd(odd_config(), main) == 3_000_000
+
+
+@pytest.mark.parametrize(("limit", "most"), [(2, 2), (None, 6)])
+def test_calls_run_side_by_side_up_to_the_limit(limit: int | None, most: int) -> None:
+    async def main() -> int:
+        RUNNING.update(now=0, most=0)
+        async with anyio.create_task_group() as tasks:
+            config = ServerConfig(name="fixture", concurrency=limit)
+            upstream = McpUpstream(config, in_process(build()), tasks=tasks)
+            async with anyio.create_task_group() as calls:
+                for number in range(6):
+                    calls.start_soon(partial(upstream.call, "crowd", {}, call_id=f"c-{number}"))
+            await upstream.aclose()
+        return RUNNING["most"]
+
+    assert anyio.run(main) == most
+
+
+def test_a_server_that_keeps_dying_is_no_fork_bomb() -> None:
+    async def main(upstream: McpUpstream) -> list[str]:
+        failures: list[str] = []
+        for _ in range(SPAWNS_A_MINUTE + 2):
+            with pytest.raises(CallFailed) as caught:
+                await upstream.call("fine", {}, call_id="c")
+            failures.append(str(caught.value))
+        return failures
+
+    failures = odd(odd_config("dies"), main, era="legacy")
+    assert "exited with 7" in failures[0]
+    assert "hello" in failures[0]
+    assert all(f"{SPAWNS_A_MINUTE} times within a minute" in text for text in failures[-2:])
+
+
+def test_a_silent_server_is_given_up_after_the_connect_timeout(tmp_path: Path) -> None:
+    pidfile = tmp_path / "pid"
+
+    async def main(upstream: McpUpstream) -> None:
+        with pytest.raises(UpstreamUnavailable, match=r"(?s)did not answer within 0.5 s.*hello"):
+            await upstream.tools()
+        assert not psutil.pid_exists(int(pidfile.read_text()))
+
+    odd(odd_config("silent", f"pidfile={pidfile}", timeouts=Timeouts(connect=0.5)), main)
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (ServerConfig(name="x", command="no-such-command-at-all"), "'no-such-command-at-all' was not found"),
+        (ServerConfig(name="x", command=str(SERVERS / "fixture.py")), "is not executable"),
+        (ServerConfig(name="x", command=sys.executable, cwd="/no/such/place"), "/no/such/place does not exist"),
+        (ServerConfig(name="x", command="a", args=("${PURSUIT_UNSET}",)), r"PURSUIT_UNSET\} in args\[0\]"),
+        (ServerConfig(name="x", transport="http", url="http://127.0.0.1:1"), "not available yet in this release"),
+    ],
+)
+def test_what_cannot_be_started_says_why(config: ServerConfig, reason: str) -> None:
+    async def main(upstream: McpUpstream) -> None:
+        with pytest.raises(UpstreamUnavailable, match=reason):
+            await upstream.tools()
+        with pytest.raises(CallFailed, match=f"(?s)not sent: .*{reason}"):
+            await upstream.call("fine", {}, call_id="c")
+
+    odd(config, main)
+
+
+def test_closing_ends_grandchildren_and_secrets_stay_out_of_the_tail() -> None:
+    async def main() -> None:
+        config = fixture_config(env={"API_TOKEN": "hunter2-secret"})
+        async with stdio_upstream("legacy", config) as upstream:
+            pids = (await upstream.call("spawn", {}, call_id="c")).structured
+            with pytest.raises(CallFailed) as caught:
+                await upstream.call("crash", {}, call_id="c")
+            assert "hunter2" not in str(caught.value)
+            assert "token=***" in str(caught.value)
+        assert await gone(pids["pid"])
+        assert not psutil.pid_exists(pids["server"]), "a zombie was left"
+
+    anyio.run(main)
+
+
+def test_a_server_that_ignores_everything_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pursuit.tools.stdio.GRACE", 0.2)
+    monkeypatch.setattr("pursuit.tools.stdio.TERM_GRACE", 0.2)
+    pidfile = tmp_path / "pid"
+
+    async def main(upstream: McpUpstream) -> None:
+        await upstream.call("fine", {}, call_id="c")
+
+    odd(odd_config("deaf", f"pidfile={pidfile}"), main)
+    assert not psutil.pid_exists(int(pidfile.read_text()))
+
+
+PARENT = """
+import sys, anyio
+from pursuit.tools.inprocess import in_process
+from pursuit.tools.pool import Pool
+from pursuit.tools.server_config import ServerConfig
+async def main():
+    config = ServerConfig(name="odd", command=sys.executable, args=("-S", *sys.argv[1:]))
+    async with Pool({"odd": config}) as pool:
+        print((await pool.upstream("odd").call("fine", {}, call_id="c")).content[0]["text"], flush=True)
+        await anyio.sleep_forever()
+anyio.run(main)
+"""
+
+
+@pytest.mark.parametrize("word", ["polite", "lingers"])
+def test_no_server_outlives_a_killed_parent(word: str) -> None:
+    if word == "lingers" and (sys.platform != "linux" or shutil.which("setpriv") is None):
+        pytest.skip("only Linux tells a child that its parent died")
+
+    async def main() -> None:
+        async with await anyio.open_process(
+            [sys.executable, "-c", PARENT, str(SERVERS / "odd.py"), word], stderr=None
+        ) as parent:
+            assert parent.stdout is not None
+            with anyio.fail_after(30):
+                pid = int(await parent.stdout.receive())
+            assert psutil.pid_exists(pid)
+            parent.kill()
+            assert await gone(pid)
+
+    anyio.run(main)
+
+
+def test_the_pool_lists_what_answers_and_names_what_does_not() -> None:
+    async def main() -> None:
+        configs = {
+            "odd": odd_config(),
+            "broken": ServerConfig(name="broken", command="no-such-command-at-all"),
+            "off": ServerConfig(name="off", command="x", enabled=False),
+        }
+        async with Pool(configs, {"here": [echo], "one": fail, "built": build()}) as pool:
+            catalogue = await pool.catalogue()
+            assert {"odd.fine", "here.echo", "one.fail", "built.echo"} <= set(catalogue.tools)
+            assert list(catalogue.failures) == ["broken"]
+            assert "not found" in catalogue.failures["broken"]
+            assert any("no-schema" in warning for warning in catalogue.warnings)
+            with pytest.raises(UpstreamUnavailable, match="did you mean 'here'"):
+                pool.upstream("heer")
+            with pytest.raises(UpstreamUnavailable, match="disabled"):
+                pool.upstream("off")
+
+    anyio.run(main)
+
+
+def test_a_required_server_that_fails_is_an_error() -> None:
+    async def main() -> None:
+        config = ServerConfig(name="broken", command="no-such-command-at-all", required=True)
+        async with Pool({"broken": config}, {"here": [echo]}) as pool:
+            with pytest.raises(UpstreamUnavailable, match="required servers cannot be reached: server 'broken'"):
+                await pool.catalogue()
+            assert list((await pool.catalogue(["here"])).tools) == ["here.echo"]
+
+    anyio.run(main)
+
+
+def test_a_hanging_server_delays_no_other_call_and_leaving_the_pool_is_bounded() -> None:
+    async def main() -> None:
+        configs = {"odd": odd_config(), "silent": odd_config("silent")}
+        with anyio.fail_after(8):
+            async with (
+                Pool(configs, {"here": FunctionUpstream("here", [echo])}) as pool,
+                anyio.create_task_group() as tasks,
+            ):
+                tasks.start_soon(pool.upstream("silent").tools)
+                result = await pool.upstream("odd").call("fine", {}, call_id="c")
+                assert int(result.content[0]["text"]) > 0
+                assert (await pool.upstream("here").call("echo", {"a": 1}, call_id="c")).structured
+                tasks.cancel_scope.cancel()
+
+    anyio.run(main)

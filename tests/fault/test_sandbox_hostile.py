@@ -1,0 +1,146 @@
+"""Hostile expressions and scripts: each ends within its limits, and the process lives and leaves with its code."""
+
+from __future__ import annotations
+
+import datetime
+import subprocess
+import sys
+import time
+
+import anyio
+import pytest
+
+from pursuit.sandbox import Finished, Sandbox, SandboxLimits, ScriptSpec, check_expression, leave, monty_started
+
+# Monty waits this long for its own limit to work before it kills the worker.
+GRACE = 1.0
+
+HOSTILE = (
+    "sorted([1, 2, 3], key=obs.update)",
+    "9**9**9",
+    'f"{1:>{10**10}}"',
+    '"a" * 10**10',
+    "[0] * 10**10",
+    "[0 for _ in range(10**12) if False]",
+    "sum(1 for _ in range(10**12))",
+    "any(x < 0 for x in range(10**12))",
+    "(lambda f: f(f))(lambda f: f(f))",
+    "().__class__.__bases__[0].__subclasses__()",
+    "__import__('os').system('x')",
+    "open('/etc/passwd').read()",
+    "exec('import os; os.remove(\"/etc/passwd\")')",
+    "exec('while True: pass')",
+    'exec(\'import re\\nre.match("(a|a)*(a|a)*$", "a" * 30 + "b")\\nwhile True: pass\')',
+    "exec('import time\\nwhile True: time.sleep(1000)')",
+    "[x := 1] * 10**9",
+    "exec('x = []\\nfor _ in range(10**9): x = [x]')",
+    "int('9' * 10**6) ** 10**4",
+    "'%1000000000d' % 1",
+    "await obs",
+    'exec(\'print("x" * 10**6)\\nwhile True: print("x" * 1000)\')',
+    "b'a' * 10**10",
+    "{i: str(i) for i in range(10**9)}",
+    "obs['update'](obs)",
+)
+DEEP = ("(" * 5000 + ")" * 5000, "-" * 4000 + "1", "not " * 1000 + "1", "[" * 101 + "]" * 101, "1+" * 2000 + "1")
+
+
+async def corpus() -> None:
+    """Evaluate all of it in one round, with harmless expressions in between that must not notice."""
+    mixed = [text for hostile in (*HOSTILE, *DEEP) for text in (hostile, "obs['a']")]
+    async with Sandbox() as sandbox:
+        begun = time.monotonic()
+        found = await sandbox.evaluate(mixed, {"obs": {"a": [1]}})
+        spent = time.monotonic() - begun
+    assert [value.value for value in found[1::2]] == [[1]] * (len(mixed) // 2), "a harmless expression noticed"
+    for text, value in zip(mixed[::2], found[::2], strict=True):
+        assert value.error, f"{text[:80]} came to {value.value!r:.80}"
+    assert spent < len(mixed) * (GRACE + 0.5)
+
+
+def test_every_hostile_expression_ends_in_an_error_and_harms_nothing_else() -> None:
+    anyio.run(corpus)
+
+
+@pytest.mark.parametrize("expression", HOSTILE)
+def test_each_hostile_expression_keeps_its_time_alone(expression: str) -> None:
+    async def main() -> float:
+        async with Sandbox() as sandbox:
+            await sandbox.evaluate(["1"], {})
+            begun = time.monotonic()
+            (found,) = await sandbox.evaluate([expression], {"obs": {}})
+            assert found.error
+            return time.monotonic() - begun
+
+    assert anyio.run(main) < 2 * (GRACE + 1.0)
+
+
+def test_deep_nesting_never_reaches_a_parser() -> None:
+    assert check_expression(DEEP[0]) is not None
+    assert check_expression(DEEP[3]) is not None
+
+
+@pytest.mark.parametrize("run", range(5))
+def test_the_process_leaves_with_its_own_code_after_the_whole_corpus(run: int) -> None:
+    done = subprocess.run([sys.executable, __file__], check=False, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 7, done.stderr
+    assert done.stdout == "done"
+
+
+@pytest.mark.parametrize(
+    ("source", "error"),
+    [
+        ("x = 1\nwhile True: pass", "TimeoutError: feed time limit exceeded"),
+        ("x = []\nwhile True: x.append('a' * 1000)", "MemoryError"),
+        ("while True: call('a.b', {})", "suspension limit"),
+        ("try:\n  while True: mission.event('e')\nexcept BaseException: pass", "suspension limit"),
+        ("def f(): f()\nf()", "RecursionError"),
+        ("print('x' * 10**6)\nwhile True: print('x' * 1000)", "TimeoutError"),
+        ("import os\nos.remove('/etc/passwd')", "line 2: "),
+        ("import subprocess", "ModuleNotFoundError"),
+        ("open('/etc/passwd').read()", "PermissionError"),
+        ("state.memory['a'] = 'x' * 2_000_000", "at most 1048576"),
+        ("state.memory['a'] = state.memory", "state.memory cannot be kept"),
+        ("state.memory['a'] = {1, 2}", "state.memory cannot be kept"),
+        ("x = []\nfor _ in range(100000): x = [x]\nstate.memory['a'] = x", "state.memory cannot be kept"),
+        ("state.memory = 3", "must stay a dict"),
+        ("state.memory.clear()\nstate = None\nraise MemoryError('mine')", "line 3: MemoryError: mine"),
+        ("for i in range(300): mission.event('e', data='x' * 10_000)", "line 1: ValueError"),
+        ("mission.event('e', data='x' * 10**7)", "line 1: ValueError"),
+        ("x = []\nfor _ in range(100000): x = [x]\ncall('a.b', {'x': x})", "nested more than 100 deep"),
+        ("call('a.b', {'x': 'y' * 2_000_000})", "more than 1048576 characters"),
+        ("raise SystemExit(3)", ""),
+        ("__import__('os')", "NameError"),
+        ("yield 1", "line 1: "),
+    ],
+)
+def test_a_hostile_script_ends_as_a_value_with_the_old_memory(source: str, error: str) -> None:
+    limits = SandboxLimits(script_seconds=0.5, script_memory=64 * 1024 * 1024, script_calls=2000)
+    spec = ScriptSpec(
+        source=source,
+        tools={"a": {"b": ["x"]}},
+        state={"memory": {"old": 1}},
+        seed=1,
+        now=datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC),
+    )
+
+    async def main() -> Finished:
+        async with Sandbox(limits) as sandbox, sandbox.script(spec) as script:
+            step = await script.start()
+            while not isinstance(step, Finished):
+                step = await script.answer(dict.fromkeys((call.index for call in step.calls), 1))
+            return step
+
+    begun = time.monotonic()
+    finished = anyio.run(main)
+    assert time.monotonic() - begun < 0.5 + 2 * GRACE + 2
+    assert finished.error is not None
+    assert error in finished.error
+    assert finished.memory == {"old": 1}
+    assert len(finished.printed) <= 64 * 1024
+
+
+if __name__ == "__main__":
+    sys.stdout.write("done")
+    anyio.run(corpus)
+    leave(7 if monty_started() else 1)

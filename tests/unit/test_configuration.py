@@ -1,0 +1,248 @@
+"""What the operator may write, and that every fault is named at once."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pursuit.errors import Fault, UpstreamUnavailable, ValidationFailed
+from pursuit.tools.configuration import find_configuration, load_configuration
+from pursuit.tools.server_config import ServerConfig, Timeouts, ToolOverride, expand, parse_servers, secrets_of
+
+
+def load(directory: Path, text: str, name: str = "pursuit.toml") -> Any:
+    (directory / name).write_text(text)
+    return load_configuration(directory / name)
+
+
+def faults_of(directory: Path, text: str, name: str = "pursuit.toml") -> list[Fault]:
+    with pytest.raises(ValidationFailed) as caught:
+        load(directory, text, name)
+    assert all(fault.source == str((directory / name).resolve()) for fault in caught.value.faults)
+    return list(caught.value.faults)
+
+
+def test_a_full_file(tmp_path: Path) -> None:
+    loaded = load(
+        tmp_path,
+        """
+        [servers.git]
+        command = "uvx"
+        args = ["mcp-server-git"]
+        env = { TOKEN = "${TOKEN}" }
+        cwd = "work"
+        timeouts = { connect = 5, call = 90.5 }
+        required = true
+        enabled_tools = ["git_*"]
+        disabled_tools = ["git_push"]
+        concurrency = 4
+        trust_annotations = true
+        [servers.git.tools.git_log]
+        read_only = true
+        timeout = 10
+        [servers.web]
+        url = "https://127.0.0.1/mcp"
+        headers = { Authorization = "Bearer ${TOKEN}" }
+        [checks.tests]
+        argv = ["pytest"]
+        [settings]
+        call_timeout = 30
+        script_calls = 5000
+        """,
+    )
+    git, web = loaded.servers["git"], loaded.servers["web"]
+    assert (git.transport, git.command, git.args) == ("stdio", "uvx", ("mcp-server-git",))
+    assert git.timeouts == Timeouts(connect=5, call=90.5, read=120)
+    assert (git.required, git.enabled, git.concurrency, git.trust_annotations) == (True, True, 4, True)
+    assert (git.enabled_tools, git.disabled_tools) == (("git_*",), ("git_push",))
+    assert git.tools == {"git_log": ToolOverride(read_only=True, timeout=10)}
+    assert (web.transport, web.url, web.enabled_tools) == ("http", "https://127.0.0.1/mcp", None)
+    assert loaded.checks == {"tests": {"argv": ["pytest"]}}
+    assert loaded.settings == {"call_timeout": 30, "script_calls": 5000}
+    assert loaded.path == tmp_path.resolve() / "pursuit.toml"
+
+
+def test_every_fault_at_once(tmp_path: Path) -> None:
+    faults = faults_of(
+        tmp_path,
+        """
+        colour = "blue"
+        [servers.both]
+        command = "a"
+        url = "http://127.0.0.1"
+        [servers.neither]
+        args = ["x"]
+        [servers."bad name"]
+        command = "a"
+        [servers.types]
+        command = 7
+        args = "one"
+        env = { PORT = 8080 }
+        enabled = "yes"
+        concurrency = 1.5
+        comand = "x"
+        timeouts = { connect = 0, cal = 3 }
+        tools = { a = { read_only = true, destructive = true, redonly = true }, b = 3 }
+        [servers.odd]
+        type = "stdoi"
+        command = "a"
+        headers = { a = "b" }
+        [servers.wrong]
+        transport = "http"
+        command = "a"
+        [checks]
+        a = 1
+        [settings]
+        call_timeout = -1
+        call_timout = 3
+        script_calls = true
+        """,
+    )
+    found = {fault.field: fault.reason for fault in faults}
+    expected = {
+        "colour": "no such key here; known: checks",
+        "servers.both": "both 'command' and 'url'",
+        "servers.neither": "needs a 'command' (stdio) or a 'url' (http)",
+        "servers.bad name": "a server's name has",
+        "servers.types.command": "must be a text, not a number",
+        "servers.types.args": 'must be a list of texts, not a text; write ["one"]',
+        "servers.types.env.PORT": "must be a text, not a number; put it in quotes",
+        "servers.types.enabled": "must be true or false, not a text",
+        "servers.types.concurrency": "must be a whole number",
+        "servers.types.comand": "did you mean 'command'?",
+        "servers.types.timeouts.connect": "must be above zero",
+        "servers.types.timeouts.cal": "did you mean 'call'?",
+        "servers.types.tools.a.destructive": "cannot be read-only and destructive",
+        "servers.types.tools.a.redonly": "did you mean 'read_only'?",
+        "servers.types.tools.b": "must be a table, not a number",
+        "servers.odd.type": "did you mean 'stdio'?",
+        "servers.odd.headers": "has no meaning for stdio",
+        "servers.wrong.transport": "http needs a 'url'",
+        "checks.a": "must be a table",
+        "settings.call_timeout": "must be above zero",
+        "settings.call_timout": "did you mean 'call_timeout'",
+        "settings.script_calls": "must be a number, not true or false",
+    }
+    assert found.keys() == expected.keys()
+    for field, words in expected.items():
+        assert words in found[field], field
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "line", "column", "words"),
+    [
+        ("pursuit.toml", 'a = 1\nb = = 2\n', 2, 5, "not valid TOML"),
+        ("pursuit.toml", 'a = "', 1, 6, "not valid TOML"),
+        ("pursuit.toml", "[servers.a]\n[servers.a]\n", 2, 11, "Cannot declare"),
+        ("mcp.json", '{"mcpServers": {\n  "a": }}', 2, 8, "not valid JSON"),
+        ("mcp.json", "", 1, 1, "not valid JSON"),
+        ("mcp.json", "[]", None, None, "must be a table, not a list"),
+        ("mcp.json", '{"servers": {}, "servers": {}}', None, None, "stands twice"),
+        ("mcp.json", '{"servers": []}', None, None, "must be a table of servers, not a list"),
+        ("mcp.json", '{"serves": {}}', None, None, "did you mean 'servers'"),
+    ],
+)  # fmt: skip
+def test_a_file_that_cannot_be_read_says_where(
+    tmp_path: Path, name: str, text: str, line: int | None, column: int | None, words: str
+) -> None:
+    (fault,) = faults_of(tmp_path, text, name)
+    assert (fault.line, fault.column) == (line, column)
+    assert words in fault.reason
+
+
+def test_no_text_and_no_file(tmp_path: Path) -> None:
+    (tmp_path / "pursuit.toml").write_bytes(b"a = '\xff'")
+    with pytest.raises(ValidationFailed) as caught:
+        load_configuration(tmp_path / "pursuit.toml")
+    assert "not UTF-8" in caught.value.faults[0].reason
+    with pytest.raises(ValidationFailed) as caught:
+        load_configuration(tmp_path / "absent.toml")
+    assert "No such file" in caught.value.faults[0].reason
+
+
+def test_mcp_json_as_other_hosts_write_it(tmp_path: Path) -> None:
+    servers = {
+        "files": {"type": "stdio", "command": "npx", "args": ["-y", "x"], "disabled": True, "alwaysAllow": ["rm"]},
+        "remote": {"type": "streamable-http", "url": "https://127.0.0.1/mcp"},
+        "old": {"type": "sse", "url": "https://127.0.0.1/sse"},
+    }
+    loaded = load(tmp_path, json.dumps({"mcpServers": servers, "inputs": []}), "mcp.json")
+    assert {name: one.transport for name, one in loaded.servers.items()} == {
+        "files": "stdio",
+        "remote": "http",
+        "old": "sse",
+    }
+    assert [one.enabled for one in loaded.servers.values()] == [False, True, True]
+    # Foreign keys stay in the foreign file: in our own they are a slip of the pen.
+    _, faults = parse_servers({"a": {"command": "x", "disabled": True}}, source="s", base=tmp_path, prefix="servers")
+    assert [fault.field for fault in faults] == ["servers.a.disabled"]
+
+
+def test_the_nearest_directory_counts_and_toml_wins_by_name(tmp_path: Path) -> None:
+    deep = tmp_path / "a" / "b"
+    deep.mkdir(parents=True)
+    (tmp_path / "pursuit.toml").write_text("")
+    assert find_configuration(deep) == tmp_path.resolve() / "pursuit.toml"
+    (tmp_path / "a" / "mcp.json").write_text('{"servers": {"x": {"command": "json"}, "y": {"command": "json"}}}')
+    assert find_configuration(deep) == tmp_path.resolve() / "a" / "mcp.json"
+    (tmp_path / "a" / "pursuit.toml").write_text('[mcpServers.x]\ncommand = "toml"')
+    found = find_configuration(deep)
+    assert found == tmp_path.resolve() / "a" / "pursuit.toml"
+    loaded = load_configuration(found)
+    assert {name: one.command for name, one in loaded.servers.items()} == {"x": "toml", "y": "json"}
+
+
+def test_the_faults_of_both_files_come_together(tmp_path: Path) -> None:
+    (tmp_path / "mcp.json").write_text("{")
+    (tmp_path / "pursuit.toml").write_text("a = 1")
+    with pytest.raises(ValidationFailed) as caught:
+        load_configuration(tmp_path / "pursuit.toml")
+    assert [Path(fault.source or "").name for fault in caught.value.faults] == ["pursuit.toml", "mcp.json"]
+
+
+def test_expansion_and_paths(tmp_path: Path) -> None:
+    config = ServerConfig(
+        name="s",
+        command="./bin/server",
+        args=("--port=${PORT:-80}", "${HOST}", "$HOME", "${not a name}"),
+        env={"TOKEN": "t-${SECRET}", "PLAIN": "visible"},
+        cwd="work",
+        base=tmp_path,
+    )
+    ready = expand(config, {"HOST": "localhost", "SECRET": "hunter2"})
+    assert ready.command == str(tmp_path / "bin/server")
+    assert ready.args == ("--port=80", "localhost", "$HOME", "${not a name}")
+    assert ready.env == {"TOKEN": "t-hunter2", "PLAIN": "visible"}
+    assert ready.cwd == str(tmp_path / "work")
+    assert secrets_of(config, ready) == ("t-hunter2",)
+    assert expand(ServerConfig(name="s", command="__python_executable__"), {}).command == sys.executable
+    assert expand(ServerConfig(name="s", command="uvx", base=tmp_path), {}).command == "uvx"
+
+
+def test_unset_variables_are_all_named() -> None:
+    config = ServerConfig(name="s", command="x", args=("${A}",), env={"K": "${B}${A}"})
+    with pytest.raises(UpstreamUnavailable) as caught:
+        expand(config, {})
+    assert "server 's'" in caught.value.message
+    assert caught.value.details["missing"] == [
+        {"server": "s", "field": "args[0]", "variable": "A"},
+        {"server": "s", "field": "env.K", "variable": "B"},
+        {"server": "s", "field": "env.K", "variable": "A"},
+    ]
+
+
+def test_repr_keeps_secrets() -> None:
+    config = ServerConfig(
+        name="s",
+        command="x",
+        args=("--key=hunter2",),
+        env={"TOKEN": "hunter2"},
+        url="https://u:hunter2@h",
+        headers={"A": "hunter2"},
+    )
+    assert "hunter2" not in repr(config)
+    assert "'s'" in repr(config)

@@ -1,0 +1,161 @@
+"""The demo server: its formulas against the literature, its tools through an MCP client, its strategy over seeds."""
+
+from __future__ import annotations
+
+import ast
+import random
+import time
+import tomllib
+from collections.abc import Awaitable, Callable
+from importlib.resources import files
+from types import SimpleNamespace
+from typing import Any
+
+import anyio
+import pytest
+from mcp import Client
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.types import ToolAnnotations
+
+from pursuit.demo.welded_beam import Beam, build_server, certificate, evaluation, main
+
+PUBLISHED = {"h": 0.20572964, "l": 3.47048867, "t": 9.03662391, "b": 0.20572964}
+STRONG = {"h": 0.3, "l": 4.0, "t": 9.0, "b": 0.3}
+TEMPLATES = files("pursuit.demo") / "templates"
+
+
+def test_the_published_optimum() -> None:
+    result = evaluation(Beam(**PUBLISHED))
+    assert result.metrics.cost == pytest.approx(1.724852, abs=1e-6)
+    assert result.feasible
+    assert result.metrics.max_violation <= 1e-6
+    assert result.metrics.deflection == pytest.approx(0.01446, abs=1e-4)
+    # At the optimum four limits are reached at once.
+    limits = Beam(**PUBLISHED).constraints()
+    active = {name for name, value in limits.items() if abs(value) < 1e-6}
+    assert active == {"shear_stress", "bending_stress", "weld_not_thicker_than_bar", "buckling_load"}
+
+
+@pytest.mark.parametrize(
+    ("change", "violated"),
+    [
+        ({"h": 0.126, "l": 1.0}, "shear_stress"),
+        ({"t": 3.0}, "bending_stress"),
+        ({"h": 0.4}, "weld_not_thicker_than_bar"),
+        ({"t": 10.0, "b": 2.0}, "partial_cost"),
+        ({"h": 0.11}, "least_weld_height"),
+        ({"t": 2.0}, "deflection"),
+        ({"b": 0.11}, "buckling_load"),
+    ],
+)
+def test_each_constraint_can_be_violated(change: dict[str, float], violated: str) -> None:
+    result = evaluation(Beam(**{**STRONG, **change}))
+    assert violated in result.violations
+    assert not result.feasible
+    assert result.metrics.max_violation == max(result.violations.values()) > 0
+
+
+def test_a_certificate_forgives_nothing() -> None:
+    # Thinner by less than the tolerance of `evaluate`: feasible for people, not for the certifier.
+    nearly = Beam(**{**PUBLISHED, "b": PUBLISHED["b"] * (1 - 1e-7)})
+    assert evaluation(nearly).feasible
+    with pytest.raises(ToolError, match="bending_stress"):
+        certificate(nearly)
+
+
+def test_both_tools_through_a_client() -> None:
+    async def scenario() -> None:
+        async with Client(build_server()) as client:
+            tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+            assert sorted(tools) == ["certify", "evaluate"]
+            assert all(tool.output_schema and tool.annotations for tool in tools.values())
+            safe: Any = {"idempotent_hint": True, "open_world_hint": False}
+            assert tools["evaluate"].annotations == ToolAnnotations(read_only_hint=True, **safe)
+            assert tools["certify"].annotations == ToolAnnotations(destructive_hint=False, **safe)
+
+            evaluated = await client.call_tool("evaluate", PUBLISHED)
+            assert evaluated.structured_content is not None
+            assert evaluated.structured_content["metrics"]["cost"] == pytest.approx(1.724852, abs=1e-6)
+
+            certified = await client.call_tool("certify", STRONG)
+            cost = Beam(**STRONG).cost
+            assert certified.structured_content == {
+                "metrics": {"certified_cost": cost},
+                "events": [{"event_name": "certified", "cost": cost}],
+            }
+
+            refused = await client.call_tool("certify", {**STRONG, "t": 2.0})
+            assert refused.is_error
+            words = "".join(getattr(block, "text", "") for block in refused.content)
+            assert "bending_stress" in words
+            assert "deflection" in words
+            assert (await client.call_tool("evaluate", {**STRONG, "h": -1.0})).is_error
+
+    anyio.run(scenario)
+
+
+def test_delayed_evaluations_run_side_by_side() -> None:
+    async def scenario() -> float:
+        async with Client(build_server(delay_ms=100)) as client:
+            start = time.perf_counter()
+            async with anyio.create_task_group() as group:
+                for _ in range(16):
+                    group.start_soon(client.call_tool, "evaluate", STRONG)
+            return time.perf_counter() - start
+
+    assert 0.1 <= anyio.run(scenario) < 1.6
+
+
+@pytest.mark.parametrize("delay", ["-1", "soon", "nan"])
+def test_a_wrong_delay_is_refused(delay: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--delay-ms", delay])
+    assert ended.value.code == 2
+    assert "--delay-ms" in capsys.readouterr().err
+
+
+def test_a_wrong_delay_from_the_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PURSUIT_DEMO_DELAY_MS", "soon")
+    with pytest.raises(SystemExit) as ended:
+        main([])
+    assert ended.value.code == 2
+
+
+# The strategy, run as the sandbox would run it, but in this interpreter.
+
+
+async def pursue(seed: int, most: int) -> tuple[int, dict[str, Any], dict[str, float]]:
+    code = compile(
+        (TEMPLATES / "strategy.py.txt").read_text(), "strategy.py", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    )
+
+    def tool(answer: Callable[[Beam], Any]) -> Callable[..., Awaitable[dict[str, Any]]]:
+        async def call(**design: float) -> dict[str, Any]:
+            return answer(Beam(**design)).model_dump()
+
+        return call
+
+    beam = SimpleNamespace(evaluate=tool(evaluation), certify=tool(certificate))
+    metrics: dict[str, float] = {}
+    state = SimpleNamespace(memory={}, iteration=0)
+    mission = SimpleNamespace(observe=metrics.__setitem__)
+    for iteration in range(most):
+        state.iteration = iteration
+        random.seed(seed * 7919 + iteration)
+        await eval(code, {"beam": beam, "state": state, "mission": mission})
+        if state.memory.get("certified_cost", 9.0) <= 1.76:
+            return iteration + 1, state.memory, metrics
+    return most + 1, state.memory, metrics
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, 3, 4])
+def test_the_strategy_reaches_the_goal_within_the_budget(seed: int) -> None:
+    mission = tomllib.loads((TEMPLATES / "mission.toml").read_text())
+    taken, memory, metrics = anyio.run(pursue, seed, mission["budget"]["max_iterations"])
+    assert 20 < taken <= 160
+    assert evaluation(Beam(**memory["best"]["design"])).violations == {}
+    assert metrics == {"best_cost": memory["best"]["cost"], "best_violation": 0}
+    assert eval(
+        mission["criteria"][2]["expression"],
+        {"obs": {"metrics": {**metrics, "certified_cost": memory["certified_cost"]}}},
+    )

@@ -1,0 +1,190 @@
+"""Plain functions as tools."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import socket
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import anyio
+import pytest
+from pydantic import Field
+
+from pursuit.errors import ValidationFailed
+from pursuit.tools.catalogue import Catalogue
+from pursuit.tools.contract import CallFailed, Tool, ToolResult, Traits
+from pursuit.tools.functions import FunctionUpstream, tool
+
+
+@dataclasses.dataclass
+class Point:
+    x: float
+    y: float = 0.0
+
+
+def move(point: Point, by: Annotated[float, Field(gt=0)], mode: Literal["fast", "slow"] = "fast") -> dict[str, Any]:
+    """Moves a point.
+
+    Along x.
+    """
+    return {"point": dataclasses.replace(point, x=point.x + by), "mode": mode}
+
+
+def listed(functions: Mapping[str, Callable[..., Any]] | Sequence[Callable[..., Any]]) -> list[Tool]:
+    return list(anyio.run(FunctionUpstream("f", functions).tools))
+
+
+def call(function: Callable[..., Any], /, **arguments: Any) -> ToolResult:
+    async def main() -> ToolResult:
+        return await FunctionUpstream("f", {"t": function}).call("t", arguments, call_id="c")
+
+    return anyio.run(main)
+
+
+def test_the_schema_comes_from_the_signature() -> None:
+    (one,) = listed([move])
+    assert one.qualified == "f.move"
+    assert one.description == "Moves a point.\n\nAlong x."
+    assert one.input_schema["required"] == ["point", "by"]
+    properties = one.input_schema["properties"]
+    assert properties["by"]["exclusiveMinimum"] == 0
+    assert properties["mode"] == {"default": "fast", "enum": ["fast", "slow"], "title": "Mode", "type": "string"}
+    assert one.definition["inputSchema"] == one.input_schema
+    catalogue = Catalogue(tools={one.qualified: one})
+    assert catalogue.check("f.move", {"point": {"x": 1}, "by": 2}) == []
+    assert len(catalogue.check("f.move", {"point": {}, "by": 0, "more": 1})) == 3
+
+
+def test_arguments_become_what_the_signature_says() -> None:
+    assert call(move, point={"x": 1}, by=2).structured == {"point": {"x": 3.0, "y": 0.0}, "mode": "fast"}
+    wrong = call(move, point={}, by=-1, mode="odd")
+    assert wrong.is_error
+    text = wrong.content[0]["text"]
+    assert all(word in text for word in ("point.x", "by", "mode"))
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("text", ToolResult(content=({"type": "text", "text": "text"},))),
+        ({"a": None}, ToolResult(structured={"a": None})),
+        (3, ToolResult(structured={"result": 3})),
+        ([1, (2,)], ToolResult(structured={"result": [1, [2]]})),
+        (None, ToolResult()),
+        (Point(1), ToolResult(structured={"x": 1, "y": 0.0})),
+        (datetime.date(2026, 1, 2), ToolResult(structured={"result": "2026-01-02"})),
+        (ToolResult(is_error=True), ToolResult(is_error=True)),
+    ],
+)
+def test_what_comes_back(value: Any, expected: ToolResult) -> None:
+    async def later() -> Any:
+        return value
+
+    assert call(lambda: value) == expected
+    assert call(later) == expected
+    assert call(lambda: later()) == expected
+
+
+def test_what_is_raised_is_an_error_result_with_type_and_message() -> None:
+    def broken() -> None:
+        raise ZeroDivisionError("no way")
+
+    assert call(broken) == ToolResult(content=({"type": "text", "text": "ZeroDivisionError: no way"},), is_error=True)
+    assert call(lambda: object()).is_error
+
+    def gone() -> None:
+        raise CallFailed("the line is dead")
+
+    with pytest.raises(CallFailed, match="the line is dead"):
+        call(gone)
+    with pytest.raises(CallFailed, match="no tool 'absent'"):
+        anyio.run(lambda: FunctionUpstream("f", []).call("absent", {}, call_id="c"))
+
+
+def test_odd_names_and_defaults() -> None:
+    def odd(_private: int, schema: str, model_x: int = 1, where: Any = socket, **more: Any) -> dict[str, Any]:
+        return {"_private": _private, "schema": schema, "default": where is socket, "more": more}
+
+    result = call(odd, _private=1, schema="s", extra=None)
+    assert result.structured == {"_private": 1, "schema": "s", "default": True, "more": {"extra": None}}
+    (one,) = listed([odd])
+    assert set(one.input_schema["properties"]) == {"_private", "schema", "model_x", "where"}
+    assert "default" not in one.input_schema["properties"]["where"]
+
+
+def test_explicit_nulls_are_not_defaults() -> None:
+    assert call(lambda a=5: {"a": a}, a=None).structured == {"a": None}
+
+
+def test_the_decorator_says_what_a_function_may_do() -> None:
+    @tool(name="peek", read_only=True, timeout=3)
+    def look() -> None: ...
+
+    @tool(idempotent=True)
+    def put() -> None: ...
+
+    first, second, third = listed([look, put, move])
+    assert first.name == "peek"
+    assert first.traits == Traits(read_only=True, idempotent=True, parallel_safe=True, destructive=False, timeout=3)
+    assert second.traits == Traits(idempotent=True)
+    assert third.traits == Traits()
+
+
+def test_where_a_function_runs() -> None:
+    def here() -> bool:
+        return threading.current_thread() is threading.main_thread()
+
+    assert call(here).structured == {"result": True}
+    assert call(tool(threaded=True)(lambda: here())).structured == {"result": False}
+
+
+def test_cancelling_reaches_an_async_function(tmp_path: Path) -> None:
+    async def main() -> list[str]:
+        seen: list[str] = []
+        started = anyio.Event()
+
+        async def wait() -> None:
+            started.set()
+            try:
+                await anyio.sleep_forever()
+            finally:
+                seen.append("cancelled")
+
+        upstream = FunctionUpstream("f", [wait])
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: upstream.call("wait", {}, call_id="c"))
+            await started.wait()
+            tasks.cancel_scope.cancel()
+        return seen
+
+    assert anyio.run(main) == ["cancelled"]
+
+
+def test_methods_and_callable_objects() -> None:
+    class Box:
+        def get(self, key: str) -> str:
+            return key
+
+        def __call__(self, number: int) -> int:
+            return number
+
+    assert call(Box().get, key="k").content[0]["text"] == "k"
+    assert call(Box(), number=4).structured == {"result": 4}
+
+
+def test_functions_that_cannot_be_tools_are_refused() -> None:
+    def positional(a: int, /) -> None: ...
+
+    def unknowable(a: socket.socket) -> None: ...
+
+    for functions, words in (
+        ([positional], "cannot be given by name"),
+        ([unknowable], "no JSON form"),
+        ([move, move], "two functions have this name"),
+    ):
+        with pytest.raises(ValidationFailed, match=words):
+            FunctionUpstream("f", functions)

@@ -1,0 +1,360 @@
+"""Reports: hostile text stays text, plots hold at the edges, nothing is loaded from anywhere."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from pursuit.reports import render_html, render_markdown
+from pursuit.reports.markdown import inline, table
+from pursuit.reports.plots import HEIGHT, MAX_POINTS, WIDTH, line_plot, nice_step, thin, value_axis
+from pursuit.reports.wording import figure, moment, span, text
+
+HOSTILE = (
+    '"><script>alert(1)</script><img src=x onerror=alert(1)></style></title></svg>\n\n# head\n```\n| a | b |\n'
+    "</td> [x](http://evil.example) ![y](http://evil.example/i.png) <http://evil.example> `code` "
+    "{{ 7 * 7 }} \u202e \ud800 \x00"
+)
+
+
+def full_report(word: str = "plain") -> dict[str, Any]:
+    """A report with every key, where `word` stands wherever text can stand."""
+    return {
+        "format": "pursuit.report/1",
+        "session_id": word,
+        "directive": word,
+        "status": word,
+        "verdict": word,
+        "verdict_reason": word,
+        "reason_text": word,
+        "created_at": word,
+        "started_at": "2026-01-02T03:04:05+00:00",
+        "ended_at": "2026-01-02T03:05:06Z",
+        "criteria": [
+            {
+                "criterion_id": word,
+                "kind": word,
+                "required": index == 0,
+                "status": ("met", word)[index],
+                "description": word,
+                "evidence": {word: [word, 1.5, None]},
+                "source": {"tool": word, "call_id": word, "iteration": 3},
+            }
+            for index in range(2)
+        ],
+        "budget": {"max_iterations": 10, "max_tokens": -1, "used": {"iterations": 7, "wall_clock_seconds": 61.0}},
+        "iteration_count": 7,
+        "metrics": {
+            word: {
+                "points": [[0, 3.0], [1, 2.0], [2, 2.5]],
+                "best": 2.0,
+                "last": 2.5,
+                "target": {"op": word, "target": 1.0},
+            }
+        },
+        "calls": {
+            "total": 2,
+            "by_outcome": {word: 2},
+            "by_tool": [{"tool": word, "calls": 2, "by_outcome": {word: 2}, "seconds": 0.5}],
+        },
+        "refused": [{"call_id": word, "iteration": 1, "tool": word, "outcome": "denied", "reason": word}],
+        "unknown": [{"call_id": word, "iteration": 1, "tool": word, "reason": word}],
+        "errors": [{"iteration": 1, "tool": word, "message": word}],
+        "timeline": [
+            {
+                "iteration_index": 0,
+                "verdict": "continue",
+                "verdict_reason": word,
+                "started_at": word,
+                "ended_at": word,
+                "calls": 2,
+                "rationale": word,
+            }
+        ],
+        "timeline_omitted": 5,
+        "lessons": [word],
+        "warnings": [word],
+        "ledger": {"head_seq": 9, "head_hash": word, "root": word},
+    }
+
+
+class Page(HTMLParser):
+    """The tags, attributes and text of a page."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
+        self.words = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes.extend((name, value or "") for name, value in attrs)
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+
+def test_hostile_text_adds_no_tag_and_no_attribute() -> None:
+    plain, hostile = Page(render_html(full_report())), Page(render_html(full_report(HOSTILE)))
+    # The directive has several lines now, which is one paragraph more; all else is the same skeleton.
+    extra = hostile.tags.copy()
+    for tag in plain.tags:
+        extra.remove(tag)
+    assert extra == ["p"]
+    assert {name for name, _ in hostile.attributes} == {name for name, _ in plain.attributes}
+    assert "<script>alert(1)</script>" in hostile.words
+    assert "{{ 7 * 7 }}" in hostile.words
+
+
+def test_the_page_loads_nothing_and_runs_nothing() -> None:
+    page = render_html(full_report(HOSTILE))
+    seen = Page(page)
+    assert not {"script", "link", "img", "iframe", "object", "base", "form", "a"} & set(seen.tags)
+    assert not [name for name, _ in seen.attributes if name in {"src", "href", "srcset"} or name.startswith("on")]
+    style = page[page.index("<style>") : page.index("</style>")]
+    assert "url(" not in style
+    assert "@import" not in style
+    policy = next(value for name, value in seen.attributes if value.startswith("default-src"))
+    assert policy.startswith("default-src 'none'; ")
+    assert "script-src" not in policy
+
+
+def test_both_renderings_can_be_stored_as_utf8() -> None:
+    for render in (render_html, render_markdown):
+        rendered = render(full_report(HOSTILE))
+        assert rendered.encode()
+        assert "\x00" not in rendered
+        assert "\u202e" not in rendered
+
+
+@pytest.mark.parametrize("report", [{}, {"status": "completed"}, {"metrics": {"m": {"points": []}}}])
+def test_absent_keys_are_tolerated(report: dict[str, Any]) -> None:
+    assert render_html(report).startswith("<!doctype html>")
+    assert render_markdown(report).startswith("# A mission")
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+        max_leaves=6,
+    ),
+    st.sampled_from(sorted(full_report())),
+)
+def test_no_value_of_any_key_breaks_a_rendering(value: Any, key: str) -> None:
+    report = {**full_report(), key: value}
+    assert render_html(report).rstrip().endswith("</html>")
+    assert render_markdown(report).startswith("#")
+
+
+def test_the_page_shows_what_matters() -> None:
+    report = {**full_report(), "status": "completed", "verdict_reason": "criteria_met", "directive": "Reach it.\nSoon."}
+    words = " ".join(Page(render_html(report)).words.split())
+    for expected in ("Reach it.", "Soon.", "Every required criterion is met.", "1 of 2 met", "1 min 1 s", "7 of 10"):
+        assert expected in words
+
+
+def test_many_metrics_end_in_a_table() -> None:
+    metrics = {f"m{index:02}": {"points": [[0, index]], "last": index} for index in range(30)}
+    page = render_html({"metrics": metrics})
+    assert page.count("<svg") == 24
+    assert "m29" in Page(page).words
+
+
+def test_importing_the_room_does_not_import_the_template_engine() -> None:
+    code = "import sys, pursuit.reports; sys.exit('jinja2' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# Markdown
+
+
+def tokens(source: str) -> list[Any]:
+    return [
+        inner
+        for token in MarkdownIt("commonmark").enable("table").parse(source)
+        for inner in (token, *(token.children or ()))
+    ]
+
+
+def test_hostile_text_adds_no_markup_to_markdown() -> None:
+    found = {token.type for token in tokens(render_markdown(full_report(HOSTILE)))}
+    assert not found & {
+        "html_inline",
+        "html_block",
+        "link_open",
+        "image",
+        "fence",
+        "code_block",
+        "code_inline",
+        "em_open",
+    }
+
+
+def test_markdown_tables_stay_whole() -> None:
+    plain, hostile = (render_markdown(full_report(word)) for word in ("plain", HOSTILE))
+    for kind in ("table_open", "tr_open", "td_open", "th_open", "heading_open", "list_item_open"):
+        counts = [sum(token.type == kind for token in tokens(source)) for source in (plain, hostile)]
+        assert counts[0] == counts[1] > 0, kind
+
+
+@given(st.text())
+def test_inline_text_reads_back_as_it_was(value: str) -> None:
+    parsed = tokens(f"- {inline(value)}")
+    expected = " ".join(text(value).split())
+    assert "".join(token.content for token in parsed if token.type in {"text", "text_special"}) == expected
+    assert sum(token.type == "list_item_open" for token in parsed) == 1
+
+
+@given(st.lists(st.tuples(st.text(), st.text()), max_size=4))
+def test_a_table_has_the_cells_that_it_was_given(rows: list[tuple[str, str]]) -> None:
+    parsed = tokens(table(("a", "b"), (1,), rows))
+    assert sum(token.type == "td_open" for token in parsed) == 2 * len(rows)
+
+
+@pytest.mark.parametrize(
+    "value", ["- x", "+ x", "1. x", "12) x", "===", "---", "# x", "> x", "| x", "www.evil.example"]
+)
+def test_openings_of_blocks_are_defused(value: str) -> None:
+    assert "\\" in inline(value)
+    assert [token.type for token in tokens(inline(value))][:1] == ["paragraph_open"]
+
+
+# Plots
+
+
+def drawn(svg: str) -> ElementTree.Element:
+    """Parses the picture and checks that every coordinate lies inside it."""
+    root = ElementTree.fromstring(svg)
+    for element in root.iter():
+        for name in ("x", "x1", "x2", "cx"):
+            assert 0 <= float(element.get(name, 0)) <= WIDTH
+        for name in ("y", "y1", "y2", "cy"):
+            assert 0 <= float(element.get(name, 0)) <= HEIGHT
+        for pair in element.get("points", "").split():
+            x, y = (float(part) for part in pair.split(","))
+            assert 0 <= x <= WIDTH
+            assert 0 <= y <= HEIGHT
+    return root
+
+
+def classes(svg: str) -> list[str]:
+    return [element.get("class", "") for element in drawn(svg).iter()]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [5.0],
+        [0.0],
+        [0.0, 0.0, 0.0],
+        [-3.5] * 4,
+        [1e308, -1e308],
+        [5e-324, 1e-322],
+        [1e-322],
+        [1e-300, 1e300],
+        [1e16, 1e16 + 2],
+        [1.0, 1.0 + 1e-12],
+        [0.1, 0.2, 0.30000000001],
+        [1, 10, 100, 1e5],
+        [-1, 10, 100, 1e5],
+        list(range(5000)),
+    ],
+)
+@pytest.mark.parametrize("target", [None, 0.0, 2.5, -1e308])
+def test_plots_of_edge_cases_are_well_formed(values: list[float], target: float | None) -> None:
+    svg = line_plot(list(enumerate(values)), label='<a & "b">', best=min(values), target=target, goal="<= 1 & more")
+    found = classes(svg)
+    assert found.count("best") == 1
+    assert found.count("line") == (len(values) > 1)
+    assert "nan" not in svg
+    assert "inf" not in svg
+
+
+finite = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@given(st.lists(st.tuples(finite, finite), min_size=1, max_size=30), finite | st.none(), finite | st.none())
+def test_any_finite_points_can_be_drawn(
+    points: list[tuple[float, float]], best: float | None, target: float | None
+) -> None:
+    drawn(line_plot(sorted(points), label="m", best=best, target=target))
+
+
+def test_no_points_no_picture() -> None:
+    assert line_plot([], label="m") == ""
+
+
+def test_points_that_are_no_finite_numbers_are_left_out() -> None:
+    points = [[0, 1.0], [1, math.nan], [2, math.inf], [3, "4"], [4, True], [5, None], [6], 7, [8, 2.0]]
+    page = render_html({"metrics": {"m": {"points": points, "best": math.nan, "last": 2.0}}})
+    line = re.search(r'class="line" points="([^"]*)"', page)
+    assert line
+    assert len(line[1].split()) == 2
+
+
+def test_thinning_keeps_the_ends_the_extremes_and_the_best() -> None:
+    points = [(float(index), math.sin(index / 50)) for index in range(20_000)]
+    points[7_001], points[12_345] = (7_001.0, 9.0), (12_345.0, -9.0)
+    kept = thin(points, keep=points[777][1])
+    assert len(kept) <= MAX_POINTS
+    assert {points[0], points[-1], points[7_001], points[12_345], points[777]} <= set(kept)
+    assert kept == sorted(kept)
+
+
+@pytest.mark.parametrize(
+    ("values", "logarithmic"),
+    [([1, 1001], True), ([1, 1000], False), ([0, 1e6], False), ([-1, 1e6], False), ([2, 2], False)],
+)
+def test_the_scale_is_logarithmic_only_over_more_than_three_decades(values: list[float], logarithmic: bool) -> None:
+    assert value_axis(values, None).logarithmic is logarithmic
+
+
+def test_ticks_are_nice_and_differ() -> None:
+    assert [words for _, words in value_axis([0, 10], None).ticks] == ["0", "5", "10"]
+    for values in ([1.7248, 1.7249], [1e9, 1e9 + 5], [0.00001, 0.00002], [123456, 123999], [3, 30_000_000]):
+        labels = [words for _, words in value_axis(values, None).ticks]
+        assert len(labels) >= 2
+        assert len(set(labels)) == len(labels)
+    assert [nice_step(rough) for rough in (0.9, 1.1, 2.5, 7.0)] == [1, 2, 5, 10]
+
+
+def test_a_target_is_inside_the_picture_and_drawn() -> None:
+    assert "target" in classes(line_plot([(0, 1.0), (1, 2.0)], label="m", target=50.0))
+    # A logarithmic axis has no place for zero.
+    assert "target" not in classes(line_plot([(0, 1.0), (1, 1e5)], label="m", target=0.0))
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (0, "0"),
+        (1.7578112635808552, "1.757811"),
+        (29784.18, "29,784.18"),
+        (1e12, "1e+12"),
+        (None, "\u2013"),
+        (4.0, "4"),
+    ],
+)
+def test_numbers_for_people(value: Any, words: str) -> None:
+    assert figure(value) == words
+
+
+def test_times_for_people() -> None:
+    assert [span(value) for value in (0.25, 5, 74, 3600, 90_061)] == ["250 ms", "5.0 s", "1 min 14 s", "1 h", "1 d 1 h"]
+    assert moment("2026-01-02T04:04:05+01:00") == "2026-01-02 03:04:05 UTC"
+    assert moment("yesterday") == "yesterday"
+    assert json.loads(json.dumps(text({"a": 1}))) == '{"a": 1}'

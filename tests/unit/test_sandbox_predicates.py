@@ -1,0 +1,189 @@
+"""Predicates: the check before anything runs, and what evaluation hands back."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import anyio
+import psutil
+import pytest
+
+from pursuit.sandbox import PredicateValue, Sandbox, SandboxLimits, check_expression
+
+# Generous, so that a busy machine is no reason to fail; the real limit is tested with the hostile corpus.
+ROOMY = SandboxLimits(predicate_seconds=2.0)
+
+
+def values(
+    expressions: Sequence[str], obs: Mapping[str, Any] | None = None, limits: SandboxLimits = ROOMY
+) -> list[PredicateValue]:
+    async def main() -> list[PredicateValue]:
+        async with Sandbox(limits) as sandbox:
+            return await sandbox.evaluate(expressions, {"obs": obs or {}})
+
+    return anyio.run(main)
+
+
+def workers() -> list[psutil.Process]:
+    return [child for child in psutil.Process().children() if child.name() == "monty"]
+
+
+@pytest.mark.parametrize("expression", ["1", " obs['a'] > 3 ", "[x for x in obs['xs']]", "(y := 2) + y"])
+def test_a_good_expression_passes_the_check(expression: str) -> None:
+    assert check_expression(expression) is None
+
+
+@pytest.mark.parametrize(
+    ("expression", "reason", "line"),
+    [
+        ("", "empty", None),
+        ("1 +", "no valid Python", 1),
+        ("(1,\n 2 3)", "no valid Python", 2),
+        ("x = 1", "no valid Python", 1),
+        ("import os", "no valid Python", 1),
+        ("(" * 101 + ")" * 101, "100 brackets", 1),
+        ("[" * 100_000, "at most 4096", None),
+        ("1+" * 3000 + "1", "at most 4096", None),
+        ("-" * 4000 + "1", "nested too deeply", None),
+        ("1\0", "null", None),
+    ],
+)
+def test_a_bad_expression_is_refused_with_its_place(expression: str, reason: str, line: int | None) -> None:
+    problem = check_expression(expression)
+    assert problem is not None
+    assert reason in str(problem)
+    if line is not None:
+        assert problem.line == line
+        assert problem.column is not None
+
+
+def test_the_check_imports_no_sandbox() -> None:
+    code = (
+        "import sys, pursuit.sandbox as s; s.check_expression('1'); s.check_script('x = 1'); s.Sandbox();"
+        "sys.exit('pydantic_monty' in sys.modules or s.monty_started())"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_values_come_back_as_json_in_order() -> None:
+    found = values(["obs['a'] + 1", "obs['a'] > 1", "None", "[1.5, (2, 'x')]", "{'k': obs}"], {"a": 1})
+    assert [value.value for value in found] == [2, False, None, [1.5, [2, "x"]], {"k": {"a": 1}}]
+    assert all(value.is_json and value.error is None for value in found)
+    assert [value.truthy for value in found] == [True, False, False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("expression", "text", "truthy"),
+    [
+        ("{1}", "{1}", True),
+        ("set()", "set()", False),
+        ("b'x'", "b'x'", True),
+        ("float('nan')", "nan", True),
+        ("float('inf')", "inf", True),
+        ("10**400", "1000", True),
+        ("[10**5000]", "<list>", True),
+        ("{1: 2}", "{1: 2}", True),
+        ("lambda: 1", "lambda", True),
+        ("print", "print", True),
+        ("'a' * 100_000", "'aaa", True),
+        ("[0] * 100_000", "[0, 0", True),
+        ("[x := [], [x := [x] for _ in range(5000)][-1]]", "[", True),
+    ],
+)
+def test_what_is_no_json_comes_back_as_short_text(expression: str, text: str, truthy: bool) -> None:
+    (found,) = values([expression])
+    assert found.error is None
+    assert isinstance(found.value, str)
+    assert text in found.value
+    assert len(found.value) <= 2000
+    assert found.truthy is truthy
+    if expression != "lambda: 1":  # Monty itself hands a function over as its text
+        assert not found.is_json
+
+
+def test_errors_are_texts_and_the_rest_goes_on() -> None:
+    found = values(["obs['no']", "1 +", "undefined", "obs['a']", "obs.a", "2"], {"a": 1})
+    assert found[0].error == "KeyError: no"
+    assert "no valid Python" in (found[1].error or "")
+    assert "NameError" in (found[2].error or "")
+    assert found[3] == PredicateValue(value=1, truthy=True)
+    assert "AttributeError" in (found[4].error or "")
+    assert found[5].value == 2
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        "obs['xs'].append(9)",
+        "obs.pop('xs')",
+        "(obs := {'xs': 5})",
+        "[len := (lambda x: 77)]",
+        "exec('len = lambda x: 77')",
+        "eval('(len := (lambda x: 77))')",
+    ],
+)
+def test_no_expression_sees_what_another_did(first: str) -> None:
+    found = values([first, "len(obs['xs'])"], {"xs": [1, 2]})
+    assert found[0].error is None
+    assert found[1].value == 2
+
+
+def test_a_killed_worker_is_replaced_without_a_word() -> None:
+    async def main() -> list[PredicateValue]:
+        async with Sandbox(ROOMY) as sandbox:
+            await sandbox.evaluate(["1"], {})
+            for child in workers():
+                child.kill()
+            return await sandbox.evaluate(["1", "2"], {})
+
+    assert [value.value for value in anyio.run(main)] == [1, 2]
+
+
+def test_a_worker_that_the_machine_held_up_gets_a_second_try() -> None:
+    async def main() -> PredicateValue:
+        async with Sandbox(SandboxLimits(predicate_seconds=0.5)) as sandbox:
+            await sandbox.evaluate(["1"], {})
+            (worker,) = workers()
+            worker.suspend()
+            # It hangs, is killed from outside, and another takes its place.
+            with anyio.fail_after(10):
+                return (await sandbox.evaluate(["1 + 1"], {}))[0]
+
+    assert anyio.run(main).value == 2
+
+
+def test_without_workers_every_value_is_an_error_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MONTY_BIN", os.devnull)
+    found = values(["1", "2"])
+    assert all("worker" in (value.error or "") for value in found)
+
+
+def test_a_closed_sandbox_says_so() -> None:
+    async def main() -> list[PredicateValue]:
+        sandbox = Sandbox(ROOMY)
+        await sandbox.evaluate(["1"], {})
+        await sandbox.aclose()
+        assert not workers()
+        return await sandbox.evaluate(["1"], {})
+
+    assert "closed" in (anyio.run(main)[0].error or "")
+
+
+def test_any_task_may_start_use_and_close_it_and_cancellation_ends_an_evaluation() -> None:
+    async def main() -> None:
+        sandbox = Sandbox(SandboxLimits(predicate_seconds=60.0))
+        async with anyio.create_task_group() as tasks:
+            for number in range(6):
+                tasks.start_soon(sandbox.evaluate, [f"{number}"], {})
+        with anyio.move_on_after(0.2) as scope:
+            await sandbox.evaluate(["[0 for _ in range(10**12) if False]"], {})
+        assert scope.cancelled_caught
+        assert (await sandbox.evaluate(["3"], {}))[0].value == 3
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(sandbox.aclose)
+
+    anyio.run(main)
