@@ -17,6 +17,7 @@ from typing import Any, Self
 from pursuit.engine.clock import SystemClock
 from pursuit.engine.driver import Driver
 from pursuit.engine.run import Observer, Settings
+from pursuit.ledger.contract import Ledger
 from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.mission_file import load_mission_file, servers_in
 from pursuit.model.mission import Mission
@@ -118,7 +119,7 @@ class Runtime:
     async def __aenter__(self) -> Self:
         configuration = self._configuration()
         async with AsyncExitStack() as stack:
-            ledger = SqliteLedger.open(locate_state(self._state, configuration.path))
+            ledger = self._open_ledger(locate_state(self._state, configuration.path))
             stack.push_async_callback(ledger.close)
             sandbox = await stack.enter_async_context(Sandbox(_limits(configuration.settings)))
             configured = {name: c for name, c in configuration.servers.items() if name not in self._servers}
@@ -178,6 +179,9 @@ class Runtime:
         for name, server in servers.items():
             if name not in self._servers:
                 self._pool.add(name, server)
+
+    def _open_ledger(self, path: Path) -> Ledger:
+        return SqliteLedger.open(path)
 
     def _configuration(self) -> Configuration:
         if isinstance(self._config, Configuration):

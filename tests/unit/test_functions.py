@@ -7,6 +7,7 @@ import datetime
 import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -174,6 +175,7 @@ def test_methods_and_callable_objects() -> None:
 
     assert call(Box().get, key="k").content[0]["text"] == "k"
     assert call(Box(), number=4).structured == {"result": 4}
+    assert call(partial(Box().get, key="k")).content[0]["text"] == "k"
 
 
 def test_functions_that_cannot_be_tools_are_refused() -> None:

@@ -353,18 +353,28 @@ def test_a_careful_cut_changes_the_root(written: Path, statements: tuple[str, ..
     assert after.root != before.root
 
 
-def test_verify_tells_of_a_damaged_file(written: Path) -> None:
-    with closing(sqlite3.connect(written)) as connection:
-        page = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'events'").fetchone()[0]
-    with written.open("r+b") as file:
+def damage(path: Path, table: str) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        page = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,)).fetchone()[0]
+    with path.open("r+b") as file:
         file.seek((page - 1) * 4096)
         file.write(b"\xff" * 4096)
+
+
+def test_damage_is_told_by_verify_and_by_whoever_reads_it(written: Path) -> None:
+    damage(written, "blobs")
 
     async def case(ledger: SqliteLedger) -> None:
         found = await ledger.verify()
         assert found.faults[0].startswith("the database cannot be read to its end")
         with pytest.raises(LedgerUnavailable, match="damaged"):
-            await ledger.read("m1")
+            await ledger.blob(DIGEST)
+        assert len(await ledger.read("m1")) == 5
 
-    with pytest.raises(LedgerUnavailable, match="damaged"):
-        on_ledger(written, case)
+    on_ledger(written, case)
+
+
+def test_a_ledger_too_damaged_to_open_is_named(written: Path) -> None:
+    damage(written, "events")
+    with pytest.raises(LedgerUnavailable, match=r"ledger\.db is unavailable: it is damaged"):
+        SqliteLedger.open(written)

@@ -12,7 +12,7 @@ import secrets
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import anyio
 
@@ -111,16 +111,18 @@ class Driver:
                 iterations=iterations,
             )
         )
+        refusal: PursuitError | None = None
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(run.listen)
             try:
                 await self._advance(run, self.proposer_for(journal.state.mission, proposal))
-            except PursuitError:
-                raise
             except Exception as error:  # noqa: BLE001 - the boundary: our own fault becomes the mission's `failed`
-                await _record_failure(run, error)
-            finally:
-                tasks.cancel_scope.cancel()
+                refusal = _typed(error)
+                if refusal is None:
+                    await _record_failure(run, error)
+            tasks.cancel_scope.cancel()
+        if refusal is not None:
+            raise refusal
         return run.state
 
     def _new_run(self, journal: Journal, tools: Tools, observer: Observer | None) -> Run:
@@ -221,6 +223,14 @@ async def _pace(run: Run) -> bool:
         await run.journal.catch_up()
         return False
     return True
+
+
+def _typed(error: Exception) -> PursuitError | None:
+    """The error of ours in what side-by-side calls raised together, or None."""
+    if isinstance(error, ExceptionGroup):
+        group = cast("ExceptionGroup[Exception]", error)
+        return next((found for each in group.exceptions if (found := _typed(each)) is not None), None)
+    return error if isinstance(error, PursuitError) else None
 
 
 async def _record_failure(run: Run, error: Exception) -> None:

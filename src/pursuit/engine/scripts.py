@@ -48,7 +48,7 @@ async def run_script(run: Run, iteration: Iteration, source: str) -> None:
             iteration=iteration.index,
             memory=step.memory,
             observed=dict(step.observed),
-            events=[dict(event) for event in step.events],
+            events=[{**event["data"], "event_name": event["name"]} for event in step.events],
             error=step.error,
             printed=step.printed,
             claimed=not own,

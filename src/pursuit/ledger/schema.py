@@ -22,6 +22,7 @@ APPLICATION_ID = int.from_bytes(b"PURS", "big")
 PATIENCE_SECONDS = 10.0
 """How long another process may keep the ledger to itself before we give up."""
 
+_SMALLEST_DATABASE = 512
 _CHECKPOINT_PAGES = 2000
 """8 MB of log: with fifty writers a tenth faster than SQLite's 4 MB, and a checkpoint still stalls only briefly."""
 
@@ -109,6 +110,10 @@ def _primary_code(error: sqlite3.Error) -> int:
 
 
 def _make_private_file(path: Path) -> None:
+    # SQLite takes a file of one byte for an empty one, and would overwrite it.
+    if path.exists() and 0 < path.stat().st_size < _SMALLEST_DATABASE:
+        advice = _NEXT_STEP[sqlite3.SQLITE_NOTADB]
+        raise LedgerUnavailable(f"the ledger {path} is unavailable: {advice}", path=str(path))
     # Never opened where it exists: closing any descriptor of a database drops this process's SQLite locks on it.
     with suppress(FileExistsError):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)

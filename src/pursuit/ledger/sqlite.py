@@ -49,7 +49,12 @@ class SqliteLedger:
         Raises `LedgerTooNew` for a file of a newer release and `LedgerUnavailable` for one that is no ledger.
         """
         path = path.absolute()
-        return cls(path, open_file(path), clock)
+        handles = open_file(path)
+        try:
+            return cls(path, handles, clock)
+        except BaseException:
+            handles.close()
+            raise
 
     async def append(
         self,

@@ -56,7 +56,7 @@ def over_stdio(config: ServerConfig, tail: StderrTail) -> Opener:
 
 
 def _not_yet(config: ServerConfig) -> Opener:
-    async def opened(stack: AsyncExitStack, over: anyio.Event) -> Line:  # noqa: ARG001 - the opener's signature
+    async def opened(_stack: AsyncExitStack, _over: anyio.Event) -> Line:
         raise UpstreamUnavailable(f"the transport {config.transport!r} is not available yet in this release")
 
     return opened

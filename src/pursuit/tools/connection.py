@@ -97,7 +97,7 @@ class Connection:
                     await self.over.wait()
             if scope.cancelled_caught:
                 self._fail("it is closed" if self._closing else f"it did not answer within {self._timeout:g} s")
-        except Exception as error:  # noqa: BLE001 - the boundary: an SDK or transport error of any type ends this connection only
+        except Exception as error:  # noqa: BLE001 - the boundary: whatever breaks, it ends this connection only
             self._fail(self._reason(error))
         finally:
             self.over.set()

@@ -107,8 +107,8 @@ class FunctionUpstream:
         tool: str,
         arguments: Mapping[str, Any],
         *,
-        call_id: str,  # noqa: ARG002 - the role's signature; a function has no wire to carry it
-        on_progress: ProgressFn | None = None,  # noqa: ARG002 - as above
+        call_id: str,
+        on_progress: ProgressFn | None = None,
     ) -> ToolResult:
         """Runs the function; what it raises is an error result, except `CallFailed`, which is passed on."""
         entry = self._functions.get(tool)
@@ -130,7 +130,7 @@ class FunctionUpstream:
             return _result(value)
         except CallFailed:
             raise
-        except Exception as error:  # noqa: BLE001 - the boundary to the user's code: whatever it raises is an outcome
+        except Exception as error:  # noqa: BLE001 - the boundary to the user's code: what it raises is an outcome
             return _failed(f"{type(error).__name__}: {error}")
 
     async def aclose(self) -> None:
@@ -170,8 +170,11 @@ def _prepare(server: str, given: str | None, function: Callable[..., Any], threa
 
 def _model(qualified: str, function: Callable[..., Any]) -> tuple[type[BaseModel], dict[str, str], bool]:
     """The signature as a pydantic model. Its fields are numbered: a parameter may have a name that pydantic refuses."""
-    target: Any = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004 - an instance's method
-    hints = get_type_hints(target.func if isinstance(target, partial) else target, include_extras=True)
+    whole: Any = function
+    inner: Any = whole.func if isinstance(whole, partial) else whole
+    # The annotations of an object that can be called are those of its class's method.
+    target = inner if inspect.isroutine(inner) else type(inner).__call__
+    hints = get_type_hints(target, include_extras=True)
     fields: dict[str, Any] = {}
     parameters: dict[str, str] = {}
     takes_more = False

@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pursuit.errors import UpstreamUnavailable
 from pursuit.tools.catalogue import Catalogue
-from pursuit.tools.contract import ProgressFn, Tool, ToolResult
+from pursuit.tools.contract import CallFailed, ProgressFn, Tool, ToolResult
 from pursuit.tools.policy import AllowlistPolicy, Policy, Ruling
 from pursuit.tools.pool import Pool
 
@@ -45,8 +46,11 @@ class MissionTools:
         self, tool: Tool, arguments: Mapping[str, Any], *, call_id: str, on_progress: ProgressFn | None = None
     ) -> ToolResult:
         """Sends it to its server."""
-        upstream = self.pool.upstream(tool.server)
-        return await upstream.call(tool.name, arguments, call_id=call_id, on_progress=on_progress)
+        try:
+            upstream = self.pool.upstream(tool.server)
+            return await upstream.call(tool.name, arguments, call_id=call_id, on_progress=on_progress)
+        except UpstreamUnavailable as error:
+            raise CallFailed(error.message) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ def is_server(value: object) -> bool:
 def in_process(server: Server[Any] | MCPServer) -> Opener:
     """An opener for a server object; it never ends by itself."""
 
-    async def opened(stack: AsyncExitStack, over: anyio.Event) -> Line:  # noqa: ARG001 - the opener's signature
+    async def opened(stack: AsyncExitStack, _over: anyio.Event) -> Line:
         low_level = _low_level(server)
         state = await stack.enter_async_context(low_level.lifespan(low_level))
         # Unlike over a wire, an unexpected exception may be shown: it is the user's own process.

@@ -16,6 +16,7 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import anyio
 
@@ -33,11 +34,11 @@ class Launch:
 
 def command_line(launch: Launch) -> Sequence[str]:
     """What to run: the program found in the PATH that the server itself will see; `OSError` says what is missing."""
-    if launch.cwd is not None and not os.path.isdir(launch.cwd):  # noqa: PTH112 - one stat, no Path needed
+    if launch.cwd is not None and not Path(launch.cwd).is_dir():
         raise FileNotFoundError(f"the working directory {launch.cwd} does not exist")
     program = shutil.which(launch.argv[0], path=launch.env.get("PATH", os.defpath))
     if program is None:
-        there = os.path.exists(launch.argv[0])  # noqa: PTH110 - as above
+        there = Path(launch.argv[0]).exists()
         why = "is not executable" if "/" in launch.argv[0] and there else "was not found"
         raise FileNotFoundError(f"the command {launch.argv[0]!r} {why}")
     launcher = shutil.which("setpriv") if sys.platform == "linux" else None

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, Self, cast
 
 import anyio
@@ -74,7 +73,7 @@ class Pool:
                 raise ValidationFailed([Fault(field=f"servers.{name}", reason=reason)])
             return upstream
         # The SDK takes a second to import: functions alone do without it.
-        from pursuit.tools.connect import mcp_upstream  # noqa: PLC0415
+        from pursuit.tools.connect import mcp_upstream  # noqa: PLC0415 - see above
 
         upstream = mcp_upstream(name, thing, self._tasks)
         if upstream is not None:
@@ -129,16 +128,16 @@ class Pool:
         self._tasks = tasks
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
+    async def __aexit__(self, *_: object) -> None:
         tasks, self._tasks = self._tasks, None
-        assert tasks is not None  # noqa: S101 - entered, or this could not be left
+        if tasks is None:
+            return
         # Shielded: a cancelled mission must still leave no process behind. Every wait inside is bounded.
         with anyio.CancelScope(shield=True):
             await self.aclose()
         tasks.cancel_scope.cancel()
-        return await tasks.__aexit__(kind, value, trace)
+        # Left without the caller's exception, which would come out wrapped in a group.
+        await tasks.__aexit__(None, None, None)
 
 
 def _disabled(thing: Any) -> bool:

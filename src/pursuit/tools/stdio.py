@@ -1,8 +1,9 @@
 """A server as a child process, spoken to over its stdin and stdout.
 
 Owns: the spawn, the framing (one JSON-RPC message a line), the drain of stderr, and the end of the whole process
-group. Does not know: what the messages mean, or how a command is found (`launch`). Invariant: whichever way `stdio` is left, the process and every child
-that stayed in its group is gone and reaped, within `GRACE + TERM_GRACE` and a little; nothing reaches our terminal.
+group. Does not know: what the messages mean, or how a command is found (`launch`). Invariant: whichever way `stdio` is
+left, the process and every child that stayed in its group is gone and reaped, within `GRACE + TERM_GRACE` and a little;
+nothing reaches our terminal.
 
 asyncio's own subprocess protocol is used instead of streams and reader tasks: stderr is drained and the exit is seen
 even while nobody awaits, a message costs no extra task switch, and the transport has a public `close`.
@@ -100,7 +101,7 @@ class StdioLine(asyncio.SubprocessProtocol):
     def _reading(self) -> asyncio.ReadTransport:
         return cast("asyncio.ReadTransport", self.transport.get_pipe_transport(1))
 
-    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         """Notes the end of one pipe (asyncio calls this)."""
         if fd == 2:
             self._stderr_done.set()

@@ -1,0 +1,169 @@
+"""Crashes before and after every ledger write of a mission, restarts, and looks at what really happened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import anyio
+import pytest
+
+from crashing import Crash, CrashingRuntime, World, calls_of
+from pursuit import Budget, Mission
+from pursuit.model.build import check, event, metric, predicate
+
+REPEATABLE = {"world.read", "world.put"}
+SCRIPT = """
+import asyncio
+first = await asyncio.gather(world.read("s-r1"), world.read("s-r2"), world.send("s-s1"))
+world.write("w-s1")
+state.memory["runs"] = state.memory.get("runs", 0) + 1
+try:
+    world.put(key="s-p1")
+except RuntimeError:
+    state.memory["lost"] = True
+mission.observe("script_runs", state.memory["runs"])
+await world.write(key="w-s2")
+"""
+
+
+def mission() -> Mission:
+    def calls(*pairs: tuple[str, str]) -> dict[str, Any]:
+        return {"tool_calls": [{"tool_name": tool, "args": {"key": key}} for tool, key in pairs]}
+
+    return Mission(
+        directive="Leave marks in the world",
+        criteria=[
+            metric("reads") >= 10_000,
+            event("wrote", source="world.write").optional(),
+            predicate("obs['iteration'] >= 0").optional(),
+            check("put", {"key": "c-check"}, when="checkpoint").optional(),
+        ],
+        budget=Budget(max_iterations=5),
+        allow_all_tools=True,
+        stagnation_threshold="off",
+        proposer={
+            "kind": "replay",
+            "proposals": [
+                calls(("read", "r1"), ("read", "r2"), ("send", "s1"), ("send", "s2")),
+                calls(("write", "w1"), ("read", "r3"), ("put", "p1"), ("write", "w2")),
+                {"script": SCRIPT},
+                {"tool_calls": []},
+                calls(("write", "w3")),
+            ],
+        },
+    )
+
+
+async def _first_run(world: World, state: Path, at: int | None, when: Literal["before", "after"]) -> tuple[str | None, int]:
+    """Runs until the crash; gives the mission's id, if it got one, and how many writes there were."""
+    mission_id: str | None = None
+    runtime = CrashingRuntime(world, state, at, when)
+    try:
+        async with runtime:
+            mission_id = (await runtime.service.start(mission())).session_id
+            await runtime.service.run(mission_id)
+    except BaseException as error:
+        if not _is_crash(error):
+            raise
+    return mission_id, runtime.ledger.writes
+
+
+def _is_crash(error: BaseException) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return all(_is_crash(inner) for inner in error.exceptions)
+    return isinstance(error, Crash)
+
+
+async def _crash_and_restart(folder: Path, at: int, when: Literal["before", "after"]) -> None:
+    world = World()
+    state = folder / f"{at}-{when}" / "ledger.db"
+    mission_id, _ = await _first_run(world, state, at, when)
+    before = dict(world.executed)
+    async with CrashingRuntime(world, state) as runtime:
+        if mission_id is None:
+            found = (await runtime.service.list())["sessions"]
+            assert len(found) == (1 if when == "after" else 0)
+            assert not before, "nothing may run before the mission is stored"
+            return
+        pending = await calls_of(runtime.ledger, mission_id)
+        state_before = await runtime.service.state(mission_id)
+        if not state_before.terminal:
+            await runtime.service.run(mission_id)
+        after = await runtime.service.state(mission_id)
+        assert after.status == "terminated"
+        assert after.verdict_reason == "max_iterations"
+        assert after.iteration_count == 5
+        assert (await runtime.service.verify()).ok
+        _check(world, pending, await calls_of(runtime.ledger, mission_id), before)
+
+
+def _check(world: World, pending: dict[str, Any], calls: dict[str, Any], before: dict[str, int]) -> None:
+    for call_id, call in calls.items():
+        where = f"{call_id} {call}"
+        assert len(call["settled"]) == 1, f"an intended call was lost or settled twice: {where}"
+        times = world.executed[call["key"]]
+        left_open = call_id in pending and not pending[call_id]["settled"]
+        settled_before = call_id in pending and bool(pending[call_id]["settled"])
+        if settled_before:
+            assert times == before.get(call["key"], 0), f"a settled call ran again: {where}"
+        if left_open and call["tool"] not in REPEATABLE:
+            assert call["settled"] == ["unknown"], where
+            assert times == before.get(call["key"], 0), f"an unknown call was repeated: {where}"
+        if left_open and call["tool"] in REPEATABLE:
+            assert call["settled"] == ["ok"], where
+            assert call["intents"] == 2, where
+    assert set(world.executed) <= {call["key"] for call in calls.values()} | {"c-check"}, "an effect without an intent"
+
+
+@pytest.mark.guarantee("crash-at-every-write")
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_nothing_is_lost_and_nothing_runs_twice(tmp_path: Path, when: Literal["before", "after"]) -> None:
+    async def rounds() -> int:
+        _, writes = await _first_run(World(), tmp_path / "whole" / "ledger.db", None, when)
+        for at in range(1, writes + 1):
+            await _crash_and_restart(tmp_path, at, when)
+        return writes
+
+    assert anyio.run(rounds) > 25, "the mission is too short to be a test"
+
+
+@pytest.mark.guarantee("no-effect-without-intent")
+def test_a_full_disk_stops_before_the_next_effect(tmp_path: Path) -> None:
+    """The writer refuses from a chosen write on: no tool runs after it, and a later run loses nothing."""
+    from pursuit.errors import LedgerUnavailable
+
+    async def rounds() -> None:
+        for at in range(2, 12):
+            world = World()
+            state = tmp_path / str(at) / "ledger.db"
+            async with CrashingRuntime(world, state) as runtime:
+                mission_id = (await runtime.service.start(mission())).session_id
+                real = runtime.ledger._ledger
+
+                async def full(*args: Any, real: SqliteLedger = real, at: int = at, **named: Any) -> Any:
+                    runtime.ledger.writes += 1
+                    if runtime.ledger.writes >= at:
+                        full.marks = getattr(full, "marks", dict(world.executed))
+                        raise LedgerUnavailable("database or disk is full")
+                    return await real.append(*args, **named)
+
+                runtime.ledger.writes = 1
+                runtime.ledger.append = full  # type: ignore[method-assign]
+                with pytest.raises(BaseException) as caught:
+                    await runtime.service.run(mission_id)
+                assert caught.group_contains(LedgerUnavailable) if isinstance(
+                    caught.value, BaseExceptionGroup
+                ) else isinstance(caught.value, LedgerUnavailable)
+                marks = dict(world.executed)
+            async with CrashingRuntime(world, state) as runtime:
+                await runtime.service.run(mission_id)
+                calls = await calls_of(runtime.ledger, mission_id)
+                assert all(len(call["settled"]) == 1 for call in calls.values())
+                for call in calls.values():
+                    if call["settled"] == ["unknown"]:
+                        assert world.executed[call["key"]] == marks.get(call["key"], 0)
+
+    from pursuit.ledger.sqlite import SqliteLedger
+
+    anyio.run(rounds)
