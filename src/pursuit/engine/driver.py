@@ -111,18 +111,16 @@ class Driver:
                 iterations=iterations,
             )
         )
-        refusal: PursuitError | None = None
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(run.listen)
-            try:
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(run.listen)
                 await self._advance(run, self.proposer_for(journal.state.mission, proposal))
-            except Exception as error:  # noqa: BLE001 - the boundary: our own fault becomes the mission's `failed`
-                refusal = _typed(error)
-                if refusal is None:
-                    await _record_failure(run, error)
-            tasks.cancel_scope.cancel()
-        if refusal is not None:
-            raise refusal
+                tasks.cancel_scope.cancel()
+        except Exception as error:
+            # The boundary: what we know is the caller's to hear, our own fault becomes the mission's `failed`.
+            if (known := _typed(error)) is not None:
+                raise known from None
+            await _record_failure(run, error)
         return run.state
 
     def _new_run(self, journal: Journal, tools: Tools, observer: Observer | None) -> Run:

@@ -181,8 +181,17 @@ class Ledger(Protocol):
         """Takes the driver's lock, or returns None at once if another holder, of any process, has it."""
         ...
 
-    async def verify(self) -> Verification:
-        """Checks every chain, every head and every blob; changes nothing."""
+    async def root(self) -> str:
+        """One line that stands for everything stored up to now: `POSITION:HASH` over the heads of all streams."""
+        ...
+
+    async def verify(self, *, expect: str | None = None) -> Verification:
+        """Checks every chain, every head and every blob; changes nothing.
+
+        With `expect`, a root that was written down earlier, it also checks that everything which that root
+        stands for is still here: a cut tail and a dropped stream are faults, later growth is none. What is no
+        root is `InvalidArgument`.
+        """
         ...
 
     async def forget(self, stream: str) -> None:

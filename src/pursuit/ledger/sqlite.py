@@ -141,9 +141,14 @@ class SqliteLedger:
         await anyio.lowlevel.checkpoint()
         return take_claim(self._path.parent / "locks", stream)
 
-    async def verify(self) -> Verification:
+    async def root(self) -> str:
+        """See `contract.Ledger.root`."""
+        await anyio.lowlevel.checkpoint()
+        return self._reads.root()
+
+    async def verify(self, *, expect: str | None = None) -> Verification:
         """See `contract.Ledger.verify`."""
-        return await verify_file(self._path)
+        return await verify_file(self._path, expect)
 
     async def forget(self, stream: str) -> None:
         """See `contract.Ledger.forget`."""

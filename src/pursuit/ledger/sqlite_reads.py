@@ -19,6 +19,7 @@ import msgspec
 
 from pursuit.errors import InvalidArgument
 from pursuit.ledger.contract import Head, Page, StoredEvent, StreamRow
+from pursuit.ledger.roots import current_root
 from pursuit.ledger.schema import unavailable
 
 CHUNK = 2000
@@ -104,6 +105,11 @@ class SqliteReads:
     def digests(self, stream: str) -> list[str]:
         """The blobs of a stream."""
         return [row[0] for row in self._all(_DIGESTS, (stream,))]
+
+    def root(self) -> str:
+        """The root of what is stored now."""
+        with self._refusals():
+            return current_root(self._connection)
 
     def last_position(self, known: int) -> int:
         """See `watch.Growth`."""

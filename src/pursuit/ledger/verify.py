@@ -16,9 +16,10 @@ from pathlib import Path
 
 import anyio.lowlevel
 
-from pursuit.ledger.chain import Walk, root
+from pursuit.ledger.chain import Walk
 from pursuit.ledger.contract import FORGOTTEN, Head, Verification
 from pursuit.ledger.locks import Gate
+from pursuit.ledger.roots import check_expected, last_position, parse_root, written_root
 from pursuit.ledger.schema import connect, open_reader, unavailable, wait_for
 
 CHUNK = 2000
@@ -32,22 +33,27 @@ class _Findings:
     blobs: int = 0
 
 
-async def verify_file(path: Path) -> Verification:
+async def verify_file(path: Path, expect: str | None = None) -> Verification:
     """Checks every chain, every head and every blob, on a connection and a snapshot of its own."""
+    wanted = parse_root(expect) if expect is not None else None
     found = _Findings()
+    position = 0
     try:
         with closing(open_reader(path)) as connection:
             connection.execute("BEGIN")
+            position = last_position(connection)
             for check in (_check_streams, _check_blobs, _check_references):
                 for _ in check(connection, found):
                     await anyio.lowlevel.checkpoint()
+            if wanted is not None:
+                found.faults += check_expected(connection, *wanted)
     except sqlite3.Error as error:
         found.faults.append(f"the database cannot be read to its end: {error}")
     return Verification(
         streams=len(found.heads),
         events=found.events,
         blobs=found.blobs,
-        root=root(found.heads),
+        root=written_root(position, found.heads),
         faults=tuple(found.faults),
     )
 

@@ -34,12 +34,14 @@ class HistoryPage:
     next_first: int | None
 
 
-async def history_page(ledger: Ledger, mission_id: str, *, full: bool, first: int, limit: int = PAGE) -> HistoryPage:
-    """The ended iterations from `first` on."""
+async def history_page(
+    ledger: Ledger, mission_id: str, *, full: bool, first: int, limit: int = PAGE, after: int = 0
+) -> HistoryPage:
+    """The ended iterations from `first` on; what lies before event `after` is not looked at."""
     rows: dict[int, dict[str, Any]] = {}
     last = first + limit
     more = False
-    for stored in await ledger.read(mission_id):
+    for stored in await ledger.read(mission_id, after):
         event = decode(stored.type, stored.body)
         index = getattr(event, "iteration", None)
         if index is None or index < first:

@@ -108,12 +108,12 @@ class Service:
         """Drives so many iterations; stops early at the end, at a wait, or when it is the client's turn."""
         if iterations < 1:
             raise InvalidArgument(f"max_iterations_this_call must be at least 1, not {iterations}")
-        state = await self.state(mission_id)
+        state, head = await self._load(mission_id)
         if proposal is not None:
             await self._check_proposal(state, proposal)
         before = state.iteration_count
         state = await self.driver.drive(mission_id, iterations=iterations, proposal=proposal, observer=observer)
-        page = await history_page(self.ledger, mission_id, full=False, first=before, limit=iterations)
+        page = await history_page(self.ledger, mission_id, full=False, first=before, limit=iterations, after=head)
         keys = ("iteration_index", "verdict", "verdict_reason")
         rows = [{key: row[key] for key in keys} for row in page.iterations]
         return {"session_id": mission_id, "status": state.status, "iterations": rows}
@@ -236,6 +236,8 @@ class Service:
     async def report(self, mission_id: str) -> dict[str, Any]:
         """The final report as it was written, or as it stands now for a mission that goes on."""
         state = await self.state(mission_id)
+        if state.stop is not None and not state.closed:
+            state = await self.driver.close(mission_id) or state
         body = await self.ledger.blob(state.report) if state.report is not None else None
         return await assemble(self.ledger, mission_id) if body is None else msgspec.json.decode(body)
 

@@ -1,0 +1,204 @@
+"""What a step costs: one mission against the floor of the disk, fifty side by side against LangGraph.
+
+The floor is two single-row commits in SQLite (WAL, synchronous=FULL) on the same disk. A step is one durable intent,
+one call and one durable settlement: `ledger only` appends those two events, `engine` runs whole iterations of a mission
+(propose, schema check, policy, call, observe, evaluate, decide). Rounds of all candidates are interleaved.
+
+Run: python benchmarks/engine.py [--check]
+"""
+
+from __future__ import annotations
+
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import mcp_types as types
+from figures import Figure, finish, ratio_of_rounds
+from langgraph_peer import langgraph_peer
+from ledger_floor import PAIRS, floor_pair_seconds, open_floor
+from mcp.server import Server
+
+from pursuit import Budget, Mission, Runtime, metric
+from pursuit.ledger.contract import Draft
+from pursuit.ledger.sqlite import SqliteLedger
+from pursuit.model.events import CallIntended, CallSettled, encode
+from pursuit.model.state import MissionState
+from pursuit.tools.configuration import Configuration
+
+ROUNDS = 15
+MISSIONS = 50
+STEPS = 25
+ROUNDS_TOGETHER = 7
+ANSWER = {"metrics": {"loss": 1.0}}
+TOOLS = ("bench.step", "server.step")
+
+
+def step(x: int) -> dict[str, Any]:
+    """One step of the work."""
+    return ANSWER
+
+
+def in_process_server() -> Server[Any]:
+    """The same tool behind the SDK's low-level server."""
+    schema = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
+
+    async def list_tools(_context: Any, _params: Any) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=[types.Tool(name="step", input_schema=schema)])
+
+    async def call_tool(_context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+        answer = step(**(params.arguments or {}))
+        return types.CallToolResult(content=[], structured_content=answer)
+
+    return Server("bench", on_list_tools=list_tools, on_call_tool=call_tool)
+
+
+def open_runtime(folder: Path) -> Runtime:
+    servers = {"bench": [step], "server": in_process_server()}
+    return Runtime(state=folder / "engine.db", config=Configuration(), servers=servers)
+
+
+def mission(tool: str, iterations: int = 1_000_000) -> Mission:
+    """A mission that never reaches its goal."""
+    return Mission(
+        directive="Bring the loss to zero",
+        criteria=[metric("loss") <= 0],
+        budget=Budget(max_iterations=iterations),
+        tool_allowlist=[tool],
+        stagnation_threshold="off",
+        proposer={"kind": "repeat", "tool_name": tool, "args": {"x": 1}},
+    )
+
+
+async def append_steps(ledger: SqliteLedger, stream: str, steps: int) -> None:
+    """The intent and the settlement of each step, as the engine writes them, under compare-and-set."""
+    row = await ledger.row(stream)
+    seq = row.head.seq if row else 0
+    for number in range(steps):
+        call_id = f"{stream}:{number}:0"
+        intent = CallIntended(at=time.time(), call_id=call_id, iteration=number, tool="bench.step", args={"x": 1})
+        seq = (await ledger.append(stream, seq, [Draft(*encode(intent))])).seq
+        settled = CallSettled(
+            at=time.time(),
+            call_id=call_id,
+            iteration=number,
+            outcome="ok",
+            result={"content": [], "structuredContent": ANSWER},
+            digest="0123456789abcdef",
+            metrics=ANSWER["metrics"],
+            seconds=0.001,
+        )
+        seq = (await ledger.append(stream, seq, [Draft(*encode(settled))])).seq
+
+
+async def ledger_step_seconds(ledger: SqliteLedger) -> float:
+    begin = time.perf_counter()
+    await append_steps(ledger, "alone", PAIRS)
+    return (time.perf_counter() - begin) / PAIRS
+
+
+async def iteration_seconds(runtime: Runtime, tool: str) -> float:
+    """From the first proposal of a run to its last decision, for one iteration."""
+    started = await runtime.service.start(mission(tool))
+    times: list[float] = []
+
+    def observe(_mission: str, phase: str, _state: MissionState) -> None:
+        if phase == "decided" or not times:
+            times.append(time.perf_counter())
+
+    await runtime.service.driver.drive(started.session_id, iterations=PAIRS, observer=observe)
+    assert len(times) == PAIRS + 1
+    return (times[-1] - times[0]) / PAIRS
+
+
+async def together(one: Callable[[str], Awaitable[object]], names: list[str]) -> float:
+    """Steps a second over all, from the first start to the last end."""
+    begin = time.perf_counter()
+    async with anyio.create_task_group() as tasks:
+        for name in names:
+            tasks.start_soon(one, name)
+    return len(names) * STEPS / (time.perf_counter() - begin)
+
+
+async def missions_rate(runtime: Runtime, tool: str) -> float:
+    names = [(await runtime.service.start(mission(tool))).session_id for _ in range(MISSIONS)]
+    return await together(partial(runtime.service.driver.drive, iterations=STEPS), names)
+
+
+async def ledger_rate(ledger: SqliteLedger) -> float:
+    return await together(partial(append_steps, ledger, steps=STEPS), [f"m{number}" for number in range(MISSIONS)])
+
+
+async def one_mission(folder: Path) -> list[Figure]:
+    """The first table: the cost of a step of a lone mission, by the floor."""
+    floor, ledger = open_floor(folder), SqliteLedger.open(folder / "ledger.db")
+    floors: list[float] = []
+    ledgers: list[float] = []
+    engines: list[float] = []
+    servers: list[float] = []
+    async with open_runtime(folder) as runtime:
+        for number in range(ROUNDS + 1):
+            measured = (
+                floor_pair_seconds(floor),
+                await ledger_step_seconds(ledger),
+                await iteration_seconds(runtime, TOOLS[0]),
+                await iteration_seconds(runtime, TOOLS[1]),
+            )
+            if number > 0:  # the first round warms everything up
+                for kept, seconds in zip((floors, ledgers, engines, servers), measured, strict=True):
+                    kept.append(seconds)
+    await ledger.close()
+    floor.close()
+    return [
+        Figure(what="the floor: two commits of one row", value=statistics.median(floors) * 1e6, unit="us"),
+        Figure(what="ledger only", value=ratio_of_rounds(ledgers, floors), unit="x the floor", limit=2.5),
+        Figure(what="engine, plain function", value=ratio_of_rounds(engines, floors), unit="x the floor", limit=4),
+        Figure(what="engine, in-process MCP server", value=ratio_of_rounds(servers, floors), unit="x the floor"),
+    ]
+
+
+async def fifty_missions(folder: Path) -> tuple[str, list[Figure]]:
+    """The second table: steps a second of fifty at once, by LangGraph's."""
+    ledger = SqliteLedger.open(folder / "together.db")
+    peers: list[float] = []
+    ledgers: list[float] = []
+    engines: list[float] = []
+    servers: list[float] = []
+    with langgraph_peer(folder, MISSIONS, STEPS) as peer:
+        async with open_runtime(folder) as runtime:
+            for number in range(ROUNDS_TOGETHER + 1):
+                measured = (
+                    peer.steps_per_second(),
+                    await ledger_rate(ledger),
+                    await missions_rate(runtime, TOOLS[0]),
+                    await missions_rate(runtime, TOOLS[1]),
+                )
+                if number > 0:
+                    for kept, rate in zip((peers, ledgers, engines, servers), measured, strict=True):
+                        kept.append(rate)
+        name = f"LangGraph {peer.version} ({peer.way})"
+    await ledger.close()
+    figures = [Figure(what=f"{name}", value=statistics.median(peers), unit="steps/s")]
+    goals = (("ledger only", ledgers, 20), ("engine, plain function", engines, 10))
+    for what, rates, goal in (*goals, ("engine, in-process MCP server", servers, 3)):
+        figures.append(Figure(what=what, value=statistics.median(rates), unit="steps/s"))
+        figures.append(Figure(what="", value=ratio_of_rounds(rates, peers), unit="x the peer", rule=">=", limit=goal))
+    return name, figures
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        alone = anyio.run(one_mission, Path(name))
+        _, side_by_side = anyio.run(fifty_missions, Path(name))
+    print(f"Python {platform.python_version()}, medians of {ROUNDS} and {ROUNDS_TOGETHER} interleaved rounds")
+    finish(f"One step of one mission, and {MISSIONS} missions side by side", [*alone, *side_by_side])
+
+
+if __name__ == "__main__":
+    main()

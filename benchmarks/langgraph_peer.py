@@ -1,0 +1,167 @@
+"""The peer: LangGraph with its SQLite saver and `durability="sync"`, one node for one step.
+
+Owns: how LangGraph is installed, run at its best and timed. Knows nothing of Pursuit: it runs in a process of its own,
+with an interpreter that has LangGraph, and waits for a line on its standard input before each round.
+
+The two ways to run graphs side by side are both tried before the rounds, and the faster one is the peer: asyncio tasks
+on one `AsyncSqliteSaver`, or threads on one `SqliteSaver`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypedDict
+
+PACKAGES = ("langgraph", "langgraph-checkpoint-sqlite")
+VENV = Path(__file__).resolve().parent.parent / ".venv-bench"
+
+
+class Peer:
+    """LangGraph in its own process, told when to run a round."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        about = self._answer()
+        self.way: str = about["way"]
+        self.version: str = about["version"]
+
+    def steps_per_second(self) -> float:
+        """Runs one round, start to end, and says how fast it went."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("round\n")
+        self._process.stdin.flush()
+        return self._answer()["steps_per_second"]
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the LangGraph peer ended with exit code {self._process.wait()}")
+        return json.loads(line)
+
+
+@contextmanager
+def langgraph_peer(folder: Path, graphs: int, steps: int) -> Generator[Peer]:
+    """The peer on the disk of `folder`, ready for its first round."""
+    command = [_interpreter(), str(Path(__file__)), str(folder), str(graphs), str(steps)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield Peer(process)
+        finally:
+            assert process.stdin is not None
+            process.stdin.close()
+
+
+def _interpreter() -> str:
+    """This Python if it has LangGraph, else one of the same version in an environment made for it."""
+    if importlib.util.find_spec("langgraph") and importlib.util.find_spec("langgraph.checkpoint.sqlite"):
+        return sys.executable
+    python, ready = VENV / "bin" / "python", VENV / ".installed"
+    if not ready.exists():
+        print(f"installing {' and '.join(PACKAGES)} into {VENV.name}", flush=True)
+        subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)
+        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([*pip, *PACKAGES], check=True)
+        ready.touch()
+    return str(python)
+
+
+class Progress(TypedDict):
+    step: int
+    loss: float
+
+
+def _graph(steps: int) -> Any:
+    """One node that runs `steps` times; each time is a step that is durable before the next begins."""
+    from langgraph.graph import END, START, StateGraph
+
+    def work(state: Progress) -> dict[str, Any]:
+        return {"step": state["step"] + 1, "loss": 1.0}
+
+    def onward(state: Progress) -> str:
+        return "work" if state["step"] < steps else END
+
+    graph = StateGraph(Progress)
+    graph.add_node("work", work)
+    graph.add_edge(START, "work")
+    graph.add_conditional_edges("work", onward, ["work", END])
+    return graph
+
+
+def _thread(steps: int) -> dict[str, Any]:
+    return {"configurable": {"thread_id": uuid.uuid4().hex}, "recursion_limit": steps + 5}
+
+
+def _check(results: list[dict[str, Any]], graphs: int, steps: int) -> None:
+    assert [result["step"] for result in results] == [steps] * graphs
+
+
+def threads_seconds(folder: Path, graphs: int, steps: int) -> float:
+    from langgraph.checkpoint.sqlite import SqliteSaver
+
+    with SqliteSaver.from_conn_string(str(folder / "threads.db")) as saver:
+        saver.setup()
+        graph = _graph(steps).compile(checkpointer=saver)
+        start = {"step": 0, "loss": 0.0}
+        with ThreadPoolExecutor(graphs) as pool:
+            begin = time.perf_counter()
+            jobs = [
+                pool.submit(graph.invoke, start, _thread(steps), durability="sync")  # one graph, many threads of it
+                for _ in range(graphs)
+            ]
+            results = [job.result() for job in jobs]
+            seconds = time.perf_counter() - begin
+    _check(results, graphs, steps)
+    return seconds
+
+
+async def _tasks(folder: Path, graphs: int, steps: int) -> float:
+    from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+
+    async with AsyncSqliteSaver.from_conn_string(str(folder / "tasks.db")) as saver:
+        await saver.setup()
+        graph = _graph(steps).compile(checkpointer=saver)
+        start = {"step": 0, "loss": 0.0}
+        begin = time.perf_counter()
+        results = await asyncio.gather(
+            *(graph.ainvoke(start, _thread(steps), durability="sync") for _ in range(graphs))
+        )
+        seconds = time.perf_counter() - begin
+    _check(results, graphs, steps)
+    return seconds
+
+
+def tasks_seconds(folder: Path, graphs: int, steps: int) -> float:
+    return asyncio.run(_tasks(folder, graphs, steps))
+
+
+def serve(where: str, graphs: int, steps: int) -> None:
+    """Finds the faster way, then runs a round for each line that comes in."""
+    from importlib.metadata import version
+
+    ways = {"asyncio tasks": tasks_seconds, "threads": threads_seconds}
+    with tempfile.TemporaryDirectory(dir=where) as name:
+        folder = Path(name)
+        for run in ways.values():
+            run(folder, 2, 2)
+        tried = {way: min(run(folder, graphs, steps) for _ in range(2)) for way, run in ways.items()}
+        way = min(tried, key=lambda one: tried[one])
+        print(json.dumps({"way": way, "version": version("langgraph")}), flush=True)
+        for _line in sys.stdin:
+            seconds = ways[way](folder, graphs, steps)
+            print(json.dumps({"steps_per_second": graphs * steps / seconds}), flush=True)
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

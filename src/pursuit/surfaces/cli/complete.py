@@ -1,0 +1,46 @@
+"""Mission ids for the shell's completion.
+
+Owns: one cheap look at the ledger. Invariant: it prints nothing, creates nothing and never fails: a shell that
+completes a word has no place for an error.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+MOST = 50
+
+
+def mission_ids(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    """The newest missions whose id starts like this, each with its status and directive."""
+    try:
+        return _mission_ids(ctx, incomplete)
+    except Exception:  # noqa: BLE001 - whatever is wrong with the ledger, completing a word is not where it is told
+        return []
+
+
+def _mission_ids(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    from pursuit.app import locate_state  # noqa: PLC0415 - only a completion pays for it
+    from pursuit.ledger.schema import open_reader  # noqa: PLC0415
+    from pursuit.ledger.sqlite_reads import SqliteReads  # noqa: PLC0415
+    from pursuit.tools.configuration import find_configuration  # noqa: PLC0415
+
+    given = {**((ctx.parent.params if ctx.parent else None) or {}), **{k: v for k, v in ctx.params.items() if v}}
+    config = Path(given["config"]) if given.get("config") else find_configuration(Path.cwd())
+    path = locate_state(Path(given["state"]) if given.get("state") else None, config)
+    if not path.is_file():
+        return []
+    connection = open_reader(path)
+    try:
+        page = SqliteReads(path, connection).page(
+            kind="mission", status=None, since=None, until=None, cursor=None, limit=MOST
+        )
+    finally:
+        connection.close()
+    return [
+        (row.name, f"{row.status}: {' '.join(str(row.summary.get('directive', '')).split())[:60]}")
+        for row in page.rows
+        if row.name.startswith(incomplete) and row.status != "forgotten"
+    ]

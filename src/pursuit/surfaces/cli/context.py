@@ -1,0 +1,120 @@
+"""Opens what a command needs: a runtime to drive with, or one that only looks.
+
+Owns: which configuration and which ledger a command means, and how a driving command is interrupted.
+Invariant: a command that only looks never reads the configuration and never makes a ledger.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import anyio
+from anyio.abc import TaskStatus
+
+from pursuit.app import Runtime, locate_state
+from pursuit.errors import Fault, InvalidArgument, ValidationFailed
+from pursuit.surfaces.cli.options import Common
+from pursuit.tools.configuration import Configuration, find_configuration
+
+T = TypeVar("T")
+
+
+class Interrupted(Exception):
+    """A signal asked this process to stop; everything under way has been recorded."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+class NoLedger(InvalidArgument):
+    """Nothing has been started here yet."""
+
+    code = "no_ledger"
+
+
+def configuration_path(common: Common) -> Path | None:
+    """The configuration that is meant, found or given; one that was given must be there."""
+    if common.config is None:
+        return find_configuration(Path.cwd())
+    if not common.config.is_file():
+        reason = "is a folder" if common.config.is_dir() else "there is no such file"
+        raise ValidationFailed([Fault(field="--config", reason=reason, source=str(common.config))])
+    return common.config.resolve()
+
+
+def ledger_path(common: Common) -> Path:
+    """The ledger's file, whether it exists or not."""
+    path = locate_state(common.state, None if common.state is not None else configuration_path(common))
+    if path.is_dir():
+        raise ValidationFailed([Fault(field="--state", reason="is a folder, not a ledger", source=str(path))])
+    return path
+
+
+def driving(common: Common, *, existing: bool = False) -> Runtime:
+    """A runtime with the configured servers; with `existing` the ledger has to be there."""
+    path = existing_ledger(common) if existing else ledger_path(common)
+    config = configuration_path(common)
+    return Runtime(state=path, config=Configuration() if config is None else config)
+
+
+def looking(common: Common) -> Runtime:
+    """A runtime over an existing ledger that needs no server, and so no sound configuration."""
+    return Runtime(state=existing_ledger(common), config=Configuration())
+
+
+def existing_ledger(common: Common) -> Path:
+    """The ledger's file; raises if there is none."""
+    path = ledger_path(common)
+    if not path.exists():
+        raise NoLedger(f"there is no ledger at {path} yet; `pursuit run FILE` starts a mission and makes it")
+    return path
+
+
+def conduct(work: Callable[[], Awaitable[T]]) -> T:
+    """Runs work that a signal may stop: the first one lets it record and clean up, a second one ends it at once."""
+    return anyio.run(_conduct, work)
+
+
+async def _conduct(work: Callable[[], Awaitable[T]]) -> T:
+    heard: list[int] = []
+    results: list[T] = []
+    scope = anyio.CancelScope()
+
+    async def listen(*, task_status: TaskStatus[None]) -> None:
+        with anyio.open_signal_receiver(*_signals()) as signals:
+            task_status.started()
+            async for number in signals:
+                if heard:
+                    os._exit(128 + number)
+                heard.append(number)
+                scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(listen)
+        with scope:
+            results.append(await work())
+        tasks.cancel_scope.cancel()
+    if not results:
+        raise Interrupted(heard[0])
+    return results[0]
+
+
+def _signals() -> list[signal.Signals]:
+    """The signals that ask for an end; a hang-up that was told to be ignored (`nohup`) stays ignored."""
+    wanted = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+    return [number for number in wanted if signal.getsignal(number) is not signal.SIG_IGN]
+
+
+def look(common: Common, verb: Callable[[Runtime], Awaitable[Any]]) -> Any:
+    """One verb over an existing ledger."""
+
+    async def work() -> Any:
+        async with looking(common) as runtime:
+            return await verb(runtime)
+
+    return anyio.run(work)

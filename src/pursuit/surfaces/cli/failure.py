@@ -1,0 +1,94 @@
+"""What a person or a program is told when a command fails.
+
+Owns: the words and the exit code for each kind of error. Knows no command.
+Invariant: whatever the error, one answer, and no traceback unless PURSUIT_DEBUG=1.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from typing import Any
+
+import typer
+
+from pursuit.errors import PursuitError, ValidationFailed
+from pursuit.surfaces.cli.text import clean
+
+DEBUG_VARIABLE = "PURSUIT_DEBUG"
+USAGE = 2
+
+
+def explain(error: Exception, *, as_json: bool) -> int:
+    """Tells the error and returns the exit code."""
+    cause = the_cause(error)
+    if isinstance(cause, PursuitError):
+        _tell(cause.as_dict(), _lines(cause), as_json=as_json)
+        return cause.exit_code
+    if isinstance(cause, typer.Abort):
+        _tell(
+            {"code": "cancelled", "message": "nothing was done", "details": {}}, ["nothing was done"], as_json=as_json
+        )
+        return USAGE
+    if hasattr(cause, "format_message"):
+        return _usage(cause, as_json=as_json)
+    return _internal(error, cause, as_json=as_json)
+
+
+def the_cause(error: BaseException) -> BaseException:
+    """The error itself, taken out of the groups that concurrent code wraps it in; one of ours goes first."""
+    leaves = list(_leaves(error))
+    return next((leaf for leaf in leaves if isinstance(leaf, PursuitError)), leaves[0])
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    if not isinstance(error, BaseExceptionGroup):
+        return [error]
+    inner: tuple[BaseException, ...] = error.exceptions
+    return [leaf for one in inner for leaf in _leaves(one)]
+
+
+def _lines(error: PursuitError) -> list[str]:
+    lines = [f"error: {clean(error.message)}"]
+    if isinstance(error, ValidationFailed):
+        lines += [f"  {clean(str(fault))}" for fault in error.faults]
+    return lines
+
+
+def _usage(error: Any, *, as_json: bool) -> int:
+    """A word on the command line that does not belong there."""
+    message = clean(str(error.format_message())).rstrip(".")
+    lines: list[str] = []
+    context = getattr(error, "ctx", None)
+    if not message:  # `pursuit` without a subcommand: the help is the answer
+        message = "say what to do"
+        lines.append(context.get_help() if context is not None else message)
+    else:
+        lines.append(f"error: {message}")
+        if context is not None:
+            lines.append(f"  try: {context.command_path} --help")
+    _tell({"code": "usage_error", "message": message, "details": {}}, lines, as_json=as_json)
+    return USAGE
+
+
+def _internal(error: Exception, cause: BaseException, *, as_json: bool) -> int:
+    message = f"internal error: {type(cause).__name__}: {clean(str(cause))}"
+    lines = [message]
+    if os.environ.get(DEBUG_VARIABLE) == "1":
+        lines.append("".join(traceback.format_exception(error)))
+    else:
+        lines.append(f"  set {DEBUG_VARIABLE}=1 to see where; what was recorded before it is safe in the ledger")
+    _tell({"code": "internal_error", "message": message, "details": {}}, lines, as_json=as_json)
+    return 1
+
+
+def _tell(document: dict[str, Any], lines: list[str], *, as_json: bool) -> None:
+    if as_json:
+        import json  # noqa: PLC0415 - only for this answer
+
+        print(json.dumps(document, ensure_ascii=False, default=str))
+        if os.environ.get(DEBUG_VARIABLE) != "1":
+            return
+    for line in lines:
+        print(line, file=sys.stderr)

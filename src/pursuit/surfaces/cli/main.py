@@ -1,0 +1,98 @@
+"""The command `pursuit`: its subcommands, and the boundary where errors become words and exit codes.
+
+Owns: the app, the one place that catches everything, and the way out of the process.
+Invariant: no input and no fault of ours ends in a traceback, unless PURSUIT_DEBUG=1 asks for it.
+Nothing heavy is imported here or by what is imported here: the start-up time is a feature.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from pursuit import __version__
+from pursuit.surfaces.cli import look, missions, operator, prove, setup
+from pursuit.surfaces.cli.options import Common, ConfigOption, JsonOption, StateOption
+
+EPILOG = "Start here:  pursuit init demo,  then  cd demo  and  pursuit run mission.toml"
+
+app = typer.Typer(
+    name="pursuit",
+    help="Pursues a goal with MCP servers until its criteria are met, its budget is spent, or it is stuck.",
+    epilog=EPILOG,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(ctx: typer.Context, asked: bool) -> None:
+    if asked and not ctx.resilient_parsing:
+        # `--json` may come later on the line, and this option is looked at first.
+        typer.echo(f'{{"version": "{__version__}"}}' if "--json" in sys.argv else f"pursuit {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def before(
+    ctx: typer.Context,
+    config: ConfigOption = None,
+    state: StateOption = None,
+    json: JsonOption = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and leave.")
+    ] = False,
+) -> None:
+    """Pursues a goal with MCP servers until its criteria are met, its budget is spent, or it is stuck."""
+    ctx.obj = Common(config=config, state=state, json=json)
+
+
+setup.register(app)
+missions.register(app)
+look.register(app)
+operator.register(app)
+prove.register(app)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Runs one command and ends the process with its exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    code = _guarded(words)
+    try:
+        sys.stdout.flush()
+    except OSError:
+        code = _lost_reader(code)
+    pool = sys.modules.get("pursuit.sandbox.pool")
+    if pool is not None and pool.monty_started():
+        pool.leave(code)
+    sys.exit(code)
+
+
+def _guarded(words: list[str]) -> int:
+    """The exit code of the command, whatever happens in it."""
+    as_json = "--json" in words[: words.index("--")] if "--" in words else "--json" in words
+    try:
+        code: Any = app(words, prog_name="pursuit", standalone_mode=False)
+    except BrokenPipeError:
+        return _lost_reader(0)
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:  # noqa: BLE001 - the boundary: every error becomes words and a code
+        from pursuit.surfaces.cli.failure import explain  # noqa: PLC0415 - a command that succeeds never pays for it
+
+        try:
+            return explain(error, as_json=as_json)
+        except BrokenPipeError:
+            return _lost_reader(1)
+    return code if isinstance(code, int) else 0
+
+
+def _lost_reader(code: int) -> int:
+    """Whoever read our output has gone; what is still buffered must not complain at the exit."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    return code

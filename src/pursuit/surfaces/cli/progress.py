@@ -1,0 +1,177 @@
+"""A mission while it runs: a panel that changes in place, or one line for each iteration.
+
+Owns: what is shown and how often. Reads the state of a mission and changes nothing.
+Invariant: a terminal is redrawn at most ten times a second, however fast the mission is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import anyio
+
+from pursuit.engine.run import Observer, Phase
+from pursuit.model.criteria import MetricThreshold, describe
+from pursuit.model.report import budget_row
+from pursuit.model.state import MissionState
+from pursuit.reports.wording import figure, span
+from pursuit.surfaces.cli.screen import Screen
+from pursuit.surfaces.cli.show import STYLES
+from pursuit.surfaces.cli.text import MARKS, budget_parts, line, sign
+
+if TYPE_CHECKING:
+    from rich.panel import Panel
+    from rich.text import Text
+
+REDRAW_SECONDS = 0.1
+MOST_CRITERIA = 12
+WIDTH = 100
+_DOING = {
+    "propose": "asking for the next calls",
+    "execute": "calling tools",
+    "verify": "running checks",
+    "evaluate": "evaluating criteria",
+    "decided": "decided",
+    "waiting": "waiting",
+    "ended": "ended",
+}
+
+
+@dataclass(slots=True)
+class Glimpse:
+    """The last that was seen of a mission."""
+
+    mission_id: str
+    phase: Phase
+    state: MissionState
+
+
+@asynccontextmanager
+async def progress(screen: Screen) -> AsyncGenerator[Observer]:
+    """Shows a mission for as long as the block lasts; what it gives is to be told of every phase."""
+    if not screen.rich:
+        yield lines(screen)
+        return
+    from rich.live import Live  # noqa: PLC0415 - rich loads only for a terminal
+
+    seen: list[Glimpse] = []
+
+    def see(mission_id: str, phase: Phase, state: MissionState) -> None:
+        seen[:] = [Glimpse(mission_id, phase, state)]
+
+    with Live(console=screen.console, auto_refresh=False, transient=True) as live:
+
+        async def redraw() -> None:
+            began = time.monotonic()
+            while True:
+                if seen:
+                    live.update(panel(seen[0], time.monotonic() - began), refresh=True)
+                await anyio.sleep(REDRAW_SECONDS)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(redraw)
+            yield see
+            tasks.cancel_scope.cancel()
+
+
+def lines(screen: Screen) -> Observer:
+    """One line on standard error for each iteration that ended."""
+    told: dict[str, int] = {}
+
+    def see(mission_id: str, phase: Phase, state: MissionState) -> None:
+        if phase in ("decided", "ended") and state.iteration_count > told.get(mission_id, -1):
+            told[mission_id] = state.iteration_count
+            screen.note(iteration_line(state))
+
+    return see
+
+
+def iteration_line(state: MissionState) -> str:
+    """The iteration that ended last, in one line."""
+    cap = state.cap("max_iterations")
+    words = [f"iteration {state.iteration_count}{f'/{cap:.0f}' if cap is not None else ''}"]
+    if state.last_ended is not None:
+        words.append(f"{state.last_ended.verdict} ({state.last_ended.reason})")
+    words.append(f"criteria {_met(state)}/{len(state.mission.criteria)}")
+    for criterion in state.mission.criteria:
+        point = state.best.get(criterion.criterion_id)
+        if isinstance(criterion, MetricThreshold) and point is not None:
+            words.append(f"best {line(criterion.metric)} {figure(point.value)} ({criterion.op} {criterion.target:g})")
+    left = _left(state)
+    return "; ".join([*words, *([f"left: {left}"] if left else [])])
+
+
+def panel(seen: Glimpse, seconds: float) -> Panel:
+    """The mission in a frame."""
+    from rich.console import Group  # noqa: PLC0415 - rich loads only for a terminal
+    from rich.panel import Panel  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    state = seen.state
+    last = state.last_ended
+    rows = [
+        Text(line(state.mission.directive, 2 * WIDTH - 20), style="dim"),
+        Text(),
+        _headline(seen, seconds),
+        Text(f"criteria     {_met(state)} of {len(state.mission.criteria)} met"),
+        *_criteria(state),
+        Text(f"budget left  {_left(state) or 'no caps'}"),
+        Text(f"last verdict {'none yet' if last is None else f'{last.verdict} ({last.reason})'}"),
+    ]
+    title = Text(f"{seen.mission_id} \u00b7 {state.status}")
+    return Panel(Group(*rows), title=title, title_align="left", border_style="dim", width=WIDTH, expand=False)
+
+
+def _headline(seen: Glimpse, seconds: float) -> Text:
+    from rich.text import Text  # noqa: PLC0415 - rich loads only for a terminal
+
+    state = seen.state
+    cap = state.cap("max_iterations")
+    # The open iteration is the one that a person asks about; when none is open, the last one that ended.
+    number = state.iteration_count + (state.open is not None)
+    count = f"{number:,}" + (f" of {cap:,.0f}" if cap is not None else "")
+    doing = f"waiting for {state.waiting_for}" if state.waiting_for is not None else _DOING[seen.phase]
+    return Text.assemble("iteration    ", (count, "bold"), f" \u00b7 {doing} \u00b7 {span(int(seconds))}")
+
+
+def _criteria(state: MissionState) -> list[Text]:
+    from rich.text import Text  # noqa: PLC0415 - rich loads only for a terminal
+
+    shown = state.mission.criteria[:MOST_CRITERIA]
+    wide = max(len(line(criterion.criterion_id, 30)) for criterion in shown)
+    rows: list[Text] = []
+    for criterion in shown:
+        result = state.results.get(criterion.criterion_id)
+        status = result.status if result is not None else "inconclusive"
+        row = Text.assemble(
+            (f"  {MARKS[status]} ", STYLES[status]), f"{line(criterion.criterion_id, 30):{wide}}  ", no_wrap=True
+        )
+        if isinstance(criterion, MetricThreshold):
+            point = state.best.get(criterion.criterion_id)
+            best = figure(point.value) if point is not None else "none yet"
+            row.append(f"best {line(criterion.metric, 30)} {best}, wanted {sign(criterion.op)} {criterion.target:g}")
+        else:
+            row.append(line(describe(criterion), 60))
+        if not criterion.required:
+            row.append("  (optional)", "dim")
+        rows.append(row)
+    if more := len(state.mission.criteria) - len(shown):
+        rows.append(Text(f"  and {more} more", style="dim"))
+    return rows
+
+
+def _met(state: MissionState) -> int:
+    return sum(result.status == "met" for result in state.results.values())
+
+
+def _left(state: MissionState) -> str:
+    parts = budget_parts(budget_row(state))
+    return ", ".join(
+        f"{left} of wall clock" if label == "wall clock" else f"{left} {label}"
+        for label, _used, _cap, left in parts
+        if left is not None
+    )

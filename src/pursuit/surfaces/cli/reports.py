@@ -1,0 +1,71 @@
+"""The files of a final report, beside the ledger.
+
+Owns: where they lie and how they are written. What stands in them is `pursuit.reports`'.
+Invariant: only the owner can read them, and a file appears whole or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from pursuit.errors import InvalidArgument
+from pursuit.surfaces.cli.context import ledger_path
+from pursuit.surfaces.cli.options import Common
+
+Format = Literal["html", "md", "json"]
+FORMATS: tuple[Format, ...] = ("json", "md", "html")
+
+
+def rendered(report: Mapping[str, Any], form: Format) -> str:
+    """The report in one of its three forms."""
+    if form == "json":
+        return msgspec.json.format(msgspec.json.encode(report), indent=2).decode() + "\n"
+    from pursuit.reports import render_html, render_markdown  # noqa: PLC0415 - the template engine loads when needed
+
+    return render_html(report) if form == "html" else render_markdown(report)
+
+
+def write_reports(common: Common, mission_id: str, report: Mapping[str, Any]) -> dict[str, str]:
+    """Writes all three forms beside the ledger and returns their paths by form."""
+    folder = _folder(common)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    paths = {form: folder / f"{mission_id}.{form}" for form in FORMATS}
+    for form, path in paths.items():
+        write_whole(path, rendered(report, form))
+    return {form: str(path) for form, path in paths.items()}
+
+
+def remove_reports(common: Common, mission_id: str) -> None:
+    """Removes the files of a mission that was forgotten."""
+    for form in FORMATS:
+        with suppress(OSError):
+            (_folder(common) / f"{mission_id}.{form}").unlink(missing_ok=True)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a private file in one step."""
+    try:
+        # mkstemp makes the file readable by the owner alone, whatever the umask says.
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    except OSError as error:
+        raise InvalidArgument(f"cannot write {path}: {error.strerror}", path=str(path)) from error
+    partial = Path(name)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as file:
+            file.write(text)
+        partial.replace(path)
+    except OSError as error:
+        raise InvalidArgument(f"cannot write {path}: {error.strerror}", path=str(path)) from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _folder(common: Common) -> Path:
+    return ledger_path(common).parent / "reports"

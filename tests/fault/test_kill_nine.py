@@ -1,0 +1,164 @@
+"""Real `kill -9`s of the real command at random moments, with a real MCP server that records each execution."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import anyio
+import psutil
+import pytest
+
+from crashing import calls_of
+from pursuit.ledger.sqlite import SqliteLedger
+from pursuit.model.events import CallSettled, IterationEnded, RunClaimed, decode
+
+KILLS = 200 if os.environ.get("PURSUIT_SOAK") else 20
+ITERATIONS = 12 * KILLS
+PURSUIT = Path(sys.executable).with_name("pursuit")
+RECORDER = Path(__file__).parents[1] / "servers" / "recorder.py"
+
+CONFIG = """
+[servers.rec]
+command = "__python_executable__"
+args = ["{recorder}"]
+env = {{ RECORD = "{record}" }}
+[servers.rec.tools.look]
+read_only = true
+"""
+MISSION = """
+directive = "Take every step once"
+tool_allowlist = ["rec.*"]
+stagnation_threshold = "off"
+[budget]
+max_iterations = {iterations}
+[[criteria]]
+criterion_id = "never"
+kind = "event"
+event_name = "never"
+[proposer]
+kind = "script"
+script = '''
+import asyncio
+n = state.iteration
+rec.step(key=f"{{n}}-a", ms=4)
+await asyncio.gather(rec.look(key=f"{{n}}-b"), rec.look(key=f"{{n}}-c"))
+try:
+    await rec.step(key=f"{{n}}-d", ms=4)
+except RuntimeError as error:
+    mission.event("lost", text=str(error))
+rec.step(key=f"{{n}}-e", ms=4)
+mission.observe("n", n)
+'''
+"""
+
+
+def _pursuit(folder: Path, *words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [PURSUIT, *words],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def _gone(pids: set[int], seconds: float = 10) -> set[int]:
+    """The processes of these that are still there when the time is up."""
+    ends = time.monotonic() + seconds
+    while pids and time.monotonic() < ends:
+        pids = {pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE}
+        if pids:
+            time.sleep(0.02)
+    return pids
+
+
+async def _kill_at_random(folder: Path, state: Path, mission_id: str, chance: random.Random) -> bool:
+    """Resumes the mission in a process and kills it somewhere in its run; False if it ended before."""
+    ledger = SqliteLedger.open(state)
+    try:
+        row = await ledger.row(mission_id)
+        assert row is not None
+        head = row.head.seq
+        process = _pursuit(folder, "resume", mission_id)
+        try:
+            with anyio.fail_after(30):
+                async for stored in ledger.watch(mission_id, head):
+                    if isinstance(decode(stored.type, stored.body), RunClaimed):
+                        break
+            await anyio.sleep(chance.uniform(0, 0.4))
+            ended = process.poll() is not None
+        finally:
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+        return not ended
+    finally:
+        await ledger.close()
+
+
+@pytest.mark.slow
+@pytest.mark.guarantee("survives-kill-nine")
+def test_killed_at_random_moments_it_goes_on_at_the_same_call(tmp_path: Path) -> None:
+    record = tmp_path / "record"
+    (tmp_path / "pursuit.toml").write_text(CONFIG.format(recorder=RECORDER, record=record))
+    (tmp_path / "mission.toml").write_text(MISSION.format(iterations=ITERATIONS))
+    state = tmp_path / ".pursuit" / "ledger.db"
+    started = _pursuit(tmp_path, "start", "mission.toml", "--json")
+    out, _ = started.communicate(timeout=60)
+    mission_id = __import__("json").loads(out)["session_id"]
+    chance = random.Random(20261115)
+    kills = sum(anyio.run(_kill_at_random, tmp_path, state, mission_id, chance) for _ in range(KILLS))
+    assert kills >= KILLS * 0.9, "the mission was too short for so many kills"
+    last = _pursuit(tmp_path, "resume", mission_id)
+    last.communicate(timeout=300)
+    assert last.returncode == 3, "max_iterations is a termination"
+
+    marks = [line.split() for line in record.read_text().splitlines()]
+    assert not _gone({int(pid) for kind, _, pid in marks if kind == "born"}), "an orphan is left"
+    executed = Counter((kind, key) for kind, key, _ in marks if kind != "born")
+    anyio.run(_judge, state, mission_id, executed, kills)
+
+
+async def _judge(state: Path, mission_id: str, executed: Counter[tuple[str, str]], kills: int) -> None:
+    ledger = SqliteLedger.open(state)
+    try:
+        assert (await ledger.verify()).ok
+        calls = await calls_of(ledger, mission_id)
+        outcomes: Counter[str] = Counter()
+        for call in calls.values():
+            assert len(call["settled"]) == 1, call
+            outcome = call["settled"][0]
+            outcomes[outcome] += call["tool"] == "rec.step"
+            times = executed[(call["tool"].removeprefix("rec."), call["key"])]
+            if call["tool"] == "rec.step":
+                assert times <= 1, f"a step ran twice: {call}"
+                if outcome == "ok":
+                    assert times == 1, f"a completed step left no mark: {call}"
+        assert outcomes["unknown"] <= kills
+        assert outcomes["ok"] > outcomes["unknown"] * 5
+        _judge_iterations([decode(e.type, e.body) for e in await ledger.read(mission_id)])
+    finally:
+        await ledger.close()
+
+
+def _judge_iterations(events: list[Any]) -> None:
+    ended = [event.iteration for event in events if isinstance(event, IterationEnded)]
+    assert ended == list(range(ITERATIONS)), "iterations are numbered without gaps or repetitions"
+    settled_in: dict[int, int] = {}
+    straddled = 0
+    current: int | None = None
+    for event in events:
+        if isinstance(event, CallSettled):
+            settled_in[event.iteration] = settled_in.get(event.iteration, 0) + 1
+            current = event.iteration
+        elif isinstance(event, RunClaimed) and current is not None and 0 < settled_in[current] < 5:
+            straddled += 1
+    assert straddled > 0, "no kill fell into the middle of a script, so nothing was shown"

@@ -1,0 +1,55 @@
+"""Claims that are taken and released at the same moment: lock files come and go, and the lock stays one."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import anyio
+import pytest
+
+from pursuit.errors import LedgerUnavailable
+from pursuit.ledger.locks import Gate, take_claim
+
+
+def test_a_released_lock_file_is_never_held_beside_its_successor(tmp_path: Path) -> None:
+    inside = threading.Lock()
+    taken: list[int] = []
+    broken: list[str] = []
+
+    async def hammer(number: int) -> None:
+        while len(taken) < 1000 and not broken:
+            claim = take_claim(tmp_path / "locks", "m1")
+            if claim is None:
+                continue
+            if not inside.acquire(blocking=False):
+                broken.append("two holders at once")
+                return
+            taken.append(number)
+            inside.release()
+            await claim.release()
+
+    threads = [threading.Thread(target=anyio.run, args=(hammer, number)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert broken == []
+    assert len(taken) >= 1000
+
+
+def test_a_folder_that_cannot_hold_locks_is_named(tmp_path: Path) -> None:
+    (tmp_path / "locks").write_text("a file")
+    with pytest.raises(LedgerUnavailable, match=r"cannot lock .*m1\.lock"):
+        take_claim(tmp_path / "locks", "m1")
+
+
+def test_the_gate_lets_one_in_at_a_time(tmp_path: Path) -> None:
+    one, two = Gate.beside(tmp_path / "ledger.db"), Gate.beside(tmp_path / "ledger.db")
+    assert one.try_pass()
+    assert not two.try_pass()
+    one.leave()
+    assert two.try_pass()
+    two.close()
+    assert one.try_pass()
+    one.close()
