@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 import anyio
@@ -26,6 +27,8 @@ def test_a_released_lock_file_is_never_held_beside_its_successor(tmp_path: Path)
                 broken.append("two holders at once")
                 return
             taken.append(number)
+            # Held for a moment, so that a second holder would be inside at the same time.
+            time.sleep(0.0001)
             inside.release()
             await claim.release()
 

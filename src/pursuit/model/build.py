@@ -45,17 +45,18 @@ class MetricRef:
         return self._threshold(">=", target)
 
     def __eq__(self, target: object) -> MetricThreshold:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return self._threshold("==", cast("float", target))
+        return self._threshold("==", target)
 
     def __ne__(self, target: object) -> MetricThreshold:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return self._threshold("!=", cast("float", target))
+        return self._threshold("!=", target)
 
-    def _threshold(self, op: Comparison, target: float) -> MetricThreshold:
+    def _threshold(self, op: Comparison, target: object) -> MetricThreshold:
+        number = f"{target:g}" if isinstance(target, int | float) else repr(target)
         return MetricThreshold(
-            criterion_id=f"{self._path} {op} {target:g}",
+            criterion_id=f"{self._path} {op} {number}"[:128],
             metric=self._path,
             op=op,
-            target=target,
+            target=cast("float", target),
             source=self._source,
             scope=self._scope,
         )
@@ -63,7 +64,7 @@ class MetricRef:
     def trend(self, direction: Direction, *, window: int = 1_000, min_points: int = 2) -> MetricTrend:
         """A criterion on the slope of the last points."""
         return MetricTrend(
-            criterion_id=f"{self._path} {direction}",
+            criterion_id=f"{self._path} {direction}"[:128],
             metric=self._path,
             direction=direction,
             window=window,
@@ -79,7 +80,7 @@ def metric(path: str, *, source: str | None = None, scope: Literal["mission", "i
 
 def event(name: str, *, source: str | None = None, scope: Literal["mission", "iteration"] = "mission") -> EventSeen:
     """An event that must have been reported."""
-    return EventSeen(criterion_id=f"event {name}", event_name=name, source=source, scope=scope)
+    return EventSeen(criterion_id=f"event {name}"[:128], event_name=name, source=source, scope=scope)
 
 
 def predicate(expression: str) -> Predicate:
@@ -89,7 +90,7 @@ def predicate(expression: str) -> Predicate:
 
 def succeeded(tool_name: str, *, at_least: int = 1) -> ToolCallSucceeded:
     """Successful calls of a tool, by the runtime's own records."""
-    return ToolCallSucceeded(criterion_id=f"{tool_name} succeeded", tool_name=tool_name, min_count=at_least)
+    return ToolCallSucceeded(criterion_id=f"{tool_name} succeeded"[:128], tool_name=tool_name, min_count=at_least)
 
 
 def check(

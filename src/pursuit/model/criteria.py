@@ -7,30 +7,23 @@ exists is well formed, so deciding one never has to ask whether it is.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal, Self, cast
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+from pydantic import Field, StringConstraints, field_validator
 
 from pursuit.model.expressions import checked_expression
+from pursuit.model.shape import Args, Broken, Flag, Name, Number, Shape, Text, Whole
 
-Name = Annotated[str, StringConstraints(min_length=1, max_length=256, strip_whitespace=True)]
-Number = Annotated[float, Field(allow_inf_nan=False, strict=False)]
 Comparison = Literal["<", "<=", ">", ">=", "==", "!="]
 MAX_WINDOW = 1_000
-
-
-class Shape(BaseModel):
-    """A frozen input shape that refuses keys it does not know."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Criterion(Shape):
     """What every criterion has."""
 
     criterion_id: Annotated[str, StringConstraints(min_length=1, max_length=128, strip_whitespace=True)]
-    required: bool = True
+    required: Flag = True
 
     def optional(self) -> Self:
         """The same criterion, reported but never blocking."""
@@ -38,11 +31,15 @@ class Criterion(Shape):
 
     def named(self, criterion_id: str) -> Self:
         """The same criterion under another id."""
-        return type(self).model_validate({**self.model_dump(), "criterion_id": criterion_id})
+        fields: dict[str, Any] = {**self.model_dump(), "criterion_id": criterion_id}
+        return type(self)(**fields)
 
 
 def _bare_metric(value: str) -> str:
-    return value.removeprefix("metrics.")
+    bare = value.removeprefix("metrics.")
+    if not bare:
+        raise ValueError("names no metric; write metrics.NAME or NAME")
+    return bare
 
 
 class MetricThreshold(Criterion):
@@ -57,13 +54,6 @@ class MetricThreshold(Criterion):
 
     _strip = field_validator("metric")(_bare_metric)
 
-    @field_validator("target", mode="before")
-    @classmethod
-    def _no_booleans(cls, value: object) -> object:
-        if isinstance(value, bool | str):
-            raise ValueError("must be a number")
-        return value
-
 
 class MetricTrend(Criterion):
     """The least-squares slope over the last points of a metric has a sign."""
@@ -71,17 +61,18 @@ class MetricTrend(Criterion):
     kind: Literal["metric_trend"] = "metric_trend"
     metric: Name
     direction: Literal["decreasing", "increasing", "non_increasing", "non_decreasing"]
-    window: Annotated[int, Field(ge=2, le=MAX_WINDOW)] = MAX_WINDOW
-    min_points: Annotated[int, Field(ge=2, le=MAX_WINDOW)] = 2
+    window: Annotated[Whole, Field(ge=2, le=MAX_WINDOW)] = MAX_WINDOW
+    min_points: Annotated[Whole, Field(ge=2, le=MAX_WINDOW)] = 2
     source: Name | None = None
 
     _strip = field_validator("metric")(_bare_metric)
 
-    @model_validator(mode="after")
-    def _reachable(self) -> Self:
-        if self.min_points > self.window:
-            raise ValueError(f"min_points ({self.min_points}) cannot exceed window ({self.window})")
-        return self
+    @classmethod
+    def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
+        """No window could ever hold enough points."""
+        least, window = given.get("min_points", 2), given.get("window", MAX_WINDOW)
+        if isinstance(least, int) and isinstance(window, int) and 2 <= window < least <= MAX_WINDOW:
+            yield Broken(f"min_points ({least}) cannot exceed window ({window})")
 
 
 class EventSeen(Criterion):
@@ -98,7 +89,7 @@ class ToolCallSucceeded(Criterion):
 
     kind: Literal["tool_call_succeeded"] = "tool_call_succeeded"
     tool_name: Name
-    min_count: Annotated[int, Field(ge=1)] = 1
+    min_count: Annotated[Whole, Field(ge=1)] = 1
 
 
 class Predicate(Criterion):
@@ -115,7 +106,7 @@ class Count(Shape):
 
     pattern: Name
     op: Comparison = ">="
-    target: Annotated[int, Field(ge=0)] = 1
+    target: Annotated[Whole, Field(ge=0)] = 1
 
     @field_validator("pattern")
     @classmethod
@@ -126,7 +117,7 @@ class Count(Shape):
 class Expectation(Shape):
     """What the result of a check must satisfy; everything that is given must hold."""
 
-    exit_code: int | None = None
+    exit_code: Whole | None = None
     predicate: str | None = None
     file: Name | None = None
     count: Count | None = None
@@ -148,27 +139,33 @@ class Check(Criterion):
 
     kind: Literal["check"] = "check"
     tool_name: Name | None = None
-    args: Mapping[str, Any] = Field(default_factory=dict)
-    command: Annotated[list[str], Field(min_length=1, max_length=1_000)] | None = None
-    cwd: str | None = None
+    args: Args = Field(default_factory=dict)
+    command: Annotated[list[Text], Field(min_length=1, max_length=1_000)] | None = None
+    cwd: Text | None = None
     check: Name | None = None
-    timeout: Annotated[float, Field(gt=0, le=86_400)] | None = None
-    idempotent: bool = False
+    timeout: Annotated[Number, Field(gt=0, le=86_400)] | None = None
+    idempotent: Flag = False
     expect: Expectation = Expectation()
     when: Literal["met", "checkpoint"] = "met"
 
-    @model_validator(mode="after")
-    def _one_form(self) -> Self:
-        given = [name for name in ("tool_name", "command", "check") if getattr(self, name) is not None]
-        if len(given) != 1:
-            raise ValueError("needs exactly one of tool_name, command and check" + (f", not {given}" if given else ""))
-        if self.command is None and self.cwd is not None:
-            raise ValueError("cwd goes with command")
-        if self.tool_name is None and self.args:
-            raise ValueError("args goes with tool_name")
-        if self.tool_name is not None and self.expect.exit_code is not None:
-            raise ValueError("expect.exit_code goes with a command: a tool call has no exit code")
-        return self
+    @classmethod
+    def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
+        """One form of call, and only the fields that go with it."""
+        forms = [name for name in ("tool_name", "command", "check") if given.get(name) is not None]
+        if len(forms) != 1:
+            yield Broken("needs exactly one of tool_name, command and check" + (f", not {forms}" if forms else ""))
+        if "command" not in forms and given.get("cwd") is not None:
+            yield Broken("cwd goes with command")
+        if "tool_name" not in forms and given.get("args"):
+            yield Broken("args goes with tool_name")
+        if "tool_name" in forms and _exit_code(given.get("expect")) is not None:
+            yield Broken("expect.exit_code goes with a command: a tool call has no exit code")
+
+
+def _exit_code(expect: object) -> object:
+    if isinstance(expect, Mapping):
+        return cast("Mapping[str, Any]", expect).get("exit_code")
+    return getattr(expect, "exit_code", None)
 
 
 AnyCriterion = Annotated[

@@ -25,6 +25,7 @@ from pursuit.model.state import MissionState
 from pursuit.model.thresholds import holds
 
 FLAT = 1e-12
+HUGE = 1e150
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +60,8 @@ def evaluate_one(state: MissionState, criterion: AnyCriterion, answer: Answer | 
         case ToolCallSucceeded():
             count = state.succeeded.get(criterion.tool_name, 0)
             evidence = {"count": count, "needed": criterion.min_count}
-            return _result(criterion, count >= criterion.min_count, evidence)
+            source = state.last_success.get(criterion.tool_name)
+            return _result(criterion, count >= criterion.min_count, evidence, source)
         case Predicate() | Check():
             return _answered(criterion, answer)
         case _:
@@ -79,8 +81,9 @@ def _trend(state: MissionState, criterion: MetricTrend) -> CriterionResult:
     if len(points) < criterion.min_points:
         reason = f"{len(points)} of {criterion.min_points} points of {criterion.metric!r}"
         return _no_data(criterion, reason, criterion.source)
-    slope = least_squares_slope([point.value for point in points])
-    scale = max(abs(point.value) for point in points) or 1.0
+    values = [point.value for point in points]
+    scale = max(map(abs, values)) or 1.0
+    slope = least_squares_slope(values) if scale < HUGE else least_squares_slope([v / scale for v in values]) * scale
     sign = 0 if abs(slope) <= FLAT * scale else (1 if slope > 0 else -1)
     wanted = {"decreasing": (-1,), "increasing": (1,), "non_increasing": (-1, 0), "non_decreasing": (0, 1)}
     evidence = {"slope": slope, "points": len(points), "direction": criterion.direction}

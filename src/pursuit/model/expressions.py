@@ -7,10 +7,13 @@ Invariant: Python's own parser never sees more nesting than it can take.
 from __future__ import annotations
 
 import ast
+import re
+import warnings
 
 MAX_EXPRESSION = 4_096
 MAX_NESTING = 100
 MAX_SCRIPT = 256 * 1024
+_QUOTED = re.compile(r"""'{3}.*?'{3}|"{3}.*?"{3}|'(?:\\.|[^'\\\n])*'|"(?:\\.|[^"\\\n])*"|\#[^\n]*""", re.DOTALL)
 
 
 class SyntaxProblem(ValueError):
@@ -30,7 +33,7 @@ def checked_expression(expression: str) -> str:
         raise SyntaxProblem("is empty; write one Python expression over `obs`")
     if len(text) > MAX_EXPRESSION:
         raise SyntaxProblem(f"has {len(text)} characters; at most {MAX_EXPRESSION} are allowed")
-    _refuse_nesting(text)
+    _refuse_deep(text)
     _parse(text, "eval")
     return text
 
@@ -41,9 +44,15 @@ def checked_script(source: str) -> str:
         raise SyntaxProblem("is empty; write a script that calls tools")
     if len(source) > MAX_SCRIPT:
         raise SyntaxProblem(f"has {len(source)} characters; at most {MAX_SCRIPT} are allowed")
-    _refuse_nesting(source)
+    _refuse_deep(source)
     _parse(source, "exec")
     return source
+
+
+def _refuse_deep(text: str) -> None:
+    """Counts twice, with and without what is quoted: a quoted bracket closes nothing, an f-string's opens one."""
+    _refuse_nesting(text)
+    _refuse_nesting(_QUOTED.sub(lambda quoted: re.sub(r"[^\n]", " ", quoted[0]), text))
 
 
 def _refuse_nesting(text: str) -> None:
@@ -61,7 +70,9 @@ def _refuse_nesting(text: str) -> None:
 
 def _parse(text: str, mode: str) -> None:
     try:
-        compile(text, "<input>", mode, ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(text, "<input>", mode, ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     except SyntaxError as error:
         raise SyntaxProblem(f"is no valid Python: {error.msg}", error.lineno, error.offset) from None
     except (RecursionError, MemoryError):

@@ -29,6 +29,7 @@ from pursuit.model.events import (
     ReportWritten,
     RunClaimed,
     ScriptEnded,
+    Source,
     WaitBegan,
 )
 from pursuit.model.mission import CAPS, Mission
@@ -40,6 +41,8 @@ from pursuit.model.thresholds import better
 from pursuit.model.view import script_view
 
 CAP_REASONS = frozenset({"max_iterations", "max_wall_clock", "max_tool_calls", "max_tokens", "max_cost"})
+
+MOST_UNCHANGED = 300  # a backoff of ten to this power is still a number
 
 
 def fold(events: Iterable[AnyEvent]) -> MissionState | None:
@@ -140,6 +143,7 @@ def _settled(state: MissionState, event: CallSettled) -> None:
     call.digest, call.error = event.digest, event.error
     if event.outcome == "ok":
         state.succeeded[call.tool] = state.succeeded.get(call.tool, 0) + 1
+        state.last_success[call.tool] = Source(tool=call.tool, call_id=call.call_id, iteration=call.iteration)
     _learn(state, event.metrics, event.events, tool=call.tool, call_id=call.call_id, order=call.order)
     _guard(state, call)
 
@@ -157,7 +161,11 @@ def _learn(
     state: MissionState, metrics: dict[str, Any], events: list[dict[str, Any]], *, tool: str, call_id: str, order: int
 ) -> None:
     iteration = state.open.index if state.open is not None else state.iteration_count
-    state.metrics.update(metrics)
+    for name, value in metrics.items():
+        # The later call wins, not the one that happened to come back later.
+        if (iteration, order) >= state.metric_order.get(name, (0, 0)):
+            state.metrics[name] = value
+            state.metric_order[name] = (iteration, order)
     for name, value in leaves(metrics):
         point = Point(iteration, order, value, tool, call_id)
         state.series.add(name, point)
@@ -192,7 +200,8 @@ def _iteration_ended(state: MissionState, event: IterationEnded) -> None:
     iteration, state.open = state.open, None
     state.iteration_count = event.iteration + 1
     state.last_ended = event
-    state.verdict, state.verdict_reason = event.verdict, event.reason
+    if not state.terminal:
+        state.verdict, state.verdict_reason = event.verdict, event.reason
     for result in event.criteria:
         state.results[result.criterion_id] = result
     if event.facts.checkpoint:
@@ -205,7 +214,9 @@ def _iteration_ended(state: MissionState, event: IterationEnded) -> None:
     for tool, error in iteration.errors():
         state.errors_seen.add(error_key(tool, error))
     outputs = iteration.outputs()
-    state.unchanged = state.unchanged + 1 if outputs in state.outputs_seen else 0
+    seen = outputs in state.outputs_seen
+    state.unchanged = min(state.unchanged + 1, MOST_UNCHANGED) if seen else 0
+    state.news = not event.facts.checkpoint and (state.news or not seen)
     state.outputs_seen.add(outputs)
 
 
@@ -233,8 +244,9 @@ def _failed(state: MissionState, event: MissionFailed) -> None:
 
 def _ended(state: MissionState, event: MissionEnded) -> None:
     state.elapsed = max(state.elapsed, event.elapsed)
-    state.status = event.status
-    state.verdict, state.verdict_reason = event.verdict, event.reason
+    if not state.terminal:
+        state.status = event.status
+        state.verdict, state.verdict_reason = event.verdict, event.reason
     state.ended_at = event.at
     state.waiting_for = state.wait_detail = state.wait_until = None
     state.closed = True

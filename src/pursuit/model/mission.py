@@ -6,45 +6,49 @@ Invariant: a `Mission` that exists is valid by itself; whether its tools exist i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal, cast
 
 import jmespath
 from jmespath.exceptions import JMESPathError
-from pydantic import Field, StringConstraints, ValidationError, field_validator, model_validator
+from pydantic import BeforeValidator, Field, StringConstraints, ValidationError, field_validator
 
 from pursuit.errors import Fault, ValidationFailed
-from pursuit.model.criteria import AnyCriterion, Check, Name, Shape, checked_pattern
+from pursuit.model.criteria import AnyCriterion, Check, checked_pattern
 from pursuit.model.expressions import checked_script
 from pursuit.model.faults import faults_of
+from pursuit.model.shape import Args, Broken, Flag, Name, Number, Shape, Whole
 
+MAX_CRITERIA = 64
 CAPS = ("max_iterations", "max_wall_clock_seconds", "max_tool_calls", "max_tokens", "max_cost_usd")
 DEFAULT_STAGNATION = 3
+MAX_STAGNATION = 1_000
 
 
 class Budget(Shape):
     """Caps, each a positive number or -1 for none; one of the first two must be real unless `unbounded`."""
 
-    max_iterations: int = -1
-    max_wall_clock_seconds: float = -1
-    max_tool_calls: int = -1
-    max_tokens: int = -1
-    max_cost_usd: float = -1
+    max_iterations: Whole = -1
+    max_wall_clock_seconds: Number = -1
+    max_tool_calls: Whole = -1
+    max_tokens: Whole = -1
+    max_cost_usd: Number = -1
     on_exhausted: Literal["stop", "wait"] = "stop"
-    unbounded: bool = False
+    unbounded: Flag = False
 
     @field_validator(*CAPS)
     @classmethod
     def _positive_or_none(cls, value: float) -> float:
-        if value != -1 and not 0 < value < float("inf"):
+        if value != -1 and value <= 0:
             raise ValueError("must be a positive number, or -1 for no cap")
         return value
 
-    @model_validator(mode="after")
-    def _bounded(self) -> Self:
-        if self.max_iterations == -1 and self.max_wall_clock_seconds == -1 and not self.unbounded:
-            raise ValueError("give max_iterations or max_wall_clock_seconds, or say unbounded = true")
-        return self
+    @classmethod
+    def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
+        """A mission has an end, unless somebody says that it has none."""
+        open_ended = all(given.get(name, -1) == -1 for name in CAPS[:2])
+        if open_ended and not given.get("unbounded"):
+            yield Broken("give max_iterations or max_wall_clock_seconds, or say unbounded = true")
 
 
 class EveryIteration(Shape):
@@ -57,14 +61,14 @@ class EveryN(Shape):
     """A checkpoint after each n-th iteration."""
 
     kind: Literal["every_n_iterations"] = "every_n_iterations"
-    n: Annotated[int, Field(ge=1, le=1_000_000)]
+    n: Annotated[Whole, Field(ge=1, le=1_000_000)]
 
 
 class EverySeconds(Shape):
     """A checkpoint at the first iteration, then t seconds after the last one."""
 
     kind: Literal["every_t_seconds"] = "every_t_seconds"
-    t: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    t: Annotated[Number, Field(gt=0)]
 
 
 class OnEvent(Shape):
@@ -80,9 +84,9 @@ Cadence = Annotated[EveryIteration | EveryN | EverySeconds | OnEvent, Field(disc
 class Pace(Shape):
     """The least time between iterations, growing while nothing changes."""
 
-    seconds: Annotated[float, Field(gt=0, le=86_400)]
-    backoff: Annotated[float, Field(ge=1, le=10)] = 1.5
-    max_seconds: Annotated[float, Field(gt=0, le=86_400)] | None = None
+    seconds: Annotated[Number, Field(gt=0, le=86_400)]
+    backoff: Annotated[Number, Field(ge=1, le=10)] = 1.5
+    max_seconds: Annotated[Number, Field(gt=0, le=86_400)] | None = None
 
 
 class ObserveRule(Shape):
@@ -93,25 +97,32 @@ class ObserveRule(Shape):
     jmespath: str | None = None
     regex: str | None = None
 
-    @model_validator(mode="after")
-    def _one_way(self) -> Self:
-        if (self.jmespath is None) == (self.regex is None):
-            raise ValueError("needs exactly one of jmespath and regex")
-        if self.regex is not None:
-            checked_pattern(self.regex)
-        if self.jmespath is not None:
-            try:
-                jmespath.compile(self.jmespath)
-            except JMESPathError as error:
-                raise ValueError(f"jmespath does not parse: {error}") from None
-        return self
+    @field_validator("regex")
+    @classmethod
+    def _pattern(cls, value: str | None) -> str | None:
+        return None if value is None else checked_pattern(value)
+
+    @field_validator("jmespath")
+    @classmethod
+    def _path(cls, value: str | None) -> str | None:
+        try:
+            jmespath.compile(value or "@")
+        except (JMESPathError, RecursionError) as error:
+            raise ValueError(f"jmespath does not parse: {error}") from None
+        return value
+
+    @classmethod
+    def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
+        """A rule looks in one way."""
+        if (given.get("jmespath") is None) == (given.get("regex") is None):
+            yield Broken("needs exactly one of jmespath and regex")
 
 
 class ToolCall(Shape):
     """One call that somebody proposes."""
 
     tool_name: Name
-    args: Mapping[str, Any] = Field(default_factory=dict)
+    args: Args = Field(default_factory=dict)
 
 
 class Proposal(Shape):
@@ -121,13 +132,16 @@ class Proposal(Shape):
     script: str | None = None
     rationale: Annotated[str, StringConstraints(max_length=8_192)] | None = None
 
-    @model_validator(mode="after")
-    def _one_form(self) -> Self:
-        if (self.tool_calls is None) == (self.script is None):
-            raise ValueError("needs exactly one of tool_calls and script")
-        if self.script is not None:
-            checked_script(self.script)
-        return self
+    @field_validator("script")
+    @classmethod
+    def _checked(cls, value: str | None) -> str | None:
+        return None if value is None else checked_script(value)
+
+    @classmethod
+    def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
+        """A proposal is calls or a script."""
+        if (given.get("tool_calls") is None) == (given.get("script") is None):
+            yield Broken("needs exactly one of tool_calls and script")
 
 
 class RepeatProposer(Shape):
@@ -135,7 +149,7 @@ class RepeatProposer(Shape):
 
     kind: Literal["repeat"] = "repeat"
     tool_name: Name
-    args: Mapping[str, Any] = Field(default_factory=dict)
+    args: Args = Field(default_factory=dict)
 
 
 class ScriptProposer(Shape):
@@ -163,26 +177,27 @@ class ReplayProposer(Shape):
 AnyProposer = Annotated[RepeatProposer | ScriptProposer | ClientProposer | ReplayProposer, Field(discriminator="kind")]
 
 
+def _threshold(value: object) -> object:
+    whole = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_STAGNATION
+    if not whole and value is not None and value != "off":
+        raise ValueError(f'must be a whole number from 1 to {MAX_STAGNATION}, or "off"')
+    return value
+
+
 class Mission(Shape):
     """A directive with everything that is needed to pursue it."""
 
     directive: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=8_192)]
-    criteria: Annotated[list[AnyCriterion], Field(min_length=1, max_length=64)]
+    criteria: Annotated[list[AnyCriterion], Field(min_length=1, max_length=MAX_CRITERIA)]
     budget: Budget
     tool_allowlist: Annotated[list[Name], Field(min_length=1, max_length=1_000)] | None = None
-    allow_all_tools: bool = False
+    allow_all_tools: Flag = False
     checkpoint_cadence: Cadence = EveryIteration()
-    stagnation_threshold: Annotated[int, Field(ge=1, le=1_000)] | Literal["off"] | None = None
+    stagnation_threshold: Annotated[int | Literal["off"] | None, BeforeValidator(_threshold)] = None
     pace: Pace | None = None
     observe: Annotated[list[ObserveRule], Field(max_length=256)] = Field(default_factory=list[ObserveRule])
     proposer: AnyProposer = ClientProposer()
-    allow_scripted_strategies: bool = False
-
-    def __init__(self, **data: Any) -> None:
-        try:
-            super().__init__(**data)
-        except ValidationError as error:
-            raise ValidationFailed(faults_of(error, type(self))) from None
+    allow_scripted_strategies: Flag = False
 
     @field_validator("pace", mode="before")
     @classmethod
@@ -194,20 +209,15 @@ class Mission(Shape):
     def _proposer_by_kind(cls, value: object) -> object:
         return {"kind": value} if isinstance(value, str) else value
 
-    @field_validator("criteria")
     @classmethod
-    def _unique_ids(cls, value: list[AnyCriterion]) -> list[AnyCriterion]:
-        seen: set[str] = set()
-        twice = sorted({c.criterion_id for c in value if c.criterion_id in seen or seen.add(c.criterion_id)})
+    def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
+        """Criteria are told apart by their ids; tools are named in one way."""
+        ids = [_id_of(criterion) for criterion in _listed(given.get("criteria"))]
+        twice = sorted({name for name in ids if name is not None and ids.count(name) > 1})
         if twice:
-            raise ValueError(f"criterion_id must be unique; given twice: {', '.join(twice)}")
-        return value
-
-    @model_validator(mode="after")
-    def _one_allowlist(self) -> Self:
-        if (self.tool_allowlist is not None) == self.allow_all_tools:
-            raise ValueError("give exactly one of tool_allowlist and allow_all_tools = true")
-        return self
+            yield Broken(f"criterion_id must be unique; given twice: {', '.join(twice)}", "criteria")
+        if (given.get("tool_allowlist") is not None) == bool(given.get("allow_all_tools")):
+            yield Broken("give exactly one of tool_allowlist and allow_all_tools = true", "tool_allowlist")
 
     @property
     def stagnation(self) -> int | None:
@@ -222,6 +232,19 @@ class Mission(Shape):
     def command_checks(self) -> list[Check]:
         """The checks that would run an argv."""
         return [c for c in self.criteria if isinstance(c, Check) and c.command is not None]
+
+
+def _listed(criteria: object) -> list[Any]:
+    """The criteria to compare; a list that is too long is refused as such."""
+    return list(cast("list[Any]", criteria))[:MAX_CRITERIA] if isinstance(criteria, list | tuple) else []
+
+
+def _id_of(criterion: object) -> str | None:
+    if isinstance(criterion, Mapping):
+        found = cast("Mapping[str, Any]", criterion).get("criterion_id")
+    else:
+        found = getattr(criterion, "criterion_id", None)
+    return found.strip() if isinstance(found, str) else None
 
 
 def parse_mission(data: Mapping[str, Any], *, source: str | None = None) -> Mission:

@@ -14,11 +14,13 @@ from fnmatch import fnmatchcase
 from typing import Any, cast
 
 import jmespath
+from jmespath.exceptions import JMESPathError
 
 from pursuit.model.mission import ObserveRule
 
 MAX_EVENTS = 256
 MAX_LEAVES = 1_024
+MAX_DEPTH = 32
 
 
 def lift(
@@ -45,21 +47,28 @@ def lift(
     return metrics, events[:MAX_EVENTS]
 
 
-def numbers_only(value: Any) -> Any:
-    """The value without leaves that are no finite numbers; None if nothing is left."""
-    if isinstance(value, bool):
-        return None
+def numbers_only(value: Any, depth: int = MAX_DEPTH) -> Any:
+    """The value without leaves that are no finite numbers, or lie too deep; None if nothing is left."""
     if isinstance(value, int | float):
-        return value if math.isfinite(value) else None
+        return _finite(value)
+    if depth == 0:
+        return None
     if isinstance(value, Mapping):
-        kept = {
-            str(k): v for k, item in cast("Mapping[Any, Any]", value).items() if (v := numbers_only(item)) is not None
-        }
+        pairs = cast("Mapping[Any, Any]", value).items()
+        kept = {str(key): inner for key, item in pairs if (inner := numbers_only(item, depth - 1)) is not None}
         return kept or None
     if isinstance(value, list | tuple):
-        items = [numbers_only(item) for item in cast("Sequence[Any]", value)]
+        items = [numbers_only(item, depth - 1) for item in cast("Sequence[Any]", value)]
         return items if any(item is not None for item in items) else None
     return None
+
+
+def _finite(value: float) -> float | None:
+    """The number itself; None for a boolean and for what no floating point number can hold."""
+    try:
+        return None if isinstance(value, bool) or not math.isfinite(value) else value
+    except OverflowError:
+        return None
 
 
 def leaves(metrics: Mapping[str, Any]) -> list[tuple[str, float]]:
@@ -146,8 +155,7 @@ def _events(found: Any) -> Iterator[dict[str, Any]]:
 
 def _by_rule(rule: ObserveRule, result: Mapping[str, Any]) -> float | None:
     if rule.jmespath is not None:
-        found = jmespath.search(rule.jmespath, value_of(result))
-        number = found
+        number = _search(rule.jmespath, value_of(result))
     else:
         match = re.search(rule.regex or "", text_of(result) or json.dumps(result.get("structuredContent")))
         number = match.group(1 if match.re.groups else 0) if match else None
@@ -156,6 +164,12 @@ def _by_rule(rule: ObserveRule, result: Mapping[str, Any]) -> float | None:
             number = float(number)
         except ValueError:
             return None
-    if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
+    return _finite(number) if isinstance(number, int | float) else None
+
+
+def _search(path: str, value: Any) -> Any:
+    """What a path finds; a path that does not fit this result finds nothing."""
+    try:
+        return jmespath.search(path, value)
+    except (JMESPathError, TypeError, ValueError, ArithmeticError, RecursionError):
         return None
-    return number

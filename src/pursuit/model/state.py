@@ -15,6 +15,7 @@ from pursuit.model.events import (
     CriterionResult,
     IterationEnded,
     MissionFailed,
+    Source,
     Verdict,
     WaitingFor,
 )
@@ -58,16 +59,19 @@ class MissionState:
     recent: deque[Iteration] = field(default_factory=lambda: deque[Iteration](maxlen=RECENT))
     results: dict[str, CriterionResult] = field(default_factory=dict[str, CriterionResult])
     metrics: dict[str, Any] = field(default_factory=dict[str, Any])
+    metric_order: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     claimed: dict[str, Any] = field(default_factory=dict[str, Any])
     series: Metrics = field(default_factory=Metrics)
     events: Events = field(default_factory=Events)
     succeeded: dict[str, int] = field(default_factory=dict[str, int])
+    last_success: dict[str, Source] = field(default_factory=dict[str, Source])
     best: dict[str, Point] = field(default_factory=dict[str, Point])
     checkpoint_best: dict[str, float] = field(default_factory=dict[str, float])
     checkpoints: int = 0
     checkpoint_at: float | None = None
     no_progress: int = 0
     unchanged: int = 0
+    news: bool = False
     proposer_failures: int = 0
     sequences: deque[str] = field(default_factory=lambda: deque[str](maxlen=3))
     outputs_seen: Remembered = field(default_factory=Remembered)

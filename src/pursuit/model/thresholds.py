@@ -51,4 +51,4 @@ def closer(criterion: MetricThreshold, value: float, before: float | None) -> bo
     if before is None:
         return True
     was = distance(criterion, before)
-    return distance(criterion, value) < was - TOLERANCE * was
+    return distance(criterion, value) < was * (1 - TOLERANCE)

@@ -90,7 +90,7 @@ def _progressed(state: MissionState, results: Sequence[CriterionResult]) -> bool
             return True
     thresholds = [c for c in state.mission.criteria if isinstance(c, MetricThreshold)]
     if not thresholds:
-        return state.open is not None and state.open.outputs() not in state.outputs_seen
+        return state.news or (state.open is not None and state.open.outputs() not in state.outputs_seen)
     return any(
         closer(criterion, point.value, state.checkpoint_best.get(criterion.criterion_id))
         for criterion in thresholds

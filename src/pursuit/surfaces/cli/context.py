@@ -55,11 +55,10 @@ def ledger_path(common: Common) -> Path:
     return path
 
 
-def driving(common: Common, *, existing: bool = False) -> Runtime:
-    """A runtime with the configured servers; with `existing` the ledger has to be there."""
-    path = existing_ledger(common) if existing else ledger_path(common)
+def driving(common: Common) -> Runtime:
+    """A runtime with the configured servers."""
     config = configuration_path(common)
-    return Runtime(state=path, config=Configuration() if config is None else config)
+    return Runtime(state=ledger_path(common), config=Configuration() if config is None else config)
 
 
 def looking(common: Common) -> Runtime:

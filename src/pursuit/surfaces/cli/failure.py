@@ -7,9 +7,8 @@ Invariant: whatever the error, one answer, and no traceback unless PURSUIT_DEBUG
 from __future__ import annotations
 
 import os
-import sys
 import traceback
-from typing import Any
+from typing import Any, cast
 
 import typer
 
@@ -45,8 +44,8 @@ def the_cause(error: BaseException) -> BaseException:
 def _leaves(error: BaseException) -> list[BaseException]:
     if not isinstance(error, BaseExceptionGroup):
         return [error]
-    inner: tuple[BaseException, ...] = error.exceptions
-    return [leaf for one in inner for leaf in _leaves(one)]
+    group = cast("BaseExceptionGroup[BaseException]", error)
+    return [leaf for one in group.exceptions for leaf in _leaves(one)]
 
 
 def _lines(error: PursuitError) -> list[str]:
@@ -87,8 +86,8 @@ def _tell(document: dict[str, Any], lines: list[str], *, as_json: bool) -> None:
     if as_json:
         import json  # noqa: PLC0415 - only for this answer
 
-        print(json.dumps(document, ensure_ascii=False, default=str))
+        typer.echo(json.dumps(document, default=str))
         if os.environ.get(DEBUG_VARIABLE) != "1":
             return
     for line in lines:
-        print(line, file=sys.stderr)
+        typer.echo(line, err=True)

@@ -40,10 +40,11 @@ def _show_version(ctx: typer.Context, asked: bool) -> None:
 @app.callback()
 def before(
     ctx: typer.Context,
+    *,
     config: ConfigOption = None,
     state: StateOption = None,
     json: JsonOption = False,
-    version: Annotated[
+    version: Annotated[  # noqa: ARG001 - its callback is what it does
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and leave.")
     ] = False,
 ) -> None:

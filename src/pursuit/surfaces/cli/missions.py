@@ -1,74 +1,135 @@
 """The commands that drive missions: run, start, iterate, resume.
 
-Owns: how a drive begins and what is said when it ends. The driving itself is the engine's.
-Invariant: a signal leaves every mission recorded and resumable, and says how to go on.
+Owns: their arguments. What a drive does is `drive`'s.
 """
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pursuit.surfaces.cli.complete import mission_ids
-from pursuit.surfaces.cli.options import (
-    Common,
-    ConfigOption,
-    JsonOption,
-    MissionId,
-    ModeOption,
-    StateOption,
-    common,
-)
+from pursuit.surfaces.cli.options import ConfigOption, JsonOption, MissionId, ModeOption, StateOption, common
 
 if TYPE_CHECKING:
     from pursuit.app import Runtime
-    from pursuit.surfaces.cli.screen import Screen
 
 PANEL = "Start"
-MissionFileArgument = Annotated[
+FileArgument = Annotated[
     Path, typer.Argument(metavar="FILE", show_default=False, help="A mission in TOML; `pursuit init` writes one.")
 ]
 
 
 def run(
     ctx: typer.Context,
-    file: MissionFileArgument,
+    *,
+    file: FileArgument,
     mode: ModeOption = "auto",
     config: ConfigOption = None,
     state: StateOption = None,
     json: JsonOption = False,
 ) -> int:
     """Start the mission in a file and pursue it until it ends or waits."""
-    from pursuit.surfaces.cli.drive import Drive, accept  # noqa: PLC0415 - commands import what they need
+    from pursuit.surfaces.cli.drive import Drive  # noqa: PLC0415 - commands import what they need
 
     drive = Drive(common(ctx, config, state, json), mode)
 
     async def work(runtime: Runtime) -> int:
-        mission_id = await accept(drive, runtime, file)
-        return await drive.to_the_end(runtime, mission_id)
+        return await drive.pursue(runtime, await drive.accept(runtime, file))
 
     return drive.conduct(work)
 
 
 def start(
     ctx: typer.Context,
-    file: MissionFileArgument,
+    *,
+    file: FileArgument,
     mode: ModeOption = "auto",
     config: ConfigOption = None,
     state: StateOption = None,
     json: JsonOption = False,
 ) -> int:
     """Accept the mission in a file without running it, and print its id."""
-    from pursuit.surfaces.cli.drive import Drive, accept  # noqa: PLC0415 - commands import what they need
+    from pursuit.surfaces.cli.drive import Drive  # noqa: PLC0415 - commands import what they need
 
     drive = Drive(common(ctx, config, state, json), mode)
 
     async def work(runtime: Runtime) -> int:
-        mission_id = await accept(drive, runtime, file)
-        return drive.accepted(mission_id)
+        return await drive.start(runtime, file)
 
     return drive.conduct(work)
+
+
+def iterate(
+    ctx: typer.Context,
+    *,
+    mission_id: MissionId,
+    iterations: Annotated[int, typer.Option("--iterations", "-n", metavar="N", help="How many at most.")] = 1,
+    proposal: Annotated[
+        str | None,
+        typer.Option(
+            "--proposal", metavar="FILE|-", show_default=False, help="What to do, as JSON, if the proposer is `client`."
+        ),
+    ] = None,
+    mode: ModeOption = "auto",
+    config: ConfigOption = None,
+    state: StateOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Drive a mission by a few iterations."""
+    from pursuit.surfaces.cli.drive import Drive  # noqa: PLC0415 - commands import what they need
+    from pursuit.surfaces.cli.proposal import read_proposal  # noqa: PLC0415
+
+    drive = Drive(common(ctx, config, state, json), mode)
+    wanted = None if proposal is None else read_proposal(proposal)
+
+    async def work(runtime: Runtime) -> int:
+        return await drive.iterate(runtime, mission_id, iterations, wanted)
+
+    return drive.conduct(work, existing=True)
+
+
+def resume(
+    ctx: typer.Context,
+    *,
+    mission_id: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[ID]", show_default=False, autocompletion=mission_ids, help="A mission that has not ended."
+        ),
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Every mission whose driver stopped short.")] = False,
+    mode: ModeOption = "auto",
+    config: ConfigOption = None,
+    state: StateOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Go on with a mission that is pending, interrupted, paused or failed."""
+    from pursuit.errors import Fault, ValidationFailed  # noqa: PLC0415 - commands import what they need
+    from pursuit.surfaces.cli.drive import Drive  # noqa: PLC0415
+
+    if (mission_id is None) != every:
+        raise ValidationFailed([Fault(field="ID", reason="give a mission's id, or --all")], "what is to be resumed?")
+    drive = Drive(common(ctx, config, state, json), mode)
+
+    async def work(runtime: Runtime) -> int:
+        return await (drive.pursue_all(runtime) if mission_id is None else drive.pursue(runtime, mission_id))
+
+    return drive.conduct(work, existing=True)
+
+
+CODES = "Exit code:  0 completed,  3 terminated,  4 waiting or paused,  1 failed,  2 wrong input."
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands."""
+    app.command(rich_help_panel=PANEL, epilog=CODES)(run)
+    app.command(rich_help_panel=PANEL)(start)
+    app.command(
+        rich_help_panel=PANEL,
+        epilog="""Example:  echo '{"tool_calls": [{"tool_name": "beam.evaluate", "args": {"h": 1}}]}' """
+        "| pursuit iterate ID --proposal -",
+    )(iterate)
+    app.command(rich_help_panel=PANEL, epilog=CODES)(resume)

@@ -29,6 +29,7 @@ PANEL = "Steer"
 
 def pause(
     ctx: typer.Context,
+    *,
     mission_id: MissionId,
     reason: ReasonOption = None,
     config: ConfigOption = None,
@@ -41,6 +42,7 @@ def pause(
 
 def abort(
     ctx: typer.Context,
+    *,
     mission_id: MissionId,
     reason: ReasonOption = None,
     config: ConfigOption = None,
@@ -53,6 +55,7 @@ def abort(
 
 def complete(
     ctx: typer.Context,
+    *,
     mission_id: MissionId,
     reason: ReasonOption = None,
     config: ConfigOption = None,
@@ -65,6 +68,7 @@ def complete(
 
 def extend(
     ctx: typer.Context,
+    *,
     mission_id: MissionId,
     max_iterations: Annotated[int | None, typer.Option(metavar="N", show_default=False, help="Iterations.")] = None,
     max_tool_calls: Annotated[int | None, typer.Option(metavar="N", show_default=False, help="Tool calls.")] = None,

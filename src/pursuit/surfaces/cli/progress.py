@@ -69,7 +69,9 @@ async def progress(screen: Screen) -> AsyncGenerator[Observer]:
             began = time.monotonic()
             while True:
                 if seen:
-                    live.update(panel(seen[0], time.monotonic() - began), refresh=True)
+                    live.update(
+                        panel(seen[0], time.monotonic() - began, min(WIDTH, screen.console.width)), refresh=True
+                    )
                 await anyio.sleep(REDRAW_SECONDS)
 
         async with anyio.create_task_group() as tasks:
@@ -105,7 +107,7 @@ def iteration_line(state: MissionState) -> str:
     return "; ".join([*words, *([f"left: {left}"] if left else [])])
 
 
-def panel(seen: Glimpse, seconds: float) -> Panel:
+def panel(seen: Glimpse, seconds: float, width: int) -> Panel:
     """The mission in a frame."""
     from rich.console import Group  # noqa: PLC0415 - rich loads only for a terminal
     from rich.panel import Panel  # noqa: PLC0415
@@ -114,7 +116,7 @@ def panel(seen: Glimpse, seconds: float) -> Panel:
     state = seen.state
     last = state.last_ended
     rows = [
-        Text(line(state.mission.directive, 2 * WIDTH - 20), style="dim"),
+        Text(line(state.mission.directive, 2 * width - 20), style="dim"),
         Text(),
         _headline(seen, seconds),
         Text(f"criteria     {_met(state)} of {len(state.mission.criteria)} met"),
@@ -123,7 +125,7 @@ def panel(seen: Glimpse, seconds: float) -> Panel:
         Text(f"last verdict {'none yet' if last is None else f'{last.verdict} ({last.reason})'}"),
     ]
     title = Text(f"{seen.mission_id} \u00b7 {state.status}")
-    return Panel(Group(*rows), title=title, title_align="left", border_style="dim", width=WIDTH, expand=False)
+    return Panel(Group(*rows), title=title, title_align="left", border_style="dim", width=width, expand=False)
 
 
 def _headline(seen: Glimpse, seconds: float) -> Text:
@@ -135,7 +137,7 @@ def _headline(seen: Glimpse, seconds: float) -> Text:
     number = state.iteration_count + (state.open is not None)
     count = f"{number:,}" + (f" of {cap:,.0f}" if cap is not None else "")
     doing = f"waiting for {state.waiting_for}" if state.waiting_for is not None else _DOING[seen.phase]
-    return Text.assemble("iteration    ", (count, "bold"), f" \u00b7 {doing} \u00b7 {span(int(seconds))}")
+    return Text.assemble("iteration    ", (count, "bold"), f" \u00b7 {doing} \u00b7 {_clock(seconds)}")
 
 
 def _criteria(state: MissionState) -> list[Text]:
@@ -162,6 +164,10 @@ def _criteria(state: MissionState) -> list[Text]:
     if more := len(state.mission.criteria) - len(shown):
         rows.append(Text(f"  and {more} more", style="dim"))
     return rows
+
+
+def _clock(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 60 else span(seconds)
 
 
 def _met(state: MissionState) -> int:

@@ -22,6 +22,7 @@ PANEL = "Prove"
 
 def verify(
     ctx: typer.Context,
+    *,
     file: Annotated[
         Path | None,
         typer.Argument(metavar="[FILE]", show_default=False, help="An exported mission; else the whole ledger."),
@@ -66,13 +67,14 @@ def _verify_file(file: Path, expect: str | None) -> Verification:
     from pursuit.ledger.archive import verify_archive  # noqa: PLC0415
 
     found = verify_archive(file)
-    if expect is None or expect.strip().lower() == found.root:
+    if expect is None or expect.strip() == found.root:
         return found
     return replace(found, faults=(*found.faults, f"the root is {found.root}, not {expect}"))
 
 
 def export(
     ctx: typer.Context,
+    *,
     mission_id: MissionId,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", show_default=False, help="The new file.")],
     config: ConfigOption = None,
@@ -101,6 +103,7 @@ def export(
 
 def forget(
     ctx: typer.Context,
+    *,
     mission_id: MissionId,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     config: ConfigOption = None,

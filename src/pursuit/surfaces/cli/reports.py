@@ -15,9 +15,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from pursuit.errors import InvalidArgument
+from pursuit.errors import Fault, InvalidArgument, ValidationFailed
 from pursuit.surfaces.cli.context import ledger_path
 from pursuit.surfaces.cli.options import Common
+from pursuit.surfaces.cli.screen import Screen
+from pursuit.surfaces.cli.text import clean
 
 Format = Literal["html", "md", "json"]
 FORMATS: tuple[Format, ...] = ("json", "md", "html")
@@ -32,14 +34,44 @@ def rendered(report: Mapping[str, Any], form: Format) -> str:
     return render_html(report) if form == "html" else render_markdown(report)
 
 
+def format_of(given: str | None, output: Path | None, *, as_json: bool) -> Format:
+    """The form that is meant: as given, else by the file's name, else JSON where JSON is asked for, else Markdown."""
+    suffix = output.suffix.removeprefix(".").lower() if output is not None else ""
+    wanted = given or (suffix if suffix in FORMATS else "json" if as_json and output is None else "md")
+    for form in FORMATS:
+        if form == wanted:
+            return form
+    raise ValidationFailed([Fault(field="--format", reason=f"{wanted!r} is none of html, md and json")])
+
+
+def show_report(screen: Screen, mission_id: str, report: Mapping[str, Any], form: Format, output: Path | None) -> None:
+    """Prints a report, or writes it to a file."""
+    if output is not None:
+        write_whole(output, rendered(report, form))
+        if screen.json:
+            screen.document({"session_id": mission_id, "format": form, "file": clean(output)})
+        else:
+            screen.fact("wrote", output)
+    elif screen.json:
+        screen.document(report if form == "json" else {"session_id": mission_id, "text": rendered(report, form)})
+    elif screen.rich and form == "md":
+        from rich.markdown import Markdown  # noqa: PLC0415 - rich loads only for a terminal
+
+        screen.show(Markdown(rendered(report, form), hyperlinks=False))
+    else:
+        screen.plain(rendered(report, form).rstrip("\n"))
+
+
 def write_reports(common: Common, mission_id: str, report: Mapping[str, Any]) -> dict[str, str]:
     """Writes all three forms beside the ledger and returns their paths by form."""
     folder = _folder(common)
     folder.mkdir(mode=0o700, exist_ok=True)
-    paths = {form: folder / f"{mission_id}.{form}" for form in FORMATS}
-    for form, path in paths.items():
+    paths: dict[str, str] = {}
+    for form in FORMATS:
+        path = folder / f"{mission_id}.{form}"
         write_whole(path, rendered(report, form))
-    return {form: str(path) for form, path in paths.items()}
+        paths[form] = str(path)
+    return paths
 
 
 def remove_reports(common: Common, mission_id: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +56,10 @@ class Screen:
         """Something for the terminal."""
         for thing in things:
             self.console.print(thing)
+
+    def busy(self, text: str) -> AbstractContextManager[object]:
+        """Says on a terminal what is being waited for, as long as the block lasts."""
+        return self.console.status(clean(text)) if self.rich else nullcontext()
 
     def note(self, text: str) -> None:
         """A word beside the answer. Nobody reading it must not stop a mission."""

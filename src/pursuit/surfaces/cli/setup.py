@@ -15,6 +15,7 @@ from pursuit.surfaces.cli.options import ConfigOption, JsonOption, StateOption, 
 
 def init(
     ctx: typer.Context,
+    *,
     directory: Annotated[
         Path, typer.Argument(metavar="[DIR]", help="The folder; it is made if need be.", show_default=False)
     ] = Path(),

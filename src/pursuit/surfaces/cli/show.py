@@ -7,9 +7,9 @@ nothing else. Invariant: a plain answer has no colour and no box, and one fact o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
-from pursuit.reports.wording import compact, figure, moment, reason, seconds_between, span
+from pursuit.reports.wording import compact, figure, moment, number, reason, seconds_between, span
 from pursuit.surfaces.cli.screen import Screen
 from pursuit.surfaces.cli.text import MARKS, budget_parts, line, of_cap
 
@@ -114,14 +114,14 @@ def criteria_table(status: Mapping[str, Any]) -> Any:
 
 def _evidence(row: Mapping[str, Any]) -> str:
     """What a criterion stands on, as short as it can be said."""
-    evidence = row["evidence"]
-    if isinstance(evidence, Mapping):
-        for key in ("value", "reason", "error", "count"):
-            if key in evidence:
-                value = evidence[key]
-                number = isinstance(value, int | float) and not isinstance(value, bool)
-                return figure(value) if number else line(compact(value), 60)
-    return line(compact(evidence), 60)
+    evidence: Any = row["evidence"]
+    if not isinstance(evidence, dict):
+        return line(compact(evidence), 60)
+    facts = cast("dict[str, Any]", evidence)
+    if "count" in facts:
+        return f"seen {figure(facts['count'])} times"
+    value = next((facts[key] for key in ("error", "value", "reason") if facts.get(key) is not None), facts)
+    return line(compact(value), 60) if number(value) is None else figure(value)
 
 
 def _proof(row: Mapping[str, Any]) -> str:
@@ -177,7 +177,9 @@ def history(screen: Screen, page: Mapping[str, Any], *, full: bool) -> None:
             _iteration(screen, row, full=full)
     if "next_cursor" in page:
         words = ("--full",) if full else ()
-        screen.hint(f"more: {screen.common.command('history', page['session_id'], *words, '--cursor', page['next_cursor'])}")
+        screen.hint(
+            f"more: {screen.common.command('history', page['session_id'], *words, '--cursor', page['next_cursor'])}"
+        )
 
 
 def _iteration(screen: Screen, row: Mapping[str, Any], *, full: bool) -> None:
@@ -188,7 +190,9 @@ def _iteration(screen: Screen, row: Mapping[str, Any], *, full: bool) -> None:
     for call in row.get("calls", ()):
         took = f" in {span(call['seconds'])}" if "seconds" in call else ""
         error = f" - {line(call['error'], 200)}" if "error" in call else ""
-        screen.plain(f"  {line(call['tool'])} {line(compact(call['args']))}: {call.get('outcome', 'open')}{took}{error}")
+        screen.plain(
+            f"  {line(call['tool'])} {line(compact(call['args']))}: {call.get('outcome', 'open')}{took}{error}"
+        )
     for name, value in row.get("observation", {}).get("metrics", {}).items():
         screen.plain(f"  {line(name)} = {line(compact(value), 200)}")
     for result in row.get("criteria", ()):

@@ -1,0 +1,203 @@
+"""One command's drive: accept, advance, and tell how it ended.
+
+Owns: the order of these for the command line, the report's files, and what is said after a signal.
+Knows no typer. Invariant: a mission that was begun is named in the answer, however the command ends.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from pursuit.app import Runtime
+from pursuit.errors import Conflict, InvalidArgument, LedgerUnavailable, PursuitError
+from pursuit.model.mission import Proposal
+from pursuit.surfaces.cli import show
+from pursuit.surfaces.cli.context import Interrupted, conduct, driving, existing_ledger
+from pursuit.surfaces.cli.failure import the_cause
+from pursuit.surfaces.cli.options import Common
+from pursuit.surfaces.cli.progress import progress
+from pursuit.surfaces.cli.reports import write_reports
+from pursuit.surfaces.cli.screen import Screen
+from pursuit.surfaces.cli.text import EXIT
+from pursuit.tools.policy import parse_mode
+
+AT_ONCE = 8
+_WORST_FIRST = (1, 3, 4, 0)
+
+
+class Drive:
+    """What a driving command has in its hands."""
+
+    def __init__(self, common: Common, mode: str) -> None:
+        parse_mode(mode)
+        self.common = common
+        self.screen = Screen(common)
+        self._begun: list[str] = []
+
+    def conduct(self, work: Callable[[Runtime], Awaitable[int]], *, existing: bool = False) -> int:
+        """Runs the work with a runtime; its exit code, or that of the signal which stopped it."""
+        if existing:
+            existing_ledger(self.common)
+
+        async def opened() -> int:
+            async with driving(self.common) as runtime:
+                return await work(runtime)
+
+        try:
+            return conduct(opened)
+        except Interrupted as stop:
+            return self._interrupted(stop.number)
+        except Exception as error:
+            if self._begun and isinstance(the_cause(error), LedgerUnavailable):
+                self.screen.note(f"when it is put right, go on with: {self._resume()}")
+            raise
+
+    async def accept(self, runtime: Runtime, file: Path) -> str:
+        """Starts the mission in a file; its warnings are told at once."""
+        with self.screen.busy("asking the servers for their tools"):
+            started = await runtime.start_file(file)
+        self._begun.append(started.session_id)
+        for warning in started.warnings:
+            self.screen.note(f"warning: {warning}")
+        return started.session_id
+
+    async def start(self, runtime: Runtime, file: Path) -> int:
+        """Starts the mission in a file and leaves it at that."""
+        mission_id = await self.accept(runtime, file)
+        if self.screen.json:
+            status = await runtime.service.status(mission_id)
+            keys = ("session_id", "status", "warnings")
+            self.screen.document({key: status[key] for key in keys})
+        else:
+            self.screen.plain(mission_id)
+            self.screen.hint(f"pursue it with: {self.common.command('resume', mission_id)}")
+        return 0
+
+    async def pursue(self, runtime: Runtime, mission_id: str) -> int:
+        """Drives one mission until it ends or waits, and tells."""
+        await runtime.use_servers_of(mission_id)
+        self._begun = [mission_id]
+        async with progress(self.screen) as see:
+            await runtime.service.run(mission_id, observer=see)
+        return await self._tell(runtime, mission_id, {})
+
+    async def iterate(self, runtime: Runtime, mission_id: str, iterations: int, proposal: Proposal | None) -> int:
+        """Drives one mission by so many iterations, and tells."""
+        await runtime.use_servers_of(mission_id)
+        self._begun = [mission_id]
+        async with progress(self.screen) as see:
+            done = await runtime.service.iterate(mission_id, iterations=iterations, proposal=proposal, observer=see)
+        return await self._tell(runtime, mission_id, {"iterations": done["iterations"]})
+
+    async def pursue_all(self, runtime: Runtime) -> int:
+        """Drives every interrupted mission, several side by side, and tells a line of each."""
+        names = await runtime.service.interrupted()
+        rows: dict[str, dict[str, Any]] = {}
+        places = anyio.CapacityLimiter(AT_ONCE)
+
+        async def one(name: str) -> None:
+            async with places:
+                rows[name] = await self._pursued(runtime, name)
+                self._tell_row(rows[name])
+
+        async with anyio.create_task_group() as tasks:
+            for name in names:
+                tasks.start_soon(one, name)
+        if self.screen.json:
+            self.screen.document({"missions": [rows[name] for name in names]})
+        elif not names:
+            self.screen.hint("no mission was interrupted")
+        codes = {_code_of(row) for row in rows.values()}
+        return next(code for code in _WORST_FIRST if code in {*codes, 0})
+
+    async def _pursued(self, runtime: Runtime, mission_id: str) -> dict[str, Any]:
+        self._begun.append(mission_id)
+        self.screen.note(f"resuming {mission_id}")
+        try:
+            await runtime.use_servers_of(mission_id)
+            await runtime.service.run(mission_id)
+            status = await runtime.service.status(mission_id)
+            files = await self._files(runtime, status)
+        except Exception as error:  # one mission that cannot be driven must not stop the others
+            cause = the_cause(error)
+            if not isinstance(cause, PursuitError):
+                raise
+            return {"session_id": mission_id, "error": cause.as_dict()}
+        finally:
+            self._begun.remove(mission_id)
+        keys = ("session_id", "status", "verdict", "verdict_reason", "waiting_for", "failure", "iteration_count")
+        row = {key: status[key] for key in keys if key in status}
+        return {**row, "why": show.why(status), **({"report_files": files} if files else {})}
+
+    def _tell_row(self, row: dict[str, Any]) -> None:
+        if self.screen.json:
+            return
+        error = row.get("error")
+        words = f"{error['code']}: {error['message']}" if error else f"{row['status']}: {row['why']}".removesuffix(": ")
+        self.screen.fact(row["session_id"], words)
+
+    async def _tell(self, runtime: Runtime, mission_id: str, more: dict[str, Any]) -> int:
+        status = await runtime.service.status(mission_id)
+        files = await self._files(runtime, status)
+        if self.screen.json:
+            self.screen.document({**status, **more, **({"report_files": files} if files else {})})
+        else:
+            show.mission(self.screen, status)
+            if files:
+                self.screen.fact("report", files["html"])
+            self.screen.hint(self._next(status))
+        return EXIT.get(status["status"], 0)
+
+    async def _files(self, runtime: Runtime, status: dict[str, Any]) -> dict[str, str]:
+        """Writes the final report's files; that they cannot be written is told and changes nothing else."""
+        if status["status"] not in ("completed", "terminated"):
+            return {}
+        mission_id = status["session_id"]
+        try:
+            return write_reports(self.common, mission_id, await runtime.service.report(mission_id))
+        except (InvalidArgument, OSError) as error:
+            self.screen.note(f"the report stays in the ledger: {error}")
+            return {}
+
+    def _next(self, status: dict[str, Any]) -> str:
+        """The line that says what can be done now."""
+        say, mission_id = self.common.command, status["session_id"]
+        match (status["status"], status.get("waiting_for")):
+            case ("completed" | "terminated", _):
+                return f"see it again: {say('report', mission_id)}"
+            case (_, "proposal"):
+                return f"propose the next calls: {say('iterate', mission_id, '--proposal', 'FILE')}"
+            case (_, "budget"):
+                more = say("extend", mission_id, "--max-iterations", "N")
+                return f"raise a cap: {more}, then {say('resume', mission_id)}"
+            case _:
+                return f"go on with: {say('resume', mission_id)}"
+
+    def _resume(self) -> str:
+        words = self._begun[-1:] if len(self._begun) == 1 else ["--all"]
+        return self.common.command("resume", *words)
+
+    def _interrupted(self, number: int) -> int:
+        name = signal.Signals(number).name
+        if self.screen.json:
+            begun = list(dict.fromkeys(self._begun))
+            document = {"interrupted": name, "resume": self._resume() if begun else None}
+            self.screen.document({**({"session_id": begun[0]} if len(begun) == 1 else {"missions": begun}), **document})
+        elif self._begun:
+            self.screen.note(f"stopped by {name}; everything so far is recorded. Go on with: {self._resume()}")
+        else:
+            self.screen.note(f"stopped by {name}; nothing was started")
+        return 128 + number
+
+
+def _code_of(row: dict[str, Any]) -> int:
+    """The exit code that one mission asks for; one that somebody else drives already is in good hands."""
+    error = row.get("error")
+    if error is None:
+        return EXIT.get(row["status"], 0)
+    return 0 if error["code"] == Conflict.code else 1

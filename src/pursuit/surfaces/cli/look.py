@@ -1,0 +1,179 @@
+"""The commands that look: status, list, history, watch, report.
+
+Owns: their arguments. They work whatever is wrong with the configuration, and change nothing.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pursuit.surfaces.cli.options import ConfigOption, JsonOption, MissionId, StateOption, common
+
+if TYPE_CHECKING:
+    from pursuit.app import Runtime
+
+PANEL = "Look"
+CursorOption = Annotated[
+    str | None,
+    typer.Option("--cursor", metavar="C", show_default=False, help="The next page, as the last one named it."),
+]
+
+
+def status(
+    ctx: typer.Context,
+    *,
+    mission_id: MissionId,
+    config: ConfigOption = None,
+    state: StateOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Show how a mission stands: criteria with their evidence, budget, verdict."""
+    from pursuit.surfaces.cli import show  # noqa: PLC0415 - commands import what they need
+    from pursuit.surfaces.cli.context import look  # noqa: PLC0415
+    from pursuit.surfaces.cli.screen import Screen  # noqa: PLC0415
+
+    said = common(ctx, config, state, json)
+
+    async def verb(runtime: Runtime) -> dict[str, Any]:
+        return await runtime.service.status(mission_id)
+
+    show.mission(Screen(said), look(said, verb))
+    return 0
+
+
+def list_missions(
+    ctx: typer.Context,
+    *,
+    wanted: Annotated[
+        str | None,
+        typer.Option("--status", metavar="S", show_default=False, help="Only these, for example running or waiting."),
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=1000, help="How many at most.")] = 100,
+    cursor: CursorOption = None,
+    config: ConfigOption = None,
+    state: StateOption = None,
+    json: JsonOption = False,
+) -> int:
+    """List the missions of the ledger, newest first."""
+    from pursuit.surfaces.cli import show  # noqa: PLC0415 - commands import what they need
+    from pursuit.surfaces.cli.context import NoLedger, look  # noqa: PLC0415
+    from pursuit.surfaces.cli.screen import Screen  # noqa: PLC0415
+
+    said = common(ctx, config, state, json)
+    _check_status(wanted)
+
+    async def verb(runtime: Runtime) -> dict[str, Any]:
+        return await runtime.service.list(status=wanted, cursor=cursor, limit=limit)
+
+    page: dict[str, Any] = {"sessions": []}
+    with suppress(NoLedger):
+        page = look(said, verb)
+    show.listing(Screen(said), page)
+    return 0
+
+
+def _check_status(wanted: str | None) -> None:
+    from typing import get_args  # noqa: PLC0415 - commands import what they need
+
+    from pursuit.errors import Fault, ValidationFailed  # noqa: PLC0415
+    from pursuit.model.state import Status  # noqa: PLC0415
+    from pursuit.tools.fields import nearest  # noqa: PLC0415
+
+    known = (*get_args(Status), "forgotten")
+    if wanted is not None and wanted not in known:
+        advice = nearest(wanted, known) or f"; known: {', '.join(known)}"
+        raise ValidationFailed([Fault(field="--status", reason=f"{wanted!r} is no status{advice}")])
+
+
+def history(
+    ctx: typer.Context,
+    *,
+    mission_id: MissionId,
+    full: Annotated[bool, typer.Option("--full", help="With calls, observations and criteria.")] = False,
+    cursor: CursorOption = None,
+    config: ConfigOption = None,
+    state: StateOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Show the iterations of a mission, a hundred a page."""
+    from pursuit.surfaces.cli import show  # noqa: PLC0415 - commands import what they need
+    from pursuit.surfaces.cli.context import look  # noqa: PLC0415
+    from pursuit.surfaces.cli.screen import Screen  # noqa: PLC0415
+
+    said = common(ctx, config, state, json)
+
+    async def verb(runtime: Runtime) -> dict[str, Any]:
+        return await runtime.service.history(mission_id, full=full, cursor=cursor)
+
+    show.history(Screen(said), look(said, verb), full=full)
+    return 0
+
+
+def watch(
+    ctx: typer.Context,
+    *,
+    mission_id: MissionId,
+    config: ConfigOption = None,
+    state: StateOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Follow a mission, whichever process drives it, until it ends; Ctrl-C leaves."""
+    from pursuit.surfaces.cli.context import look  # noqa: PLC0415 - commands import what they need
+    from pursuit.surfaces.cli.follow import follow  # noqa: PLC0415
+    from pursuit.surfaces.cli.screen import Screen  # noqa: PLC0415
+
+    said = common(ctx, config, state, json)
+
+    async def verb(runtime: Runtime) -> None:
+        await follow(runtime.service, mission_id, Screen(said))
+
+    look(said, verb)
+    return 0
+
+
+def report(
+    ctx: typer.Context,
+    *,
+    mission_id: MissionId,
+    form: Annotated[
+        str | None,
+        typer.Option(
+            "--format", metavar="html|md|json", show_default=False, help="Else by the file's name, else Markdown."
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", show_default=False, help="Write it there, not to the screen."),
+    ] = None,
+    config: ConfigOption = None,
+    state: StateOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Show the report of a mission, the final one if it has ended."""
+    from pursuit.surfaces.cli.context import look  # noqa: PLC0415 - commands import what they need
+    from pursuit.surfaces.cli.reports import format_of, show_report  # noqa: PLC0415
+    from pursuit.surfaces.cli.screen import Screen  # noqa: PLC0415
+
+    said = common(ctx, config, state, json)
+    wanted = format_of(form, output, as_json=said.json)
+
+    async def verb(runtime: Runtime) -> dict[str, Any]:
+        return await runtime.service.report(mission_id)
+
+    show_report(Screen(said), mission_id, look(said, verb), wanted, output)
+    return 0
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands."""
+    app.command(rich_help_panel=PANEL)(status)
+    app.command("list", rich_help_panel=PANEL, epilog="Example:  pursuit list --status running --limit 10")(
+        list_missions
+    )
+    app.command(rich_help_panel=PANEL)(history)
+    app.command(rich_help_panel=PANEL)(watch)
+    app.command(rich_help_panel=PANEL, epilog="Example:  pursuit report ID -o report.html")(report)
