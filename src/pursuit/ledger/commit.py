@@ -23,10 +23,11 @@ _INSERT_STREAM = (
     "VALUES (?, ?, ?, ?, ?, 0, ?, '{}')"
 )
 _LAST_ROW = "SELECT last_insert_rowid()"
-_MOVE_HEAD = "UPDATE streams SET head_seq = ?, head_hash = ?, updated_at = ? WHERE id = ?"
+_MOVE_HEAD = (
+    "UPDATE streams SET head_seq = ?, head_hash = ?, updated_at = ?, summary = coalesce(?, summary) WHERE id = ?"
+)
 # Apart from the head: naming the status in every update would rewrite its index entry every time.
 _SET_STATUS = "UPDATE streams SET status = ? WHERE id = ?"
-_SET_SUMMARY = "UPDATE streams SET summary = ? WHERE id = ?"
 _INSERT_BLOB = "INSERT OR IGNORE INTO blobs (digest, size, body) VALUES (?, ?, ?)"
 _INSERT_REF = "INSERT OR IGNORE INTO blob_refs (stream, digest) VALUES (?, ?)"
 
@@ -94,7 +95,7 @@ class Committer:
         now = self._clock()
         staged = Staged()
         events: list[tuple[int, int, float, str, bytes, bytes]] = []
-        moved: list[tuple[int, bytes, float, int]] = []
+        moved: list[tuple[int, bytes, float, str | None, int]] = []
         for request in requests:
             tip = staged.tips.get(request.stream) or self._find(request.stream)
             refusal = _refusal(request, tip)
@@ -108,7 +109,7 @@ class Committer:
                 seq += 1
                 hash_ = link(hash_, request.stream, seq, at=now, type_=draft.type, body=draft.body)
                 events.append((tip.id, seq, now, draft.type, draft.body, hash_))
-            moved.append((seq, hash_, now, tip.id))
+            moved.append((seq, hash_, now, request.summary, tip.id))
             status = self._decorate(request, tip)
             staged.tips[request.stream] = _Tip(tip.id, seq, hash_, status)
             staged.outcomes.append((request, Head(seq, hash_)))
@@ -116,6 +117,7 @@ class Committer:
             self._connection.executemany(_INSERT_EVENT, events)
             staged.last = self._connection.execute(_LAST_ROW).fetchone()[0]
             staged.first = staged.last - len(events) + 1
+        if moved:
             self._connection.executemany(_MOVE_HEAD, moved)
         return staged
 
@@ -155,8 +157,6 @@ class Committer:
         status = tip.status if request.status is None else request.status
         if status != tip.status:
             self._connection.execute(_SET_STATUS, (status, tip.id))
-        if request.summary is not None:
-            self._connection.execute(_SET_SUMMARY, (request.summary, tip.id))
         for digest, body in request.blobs:
             self._connection.execute(_INSERT_BLOB, (digest, len(body), body))
             self._connection.execute(_INSERT_REF, (tip.id, digest))
@@ -172,6 +172,8 @@ def _refusal(request: Request, tip: _Tip | None) -> PursuitError | None:
             expected=request.expected,
             actual=actual,
         )
+    if tip is None and not request.events:
+        return InvalidArgument(f"stream {request.stream} cannot begin without an event", stream=request.stream)
     if tip is not None and tip.status == FORGOTTEN:
         return InvalidArgument(
             f"stream {request.stream} was forgotten and cannot go on: use a new name", stream=request.stream

@@ -129,11 +129,12 @@ class Ledger(Protocol):
 
         `expected` is the stream's last sequence number (0: the stream must not exist); another number raises
         `Conflict` with `details["actual"]`. `ANY` never conflicts. Everything of one call is contiguous in the
-        stream. `status` and `summary` replace what the listing shows; None leaves them. A blob is named by its
+        stream. `status` and `summary` replace what the listing shows; None leaves them, and they may come
+        without an event. A blob is named by its
         sha256 (hex) and belongs to every stream that it was appended to. A caller that is cancelled while it waits
         still gets the outcome, and its cancellation at the next await; one that was cancelled before stores nothing.
         A disk that refuses raises `LedgerUnavailable` and stores nothing of this call. A forgotten stream, an
-        append without events and a blob under a wrong name are `InvalidArgument`.
+        append of nothing and a blob under a wrong name are `InvalidArgument`.
         """
         ...
 

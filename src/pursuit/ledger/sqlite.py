@@ -70,6 +70,8 @@ class SqliteLedger:
     ) -> Head:
         """See `contract.Ledger.append`."""
         require_name(stream)
+        if not events and status is None and summary is None:
+            raise InvalidArgument(f"an append to stream {stream} needs an event, a status or a summary", stream=stream)
         _check_drafts(stream, events)
         _check_text("kind", kind)
         _check_text("status", status or "")
@@ -166,8 +168,6 @@ class SqliteLedger:
 
 
 def _check_drafts(stream: str, events: Sequence[Draft]) -> None:
-    if not events:
-        raise InvalidArgument(f"an append to stream {stream} needs at least one event", stream=stream)
     for draft in events:
         _check_text("type", draft.type)
         if not isinstance(draft.body, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]

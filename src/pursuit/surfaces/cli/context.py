@@ -16,7 +16,7 @@ import anyio
 from anyio.abc import TaskStatus
 
 from pursuit.app import Runtime, locate_state
-from pursuit.errors import Fault, InvalidArgument, ValidationFailed
+from pursuit.errors import InvalidArgument
 from pursuit.surfaces.cli.options import Common
 from pursuit.tools.configuration import Configuration, find_configuration
 
@@ -43,7 +43,7 @@ def configuration_path(common: Common) -> Path | None:
         return find_configuration(Path.cwd())
     if not common.config.is_file():
         reason = "is a folder" if common.config.is_dir() else "there is no such file"
-        raise ValidationFailed([Fault(field="--config", reason=reason, source=str(common.config))])
+        raise InvalidArgument(f"--config {common.config}: {reason}", field="--config")
     return common.config.resolve()
 
 
@@ -51,7 +51,7 @@ def ledger_path(common: Common) -> Path:
     """The ledger's file, whether it exists or not."""
     path = locate_state(common.state, None if common.state is not None else configuration_path(common))
     if path.is_dir():
-        raise ValidationFailed([Fault(field="--state", reason="is a folder, not a ledger", source=str(path))])
+        raise InvalidArgument(f"--state {path}: is a folder, not a ledger", field="--state")
     return path
 
 

@@ -60,10 +60,7 @@ def _usage(error: Any, *, as_json: bool) -> int:
     message = clean(str(error.format_message())).rstrip(".")
     lines: list[str] = []
     context = getattr(error, "ctx", None)
-    if not message:  # `pursuit` without a subcommand: the help is the answer
-        message = "say what to do"
-        lines.append(context.get_help() if context is not None else message)
-    else:
+    if message:  # without one the help has been printed already: `pursuit` and nothing else
         lines.append(f"error: {message}")
         if context is not None:
             lines.append(f"  try: {context.command_path} --help")

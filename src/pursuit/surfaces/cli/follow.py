@@ -49,7 +49,7 @@ async def follow(service: Service, mission_id: str, screen: Screen) -> None:
             screen.document(_event_row(event, state.seq))
         elif text := _event_line(event, state):
             screen.plain(f"{iso(event.at)}\t{text}")
-        if _over(state, head):
+        if _over(state, head) or screen.unread:
             return
 
 

@@ -79,14 +79,14 @@ def list_missions(
 def _check_status(wanted: str | None) -> None:
     from typing import get_args  # noqa: PLC0415 - commands import what they need
 
-    from pursuit.errors import Fault, ValidationFailed  # noqa: PLC0415
+    from pursuit.errors import InvalidArgument  # noqa: PLC0415
     from pursuit.model.state import Status  # noqa: PLC0415
     from pursuit.tools.fields import nearest  # noqa: PLC0415
 
     known = (*get_args(Status), "forgotten")
     if wanted is not None and wanted not in known:
         advice = nearest(wanted, known) or f"; known: {', '.join(known)}"
-        raise ValidationFailed([Fault(field="--status", reason=f"{wanted!r} is no status{advice}")])
+        raise InvalidArgument(f"--status: {wanted!r} is no status{advice}", field="--status")
 
 
 def history(

@@ -7,6 +7,7 @@ Nothing heavy is imported here or by what is imported here: the start-up time is
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -62,6 +63,10 @@ prove.register(app)
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs one command and ends the process with its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that knows no \u2713 shows a question mark, and the command goes on.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     code = _guarded(words)
     try:
         sys.stdout.flush()
@@ -78,10 +83,10 @@ def _guarded(words: list[str]) -> int:
     as_json = "--json" in words[: words.index("--")] if "--" in words else "--json" in words
     try:
         code: Any = app(words, prog_name="pursuit", standalone_mode=False)
-    except BrokenPipeError:
-        return _lost_reader(0)
     except KeyboardInterrupt:
         return 130
+    except SystemExit as end:  # typer's own way out when nobody reads its help
+        return _lost_reader(end.code if isinstance(end.code, int) else 1)
     except Exception as error:  # noqa: BLE001 - the boundary: every error becomes words and a code
         from pursuit.surfaces.cli.failure import explain  # noqa: PLC0415 - a command that succeeds never pays for it
 

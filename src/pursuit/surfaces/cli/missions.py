@@ -107,11 +107,11 @@ def resume(
     json: JsonOption = False,
 ) -> int:
     """Go on with a mission that is pending, interrupted, paused or failed."""
-    from pursuit.errors import Fault, ValidationFailed  # noqa: PLC0415 - commands import what they need
+    from pursuit.errors import InvalidArgument  # noqa: PLC0415 - commands import what they need
     from pursuit.surfaces.cli.drive import Drive  # noqa: PLC0415
 
     if (mission_id is None) != every:
-        raise ValidationFailed([Fault(field="ID", reason="give a mission's id, or --all")], "what is to be resumed?")
+        raise InvalidArgument("give a mission's ID, or --all", field="ID")
     drive = Drive(common(ctx, config, state, json), mode)
 
     async def work(runtime: Runtime) -> int:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from pursuit.errors import Fault, InvalidArgument, ValidationFailed
+from pursuit.errors import InvalidArgument
 from pursuit.surfaces.cli.context import ledger_path
 from pursuit.surfaces.cli.options import Common
 from pursuit.surfaces.cli.screen import Screen
@@ -41,7 +41,7 @@ def format_of(given: str | None, output: Path | None, *, as_json: bool) -> Forma
     for form in FORMATS:
         if form == wanted:
             return form
-    raise ValidationFailed([Fault(field="--format", reason=f"{wanted!r} is none of html, md and json")])
+    raise InvalidArgument(f"--format: {wanted!r} is none of html, md and json", field="--format")
 
 
 def show_report(screen: Screen, mission_id: str, report: Mapping[str, Any], form: Format, output: Path | None) -> None:

@@ -27,6 +27,7 @@ class Screen:
     def __init__(self, common: Common) -> None:
         self.common = common
         self.json = common.json
+        self.unread = False
         self.rich = not common.json and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
     @cached_property
@@ -44,9 +45,13 @@ class Screen:
         self.plain(body.decode())
 
     def plain(self, text: str) -> None:
-        """A line of the answer, as it is."""
-        sys.stdout.write(f"{text}\n")
-        sys.stdout.flush()
+        """A line of the answer, as it is. A reader that has gone changes no mission and no exit code."""
+        try:
+            sys.stdout.write(f"{text}\n")
+            sys.stdout.flush()
+        except BrokenPipeError:
+            self.unread = True
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     def fact(self, label: str, value: object) -> None:
         """One fact on one line of a plain answer."""

@@ -227,11 +227,9 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, numeric: Se
 
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     for place, name in enumerate(columns):
-        right = place in numeric
-        last = place == len(columns) - 1
-        table.add_column(
-            name, justify="right" if right else "left", no_wrap=True, overflow="ellipsis" if last else "fold"
-        )
+        # Only the last column gives way where the terminal is narrow.
+        width = None if place == len(columns) - 1 else max(len(row[place]) for row in (columns, *rows))
+        table.add_column(name, justify="right" if place in numeric else "left", no_wrap=True, min_width=width)
     for row in rows:
         table.add_row(*(Text(line(cell), style=STYLES.get(cell.split()[0], "") if cell else "") for cell in row))
     return table

@@ -1,0 +1,99 @@
+"""Whether a mission grows slower with age: iterations 9,900 to 10,000 against iterations 100 to 200.
+
+One mission is driven to iteration 9,900. Then its last hundred iterations are run in slices, and before each slice a
+young mission in a ledger of its own runs its iterations 100 to 200, so that both meet the same weather. The figure from
+the old mission alone is printed too; there a minute of other people's load lies between the two windows.
+
+Run: python benchmarks/growth.py [--check]
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import anyio
+from engine import TOOLS, mission, open_runtime
+from figures import Figure, finish, ratio_of_rounds
+
+from pursuit import Runtime
+from pursuit.engine.journal import load_state
+from pursuit.model.state import MissionState
+
+AGE = 10_000
+EARLY = (100, 200)
+LATE = 9_900
+ROUNDS = 10
+SLICE = (AGE - LATE) // ROUNDS
+LOADS = 7
+
+
+class Stopwatch:
+    """Times every iteration of a run, from one decision to the next."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[int, float] = {}
+        self._began = 0.0
+
+    def observe(self, _mission: str, phase: str, state: MissionState) -> None:
+        now = time.perf_counter()
+        if phase == "propose":
+            self._began = now
+        elif phase in ("decided", "ended"):
+            self.seconds[state.iteration_count - 1] = now - self._began
+
+    def median(self, first: int, end: int) -> float:
+        return statistics.median(self.seconds[number] for number in range(first, end))
+
+
+async def drive(runtime: Runtime, mission_id: str, iterations: int, watch: Stopwatch) -> None:
+    await runtime.service.driver.drive(mission_id, iterations=iterations, observer=watch.observe)
+
+
+async def young_median(runtime: Runtime) -> float:
+    watch = Stopwatch()
+    started = await runtime.service.start(mission(TOOLS[0]))
+    await drive(runtime, started.session_id, EARLY[1], watch)
+    return watch.median(*EARLY)
+
+
+async def load_seconds(runtime: Runtime, mission_id: str) -> float:
+    begin = time.perf_counter()
+    state, _head = await load_state(runtime.service.ledger, mission_id)
+    assert state.iteration_count == AGE
+    return time.perf_counter() - begin
+
+
+async def measure(folder: Path) -> list[Figure]:
+    old, young = folder / "old", folder / "young"
+    watch = Stopwatch()
+    fresh: list[float] = []
+    aged: list[float] = []
+    async with open_runtime(old) as ageing, open_runtime(young) as youth:
+        started = await ageing.service.start(mission(TOOLS[0]))
+        await drive(ageing, started.session_id, LATE, watch)
+        for first in range(LATE, AGE, SLICE):
+            fresh.append(await young_median(youth))
+            await drive(ageing, started.session_id, SLICE, watch)
+            aged.append(watch.median(first, first + SLICE))
+        loads = [await load_seconds(ageing, started.session_id) for _ in range(LOADS)]
+    alone = watch.median(LATE, AGE) / watch.median(*EARLY)
+    return [
+        Figure(what="iterations 100 to 200", value=statistics.median(fresh) * 1e6, unit="us"),
+        Figure(what="iterations 9,900 to 10,000", value=statistics.median(aged) * 1e6, unit="us"),
+        Figure(what="old by young, interleaved", value=ratio_of_rounds(aged, fresh), unit="x", limit=1.2),
+        Figure(what="the same mission by itself, earlier", value=alone, unit="x"),
+        Figure(what="loading 10,000 iterations", value=statistics.median(loads), unit="s", rule="<", limit=1),
+    ]
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        figures = anyio.run(measure, Path(name))
+    finish(f"A mission of {AGE:,} iterations (medians of {ROUNDS} interleaved rounds)", figures)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""Roots and listings without events: what stays checkable, whatever the backend."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ledger_backends import Backend, check, every_backend
+
+from pursuit.errors import InvalidArgument
+from pursuit.ledger.contract import ANY, Draft, Ledger
+
+
+def draft(text: str) -> list[Draft]:
+    return [Draft("Said", text.encode())]
+
+
+@every_backend
+def test_a_root_holds_while_the_ledger_grows_and_when_an_ended_stream_is_forgotten(
+    backend: Backend, tmp_path: Path
+) -> None:
+    async def story(ledger: Ledger) -> None:
+        for name in ("a", "b", "c"):
+            await ledger.append(name, 0, draft(name))
+        root = await ledger.root()
+        assert (await ledger.verify()).root == root
+        await ledger.append("a", 1, draft("more"))
+        await ledger.append("d", 0, draft("new"))
+        assert (await ledger.verify(expect=root)).ok
+        assert await ledger.root() != root
+        await ledger.forget("b")
+        assert (await ledger.verify(expect=root)).ok
+        other = f"{root.partition(':')[0]}:{'0' * 64}"
+        found = await ledger.verify(expect=other)
+        assert not found.ok
+        assert "expected root" in found.faults[0]
+        beyond = f"{10**6}:{root.partition(':')[2]}"
+        assert not (await ledger.verify(expect=beyond)).ok
+        for nonsense in ("", "abc", "12:xyz", root.partition(":")[2]):
+            with pytest.raises(InvalidArgument):
+                await ledger.verify(expect=nonsense)
+
+    check(backend, tmp_path, story)
+
+
+@every_backend
+def test_a_status_may_change_without_an_event(backend: Backend, tmp_path: Path) -> None:
+    async def story(ledger: Ledger) -> None:
+        head = await ledger.append("a", 0, draft("one"), status="running", summary={"n": 1})
+        assert await ledger.append("a", ANY, [], status="ended") == head
+        row = await ledger.row("a")
+        assert row is not None
+        assert (row.status, row.head, dict(row.summary)) == ("ended", head, {"n": 1})
+        with pytest.raises(InvalidArgument):
+            await ledger.append("b", ANY, [], status="ended")
+        assert await ledger.row("b") is None
+        assert (await ledger.verify()).ok
+
+    check(backend, tmp_path, story)

@@ -1,0 +1,129 @@
+"""A stage for missions: a runtime on a fresh ledger with plain functions as tools, and what happened on it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import anyio
+
+from pursuit import Budget, Mission, Runtime, event
+from pursuit.model.events import CallIntended, CallRefused, CallSettled, Event, decode
+from pursuit.tools.configuration import Configuration
+
+T = TypeVar("T")
+E = TypeVar("E", bound=Event)
+LONGEST = 20.0
+
+
+def play(scene: Callable[[], Awaitable[T]]) -> T:
+    """Runs one scene; one that hangs is a failure, not a stuck test run."""
+
+    async def bounded() -> T:
+        with anyio.fail_after(LONGEST):
+            return await scene()
+
+    return anyio.run(bounded)
+
+
+def stage(
+    folder: Path,
+    *tools: Callable[..., Any],
+    checks: Mapping[str, Mapping[str, Any]] | None = None,
+    settings: Mapping[str, float] | None = None,
+    servers: Mapping[str, Any] | None = None,
+) -> Runtime:
+    """A runtime whose server `world` has these functions; nothing of the machine's own configuration is read."""
+    configuration = Configuration(checks=checks or {}, settings=settings or {})
+    world = {"world": list(tools)} if tools else {}
+    return Runtime(state=folder / "ledger.db", config=configuration, servers={**world, **(servers or {})})
+
+
+def mission(**given: Any) -> Mission:
+    """A mission that nothing meets and one iteration ends, unless told otherwise."""
+    defaults: dict[str, Any] = {
+        "directive": "See what happens",
+        "criteria": [event("never")],
+        "budget": Budget(max_iterations=1),
+        "allow_all_tools": "tool_allowlist" not in given,
+        "stagnation_threshold": "off",
+    }
+    return Mission(**{**defaults, **given})
+
+
+def proposal(*calls: tuple[str, dict[str, Any]], **more: Any) -> dict[str, Any]:
+    """A proposal of calls, as plain data."""
+    return {"tool_calls": [{"tool_name": name, "args": args} for name, args in calls], **more}
+
+
+def replay(*proposals: Mapping[str, Any]) -> dict[str, Any]:
+    """A proposer that hands out these proposals."""
+    return {"kind": "replay", "proposals": list(proposals)}
+
+
+def repeat(name: str, **args: Any) -> dict[str, Any]:
+    """A proposer that makes one call over and over."""
+    return {"kind": "repeat", "tool_name": name, "args": args}
+
+
+def script(source: str) -> dict[str, Any]:
+    """The operator's own script."""
+    return {"kind": "script", "script": source}
+
+
+async def events_of(runtime: Runtime, mission_id: str, kind: type[E]) -> list[E]:
+    """The events of one kind, in order."""
+    stored = [decode(one.type, one.body) for one in await runtime.service.ledger.read(mission_id)]
+    return [one for one in stored if isinstance(one, kind)]
+
+
+async def outcomes(runtime: Runtime, mission_id: str) -> list[tuple[str, str | None]]:
+    """Every call with its outcome, in the order in which they were intended or refused."""
+    found: dict[str, tuple[str, str | None]] = {}
+    for one in await events_of(runtime, mission_id, Event):
+        match one:
+            case CallIntended():
+                found[one.call_id] = (one.tool, None)
+            case CallRefused():
+                found[one.call_id] = (one.tool, one.outcome)
+            case CallSettled():
+                found[one.call_id] = (found[one.call_id][0], one.outcome)
+            case _:
+                pass
+    return list(found.values())
+
+
+async def history(runtime: Runtime, mission_id: str) -> list[dict[str, Any]]:
+    """The ended iterations with everything in them."""
+    return (await runtime.service.history(mission_id, full=True))["iterations"]
+
+
+@asynccontextmanager
+async def driving(runtime: Runtime, mission_id: str) -> AsyncIterator[None]:
+    """The mission is driven meanwhile; leaving waits until the driver has let go."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(runtime.service.run, mission_id)
+        yield
+
+
+class Gate:
+    """A tool that says when it was entered and stays until it is let go, or cancelled."""
+
+    def __init__(self) -> None:
+        self.entered = anyio.Event()
+        self.release = anyio.Event()
+        self.cancelled = 0
+        self.passed = 0
+
+    async def hold(self) -> dict[str, Any]:
+        """Stays."""
+        self.entered.set()
+        try:
+            await self.release.wait()
+        except anyio.get_cancelled_exc_class():
+            self.cancelled += 1
+            raise
+        self.passed += 1
+        return {"events": [{"event_name": "held"}]}
