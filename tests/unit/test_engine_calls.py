@@ -126,7 +126,8 @@ def test_one_failure_does_not_stop_the_others(tmp_path: Path, safe: bool) -> Non
     play(scene)
 
 
-def test_results_come_in_proposed_order_and_the_later_call_wins_whoever_answers_first(tmp_path: Path) -> None:
+def _measured() -> tuple[Any, dict[str, Any]]:
+    """Two calls side by side of which the later one always answers first."""
     last = anyio.Event()
 
     @tool(parallel_safe=True)
@@ -137,8 +138,13 @@ def test_results_come_in_proposed_order_and_the_later_call_wins_whoever_answers_
             await last.wait()
         return {"key": key, "metrics": {"size": value}}
 
+    return measure, proposal(("measure", {"key": "first", "value": 1}), ("measure", {"key": "last", "value": 2}))
+
+
+def test_results_come_in_proposed_order_and_the_later_call_wins_whoever_answers_first(tmp_path: Path) -> None:
+    measure, calls = _measured()
+
     async def scene() -> None:
-        calls = proposal(("measure", {"key": "first", "value": 1}), ("measure", {"key": "last", "value": 2}))
         async with stage(tmp_path, measure) as runtime:
             report = await runtime.pursue(mission(criteria=[metric("size") == 2], proposer=replay(calls)))
             assert report.completed
@@ -147,7 +153,19 @@ def test_results_come_in_proposed_order_and_the_later_call_wins_whoever_answers_
             (row,) = await history(runtime, report.session_id)
             assert [call["args"]["key"] for call in row["calls"]] == ["first", "last"]
             assert (await runtime.service.status(report.session_id))["metrics"] == {"size": 2}
+
+    play(scene)
+
+
+def test_the_report_and_the_history_show_the_value_that_the_verdict_stands_on(tmp_path: Path) -> None:
+    measure, calls = _measured()
+
+    async def scene() -> None:
+        async with stage(tmp_path, measure) as runtime:
+            report = await runtime.pursue(mission(criteria=[metric("size") == 2], proposer=replay(calls)))
             assert report.metric("size") == 2
+            (row,) = await history(runtime, report.session_id)
+            assert row["observation"]["metrics"] == {"size": 2}
 
     play(scene)
 

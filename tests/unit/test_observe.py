@@ -152,14 +152,15 @@ def test_rules_by_jmespath(path: str, value: float | None) -> None:
         (r"\d+ rows", None),
         (r"\d+", 12),
         (r"(missing)?rows", None),
-        (r"loss: (.*) after", None),
+        (r"loss: (.*) after", 0.5),
+        (r"loss: (.*) s,", None),
         (r"width: (\S+)", None),
         (r"height: (\S+)", None),
         (r"never", None),
     ],
 )
 def test_rules_by_regular_expression(pattern: str, value: float | None) -> None:
-    result = texts("12 rows", "loss: 0.5. after 3 s, width: nan height: 1e999".replace("0.5.", "0.5"))
+    result = texts("12 rows", "loss: 0.5 after 3 s, width: nan height: 1e999")
     rule = ObserveRule(tool="lab.run", metric="m", regex=pattern)
     assert lift("lab.run", result, [rule])[0] == ({} if value is None else {"m": value})
 

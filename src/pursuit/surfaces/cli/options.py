@@ -40,7 +40,9 @@ StateOption = Annotated[
 JsonOption = Annotated[
     bool, typer.Option("--json", rich_help_panel=COMMON, help="Print one JSON document and nothing else.")
 ]
-ModeOption = Annotated[str, typer.Option("--mode", help="Who is asked before a call: only auto, nobody, is there yet.")]
+ModeOption = Annotated[
+    str, typer.Option("--mode", help="How calls are approved; only auto (what is allowed runs) for now.")
+]
 MissionId = Annotated[
     str,
     typer.Argument(

@@ -145,7 +145,7 @@ def listing(screen: Screen, page: Mapping[str, Any]) -> None:
         screen.hint("no missions yet; `pursuit run FILE` starts one")
     else:
         cells = [(name, state, count, moment(at), directive) for name, state, count, at, directive in rows]
-        screen.show(_table(("mission", "status", "iterations", "created", "directive"), cells, numeric=(2,)))
+        screen.show(_table(screen, ("mission", "status", "iterations", "created", "directive"), cells, numeric=(2,)))
     if not screen.json and "next_cursor" in page:
         screen.hint(f"more: {screen.common.command('list', '--cursor', page['next_cursor'])}")
 
@@ -171,7 +171,7 @@ def history(screen: Screen, page: Mapping[str, Any], *, full: bool) -> None:
             )
             for row in rows
         ]
-        screen.show(_table(("iteration", "verdict", "reason", "started", "took"), cells, numeric=(0, 4)))
+        screen.show(_table(screen, ("iteration", "verdict", "reason", "started", "took"), cells, numeric=(0, 4)))
     else:
         for row in rows:
             _iteration(screen, row, full=full)
@@ -221,15 +221,18 @@ def verification(screen: Screen, what: str, found: Mapping[str, Any]) -> None:
     screen.fact("root", found["root"])
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, numeric: Sequence[int]) -> Any:
+def _table(screen: Screen, columns: Sequence[str], rows: Sequence[Sequence[str]], *, numeric: Sequence[int]) -> Any:
     from rich.table import Table  # noqa: PLC0415 - rich loads only for a terminal
     from rich.text import Text  # noqa: PLC0415
 
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    gap = 2
+    table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="dim")
     for place, name in enumerate(columns):
-        # Only the last column gives way where the terminal is narrow.
-        width = None if place == len(columns) - 1 else max(len(row[place]) for row in (columns, *rows))
-        table.add_column(name, justify="right" if place in numeric else "left", no_wrap=True, min_width=width)
+        table.add_column(name, justify="right" if place in numeric else "left", no_wrap=True)
+    # Only the last column gives way where the terminal is narrow.
+    taken = sum(max(len(row[place]) for row in (columns, *rows)) + gap for place in range(len(columns) - 1))
+    room = max(12, screen.console.width - taken)
     for row in rows:
-        table.add_row(*(Text(line(cell), style=STYLES.get(cell.split()[0], "") if cell else "") for cell in row))
+        cells = [*row[:-1], line(row[-1], room)]
+        table.add_row(*(Text(line(cell), style=STYLES.get(cell.partition(" ")[0], "")) for cell in cells))
     return table

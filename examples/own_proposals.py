@@ -1,0 +1,48 @@
+"""Proposes every call from a plain Python loop: bisection on Newton's cubic x^3 - 2x - 5, whose root is 2.094551.
+
+Pursuit keeps the budget, the criteria and the evidence; the loop only says what to try next.
+"""
+
+import tempfile
+from pathlib import Path
+
+import anyio
+
+from pursuit import Budget, Mission, Proposal, Runtime, ToolCall, metric, tool
+
+
+@tool(read_only=True)
+def cubic(x: float) -> dict:
+    """The value of x^3 - 2x - 5."""
+    value = x**3 - 2 * x - 5
+    return {"metrics": {"value": value, "distance": abs(value)}}
+
+
+MISSION = Mission(
+    directive="Find x with |x^3 - 2x - 5| <= 0.000001.",
+    criteria=[metric("distance", source="curve.cubic") <= 1e-6],
+    budget=Budget(max_iterations=60),
+    tool_allowlist=["curve.cubic"],
+    stagnation_threshold="off",
+    proposer="client",
+)
+
+
+async def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        async with Runtime(state=Path(folder) / "ledger.db", servers={"curve": [cubic]}) as runtime:
+            mission_id = (await runtime.service.start(MISSION)).session_id
+            low, high, status = 2.0, 3.0, "pending"
+            while status not in ("completed", "terminated"):
+                middle = (low + high) / 2
+                call = ToolCall(tool_name="curve.cubic", args={"x": middle})
+                step = await runtime.service.iterate(mission_id, proposal=Proposal(tool_calls=[call]))
+                status = step["status"]
+                value = (await runtime.service.status(mission_id))["metrics"]["value"]
+                low, high = (low, middle) if value > 0 else (middle, high)
+            report = await runtime.report(mission_id)
+    print(f"{report.status} ({report.verdict_reason}): x = {middle:.6f} after {report.data['iteration_count']} proposals")
+
+
+if __name__ == "__main__":
+    anyio.run(main)
