@@ -2,11 +2,12 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+RUN := $(VENV)/.installed-run
+STAMP := $(VENV)/.installed-dev
 
 .PHONY: demo test check soak bench format clean
 
-demo: $(STAMP)  ## size a welded beam with a scripted strategy, no key and no server needed
+demo: $(RUN)  ## size a welded beam with a scripted strategy, no key and no server needed
 	@$(BIN)/python -m pursuit.demo.show
 
 test: $(STAMP) check-static  ## everything CI runs
@@ -32,9 +33,15 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-$(STAMP): pyproject.toml constraints.txt
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+$(RUN): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	$(PIP) --editable .
+	touch $(RUN)
+
+$(STAMP): $(RUN)
+	$(PIP) --editable ".[dev]"
 	touch $(STAMP)
 
 clean:

@@ -34,7 +34,7 @@ from pursuit.tools.configuration import Configuration
 
 ROUNDS = 15
 MISSIONS = 50
-STEPS = 25
+STEPS = 50
 ROUNDS_TOGETHER = 7
 ANSWER = {"metrics": {"loss": 1.0}}
 TOOLS = ("bench.step", "server.step")

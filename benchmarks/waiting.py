@@ -1,7 +1,7 @@
 """What waiting missions cost: a thousand of them, each twenty iterations old, in one process.
 
-Every iteration goes through the front door, `service.iterate` with a proposal, fifty missions at a time. The baseline is
-the memory of the same process before the first mission was started; the peak is the operating system's own.
+Every iteration goes through the front door, `service.iterate` with a proposal, fifty missions at a time. The
+baseline is the memory of the same process before the first mission was started; the peak is the operating system's own.
 
 Run: python benchmarks/waiting.py [--check]
 """

@@ -39,11 +39,7 @@ tank.probe()
 
 MISSION = Mission(
     directive="Fill the tank to 80 per cent, and not over 85.",
-    criteria=[
-        metric("level", source="tank.probe") >= 80,
-        predicate("max(obs['metric_history']['level']) <= 85"),
-        succeeded("tank.fill"),
-    ],
+    criteria=[metric("level") >= 80, predicate("max(obs['metric_history']['level']) <= 85"), succeeded("tank.fill")],
     budget=Budget(max_iterations=10),
     allow_all_tools=True,
     proposer={"kind": "script", "script": SCRIPT},

@@ -41,7 +41,9 @@ async def main() -> None:
                 value = (await runtime.service.status(mission_id))["metrics"]["value"]
                 low, high = (low, middle) if value > 0 else (middle, high)
             report = await runtime.report(mission_id)
-    print(f"{report.status} ({report.verdict_reason}): x = {middle:.6f} after {report.data['iteration_count']} proposals")
+    print(
+        f"{report.status} ({report.verdict_reason}): x = {middle:.6f} after {report.data['iteration_count']} proposals"
+    )
 
 
 if __name__ == "__main__":

@@ -33,9 +33,9 @@ MISSION = Mission(
 )
 
 
-def show(mission_id: str, phase: str, state) -> None:
+def show(_mission_id: str, phase: str, state) -> None:
     """What the runtime tells this process while it drives."""
-    if phase == "decided":
+    if phase in ("decided", "ended"):
         print(f"poll {state.iteration_count}: {state.metrics['percent']} %")
 
 

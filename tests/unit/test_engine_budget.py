@@ -267,8 +267,8 @@ def test_a_wrong_extension_is_refused_with_all_its_faults_and_changes_nothing(tm
     play(scene)
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, 6.5, True, "6", None])
-def test_a_cap_that_is_no_number_is_refused_and_the_mission_stays_readable(tmp_path: Path, value: Any) -> None:
+@pytest.mark.parametrize("value", [math.nan, math.inf, 6.5])
+def test_a_cap_that_is_no_number_is_refused_and_the_mission_stays_readable(tmp_path: Path, value: float) -> None:
     async def scene() -> None:
         async with stage(tmp_path, Counter().step) as runtime:
             mission_id = (await runtime.service.start(mission(budget=Budget(max_iterations=5)))).session_id

@@ -98,7 +98,8 @@ async def _command(run: Run, plan: CheckPlan, argv: Sequence[str], order: int) -
         }
         if reason is not None:
             return [CallRefused(**common, outcome="skipped", reason=reason)]
-        return [CallIntended(**common, repeatable=plan.check.idempotent)]
+        attempt = 1 if before is None else before.attempt + 1
+        return [CallIntended(**common, repeatable=plan.check.idempotent, attempt=attempt)]
 
     await run.journal.record(intend)
     call = run.state.open.calls.get(plan.call_id) if run.state.open is not None else None

@@ -102,6 +102,7 @@ class Driver:
     ) -> MissionState:
         tools = await self.source.tools_for(journal.state.tools)
         run = self._new_run(journal, tools, observer)
+        settle_lost(run)
         journal.stage(
             RunClaimed(
                 at=self.clock.now(),
@@ -116,8 +117,7 @@ class Driver:
                 tasks.start_soon(run.listen)
                 await self._advance(run, self.proposer_for(journal.state.mission, proposal))
                 tasks.cancel_scope.cancel()
-        except Exception as error:
-            # The boundary: what we know is the caller's to hear, our own fault becomes the mission's `failed`.
+        except Exception as error:  # noqa: BLE001 - the boundary: our own fault becomes the mission's `failed`
             if (known := _typed(error)) is not None:
                 raise known from None
             await _record_failure(run, error)

@@ -41,7 +41,6 @@ async def execute(run: Run, planned: Sequence[Planned], *, durable: bool = False
     With `durable` each outcome is stored before this returns; without it, the last one may ride in the
     commit that follows.
     """
-    settle_lost(run)
     todo = [call for call in planned if not _has_outcome(run.state, call.call_id)]
     if len(todo) > 1 and all(_parallel_safe(run, call) for call in todo):
         await _together(run, todo)

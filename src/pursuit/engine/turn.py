@@ -7,6 +7,7 @@ pure rides in the commit of its cause, so that an iteration with one call costs 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from pursuit.engine.execute import Planned, execute
 from pursuit.engine.run import Run
@@ -32,21 +33,31 @@ from pursuit.proposers.contract import Failed, Proposer, Waiting
 REPAIRS = 2
 
 
+class Moment(NamedTuple):
+    """One reading of the clocks, so that everything decided together is decided at the same time."""
+
+    now: float
+    elapsed: float
+
+
 async def turn(run: Run, proposer: Proposer) -> bool:
     """Advances the mission by one iteration, or goes on with an open one; False if it has to wait."""
     if run.state.open is None and not await propose(run, proposer):
         return False
     answers: Mapping[str, Answer] = {}
+    moment = _now(run)
     with run.effects() as effects:
         await act(run)
-        if _due(run):
+        moment = _now(run)
+        if _due(run.state, moment):
             run.tell("verify")
             answers = await answers_for(run)
+            moment = _now(run)
     await run.hear()
     if effects.cancelled_caught and run.state.stop is None:
         await run.journal.flush()
     else:
-        await conclude(run, answers)
+        await conclude(run, answers, moment)
     return True
 
 
@@ -95,15 +106,13 @@ async def act(run: Run) -> None:
         await execute(run, calls)
 
 
-async def conclude(run: Run, answers: Mapping[str, Answer]) -> None:
+async def conclude(run: Run, answers: Mapping[str, Answer], moment: Moment) -> None:
     """Evaluates and decides in one commit; a word of the operator that comes in between is weighed in."""
     run.tell("evaluate")
-    now = run.clock.now()
-    elapsed = run.elapsed()
 
     def close(state: MissionState) -> Sequence[Event]:
         hold = state.status == "paused" or (state.stop is None and _unfinished(state))
-        return () if hold else closing(state, answers, now=now, elapsed=elapsed)
+        return () if hold else closing(state, answers, now=moment.now, elapsed=moment.elapsed)
 
     await run.journal.record(close)
     run.tell("ended" if run.state.terminal else "decided")
@@ -199,12 +208,15 @@ def _qualified(state: MissionState, name: str) -> str | None:
     return matching[0] if len(matching) == 1 else None
 
 
-def _due(run: Run) -> bool:
+def _now(run: Run) -> Moment:
+    return Moment(run.clock.now(), run.elapsed())
+
+
+def _due(state: MissionState, moment: Moment) -> bool:
     """Whether the criteria will be consulted."""
-    state = run.state
     if state.stopped or _unfinished(state):
         return False
-    return is_checkpoint(state, now=run.clock.now(), cap=reached_cap(state, elapsed=run.elapsed()))
+    return is_checkpoint(state, now=moment.now, cap=reached_cap(state, elapsed=moment.elapsed))
 
 
 def _unfinished(state: MissionState) -> bool:

@@ -15,9 +15,10 @@ import anyio
 
 from pursuit.app import Runtime
 from pursuit.errors import Conflict, InvalidArgument, LedgerUnavailable, PursuitError
+from pursuit.mission_file import load_mission_file
 from pursuit.model.mission import Proposal
 from pursuit.surfaces.cli import show
-from pursuit.surfaces.cli.context import Interrupted, conduct, driving, existing_ledger
+from pursuit.surfaces.cli.context import Interrupted, conduct, driving, existing_ledger, ledger_path
 from pursuit.surfaces.cli.failure import the_cause
 from pursuit.surfaces.cli.options import Common
 from pursuit.surfaces.cli.progress import progress
@@ -38,6 +39,11 @@ class Drive:
         self.common = common
         self.screen = Screen(common)
         self._begun: list[str] = []
+
+    def check(self, file: Path) -> None:
+        """Refuses a wrong mission file, and a wrong place for the ledger, before a ledger is made for it."""
+        ledger_path(self.common)
+        load_mission_file(file)
 
     def conduct(self, work: Callable[[Runtime], Awaitable[int]], *, existing: bool = False) -> int:
         """Runs the work with a runtime; its exit code, or that of the signal which stopped it."""

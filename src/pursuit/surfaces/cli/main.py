@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         # A terminal that knows no \u2713 shows a question mark, and the command goes on.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-    code = _guarded(words)
+    code = answer(words)
     try:
         sys.stdout.flush()
     except OSError:
@@ -78,11 +78,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     sys.exit(code)
 
 
-def _guarded(words: list[str]) -> int:
-    """The exit code of the command, whatever happens in it."""
-    as_json = "--json" in words[: words.index("--")] if "--" in words else "--json" in words
+def answer(words: Sequence[str]) -> int:
+    """Runs one command in this process; its exit code, whatever happens in it."""
+    as_json = "--json" in (words[: words.index("--")] if "--" in words else words)
     try:
-        code: Any = app(words, prog_name="pursuit", standalone_mode=False)
+        code: Any = app(list(words), prog_name="pursuit", standalone_mode=False)
     except KeyboardInterrupt:
         return 130
     except SystemExit as end:  # typer's own way out when nobody reads its help

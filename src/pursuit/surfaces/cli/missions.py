@@ -35,6 +35,7 @@ def run(
     from pursuit.surfaces.cli.drive import Drive  # noqa: PLC0415 - commands import what they need
 
     drive = Drive(common(ctx, config, state, json), mode)
+    drive.check(file)
 
     async def work(runtime: Runtime) -> int:
         return await drive.pursue(runtime, await drive.accept(runtime, file))
@@ -55,6 +56,8 @@ def start(
     from pursuit.surfaces.cli.drive import Drive  # noqa: PLC0415 - commands import what they need
 
     drive = Drive(common(ctx, config, state, json), mode)
+
+    drive.check(file)
 
     async def work(runtime: Runtime) -> int:
         return await drive.start(runtime, file)

@@ -1,0 +1,162 @@
+"""What the tests of the command line share: a folder of its own for each, and the command as people run it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+COMMAND = [sys.executable, "-c", "from pursuit.surfaces.cli.main import main; main()"]
+SERVERS = Path(__file__).parent.parent / "servers"
+
+BEAM = """
+[servers.beam]
+command = "__python_executable__"
+args = ["-m", "pursuit.demo.welded_beam"]
+[servers.beam.tools.evaluate]
+read_only = true
+"""
+
+MISSION = """
+directive = "Poll the beam"
+tool_allowlist = ["beam.evaluate"]
+[[criteria]]
+criterion_id = "cheap"
+kind = "metric_threshold"
+metric = "cost"
+op = "<="
+target = {target}
+[budget]
+max_iterations = {iterations}
+[proposer]
+{proposer}
+"""
+
+DESIGN = "{ h = 0.5, l = 3.0, t = 5.0, b = 0.6 }"
+REPEAT = f'kind = "repeat"\ntool_name = "evaluate"\nargs = {DESIGN}'
+
+
+def mission(*, target: float = 0.1, iterations: int = 2, proposer: str = REPEAT) -> str:
+    return MISSION.format(target=target, iterations=iterations, proposer=proposer) + BEAM
+
+
+def recorded(record: Path, *, steps: int, needed: int, ms: int) -> str:
+    """A mission whose calls must never be repeated; each leaves its key in a file."""
+    calls = ",\n".join(
+        f'{{ tool_calls = [{{ tool_name = "step", args = {{ key = "k{place}", ms = {ms} }} }}] }}'
+        for place in range(steps)
+    )
+    return f"""
+directive = "Change the world step by step"
+tool_allowlist = ["world.step"]
+stagnation_threshold = "off"
+[[criteria]]
+criterion_id = "done"
+kind = "tool_call_succeeded"
+tool_name = "world.step"
+min_count = {needed}
+[budget]
+max_iterations = {steps}
+[proposer]
+kind = "replay"
+proposals = [{calls}]
+[servers.world]
+command = "__python_executable__"
+args = [{json.dumps(str(SERVERS / "recorder.py"))}]
+env = {{ RECORD = {json.dumps(str(record))} }}
+"""
+
+
+class Place:
+    """A folder with its own ledger, in which commands are run as processes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PURSUIT", "XDG"))}
+        self.environment = {**kept, "HOME": str(folder), "NO_COLOR": "1", "COLUMNS": "100"}
+
+    @property
+    def ledger(self) -> Path:
+        return self.folder / ".pursuit" / "ledger.db"
+
+    def write(self, name: str, text: str) -> Path:
+        path = self.folder / name
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    def configured(self) -> Place:
+        """With a configuration, the ledger lies beside it."""
+        self.write("pursuit.toml", "")
+        return self
+
+    def run(self, *words: object, code: int = 0, text: str | None = None) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [*COMMAND, *map(str, words)],
+            cwd=self.folder,
+            env=self.environment,
+            input=text or "",
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert "Traceback" not in done.stdout + done.stderr, done.stderr
+        assert done.returncode == code, (words, done.returncode, done.stdout, done.stderr)
+        return done
+
+    def json(self, *words: object, code: int = 0, text: str | None = None) -> Any:
+        return json.loads(self.run(*words, "--json", code=code, text=text).stdout)
+
+    def begin(self, *words: object) -> Running:
+        return Running(
+            subprocess.Popen(
+                [*COMMAND, *map(str, words)],
+                cwd=self.folder,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            )
+        )
+
+
+class Running:
+    """A command that is still under way."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.heard: list[str] = []
+
+    def until(self, word: str) -> str:
+        """Reads its notes up to the first that holds this word."""
+        for line in self._notes():
+            if word in line:
+                return line
+        raise AssertionError(f"it never said {word!r}: {''.join(self.heard)}")
+
+    def _notes(self) -> Iterator[str]:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.heard.append(line)
+            yield line
+
+    def end(self, signal: int | None = None) -> tuple[int, str, str]:
+        """Its exit code, its answer and all its notes, after a signal if one is given."""
+        if signal is not None:
+            self.process.send_signal(signal)
+        out, err = self.process.communicate(timeout=60)
+        notes = "".join(self.heard) + err
+        assert "Traceback" not in out + notes, notes
+        return self.process.returncode, out, notes
+
+
+def marks(record: Path) -> list[str]:
+    """The keys of all executions, in order."""
+    rows = [line.split() for line in record.read_text(encoding="utf-8").splitlines()] if record.exists() else []
+    return [key for kind, key, _pid in rows if kind == "step"]

@@ -1,0 +1,164 @@
+"""The command line drives missions: to success, to an end, into a wait, through a crash and past an operator."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+from pathlib import Path
+
+import pytest
+from cli_stage import Place, marks, mission, recorded
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path).configured()
+
+
+def test_the_example_runs_to_success_and_leaves_reports(tmp_path: Path) -> None:
+    outside = Place(tmp_path)
+    answer = outside.run("init", "demo").stdout
+    assert "pursuit run mission.toml" in answer
+    outside.run("init", "demo", code=2)
+    assert set(outside.json("init", "demo", "--force")) == {"files", "next"}
+    demo = Place(tmp_path / "demo")
+    for name in ("mission.toml", "strategy.py"):
+        # An easier target: the way is the same, and shorter.
+        text = (demo.folder / name).read_text(encoding="utf-8")
+        demo.write(name, text.replace("1.76", "15.0"))
+    done = demo.run("run", "mission.toml")
+    assert "status: completed" in done.stdout
+    assert "criterion cheap: met" in done.stdout
+    assert "iteration 1/200" in done.stderr
+    mission_id = done.stdout.splitlines()[0].removeprefix("mission: ")
+    assert f"see it again: pursuit report {mission_id}" in done.stderr
+    for form in ("json", "md", "html"):
+        path = demo.ledger.parent / "reports" / f"{mission_id}.{form}"
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert mission_id in path.read_text(encoding="utf-8")
+    assert mission_id in demo.run("report", mission_id).stdout
+    demo.run("report", mission_id, "-o", "mine.html")
+    assert (demo.folder / "mine.html").read_text(encoding="utf-8").startswith("<!")
+
+
+def test_a_budget_that_is_spent_is_exit_code_3_and_can_be_extended(place: Place) -> None:
+    place.write("m.toml", mission(iterations=2))
+    ended = place.json("run", "m.toml", code=3)
+    assert (ended["status"], ended["verdict_reason"], ended["iteration_count"]) == ("terminated", "max_iterations", 2)
+    mission_id = ended["session_id"]
+    assert json.loads(Path(ended["report_files"]["json"]).read_text())["session_id"] == mission_id
+    place.run("resume", mission_id, code=2)
+    assert "can only be raised" in place.run("extend", mission_id, "--max-iterations", 1, code=2).stderr
+    assert place.json("extend", mission_id, "--max-iterations", 3)["budget"]["max_iterations"] == 3
+    assert place.json("resume", mission_id, code=3)["iteration_count"] == 3
+    assert len(place.json("history", mission_id)["iterations"]) == 3
+
+
+def test_start_then_resume_all_leaves_what_nobody_drove(place: Place) -> None:
+    place.write("m.toml", mission(target=100))
+    mission_id = place.run("start", "m.toml").stdout.strip()
+    assert place.json("status", mission_id)["status"] == "pending"
+    assert place.json("resume", "--all") == {"missions": []}
+    assert "status: completed" in place.run("resume", mission_id).stdout
+
+
+def test_a_client_mission_waits_with_exit_code_4_and_takes_proposals(place: Place) -> None:
+    place.write("m.toml", mission(target=2.5, iterations=5, proposer='kind = "client"'))
+    waiting = place.json("run", "m.toml", code=4)
+    assert (waiting["status"], waiting["waiting_for"]) == ("waiting", "proposal")
+    mission_id = waiting["session_id"]
+
+    wrong = {"tool_calls": [{"tool_name": "certify"}, {"tool_name": "evaluate", "args": {"h": "high"}}]}
+    refused = place.run("iterate", mission_id, "--proposal", "-", code=2, text=json.dumps(wrong)).stderr
+    assert "proposal.tool_calls[0].tool_name" in refused
+    assert "proposal.tool_calls[1].args" in refused
+
+    dear = {"tool_calls": [{"tool_name": "evaluate", "args": {"h": 1, "l": 5, "t": 5, "b": 1}}]}
+    place.write("p.json", json.dumps(dear))
+    after = place.run("iterate", mission_id, "--proposal", "p.json", code=4)
+    assert "status: waiting" in after.stdout
+    assert f"pursuit iterate {mission_id} --proposal FILE" in after.stderr
+
+    cheap = {"tool_calls": [{"tool_name": "evaluate", "args": {"h": 0.2, "l": 2, "t": 5, "b": 0.2}}]}
+    done = place.json("iterate", mission_id, "--proposal", "-", text=json.dumps(cheap))
+    assert done["status"] == "completed"
+    assert done["iterations"] == [{"iteration_index": 1, "verdict": "complete", "verdict_reason": "criteria_met"}]
+
+
+def test_after_kill_9_resume_goes_on_and_repeats_no_finished_call(place: Place, tmp_path: Path) -> None:
+    record = tmp_path / "record"
+    place.write("m.toml", recorded(record, steps=8, needed=6, ms=40))
+    running = place.begin("run", "m.toml")
+    running.until("iteration 3/8")
+    assert running.end(signal.SIGKILL)[0] == -signal.SIGKILL
+    before = marks(record)
+    done = place.json("resume", "--all")
+    assert [row["status"] for row in done["missions"]] == ["completed"]
+    mission_id = done["missions"][0]["session_id"]
+    after = marks(record)
+    assert after[: len(before)] == before
+    assert len(after) == len(set(after))
+    iterations = place.json("history", mission_id, "--full")["iterations"]
+    calls = [call for row in iterations for call in row["calls"]]
+    assert {call["args"]["key"] for call in calls if call["outcome"] == "ok"} <= set(after)
+    assert sum(call["outcome"] == "unknown" for call in calls) <= 1
+    assert place.json("verify")["ok"]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_records_what_was_under_way_and_says_how_to_go_on(
+    place: Place, tmp_path: Path, number: int, code: int
+) -> None:
+    record = tmp_path / "record"
+    place.write("m.toml", recorded(record, steps=3, needed=3, ms=400))
+    running = place.begin("run", "m.toml")
+    running.until("iteration 1/3")
+    returned, out, notes = running.end(number)
+    assert (returned, out) == (code, "")
+    mission_id = place.run("list").stdout.split("\t")[0]
+    assert f"pursuit resume {mission_id}" in notes
+    assert place.json("status", mission_id)["status"] == "running"
+    place.run("resume", mission_id, code=3)
+    calls = [call for row in place.json("history", mission_id, "--full")["iterations"] for call in row["calls"]]
+    assert [call["outcome"] for call in calls if call["outcome"] != "ok"] in (["cancelled"], [])
+    assert len(marks(record)) == len(set(marks(record)))
+
+
+def test_the_operator_is_heard_from_another_process(place: Place, tmp_path: Path) -> None:
+    place.write("m.toml", recorded(tmp_path / "record", steps=60, needed=60, ms=100))
+    running = place.begin("run", "m.toml")
+    running.until("iteration 1/60")
+    mission_id = place.run("list").stdout.split("\t")[0]
+    conflict = place.json("resume", mission_id, code=2)
+    assert conflict["code"] == "conflict"
+    assert place.json("pause", mission_id, "--reason", "lunch")["status"] == "paused"
+    code, out, notes = running.end()
+    assert (code, f"go on with: pursuit resume {mission_id}" in notes) == (4, True)
+    assert "status: paused" in out
+
+    running = place.begin("resume", mission_id)
+    running.until("iteration")
+    watching = place.begin("watch", mission_id, "--json")
+    assert watching.process.stdout is not None
+    first = json.loads(watching.process.stdout.readline())
+    assert (first["seq"], first["type"]) == (1, "MissionCreated")
+    place.run("abort", mission_id, "--reason", "enough")
+    assert running.end()[0] == 3
+    code, rest, _notes = watching.end()
+    rows = [json.loads(line) for line in rest.splitlines()]
+    assert (code, [row["seq"] for row in rows]) == (0, list(range(2, len(rows) + 2)))
+    assert "MissionEnded" in {row["type"] for row in rows[-2:]}
+    assert "enough" in place.run("report", mission_id).stdout
+
+
+def test_a_reader_that_leaves_changes_nothing(place: Place) -> None:
+    place.write("m.toml", mission(target=100))
+    running = place.begin("run", "m.toml")
+    assert running.process.stdout is not None
+    os.close(os.dup(running.process.stdout.fileno()))
+    running.process.stdout.close()
+    running.process.stdout = None
+    code, _out, notes = running.end()
+    assert (code, "Broken" in notes) == (0, False)

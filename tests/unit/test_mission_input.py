@@ -1,0 +1,517 @@
+"""Wrong inputs are refused as a whole with every fault; good ones mean the same in all three shapes."""
+
+from __future__ import annotations
+
+import copy
+import math
+import subprocess
+import sys
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pursuit.errors import Fault, ValidationFailed
+from pursuit.mission_file import load_mission_file
+from pursuit.model.build import check, event, metric, predicate, succeeded
+from pursuit.model.expressions import SyntaxProblem, checked_expression, checked_script
+from pursuit.model.mission import (
+    Budget,
+    EveryIteration,
+    Mission,
+    Pace,
+    Proposal,
+    ReplayProposer,
+    ScriptProposer,
+    ToolCall,
+    parse_mission,
+    parse_proposal,
+)
+from simulation import DONE, mission_data, threshold
+
+GONE = object()
+TREND = {"criterion_id": "t", "kind": "metric_trend", "metric": "m", "direction": "increasing"}
+PREDICATE = {"criterion_id": "p", "kind": "predicate", "expression": "True"}
+CALLED = {"criterion_id": "s", "kind": "tool_call_succeeded", "tool_name": "lab.run"}
+CHECK = {"criterion_id": "k", "kind": "check", "tool_name": "lab.test"}
+COMMAND = {"criterion_id": "k", "kind": "check", "command": ["true"]}
+
+
+def one(criterion: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """A mission with this one criterion, changed; `GONE` takes a key away."""
+    changed = {key: value for key, value in {**criterion, **changes}.items() if value is not GONE}
+    return {"criteria": [changed]}
+
+
+def faults(data: dict[str, Any]) -> list[Fault]:
+    with pytest.raises(ValidationFailed) as caught:
+        parse_mission(data)
+    assert caught.value.code == "validation_error"
+    assert caught.value.exit_code == 2
+    assert caught.value.details["faults"] == [fault.as_dict() for fault in caught.value.faults]
+    return list(caught.value.faults)
+
+
+# What is changed in a good mission, where the fault lies, and a word of the reason.
+WRONG: list[tuple[dict[str, Any], str, str]] = [
+    ({"directive": GONE}, "directive", "missing"),
+    ({"directive": ""}, "directive", "at least 1"),
+    ({"directive": " \n\t "}, "directive", "at least 1"),
+    ({"directive": "x" * 8_193}, "directive", "8192"),
+    ({"directive": 3}, "directive", "string"),
+    ({"directive": "a\ud800"}, "directive", "unicode"),
+    ({"directve": "x"}, "directve", "did you mean 'directive'"),
+    ({"zzz": 1}, "zzz", "not a known key"),
+    ({"criteria": GONE}, "criteria", "missing"),
+    ({"criteria": []}, "criteria", "at least 1"),
+    ({"criteria": {}}, "criteria", "list"),
+    ({"criteria": [3]}, "criteria[0]", "dictionary"),
+    ({"criteria": [{**DONE, "criterion_id": f"c{i}"} for i in range(65)]}, "criteria", "at most 64"),
+    ({"criteria": [DONE, {**DONE, "event_name": "other"}]}, "criteria", "given twice: done"),
+    ({"criteria": [DONE, {**DONE, "criterion_id": " done "}]}, "criteria", "given twice: done"),
+    (one(DONE, kind=GONE), "criteria[0]", "kind"),
+    (one(DONE, kind="evnt"), "criteria[0]", "did you mean 'event'"),
+    (one(DONE, kind=7), "criteria[0]", "kind"),
+    (one(DONE, criterion_id=GONE), "criteria[0].criterion_id", "missing"),
+    (one(DONE, criterion_id=" "), "criteria[0].criterion_id", "at least 1"),
+    (one(DONE, criterion_id="x" * 129), "criteria[0].criterion_id", "128"),
+    (one(DONE, required="yes"), "criteria[0].required", "boolean"),
+    (one(DONE, required=1), "criteria[0].required", "boolean"),
+    (one(DONE, requird=True), "criteria[0].requird", "did you mean 'required'"),
+    (one(DONE, event_name=GONE), "criteria[0].event_name", "missing"),
+    (one(DONE, event_name="a\x00"), "criteria[0].event_name", "null byte"),
+    (one(DONE, scope="all"), "criteria[0].scope", "'mission' or 'iteration'"),
+    (one(DONE, source=""), "criteria[0].source", "at least 1"),
+    (one(threshold(), op="=<"), "criteria[0].op", "'<='"),
+    (one(threshold(), op=GONE), "criteria[0].op", "missing"),
+    (one(threshold(), target="2.4"), "criteria[0].target", "number"),
+    (one(threshold(), target=True), "criteria[0].target", "number"),
+    (one(threshold(), target=math.nan), "criteria[0].target", "finite"),
+    (one(threshold(), target=math.inf), "criteria[0].target", "finite"),
+    (one(threshold(), target=10**400), "criteria[0].target", "number"),
+    (one(threshold(), target=None), "criteria[0].target", "number"),
+    (one(threshold(), metric="metrics."), "criteria[0].metric", "names no metric"),
+    (one(threshold(), metric="m" * 257), "criteria[0].metric", "256"),
+    (one(threshold(), trget=1), "criteria[0].trget", "did you mean 'target'"),
+    (one(TREND, direction="up"), "criteria[0].direction", "increasing"),
+    (one(TREND, window=1_001), "criteria[0].window", "1000"),
+    (one(TREND, window=1), "criteria[0].window", "2"),
+    (one(TREND, window="9"), "criteria[0].window", "number"),
+    (one(TREND, min_points=1), "criteria[0].min_points", "2"),
+    (one(TREND, min_points=6, window=5), "criteria[0]", "cannot exceed window"),
+    (one(CALLED, min_count=0), "criteria[0].min_count", "1"),
+    (one(CALLED, min_count=True), "criteria[0].min_count", "number"),
+    (one(CALLED, tool_name=" "), "criteria[0].tool_name", "at least 1"),
+    (one(PREDICATE, expression=""), "criteria[0].expression", "empty"),
+    (one(PREDICATE, expression="x =="), "criteria[0].expression", "valid Python"),
+    (one(PREDICATE, expression="x = 1"), "criteria[0].expression", "valid Python"),
+    (one(PREDICATE, expression="a\nb"), "criteria[0].expression", "valid Python"),
+    (one(PREDICATE, expression="a\x00b"), "criteria[0].expression", "null bytes"),
+    (one(PREDICATE, expression="1" * 4_097), "criteria[0].expression", "4096"),
+    (one(PREDICATE, expression="(" * 101 + "1" + ")" * 101), "criteria[0].expression", "100 brackets"),
+    (one(PREDICATE, expression="[" * 2_000), "criteria[0].expression", "100 brackets"),
+    (one(PREDICATE, expression='(")",' * 101 + "1" + ")" * 101), "criteria[0].expression", "100 brackets"),
+    (one(PREDICATE, expression="-" * 4_000 + "1"), "criteria[0].expression", "too deeply"),
+    (one(CHECK, tool_name=GONE), "criteria[0]", "exactly one of tool_name, command and check"),
+    (one(CHECK, command=["true"]), "criteria[0]", "exactly one"),
+    (one(CHECK, check="named"), "criteria[0]", "exactly one"),
+    (one(CHECK, cwd="/"), "criteria[0]", "cwd goes with command"),
+    (one(CHECK, expect={"exit_code": 0}), "criteria[0]", "exit_code goes with a command"),
+    (one(CHECK, expect={"text": "("}), "criteria[0].expect.text", "regular expression"),
+    (one(CHECK, expect={"predicate": "("}), "criteria[0].expect.predicate", "valid Python"),
+    (one(CHECK, expect={"count": {"pattern": "a", "target": -1}}), "criteria[0].expect.count.target", "0"),
+    (one(CHECK, expect={"file": "a\x00"}), "criteria[0].expect.file", "null byte"),
+    (one(CHECK, expect={"txt": "a"}), "criteria[0].expect.txt", "did you mean 'text'"),
+    (one(CHECK, timeout=0), "criteria[0].timeout", "greater than 0"),
+    (one(CHECK, timeout=math.inf), "criteria[0].timeout", "finite"),
+    (one(CHECK, when="later"), "criteria[0].when", "'checkpoint'"),
+    (one(CHECK, args={"when": date(2026, 1, 2)}), "criteria[0].args", "JSON"),
+    (one(COMMAND, command=[]), "criteria[0].command", "at least 1"),
+    (one(COMMAND, command="true"), "criteria[0].command", "list"),
+    (one(COMMAND, command=["a\x00"]), "criteria[0].command[0]", "null byte"),
+    (one(COMMAND, args={"a": 1}), "criteria[0]", "args goes with tool_name"),
+    ({"budget": GONE}, "budget", "missing"),
+    ({"budget": {}}, "budget", "unbounded = true"),
+    ({"budget": 5}, "budget", "dictionary"),
+    ({"budget": {"max_iterations": -1, "max_tool_calls": 5}}, "budget", "unbounded = true"),
+    ({"budget": {"max_iterations": 0}}, "budget.max_iterations", "positive number, or -1"),
+    ({"budget": {"max_iterations": -2}}, "budget.max_iterations", "positive"),
+    ({"budget": {"max_iterations": 1.5}}, "budget.max_iterations", "fractional"),
+    ({"budget": {"max_iterations": True}}, "budget.max_iterations", "number"),
+    ({"budget": {"max_iterations": "5"}}, "budget.max_iterations", "number"),
+    ({"budget": {"max_iterations": None}}, "budget.max_iterations", "number"),
+    ({"budget": {"max_iterations": 10**30}}, "budget.max_iterations", "less than"),
+    ({"budget": {"max_wall_clock_seconds": math.inf}}, "budget.max_wall_clock_seconds", "finite"),
+    ({"budget": {"max_wall_clock_seconds": math.nan}}, "budget.max_wall_clock_seconds", "finite"),
+    ({"budget": {"max_iterations": 1, "max_cost_usd": -0.5}}, "budget.max_cost_usd", "positive"),
+    ({"budget": {"max_iterations": 1, "on_exhausted": "go"}}, "budget.on_exhausted", "'stop' or 'wait'"),
+    ({"budget": {"max_iterations": 1, "unbounded": "no"}}, "budget.unbounded", "boolean"),
+    ({"budget": {"max_iteration": 1, "unbounded": True}}, "budget.max_iteration", "did you mean 'max_iterations'"),
+    ({"allow_all_tools": GONE}, "tool_allowlist", "exactly one"),
+    ({"allow_all_tools": False}, "tool_allowlist", "exactly one"),
+    ({"tool_allowlist": ["lab.run"]}, "tool_allowlist", "exactly one"),
+    ({"tool_allowlist": [], "allow_all_tools": GONE}, "tool_allowlist", "at least 1"),
+    ({"tool_allowlist": "lab.*", "allow_all_tools": GONE}, "tool_allowlist", "list"),
+    ({"tool_allowlist": ["lab.*", ""], "allow_all_tools": GONE}, "tool_allowlist[1]", "at least 1"),
+    ({"allow_all_tools": "yes"}, "allow_all_tools", "boolean"),
+    ({"checkpoint_cadence": "every_iteration"}, "checkpoint_cadence", "dictionary"),
+    ({"checkpoint_cadence": {"kind": "every_n"}}, "checkpoint_cadence", "did you mean 'every_n_iterations'"),
+    ({"checkpoint_cadence": {"kind": "every_n_iterations"}}, "checkpoint_cadence.n", "missing"),
+    ({"checkpoint_cadence": {"kind": "every_n_iterations", "n": 0}}, "checkpoint_cadence.n", "1"),
+    ({"checkpoint_cadence": {"kind": "every_t_seconds", "t": 0}}, "checkpoint_cadence.t", "greater than 0"),
+    ({"checkpoint_cadence": {"kind": "every_t_seconds", "n": 5, "t": 1}}, "checkpoint_cadence.n", "not a known key"),
+    ({"checkpoint_cadence": {"kind": "on_event"}}, "checkpoint_cadence.event_name", "missing"),
+    *(({"stagnation_threshold": x}, "stagnation_threshold", "1 to 1000") for x in (0, 1_001, -1, True, "of", "3", 2.5)),
+    ({"pace": 0}, "pace.seconds", "greater than 0"),
+    ({"pace": True}, "pace", "dictionary"),
+    ({"pace": {"seconds": 1, "backoff": 0.5}}, "pace.backoff", "1"),
+    ({"pace": {"second": 1}}, "pace.second", "did you mean 'seconds'"),
+    ({"observe": [{"tool": "a", "metric": "m"}]}, "observe[0]", "exactly one of jmespath and regex"),
+    ({"observe": [{"tool": "a", "metric": "m", "regex": "a", "jmespath": "a"}]}, "observe[0]", "exactly one"),
+    ({"observe": [{"tool": "a", "metric": "m", "regex": "("}]}, "observe[0].regex", "regular expression"),
+    ({"observe": [{"tool": "a", "metric": "m", "jmespath": "a["}]}, "observe[0].jmespath", "does not parse"),
+    ({"proposer": "clint"}, "proposer", "did you mean 'client'"),
+    ({"proposer": {}}, "proposer", "kind"),
+    ({"proposer": {"kind": "repeat"}}, "proposer.tool_name", "missing"),
+    ({"proposer": {"kind": "repeat", "tool_name": "a", "args": []}}, "proposer.args", "mapping"),
+    ({"proposer": {"kind": "repeat", "tool_name": "a", "args": {"x": [math.nan]}}}, "proposer.args", "JSON"),
+    ({"proposer": {"kind": "client", "tool_name": "a"}}, "proposer.tool_name", "not a known key"),
+    ({"proposer": {"kind": "script", "script": " \n"}}, "proposer.script", "empty"),
+    ({"proposer": {"kind": "script", "script": "x = ("}}, "proposer.script", "line 1, column 5"),
+    ({"proposer": {"kind": "script", "script": "pass\n" * 60_000}}, "proposer.script", "at most 262144"),
+    ({"proposer": {"kind": "replay", "proposals": []}}, "proposer.proposals", "at least 1"),
+    ({"proposer": {"kind": "replay", "proposals": [{}]}}, "proposer.proposals[0]", "exactly one of tool_calls"),
+    (
+        {"proposer": {"kind": "replay", "proposals": [{"tool_calls": []}, {"script": "1 +"}]}},
+        "proposer.proposals[1].script",
+        "valid Python",
+    ),
+    (
+        {"proposer": {"kind": "replay", "proposals": [{"tool_calls": [{"args": {}}]}]}},
+        "proposer.proposals[0].tool_calls[0].tool_name",
+        "missing",
+    ),
+    ({"allow_scripted_strategies": "true"}, "allow_scripted_strategies", "boolean"),
+]
+
+
+def changed(changes: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in mission_data(**changes).items() if value is not GONE}
+
+
+@pytest.mark.parametrize(("changes", "field", "word"), WRONG, ids=[f"{w[1]}-{i}" for i, w in enumerate(WRONG)])
+def test_a_wrong_input_is_refused_with_its_place_and_reason(changes: dict[str, Any], field: str, word: str) -> None:
+    data = changed(changes)
+    before = copy.deepcopy(data)
+    found = faults(data)
+    assert [fault.field for fault in found] == [field]
+    assert word.lower() in found[0].reason.lower()
+    assert data == before
+
+
+@pytest.mark.guarantee("all-faults-at-once")
+def test_every_fault_is_told_and_none_hides_another() -> None:
+    criteria = [changes["criteria"][0] for changes, field, _word in WRONG if field.startswith("criteria[0]")]
+    data = {
+        "directive": " ",
+        "criteria": [*criteria[:63], DONE],
+        "budget": {"max_tool_calls": 0, "max_cost_usd": "1"},
+        "allow_all_tools": False,
+        "stagnation_threshold": 0,
+        "checkpoint_cadence": {"kind": "every_n_iterations", "n": 0},
+        "pace": {"seconds": -1, "backof": 2},
+        "observe": [{"tol": "a", "metric": "m"}],
+        "proposer": {"kind": "replay", "proposals": [{"tool_calls": [{"tol_name": "x"}], "script": "1 +"}]},
+        "polcy": {},
+    }
+    found = faults(data)
+    fields = [fault.field for fault in found]
+    for place, (_changes, field, word) in enumerate([w for w in WRONG if w[1].startswith("criteria[0]")][:63]):
+        here = field.replace("[0]", f"[{place}]", 1)
+        assert any(fault.field == here and word.lower() in fault.reason.lower() for fault in found), here
+    expected = {
+        "directive",
+        "criteria",  # ids given twice
+        "budget.max_tool_calls",
+        "budget.max_cost_usd",
+        "budget",  # no cap at all
+        "tool_allowlist",
+        "stagnation_threshold",
+        "checkpoint_cadence.n",
+        "pace.seconds",
+        "pace.backof",
+        "observe[0].tool",
+        "observe[0].tol",
+        "observe[0]",
+        "proposer.proposals[0]",
+        "proposer.proposals[0].script",
+        "proposer.proposals[0].tool_calls[0].tool_name",
+        "proposer.proposals[0].tool_calls[0].tol_name",
+        "polcy",
+    }
+    assert expected <= set(fields)
+    assert len(set(map(str, found))) == len(found), "nothing is said twice"
+
+
+@pytest.mark.guarantee("all-faults-at-once")
+def test_faults_of_a_file_name_the_file_and_its_servers(tmp_path: Path) -> None:
+    path = tmp_path / "mission.toml"
+    path.write_text('directive = ""\nservers = 3\n[budget]\nmax_iterations = 0\n[proposer]\nkind="script"\nfile="no.py"\n')
+    with pytest.raises(ValidationFailed) as caught:
+        load_mission_file(path)
+    fields = {fault.field for fault in caught.value.faults}
+    assert fields == {"directive", "servers", "budget.max_iterations", "criteria", "tool_allowlist", "proposer.file"}
+    assert {fault.source for fault in caught.value.faults} == {str(path)}
+
+
+def test_a_broken_file_is_one_fault_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "mission.toml"
+    path.write_text('directive = "x"\nbudget = {\n')
+    with pytest.raises(ValidationFailed) as caught:
+        load_mission_file(path)
+    (fault,) = caught.value.faults
+    assert fault.line in (2, 3)
+    assert "TOML" in fault.reason
+    for make in (lambda: path.write_bytes(b"\xff"), path.unlink):
+        make()
+        with pytest.raises(ValidationFailed):
+            load_mission_file(path)
+
+
+def test_wrong_code_has_line_and_column() -> None:
+    (fault,) = faults(changed({"proposer": {"kind": "script", "script": "x = 1\ny = = 2\n"}}))
+    assert (fault.line, fault.column) == (2, 5)
+
+
+def test_limits_are_inclusive() -> None:
+    parse_mission(
+        mission_data(
+            directive="  " + "x" * 8_192 + "\n",
+            criteria=[
+                *({**DONE, "criterion_id": f"c{i}"} for i in range(60)),
+                {**PREDICATE, "expression": "1" * 4_096},
+                {**PREDICATE, "criterion_id": "q", "expression": "(" * 100 + "1" + ")" * 100},
+                {**TREND, "window": 1_000, "min_points": 1_000},
+                {**TREND, "criterion_id": "u", "window": 2},
+            ],
+            stagnation_threshold=1_000,
+        )
+    )
+    for value in (1, "off", None):
+        parse_mission(mission_data(stagnation_threshold=value))
+
+
+def test_brackets_in_a_row_or_in_text_are_not_nested() -> None:
+    assert checked_expression("+".join(["(1)"] * 500))
+    assert checked_expression(" len('))))') > 0\n") == "len('))))') > 0"
+    for source in ("x = f'{[" + "(" * 99 + "]}'", "'" + "(" * 101 + "'"):
+        with pytest.raises(SyntaxProblem, match="100 brackets"):
+            checked_script(source)
+
+
+@pytest.mark.parametrize("source", ["x = '\\d'", "1 is 1", "assert (1, 'x')"])
+def test_looking_at_code_never_warns(source: str) -> None:
+    assert checked_script(source) == source
+
+
+DEEP = {
+    "unary": "'-' * 250_000 + '1'",
+    "not": "'not ' * 60_000 + '1'",
+    "attributes": "'a' + '.b' * 100_000",
+    "sums": "'1' + '+1' * 100_000",
+    "lambdas": "'lambda:' * 30_000 + '1'",
+    "brackets": "'(' * 200_000",
+    "else": "'x' + ' if 1 else x' * 15_000",
+}
+
+
+def test_deep_code_is_refused_and_the_process_lives() -> None:
+    program = (
+        "from pursuit.model.expressions import SyntaxProblem, checked_script\n"
+        f"for source in ({', '.join(DEEP.values())}):\n"
+        "    try:\n        checked_script(source)\n        print('accepted')\n"
+        "    except SyntaxProblem:\n        print('refused')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout.split()) == (0, ["refused"] * len(DEEP)), done.stderr
+
+
+def test_deep_arguments_are_refused() -> None:
+    args: dict[str, Any] = {}
+    for _ in range(5_000):
+        args = {"a": args}
+    (fault,) = faults(changed({"proposer": {"kind": "repeat", "tool_name": "a", "args": args}}))
+    assert "nests more than 100" in fault.reason
+
+
+def test_defaults() -> None:
+    mission = parse_mission(
+        {"directive": " go ", "criteria": [DONE], "budget": {"max_iterations": 1}, "tool_allowlist": ["lab.*"]}
+    )
+    assert mission.directive == "go"
+    assert mission.criteria[0].required
+    assert mission.budget == Budget(max_iterations=1, max_wall_clock_seconds=-1, max_tool_calls=-1)
+    assert (mission.budget.on_exhausted, mission.budget.unbounded) == ("stop", False)
+    assert mission.checkpoint_cadence == EveryIteration()
+    assert mission.stagnation == 3
+    assert mission.proposer.kind == "client"
+    assert (mission.pace, mission.observe, mission.allow_scripted_strategies) == (None, [], False)
+    trend = parse_mission(mission_data(criteria=[TREND])).criteria[0]
+    assert trend.model_dump()["window"] == 1_000
+    assert trend.model_dump()["min_points"] == 2
+
+
+def test_a_budget_may_be_open_when_it_is_said() -> None:
+    assert Budget(unbounded=True).max_iterations == -1
+    assert Budget(max_wall_clock_seconds=0.5)
+    assert Budget(max_iterations=3, max_cost_usd=0.01)
+
+
+@pytest.mark.parametrize(
+    ("data", "field", "word"),
+    [
+        ({}, "(input)", "exactly one"),
+        ({"tool_calls": [], "script": "pass"}, "(input)", "exactly one"),
+        ({"script": ""}, "script", "empty"),
+        ({"tool_calls": [{}]}, "tool_calls[0].tool_name", "missing"),
+        ({"tool_calls": [{"tool_name": "a"}] * 257}, "tool_calls", "256"),
+        ({"tool_calls": [], "rational": "x"}, "rational", "did you mean 'rationale'"),
+        ({"tool_calls": [], "rationale": "x" * 8_193}, "rationale", "8192"),
+        ([], "(input)", "dictionary"),
+        (None, "(input)", "dictionary"),
+    ],
+)
+def test_a_wrong_proposal(data: Any, field: str, word: str) -> None:
+    with pytest.raises(ValidationFailed) as caught:
+        parse_proposal(data)
+    (fault,) = caught.value.faults
+    assert (fault.field, word in fault.reason) == (field, True), fault
+
+
+def test_a_proposal_is_calls_or_a_script_or_nothing_to_do() -> None:
+    assert parse_proposal({"tool_calls": []}) == Proposal(tool_calls=[])
+    both = parse_proposal({"tool_calls": [{"tool_name": "lab.run", "args": {"x": [1, None, "a"]}}], "rationale": "so"})
+    assert both.tool_calls == [ToolCall(tool_name="lab.run", args={"x": [1, None, "a"]})]
+    assert parse_proposal({"script": "await lab.run()"}).script == "await lab.run()"
+
+
+DSL = Mission(
+    directive="Size the beam",
+    criteria=[
+        metric("mass", source="lab.*") <= 2.4,
+        metric("metrics.scores.0.f1", scope="iteration") > 0.5,
+        metric("loss").trend("decreasing", window=10, min_points=5),
+        event("certified").optional(),
+        predicate("obs['iteration'] > 1").named("later"),
+        succeeded("lab.run", at_least=2),
+        check("lab.test", {"fast": True}, when="checkpoint", text="ok"),
+        check(["make", "test"], exit_code=0, timeout=60, cwd="/work"),
+    ],
+    budget=Budget(max_iterations=50),
+    tool_allowlist=["lab.*"],
+    pace=Pace(seconds=2),
+    proposer=ScriptProposer(script="lab.run()"),
+    stagnation_threshold="off",
+)
+PLAIN: dict[str, Any] = {
+    "directive": "Size the beam",
+    "criteria": [
+        threshold(target=2.4, criterion_id="mass <= 2.4", source="lab.*"),
+        threshold("scores.0.f1", ">", 0.5, criterion_id="metrics.scores.0.f1 > 0.5", scope="iteration"),
+        {**TREND, "criterion_id": "loss decreasing", "metric": "loss", "direction": "decreasing"}
+        | {"window": 10, "min_points": 5},
+        {"criterion_id": "event certified", "kind": "event", "event_name": "certified", "required": False},
+        {"criterion_id": "later", "kind": "predicate", "expression": "obs['iteration'] > 1"},
+        {**CALLED, "criterion_id": "lab.run succeeded", "min_count": 2},
+        {**CHECK, "criterion_id": "check lab.test", "args": {"fast": True}, "when": "checkpoint"}
+        | {"expect": {"text": "ok"}},
+        {**COMMAND, "criterion_id": "check make test", "command": ["make", "test"], "timeout": 60, "cwd": "/work"}
+        | {"expect": {"exit_code": 0}},
+    ],
+    "budget": {"max_iterations": 50},
+    "tool_allowlist": ["lab.*"],
+    "pace": 2,
+    "proposer": {"kind": "script", "script": "lab.run()"},
+    "stagnation_threshold": "off",
+}
+TOML = """
+directive = "Size the beam"
+tool_allowlist = ["lab.*"]
+pace = 2
+stagnation_threshold = "off"
+budget = { max_iterations = 50 }
+criteria = [
+  { criterion_id = "mass <= 2.4", kind = "metric_threshold", metric = "mass", op = "<=", target = 2.4, source = "lab.*" },
+  { criterion_id = "metrics.scores.0.f1 > 0.5", kind = "metric_threshold", metric = "metrics.scores.0.f1", op = ">", target = 0.5, scope = "iteration" },
+  { criterion_id = "loss decreasing", kind = "metric_trend", metric = "loss", direction = "decreasing", window = 10, min_points = 5 },
+  { criterion_id = "event certified", kind = "event", event_name = "certified", required = false },
+  { criterion_id = "later", kind = "predicate", expression = "obs['iteration'] > 1" },
+  { criterion_id = "lab.run succeeded", kind = "tool_call_succeeded", tool_name = "lab.run", min_count = 2 },
+  { criterion_id = "check lab.test", kind = "check", tool_name = "lab.test", args = { fast = true }, when = "checkpoint", expect = { text = "ok" } },
+  { criterion_id = "check make test", kind = "check", command = ["make", "test"], timeout = 60, cwd = "/work", expect = { exit_code = 0 } },
+]
+[proposer]
+kind = "script"
+file = "steps.py"
+[servers.lab]
+command = "python"
+"""  # noqa: E501 - inline tables cannot be broken over lines
+
+
+def test_the_three_shapes_mean_the_same(tmp_path: Path) -> None:
+    (tmp_path / "steps.py").write_text("lab.run()")
+    path = tmp_path / "mission.toml"
+    path.write_text(TOML)
+    loaded = load_mission_file(path)
+    assert parse_mission(PLAIN) == DSL
+    assert loaded.mission == DSL
+    assert list(loaded.servers) == ["lab"]
+
+
+def test_a_stored_mission_is_read_back_the_same() -> None:
+    stored = DSL.model_dump(mode="json")
+    assert Mission(**stored) == DSL
+    assert Mission(**stored).model_dump(mode="json") == stored
+    replay = mission_data(proposer={"kind": "replay", "proposals": [{"tool_calls": []}, {"script": "pass"}]})
+    proposer = parse_mission(replay).proposer
+    assert isinstance(proposer, ReplayProposer)
+    assert Mission(**parse_mission(replay).model_dump(mode="json")).proposer == proposer
+
+
+@pytest.mark.parametrize(
+    ("make", "field"),
+    [
+        (lambda: metric("mass") <= "heavy", "target"),  # pyright: ignore[reportOperatorIssue]
+        (lambda: metric("mass") == None, "target"),  # noqa: E711 - a comparison makes a criterion
+        (lambda: metric("mass") < True, "target"),
+        (lambda: metric("") < 1, "metric"),
+        (lambda: metric("m").trend("up"), "direction"),  # pyright: ignore[reportArgumentType]
+        (lambda: event(""), "event_name"),
+        (lambda: predicate("1 +"), "expression"),
+        (lambda: succeeded("lab.run", at_least=0), "min_count"),
+        (lambda: check("lab.run", txt="ok"), "txt"),
+        (lambda: check(["true"], {"a": 1}), "(input)"),
+        (lambda: event("a").named(""), "criterion_id"),
+        (lambda: Budget(), "(input)"),
+        (lambda: Budget(max_iterations=0), "max_iterations"),
+        (lambda: Pace(seconds=0), "seconds"),
+        (lambda: Proposal(), "(input)"),
+        (lambda: ToolCall(tool_name=""), "tool_name"),
+    ],
+)
+def test_python_words_refuse_with_the_same_error(make: Any, field: str) -> None:
+    with pytest.raises(ValidationFailed) as caught:
+        make()
+    assert field in [fault.field for fault in caught.value.faults]
+
+
+def test_python_words_accept_long_names() -> None:
+    long = "m" * 256
+    assert len((metric(long) < 1).criterion_id) == 128
+    assert len(event(long).criterion_id) == 128
+    assert len(succeeded(long).criterion_id) == 128
+
+
+def test_the_corpus_is_large_enough() -> None:
+    assert len(WRONG) >= 60
