@@ -82,8 +82,11 @@ class Progress(TypedDict):
     loss: float
 
 
-def _graph(steps: int) -> Any:
-    """One node that runs `steps` times; each time is a step that is durable before the next begins."""
+def _graph(steps: int, *, in_loop: bool) -> Any:
+    """One node that runs `steps` times; each time is a step that is durable before the next begins.
+
+    In an event loop its functions are coroutines: LangGraph would hand plain ones to a thread each time.
+    """
     from langgraph.graph import END, START, StateGraph
 
     def work(state: Progress) -> dict[str, Any]:
@@ -92,10 +95,16 @@ def _graph(steps: int) -> Any:
     def onward(state: Progress) -> str:
         return "work" if state["step"] < steps else END
 
+    async def work_in_loop(state: Progress) -> dict[str, Any]:
+        return work(state)
+
+    async def onward_in_loop(state: Progress) -> str:
+        return onward(state)
+
     graph = StateGraph(Progress)
-    graph.add_node("work", work)
+    graph.add_node("work", work_in_loop if in_loop else work)
     graph.add_edge(START, "work")
-    graph.add_conditional_edges("work", onward, ["work", END])
+    graph.add_conditional_edges("work", onward_in_loop if in_loop else onward, ["work", END])
     return graph
 
 
@@ -112,7 +121,7 @@ def threads_seconds(folder: Path, graphs: int, steps: int) -> float:
 
     with SqliteSaver.from_conn_string(str(folder / "threads.db")) as saver:
         saver.setup()
-        graph = _graph(steps).compile(checkpointer=saver)
+        graph = _graph(steps, in_loop=False).compile(checkpointer=saver)
         start = {"step": 0, "loss": 0.0}
         with ThreadPoolExecutor(graphs) as pool:
             begin = time.perf_counter()
@@ -131,7 +140,7 @@ async def _tasks(folder: Path, graphs: int, steps: int) -> float:
 
     async with AsyncSqliteSaver.from_conn_string(str(folder / "tasks.db")) as saver:
         await saver.setup()
-        graph = _graph(steps).compile(checkpointer=saver)
+        graph = _graph(steps, in_loop=True).compile(checkpointer=saver)
         start = {"step": 0, "loss": 0.0}
         begin = time.perf_counter()
         results = await asyncio.gather(

@@ -11,6 +11,7 @@ from mcp.server.mcpserver import MCPServer
 from mcp_types import ToolAnnotations
 
 from pursuit import Budget, Mission, Runtime, metric, predicate, succeeded
+from pursuit.model.mission import ScriptProposer
 
 server = MCPServer("tank")
 level = 20.0
@@ -42,7 +43,7 @@ MISSION = Mission(
     criteria=[metric("level") >= 80, predicate("max(obs['metric_history']['level']) <= 85"), succeeded("tank.fill")],
     budget=Budget(max_iterations=10),
     allow_all_tools=True,
-    proposer={"kind": "script", "script": SCRIPT},
+    proposer=ScriptProposer(script=SCRIPT),
 )
 
 

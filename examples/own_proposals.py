@@ -9,6 +9,7 @@ from pathlib import Path
 import anyio
 
 from pursuit import Budget, Mission, Proposal, Runtime, ToolCall, metric, tool
+from pursuit.model.mission import ClientProposer
 
 
 @tool(read_only=True)
@@ -24,7 +25,7 @@ MISSION = Mission(
     budget=Budget(max_iterations=60),
     tool_allowlist=["curve.cubic"],
     stagnation_threshold="off",
-    proposer="client",
+    proposer=ClientProposer(),
 )
 
 
@@ -32,14 +33,15 @@ async def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         async with Runtime(state=Path(folder) / "ledger.db", servers={"curve": [cubic]}) as runtime:
             mission_id = (await runtime.service.start(MISSION)).session_id
-            low, high, status = 2.0, 3.0, "pending"
-            while status not in ("completed", "terminated"):
-                middle = (low + high) / 2
+            low, middle, high = 2.0, 2.5, 3.0
+            while True:
                 call = ToolCall(tool_name="curve.cubic", args={"x": middle})
                 step = await runtime.service.iterate(mission_id, proposal=Proposal(tool_calls=[call]))
-                status = step["status"]
+                if step["status"] != "waiting":  # it waits for the next proposal, or it has ended
+                    break
                 value = (await runtime.service.status(mission_id))["metrics"]["value"]
                 low, high = (low, middle) if value > 0 else (middle, high)
+                middle = (low + high) / 2
             report = await runtime.report(mission_id)
     print(
         f"{report.status} ({report.verdict_reason}): x = {middle:.6f} after {report.data['iteration_count']} proposals"

@@ -1,7 +1,4 @@
-"""Kills a mission with SIGKILL in the middle of a call, resumes it, and shows that no step ran twice.
-
-The tool is not declared idempotent, so the call that the kill cut off is `unknown` and is not sent again.
-"""
+"""Kills a mission with SIGKILL in the middle of a call, resumes it, and shows that no step ran twice."""
 
 import subprocess
 import sys
@@ -12,12 +9,13 @@ from pathlib import Path
 import anyio
 
 from pursuit import Budget, Mission, Report, Runtime, event
+from pursuit.model.mission import ScriptProposer
 
 SCRIPT = """
 for number in range(20):
     try:
         plant.step(number=number)
-    except RuntimeError as lost:  # the call whose outcome nobody knows
+    except RuntimeError as lost:  # the call that the kill cut off: `unknown`, not sent again
         print(lost)
 mission.event("all tried")
 """
@@ -27,7 +25,7 @@ MISSION = Mission(
     criteria=[event("all tried", source="script")],
     budget=Budget(max_iterations=3),
     tool_allowlist=["plant.step"],
-    proposer={"kind": "script", "script": SCRIPT},
+    proposer=ScriptProposer(script=SCRIPT),
 )
 
 

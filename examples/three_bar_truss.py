@@ -10,6 +10,7 @@ from pathlib import Path
 import anyio
 
 from pursuit import Budget, Mission, Runtime, metric, tool
+from pursuit.model.mission import ScriptProposer
 
 
 @tool(read_only=True)  # so several may run at once, and one that a crash cut off is sent again
@@ -23,8 +24,7 @@ def evaluate(a1: float, a2: float) -> dict:
 @tool(idempotent=True)
 def certify(a1: float, a2: float) -> dict:
     """The weight of a design that keeps to 2 kN/cm2; an error for one that does not."""
-    found = evaluate(a1, a2)["metrics"]
-    if found["stress"] > 2:
+    if (found := evaluate(a1, a2)["metrics"])["stress"] > 2:
         raise ValueError(f"the stress is {found['stress']}")
     return {"metrics": {"certified_weight": found["weight"]}}
 
@@ -33,7 +33,7 @@ SCRIPT = """import asyncio
 middle, width = state.memory.get("search", [1.0, 0.9])  # of the ratio a2 / a1
 ratios = [middle + width * place / 4 for place in range(-4, 5)]
 found = await asyncio.gather(*[truss.evaluate(a1=1, a2=ratio) for ratio in ratios])
-scaled = [(r["metrics"]["weight"] * r["metrics"]["stress"], r["metrics"]["stress"] / 2) for r in found]  # just strong
+scaled = [(r["metrics"]["weight"] * r["metrics"]["stress"], r["metrics"]["stress"] / 2) for r in found]
 best, (_, size) = min(zip(ratios, scaled), key=lambda pair: pair[1][0])
 state.memory["search"] = [best, min(width / 2, best * 0.9)]
 truss.certify(size * 1.0000001, size * best * 1.0000001)
@@ -44,7 +44,7 @@ MISSION = Mission(
     criteria=[metric("certified_weight", source="truss.certify") <= 263.9],
     budget=Budget(max_iterations=50),
     tool_allowlist=["truss.*"],
-    proposer={"kind": "script", "script": SCRIPT},
+    proposer=ScriptProposer(script=SCRIPT),
 )
 
 

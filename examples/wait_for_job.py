@@ -9,6 +9,7 @@ from pathlib import Path
 import anyio
 
 from pursuit import Budget, Mission, Pace, Runtime, event, tool
+from pursuit.model.mission import RepeatProposer
 
 polls = 0
 
@@ -29,7 +30,7 @@ MISSION = Mission(
     budget=Budget(max_wall_clock_seconds=30),
     tool_allowlist=["cluster.job_status"],
     pace=Pace(seconds=0.05, max_seconds=0.5),
-    proposer={"kind": "repeat", "tool_name": "cluster.job_status", "args": {"job_id": "42"}},
+    proposer=RepeatProposer(tool_name="cluster.job_status", args={"job_id": "42"}),
 )
 
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
+import pty
+import queue
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+from pursuit.surfaces.cli.main import answer
 
 COMMAND = [sys.executable, "-c", "from pursuit.surfaces.cli.main import main; main()"]
 SERVERS = Path(__file__).parent.parent / "servers"
@@ -108,8 +114,40 @@ class Place:
         assert done.returncode == code, (words, done.returncode, done.stdout, done.stderr)
         return done
 
-    def json(self, *words: object, code: int = 0, text: str | None = None) -> Any:
-        return json.loads(self.run(*words, "--json", code=code, text=text).stdout)
+    def ask(self, *words: object, code: int | None = 0) -> tuple[str, str]:
+        """The same in this process, which is much cheaper: its answer and its notes. None: any exit code."""
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.chdir(self.folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            got = answer([str(word) for word in words])
+        assert "Traceback" not in out.getvalue() + err.getvalue(), err.getvalue()
+        assert code in (got, None), (words, got, out.getvalue(), err.getvalue())
+        return out.getvalue(), err.getvalue()
+
+    def json(self, *words: object, code: int | None = 0) -> Any:
+        """The one JSON document that a command answers with."""
+        return json.loads(self.ask(*words, "--json", code=code)[0])
+
+    def at_terminal(self, *words: object) -> tuple[int, str]:
+        """Runs a command that has a terminal: its exit code, and all that the terminal was sent."""
+        ours, theirs = pty.openpty()
+        environment = {**self.environment, "TERM": "xterm", "COLUMNS": "110", "LINES": "40"}
+        process = subprocess.Popen(
+            [*COMMAND, *map(str, words)],
+            cwd=self.folder,
+            env=environment,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+        )
+        os.close(theirs)
+        seen = bytearray()
+        # A terminal whose last writer has gone ends in an error on Linux and in nothing elsewhere.
+        with contextlib.suppress(OSError):
+            while chunk := os.read(ours, 65_536):
+                seen += chunk
+        os.close(ours)
+        return process.wait(timeout=60), seen.decode()
 
     def begin(self, *words: object) -> Running:
         return Running(
@@ -127,33 +165,40 @@ class Place:
 
 
 class Running:
-    """A command that is still under way."""
+    """A command that is still under way; both its streams are read all the time."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
-        self.heard: list[str] = []
+        self.answer: queue.Queue[str] = queue.Queue()
+        self.notes: queue.Queue[str] = queue.Queue()
+        streams = ((process.stdout, self.answer), (process.stderr, self.notes))
+        self._readers = [threading.Thread(target=_read, args=pair, daemon=True) for pair in streams]
+        for reader in self._readers:
+            reader.start()
 
     def until(self, word: str) -> str:
-        """Reads its notes up to the first that holds this word."""
-        for line in self._notes():
+        """Waits for the first note that holds this word."""
+        while True:
+            line = self.notes.get(timeout=60)
             if word in line:
                 return line
-        raise AssertionError(f"it never said {word!r}: {''.join(self.heard)}")
-
-    def _notes(self) -> Iterator[str]:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.heard.append(line)
-            yield line
 
     def end(self, signal: int | None = None) -> tuple[int, str, str]:
-        """Its exit code, its answer and all its notes, after a signal if one is given."""
+        """Its exit code and the rest of its answer and its notes, after a signal if one is given."""
         if signal is not None:
             self.process.send_signal(signal)
-        out, err = self.process.communicate(timeout=60)
-        notes = "".join(self.heard) + err
+        code = self.process.wait(timeout=60)
+        for reader in self._readers:
+            reader.join(timeout=60)
+        out, notes = ("".join(rest.queue) for rest in (self.answer, self.notes))
         assert "Traceback" not in out + notes, notes
-        return self.process.returncode, out, notes
+        return code, out, notes
+
+
+def _read(stream: IO[str], lines: queue.Queue[str]) -> None:
+    with stream:
+        for line in stream:
+            lines.put(line)
 
 
 def marks(record: Path) -> list[str]:

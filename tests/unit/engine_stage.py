@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import anyio
 
-from pursuit import Budget, Mission, Runtime, event
+from pursuit import Budget, Mission, Proposal, Runtime, event
 from pursuit.model.events import CallIntended, CallRefused, CallSettled, Event, decode
+from pursuit.model.state import MissionState
+from pursuit.proposers.contract import Failed, Proposer, Waiting
+from pursuit.service import Service
 from pursuit.tools.configuration import Configuration
 
 T = TypeVar("T")
@@ -127,3 +131,26 @@ class Gate:
             raise
         self.passed += 1
         return {"events": [{"event_name": "held"}]}
+
+
+class Stubborn:
+    """A proposer that hands out these answers, the last one for ever, and keeps the reasons that it was given."""
+
+    operators_own = True
+
+    def __init__(self, *answers: Proposal | Exception) -> None:
+        self.answers = list(answers)
+        self.reasons: list[list[str]] = []
+
+    async def propose(self, state: MissionState, reasons: Sequence[str]) -> Proposal | Waiting | Failed:
+        """The next answer."""
+        self.reasons.append(list(reasons))
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def proposing(service: Service, proposer: Proposer) -> Service:
+    """The service with another proposer for every mission."""
+    return replace(service, driver=replace(service.driver, proposer_for=lambda _mission, _proposal: proposer))

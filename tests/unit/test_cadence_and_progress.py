@@ -202,6 +202,8 @@ def test_half_the_threshold_with_three_equal_sequences_asks_for_something_else()
 
 
 def test_two_equal_sequences_are_not_three() -> None:
+    assert [each.reason for each in run(Simulation(stagnation_threshold=2), SAME, SAME)] == ["in_progress"] * 2
+
     def calls(word: str) -> list[dict[str, Any]]:
         return [call(args={"x": letter}, digest="same") for letter in word]
 

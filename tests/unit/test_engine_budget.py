@@ -8,8 +8,8 @@ from typing import Any
 
 import anyio
 import pytest
-
 from engine_stage import Gate, driving, events_of, history, mission, outcomes, play, proposal, repeat, replay, stage
+
 from pursuit import Budget, ValidationFailed, event, metric, tool
 from pursuit.errors import SessionTerminal
 from pursuit.model.events import BudgetExtended, CallIntended, CallSettled, IterationEnded, MissionEnded
@@ -91,7 +91,9 @@ def test_the_rest_of_a_batch_that_does_not_fit_is_skipped(tmp_path: Path, safe: 
             wanted = mission(budget=Budget(max_iterations=9, max_tool_calls=6), proposer=replay(calls, calls, calls))
             report = await runtime.pursue(wanted)
             assert report.verdict_reason == "max_tool_calls"
-            assert [outcome for _, outcome in await outcomes(runtime, report.session_id)] == ["ok"] * 6 + ["skipped"] * 2
+            assert [outcome for _, outcome in await outcomes(runtime, report.session_id)] == ["ok"] * 6 + [
+                "skipped"
+            ] * 2
             assert len(await events_of(runtime, report.session_id, CallIntended)) == 6
             assert report.data["budget"]["used"]["tool_calls"] == 6
         assert ran == [0, 1, 2, 3, 0, 1]
@@ -104,13 +106,13 @@ def test_the_wall_clock_cuts_a_call_that_is_still_running(tmp_path: Path) -> Non
 
     async def scene() -> None:
         async with stage(tmp_path, gate.hold) as runtime:
-            wanted = mission(budget=Budget(max_wall_clock_seconds=0.2), proposer=repeat("hold"))
+            wanted = mission(budget=Budget(max_wall_clock_seconds=0.5), proposer=repeat("hold"))
             report = await runtime.pursue(wanted)
             assert (report.status, report.verdict_reason) == ("terminated", "max_wall_clock")
             (settled,) = await events_of(runtime, report.session_id, CallSettled)
             assert settled.outcome == "timed_out"
             assert settled.error == "cut off by max_wall_clock_seconds"
-            assert 0.2 <= report.data["budget"]["used"]["wall_clock_seconds"] < 2
+            assert 0.5 <= report.data["budget"]["used"]["wall_clock_seconds"] < 5
         assert gate.cancelled == 1
 
     play(scene)
@@ -121,18 +123,17 @@ def test_the_wall_clock_adds_up_over_runs_and_not_over_waiting_for_a_person(tmp_
 
     async def scene() -> None:
         async with stage(tmp_path, gate.hold) as runtime:
-            wanted = mission(budget=Budget(max_wall_clock_seconds=0.3), proposer=repeat("hold"))
+            wanted = mission(budget=Budget(max_wall_clock_seconds=0.8), proposer=repeat("hold"))
             mission_id = (await runtime.service.start(wanted)).session_id
             async with driving(runtime, mission_id):
                 await gate.entered.wait()
                 await runtime.service.pause(mission_id)
             used = (await runtime.service.state(mission_id)).wall_clock
-            assert 0 < used < 0.3
-            began = anyio.current_time()
+            assert 0 < used < 0.8
             report = await runtime.resume(mission_id)
             assert report.verdict_reason == "max_wall_clock"
-            assert anyio.current_time() - began < 0.3 + 2
-            assert (await runtime.service.state(mission_id)).elapsed_before >= used
+            state = await runtime.service.state(mission_id)
+            assert state.elapsed_before == pytest.approx(used) and state.elapsed < 0.8 - used + 0.5
 
     play(scene)
 
@@ -173,9 +174,7 @@ def test_a_mission_that_ended_by_budget_is_extended_and_resumed_to_its_goal(tmp_
     async def scene() -> None:
         async with stage(tmp_path, counter.step) as runtime:
             service = runtime.service
-            wanted = mission(
-                criteria=[metric("steps") >= 3], budget=Budget(max_iterations=2), proposer=repeat("step")
-            )
+            wanted = mission(criteria=[metric("steps") >= 3], budget=Budget(max_iterations=2), proposer=repeat("step"))
             first = await runtime.pursue(wanted)
             assert first.verdict_reason == "max_iterations"
             with pytest.raises(SessionTerminal):
@@ -233,13 +232,13 @@ def test_more_wall_clock_reaches_a_call_that_is_under_way(tmp_path: Path) -> Non
 
     async def work() -> dict[str, Any]:
         began.set()
-        await anyio.sleep(0.6)
+        await anyio.sleep(1.2)
         return {"events": [{"event_name": "done"}]}
 
     async def scene() -> None:
         async with stage(tmp_path, work) as runtime:
             wanted = mission(
-                criteria=[event("done")], budget=Budget(max_wall_clock_seconds=0.4), proposer=repeat("work")
+                criteria=[event("done")], budget=Budget(max_wall_clock_seconds=0.8), proposer=repeat("work")
             )
             mission_id = (await runtime.service.start(wanted)).session_id
             async with driving(runtime, mission_id):
@@ -284,9 +283,7 @@ def test_unbounded_runs_until_it_is_met(tmp_path: Path) -> None:
 
     async def scene() -> None:
         async with stage(tmp_path, counter.step) as runtime:
-            wanted = mission(
-                criteria=[metric("steps") >= 7], budget=Budget(unbounded=True), proposer=repeat("step")
-            )
+            wanted = mission(criteria=[metric("steps") >= 7], budget=Budget(unbounded=True), proposer=repeat("step"))
             report = await runtime.pursue(wanted)
             assert report.completed and counter.ran == 7
 

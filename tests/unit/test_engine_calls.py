@@ -8,10 +8,10 @@ from typing import Any
 
 import anyio
 import pytest
+from engine_stage import events_of, history, mission, outcomes, play, proposal, repeat, replay, script, stage
 from mcp.server.mcpserver import Context, MCPServer
 
-from engine_stage import events_of, history, mission, outcomes, play, proposal, repeat, replay, script, stage
-from pursuit import Budget, Proposal, ToolCall, ValidationFailed, check, event, metric, tool
+from pursuit import Budget, ValidationFailed, event, metric, tool
 from pursuit.model.events import CallIntended, CallSettled, IterationProposed
 from pursuit.tools.contract import ToolResult
 
@@ -227,14 +227,14 @@ def test_progress_resets_the_timeout_up_to_the_ceiling(tmp_path: Path) -> None:
         return "done"
 
     async def scene() -> None:
-        limits = {"call_timeout": 0.3, "call_ceiling": 0.8}
+        limits = {"call_timeout": 0.5, "call_ceiling": 1.2}
         async with stage(tmp_path, servers={"slow": server}, settings=limits) as runtime:
-            calls = [proposal(("work", {"steps": 5})), proposal(("work", {"steps": 1_000}))]
+            calls = [proposal(("work", {"steps": 7})), proposal(("work", {"steps": 1_000}))]
             report = await runtime.pursue(mission(budget=Budget(max_iterations=2), proposer=replay(*calls)))
             assert await outcomes(runtime, report.session_id) == [("slow.work", "ok"), ("slow.work", "timed_out")]
             settled = await events_of(runtime, report.session_id, CallSettled)
-            assert settled[0].seconds > 0.3
-            assert 0.7 < settled[1].seconds < 5
+            assert settled[0].seconds > 0.5
+            assert 1.1 < settled[1].seconds < 5
         assert stopped == ["work"]
 
     play(scene)
@@ -326,105 +326,6 @@ def test_a_tool_that_is_gone_at_resume_fails_its_call_and_not_the_mission(tmp_pa
             assert await outcomes(runtime, mission_id) == expected
             assert "does not offer" in report.data["refused"][0]["reason"]
             assert len(await events_of(runtime, mission_id, CallIntended)) == 2, "what is not there is not sent"
-
-    play(scene)
-
-
-def _same(key: str = "a") -> Proposal:
-    return Proposal(tool_calls=[ToolCall(tool_name="look", args={"key": key})])
-
-
-@pytest.mark.guarantee("loop-guard")
-def test_the_third_identical_call_in_a_row_is_refused_until_something_changes(tmp_path: Path) -> None:
-    world = {"value": 1}
-
-    def look(key: str) -> dict[str, int]:
-        return dict(world)
-
-    async def scene() -> None:
-        async with stage(tmp_path, look) as runtime:
-            mission_id = (await runtime.service.start(mission(budget=Budget(max_iterations=20)))).session_id
-
-            async def ask(key: str = "a") -> str | None:
-                await runtime.service.iterate(mission_id, proposal=_same(key))
-                return (await outcomes(runtime, mission_id))[-1][1]
-
-            assert [await ask() for _ in range(4)] == ["ok", "ok", "denied", "denied"]
-            reason = (await history(runtime, mission_id))[-1]["observation"]["errors"][0]
-            assert "twice in a row and nothing changed" in reason
-            assert [await ask("b"), await ask(), await ask(), await ask()] == ["ok", "ok", "ok", "denied"]
-            assert len(await events_of(runtime, mission_id, CallIntended)) == 5
-
-    play(scene)
-
-
-@pytest.mark.guarantee("loop-guard")
-def test_a_call_whose_result_changes_is_never_refused(tmp_path: Path) -> None:
-    count = iter(range(100))
-
-    def look(key: str) -> dict[str, int]:
-        return {"value": next(count)}
-
-    async def scene() -> None:
-        async with stage(tmp_path, look) as runtime:
-            mission_id = (await runtime.service.start(mission(budget=Budget(max_iterations=5)))).session_id
-            for _ in range(5):
-                await runtime.service.iterate(mission_id, proposal=_same())
-            assert [outcome for _, outcome in await outcomes(runtime, mission_id)] == ["ok"] * 5
-
-    play(scene)
-
-
-@pytest.mark.guarantee("loop-guard")
-def test_the_runtimes_own_checks_do_not_hide_a_loop(tmp_path: Path) -> None:
-    """A check between two proposals is no call of the proposer's: its calls are still identical and in a row."""
-
-    @tool(read_only=True)
-    def look(key: str) -> str:
-        return "the same"
-
-    @tool(read_only=True)
-    def audit() -> str:
-        return "nothing new"
-
-    async def scene() -> None:
-        criteria = [event("never"), check("audit", when="checkpoint").optional()]
-        async with stage(tmp_path, look, audit) as runtime:
-            wanted = mission(criteria=criteria, budget=Budget(max_iterations=9))
-            mission_id = (await runtime.service.start(wanted)).session_id
-            for _ in range(3):
-                await runtime.service.iterate(mission_id, proposal=_same())
-            looks = [outcome for name, outcome in await outcomes(runtime, mission_id) if name == "world.look"]
-            assert looks == ["ok", "ok", "denied"]
-
-    play(scene)
-
-
-@pytest.mark.guarantee("loop-guard")
-@pytest.mark.parametrize("proposer", [repeat("look", key="a"), script("world.look('a')")])
-def test_the_loop_guard_leaves_the_operators_own_proposers_alone(tmp_path: Path, proposer: dict[str, Any]) -> None:
-    def look(key: str) -> str:
-        return "the same"
-
-    async def scene() -> None:
-        async with stage(tmp_path, look) as runtime:
-            report = await runtime.pursue(mission(budget=Budget(max_iterations=5), proposer=proposer))
-            assert report.data["calls"]["by_outcome"] == {"ok": 5}
-
-    play(scene)
-
-
-@pytest.mark.guarantee("loop-guard")
-def test_the_loop_guard_watches_scripts_that_others_propose(tmp_path: Path) -> None:
-    def look(key: str) -> str:
-        return "the same"
-
-    async def scene() -> None:
-        source = "for _ in range(3):\n  try:\n    world.look('a')\n  except RuntimeError:\n    pass"
-        async with stage(tmp_path, look) as runtime:
-            mission_id = (await runtime.service.start(mission(allow_scripted_strategies=True))).session_id
-            await runtime.service.iterate(mission_id, proposal=Proposal(script=source))
-            assert [outcome for _, outcome in await outcomes(runtime, mission_id)] == ["ok", "ok", "denied"]
 
     play(scene)
 

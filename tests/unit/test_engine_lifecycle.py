@@ -1,24 +1,34 @@
-"""The life of a mission: the operator's word in the middle of a call, one driver, failures of our own, pacing."""
+"""The life of a mission: the operator's word in the middle of a call, one driver, failures of our own."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import anyio
-import anyio.lowlevel
 import pytest
+from engine_stage import (
+    Gate,
+    Stubborn,
+    driving,
+    events_of,
+    mission,
+    outcomes,
+    play,
+    proposal,
+    proposing,
+    repeat,
+    replay,
+    script,
+    stage,
+)
 
-from engine_stage import Gate, driving, events_of, mission, outcomes, play, proposal, repeat, replay, script, stage
-from pursuit import Budget, Pace, Runtime, event, metric, tool
+from pursuit import Budget, Proposal, Runtime, event, metric, tool
 from pursuit.errors import Conflict, NotPaused, SessionPaused, SessionTerminal
-from pursuit.model.events import CallSettled, IterationEnded, MissionEnded, MissionFailed, ReportWritten, WaitBegan
-from pursuit.model.mission import Mission, Proposal
+from pursuit.model.events import CallSettled, IterationEnded, MissionEnded, MissionFailed, ReportWritten
+from pursuit.model.mission import Mission
 from pursuit.model.state import MissionState
-from pursuit.proposers.contract import Failed, Proposer, Waiting
-from pursuit.service import Service
 from pursuit.tools.contract import Tool, ToolResult
 
 ENDS = {
@@ -149,7 +159,7 @@ world.draw(random.random())
             assert "cancelled" in memory["stopped"]
             made = [name for name, _ in await outcomes(runtime, mission_id)]
             assert made == ["world.draw", "world.hold", "world.draw"] * 2
-        assert len(drawn) == len(set(drawn)) == 4, "chance differs between iterations, and a settled call is not repeated"
+        assert len(drawn) == len(set(drawn)) == 4, "chance differs by iteration, and a settled call is not repeated"
 
     play(scene)
 
@@ -225,7 +235,9 @@ class Brittle:
     async def tools(self) -> Sequence[Tool]:
         return [Tool(server=self.name, name="work", input_schema={"type": "object"}, definition={})]
 
-    async def call(self, tool: str, arguments: Mapping[str, Any], *, call_id: str, on_progress: Any = None) -> ToolResult:
+    async def call(
+        self, tool: str, arguments: Mapping[str, Any], *, call_id: str, on_progress: Any = None
+    ) -> ToolResult:
         self.called += 1
         if self.broken:
             raise RuntimeError("a bug of ours")
@@ -271,63 +283,17 @@ def test_a_failure_says_what_broke_and_not_what_it_was_wrapped_in(tmp_path: Path
     play(scene)
 
 
-class Stubborn:
-    """A proposer of a test's own making."""
-
-    operators_own = True
-
-    def __init__(self, *answers: Proposal | Exception) -> None:
-        self.answers = list(answers)
-        self.reasons: list[list[str]] = []
-
-    async def propose(self, state: MissionState, reasons: Sequence[str]) -> Proposal | Waiting | Failed:
-        self.reasons.append(list(reasons))
-        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-
-def _with(service: Service, proposer: Proposer) -> Service:
-    return replace(service, driver=replace(service.driver, proposer_for=lambda _mission, _proposal: proposer))
-
-
 @pytest.mark.guarantee("failed-is-resumable")
 def test_a_proposer_that_breaks_fails_the_mission_before_anything_runs(tmp_path: Path) -> None:
     def step() -> None: ...
 
     async def scene() -> None:
         async with stage(tmp_path, step) as runtime:
-            service = _with(runtime.service, Stubborn(KeyError("lost"), Proposal(tool_calls=[])))
+            service = proposing(runtime.service, Stubborn(KeyError("lost"), Proposal(tool_calls=[])))
             mission_id = await _started(runtime, mission(proposer=repeat("step")))
             assert (await service.run(mission_id)).status == "failed"
             assert await outcomes(runtime, mission_id) == []
             assert (await service.run(mission_id)).verdict_reason == "max_iterations"
-
-    play(scene)
-
-
-def test_a_bad_proposal_goes_back_twice_with_the_reasons_then_counts_as_a_failure(tmp_path: Path) -> None:
-    ran: list[int] = []
-
-    def step(place: int) -> None:
-        ran.append(place)
-
-    async def scene() -> None:
-        async with stage(tmp_path, step) as runtime:
-            bad = Proposal.model_validate(proposal(("step", {"place": 1}), ("step", {"place": "x"})))
-            proposer = Stubborn(bad)
-            service = _with(runtime.service, proposer)
-            wanted = mission(budget=Budget(max_iterations=9), proposer=repeat("step", place=1))
-            state = await service.run(await _started(runtime, wanted))
-            assert (state.verdict_reason, state.iteration_count) == ("proposer_failed", 3)
-            assert [bool(reasons) for reasons in proposer.reasons] == [False, True, True] * 3
-            assert "tool_calls[1].args" in proposer.reasons[1][0]
-            good = Proposal.model_validate(proposal(("step", {"place": 2})))
-            mended = Stubborn(bad, good, bad, bad, bad, good)
-            state = await _with(runtime.service, mended).run(await _started(runtime, wanted))
-            assert state.verdict_reason == "max_iterations", "a good proposal starts the count anew"
-        assert ran == [2] * 8, "nothing of a bad proposal runs"
 
     play(scene)
 
@@ -355,124 +321,29 @@ def test_cancelling_the_driver_records_the_call_and_leaves_the_mission_runnable(
     play(scene)
 
 
-class Paced:
-    """A paced mission with an observer that knows when it waits."""
+@pytest.mark.parametrize("end", ["met", "budget"])
+def test_a_driver_that_died_between_the_end_and_the_report_leaves_one_to_be_written(tmp_path: Path, end: str) -> None:
+    """At the end a final report is written, whatever the end was; it stays the same from then on."""
 
-    def __init__(self, pace: Pace, **given: Any) -> None:
-        self.mission = mission(pace=pace, proposer=repeat("look"), **{"budget": Budget(max_iterations=99), **given})
-        self.waits = anyio.Event()
-        self.phases: list[str] = []
-
-    def observe(self, _mission_id: str, phase: str, _state: MissionState) -> None:
-        self.phases.append(phase)
-        if phase == "waiting":
-            self.waits.set()
-
-
-def look() -> str:
-    return "the same"
-
-
-def test_pace_waits_between_iterations_and_backs_off_while_nothing_changes(tmp_path: Path) -> None:
-    paced = Paced(Pace(seconds=0.02, backoff=2, max_seconds=0.05), budget=Budget(max_iterations=5))
+    def step() -> dict[str, Any]:
+        return {"events": [{"event_name": "done"}]}
 
     async def scene() -> None:
-        async with stage(tmp_path, look) as runtime:
-            report = await runtime.pursue(paced.mission)
-            assert report.data["iteration_count"] == 5
-            waits = await events_of(runtime, report.session_id, WaitBegan)
-            starts = [row["started_at"] for row in report.data["timeline"]]
-            assert len(starts) == 5 and [wait.waiting_for for wait in waits] == ["pace"] * 4
-            ended = await events_of(runtime, report.session_id, IterationEnded)
-            planned = [round(wait.until - end.at, 2) for wait, end in zip(waits, ended, strict=False) if wait.until]
-            assert planned == sorted(planned) and planned[0] <= 0.02 and 0.03 <= planned[-1] <= 0.05
+        async with stage(tmp_path, step) as runtime:
+            wanted = mission(criteria=[event("done" if end == "met" else "never")], proposer=repeat("step"))
+            mission_id = await _started(runtime, wanted)
+            with anyio.CancelScope() as life:
 
-    play(scene)
+                def dies(_mission_id: str, phase: str, _state: MissionState) -> None:
+                    if phase == "ended":
+                        life.cancel()
 
-
-@pytest.mark.parametrize("word", ["pause", "abort"])
-def test_a_word_wakes_a_mission_that_waits_for_its_pace(tmp_path: Path, word: str) -> None:
-    paced = Paced(Pace(seconds=3_600))
-
-    async def scene() -> None:
-        async with stage(tmp_path, look) as runtime:
-            service = runtime.service
-            mission_id = await _started(runtime, paced.mission)
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(lambda: service.run(mission_id, observer=paced.observe))
-                await paced.waits.wait()
-                status = await service.status(mission_id)
-                assert (status["status"], status["waiting_for"]) == ("waiting", "pace")
-                assert status["waiting_until"] > status["created_at"]
-                await getattr(service, word)(mission_id)
-            state = await service.state(mission_id)
-            assert state.status == ("paused" if word == "pause" else "terminated")
-            assert state.iteration_count == 1
-
-    play(scene)
-
-
-def test_the_pace_holds_when_the_mission_is_driven_again(tmp_path: Path) -> None:
-    paced = Paced(Pace(seconds=3_600))
-
-    async def scene() -> None:
-        async with stage(tmp_path, look) as runtime:
-            service = runtime.service
-            mission_id = await _started(runtime, paced.mission)
-            await service.iterate(mission_id)
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(lambda: service.iterate(mission_id, observer=paced.observe))
-                await paced.waits.wait()
-                tasks.cancel_scope.cancel()
-            assert paced.phases[0] == "waiting"
-            assert (await service.state(mission_id)).iteration_count == 1
-
-    play(scene)
-
-
-def test_interrupted_lists_only_runs_that_stopped_short_of_their_goal(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with stage(tmp_path, look) as runtime:
-            service = runtime.service
-            many = Budget(max_iterations=99)
-            await _started(runtime, mission())
-            await service.run(await _started(runtime, mission()))
-            await service.iterate(await _started(runtime, mission(budget=many, proposer=repeat("look"))), iterations=3)
-            await service.run(await _started(runtime, mission(proposer=repeat("look"))))
-            await service.pause(await _started(runtime, mission(proposer=repeat("look"))))
-            assert await service.interrupted() == []
-
-    play(scene)
-
-
-def test_a_paced_run_that_reached_its_goal_is_not_interrupted(tmp_path: Path) -> None:
-    paced = Paced(Pace(seconds=0.001))
-
-    async def scene() -> None:
-        async with stage(tmp_path, look) as runtime:
-            service = runtime.service
-            mission_id = await _started(runtime, paced.mission)
-            await service.iterate(mission_id)
-            until = (await service.state(mission_id)).wait_until
-            assert until is not None
-            while service.clock.now() <= until:
-                await anyio.lowlevel.checkpoint()
-            assert await service.interrupted() == []
-
-    play(scene)
-
-
-def test_a_run_that_died_while_it_waited_for_its_pace_is_interrupted(tmp_path: Path) -> None:
-    paced = Paced(Pace(seconds=3_600))
-
-    async def scene() -> None:
-        async with stage(tmp_path, look) as runtime:
-            service = runtime.service
-            mission_id = await _started(runtime, paced.mission)
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(lambda: service.run(mission_id, observer=paced.observe))
-                await paced.waits.wait()
-                tasks.cancel_scope.cancel()
-            assert await service.interrupted() == [mission_id]
+                await runtime.service.run(mission_id, observer=dies)
+            assert life.cancelled_caught
+            assert await events_of(runtime, mission_id, ReportWritten) == []
+            first = await runtime.report(mission_id)
+            await runtime.pursue(mission(proposer=repeat("step")))
+            assert await runtime.report(mission_id) == first
+            assert len(await events_of(runtime, mission_id, ReportWritten)) == 1
 
     play(scene)

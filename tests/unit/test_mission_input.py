@@ -166,7 +166,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"pace": 0}, "pace.seconds", "greater than 0"),
     ({"pace": True}, "pace", "dictionary"),
     ({"pace": {"seconds": 1, "backoff": 0.5}}, "pace.backoff", "1"),
-    ({"pace": {"second": 1}}, "pace.second", "did you mean 'seconds'"),
+    ({"pace": {"seconds": 1, "maxseconds": 2}}, "pace.maxseconds", "did you mean 'max_seconds'"),
     ({"observe": [{"tool": "a", "metric": "m"}]}, "observe[0]", "exactly one of jmespath and regex"),
     ({"observe": [{"tool": "a", "metric": "m", "regex": "a", "jmespath": "a"}]}, "observe[0]", "exactly one"),
     ({"observe": [{"tool": "a", "metric": "m", "regex": "("}]}, "observe[0].regex", "regular expression"),
@@ -174,7 +174,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"proposer": "clint"}, "proposer", "did you mean 'client'"),
     ({"proposer": {}}, "proposer", "kind"),
     ({"proposer": {"kind": "repeat"}}, "proposer.tool_name", "missing"),
-    ({"proposer": {"kind": "repeat", "tool_name": "a", "args": []}}, "proposer.args", "mapping"),
+    ({"proposer": {"kind": "repeat", "tool_name": "a", "args": []}}, "proposer.args", "dictionary"),
     ({"proposer": {"kind": "repeat", "tool_name": "a", "args": {"x": [math.nan]}}}, "proposer.args", "JSON"),
     ({"proposer": {"kind": "client", "tool_name": "a"}}, "proposer.tool_name", "not a known key"),
     ({"proposer": {"kind": "script", "script": " \n"}}, "proposer.script", "empty"),
@@ -257,7 +257,9 @@ def test_every_fault_is_told_and_none_hides_another() -> None:
 @pytest.mark.guarantee("all-faults-at-once")
 def test_faults_of_a_file_name_the_file_and_its_servers(tmp_path: Path) -> None:
     path = tmp_path / "mission.toml"
-    path.write_text('directive = ""\nservers = 3\n[budget]\nmax_iterations = 0\n[proposer]\nkind="script"\nfile="no.py"\n')
+    path.write_text(
+        'directive = ""\nservers = 3\n[budget]\nmax_iterations = 0\n[proposer]\nkind="script"\nfile="no.py"\n'
+    )
     with pytest.raises(ValidationFailed) as caught:
         load_mission_file(path)
     fields = {fault.field for fault in caught.value.faults}

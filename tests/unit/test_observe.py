@@ -68,7 +68,10 @@ def test_nothing_to_lift(result: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("flag", [True, 1, "yes"])
 def test_an_error_result_yields_nothing_whatever_its_shape(flag: Any) -> None:
-    rules = [ObserveRule(tool="*", metric="m", regex=r"\d+"), ObserveRule(tool="*", metric="n", jmespath="metrics.mass")]
+    rules = [
+        ObserveRule(tool="*", metric="m", regex=r"\d+"),
+        ObserveRule(tool="*", metric="n", jmespath="metrics.mass"),
+    ]
     for result in (structured(FOUND), texts(json.dumps(FOUND)), structured({"result": FOUND})):
         assert lift("lab.run", {**result, "isError": flag}, rules) == ({}, [])
         assert lift("lab.run", {**result, "isError": False})[0] == FOUND["metrics"]

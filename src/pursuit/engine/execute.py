@@ -140,8 +140,7 @@ def _denied(run: Run, state: MissionState, planned: Planned, tool: Tool) -> str 
         return ruling.reason
     if planned.purpose == "script" and (faults := run.tools.check(planned.tool, planned.args)):
         return "the arguments do not fit the tool's schema: " + "; ".join(faults)
-    key = fingerprint([planned.tool, planned.args])
-    if planned.guarded and state.guard_key == key and state.guard_count >= GUARD:
+    if planned.guarded and state.guard_count >= GUARD and fingerprint([planned.tool, planned.args]) == state.guard_key:
         return "the same call was made twice in a row and nothing changed; try other arguments or another tool"
     return None
 

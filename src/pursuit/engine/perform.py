@@ -34,10 +34,11 @@ async def perform(run: Run, call: CallRecord, tool: Tool) -> Settlement:
     began = run.clock.monotonic()
     timeout = tool.traits.timeout or run.settings.call_timeout
     left = run.wall_clock_left()
-    ends = anyio.current_time() + max(run.settings.call_ceiling, timeout)
+    now = anyio.current_time()
+    ends = now + max(run.settings.call_ceiling, timeout)
     if left is not None:
-        ends = min(ends, anyio.current_time() + max(left, 0))
-    scope = anyio.CancelScope(deadline=min(anyio.current_time() + timeout, ends))
+        ends = min(ends, now + max(left, 0))
+    scope = anyio.CancelScope(deadline=min(now + timeout, ends))
 
     async def progressed(_done: float, _total: float | None, _message: str | None) -> None:
         scope.deadline = min(anyio.current_time() + timeout, ends)

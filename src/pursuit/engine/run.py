@@ -6,8 +6,7 @@ Invariant: once the operator has said stop, no effect begins.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -102,17 +101,12 @@ class Run:
         if self.observer is not None:
             self.observer(self.mission_id, phase, self.state)
 
-    @contextmanager
-    def effects(self) -> Generator[anyio.CancelScope]:
-        """Inside, effects happen; the operator's stop cancels them."""
-        with anyio.CancelScope() as scope:
-            self._effects = scope
-            if self.stop_heard:
-                scope.cancel()
-            try:
-                yield scope
-            finally:
-                self._effects = None
+    def effects(self) -> anyio.CancelScope:
+        """A scope to do effects in; the operator's stop cancels the latest one, which is harmless once it was left."""
+        self._effects = anyio.CancelScope()
+        if self.stop_heard:
+            self._effects.cancel()
+        return self._effects
 
     async def hear(self) -> None:
         """Folds a stop that was heard but has not met an append yet."""

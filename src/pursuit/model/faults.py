@@ -18,7 +18,9 @@ _UNION_FIELDS = frozenset({"criteria", "proposer", "checkpoint_cadence"})
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """A hint that names the closest known word, or an empty string."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    words = list(known)
+    begun = [other for other in words if len(word) > 2 and other.startswith(word)]
+    close = begun if len(begun) == 1 else difflib.get_close_matches(word, words, n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 

@@ -34,7 +34,7 @@ from pursuit.model.events import (
 )
 from pursuit.model.mission import CAPS, Mission
 from pursuit.model.observe import leaves, source_matches
-from pursuit.model.records import SCRIPT_SOURCE, CallRecord, Iteration, error_key, fingerprint
+from pursuit.model.records import SCRIPT_SOURCE, CallRecord, Iteration, error_key
 from pursuit.model.series import Point
 from pursuit.model.state import MissionState
 from pursuit.model.thresholds import better
@@ -83,6 +83,7 @@ def _run_claimed(state: MissionState, event: RunClaimed) -> None:
     state.elapsed = 0.0
     state.run = event.run
     state.run_goal = None if event.iterations is None else state.iteration_count + event.iterations
+    state.failure = None
     if not state.terminal and state.status != "paused":
         _running(state)
     if state.started_at is None:
@@ -150,7 +151,7 @@ def _settled(state: MissionState, event: CallSettled) -> None:
 
 def _guard(state: MissionState, call: CallRecord) -> None:
     """Counts identical calls in a row while nothing changed: only a result seen before lets the count grow."""
-    key = fingerprint([call.tool, call.args])
+    key = call.key
     changed = call.digest not in state.results_seen
     state.guard_count = 1 if key != state.guard_key or changed else state.guard_count + 1
     state.guard_key = key
@@ -253,7 +254,8 @@ def _ended(state: MissionState, event: MissionEnded) -> None:
 
 
 def _report_written(state: MissionState, event: ReportWritten) -> None:
-    state.report = event.digest
+    if state.closed:  # a budget that was extended at the same moment has made it out of date
+        state.report = event.digest
 
 
 def _paused(state: MissionState, _event: MissionPaused) -> None:

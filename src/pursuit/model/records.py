@@ -36,6 +36,14 @@ class CallRecord:
     preview: str | None = None
     digest: str = ""
     error: str | None = None
+    _key: str = field(default="", repr=False, compare=False)
+
+    @property
+    def key(self) -> str:
+        """What makes two calls the same call."""
+        if not self._key:
+            self._key = fingerprint([self.tool, self.args])
+        return self._key
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,9 +69,8 @@ class Iteration:
         return found
 
     def sequence(self) -> str:
-        """A fingerprint of the calls that were made, in order."""
-        made = [(c.tool, c.args) for c in self.calls.values() if c.purpose != "check"]
-        return fingerprint(made)
+        """The calls that were made, in order."""
+        return " ".join([call.key for call in self.calls.values() if call.purpose != "check"])
 
     def outputs(self) -> str:
         """A fingerprint of what came back, whatever was asked."""

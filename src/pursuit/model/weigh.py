@@ -19,16 +19,15 @@ from pursuit.model.thresholds import closer
 
 def reached_cap(state: MissionState, *, elapsed: float, iterations: int | None = None) -> str | None:
     """The first cap that is used up, as the reason of a verdict."""
-    used = {
-        "max_iterations": ("max_iterations", state.iteration_count + 1 if iterations is None else iterations),
-        "max_wall_clock_seconds": ("max_wall_clock", state.elapsed_before + max(elapsed, state.elapsed)),
-        "max_tool_calls": ("max_tool_calls", state.tool_calls),
-        "max_tokens": ("max_tokens", state.tokens),
-        "max_cost_usd": ("max_cost", state.cost_usd),
-    }
-    for name, (reason, amount) in used.items():
-        cap = state.cap(name)
-        if cap is not None and amount >= cap:
+    used = (
+        ("max_iterations", "max_iterations", state.iteration_count + 1 if iterations is None else iterations),
+        ("max_wall_clock_seconds", "max_wall_clock", state.elapsed_before + max(elapsed, state.elapsed)),
+        ("max_tool_calls", "max_tool_calls", state.tool_calls),
+        ("max_tokens", "max_tokens", state.tokens),
+        ("max_cost_usd", "max_cost", state.cost_usd),
+    )
+    for name, reason, amount in used:
+        if amount >= state.budget[name] != -1:
             return reason
     return None
 

@@ -63,21 +63,24 @@ async def progress(screen: Screen) -> AsyncGenerator[Observer]:
     def see(mission_id: str, phase: Phase, state: MissionState) -> None:
         seen[:] = [Glimpse(mission_id, phase, state)]
 
+    began = time.monotonic()
     with Live(console=screen.console, auto_refresh=False, transient=True) as live:
 
+        def draw() -> None:
+            if seen:
+                width = min(WIDTH, screen.console.width)
+                live.update(panel(seen[0], time.monotonic() - began, width), refresh=True)
+
         async def redraw() -> None:
-            began = time.monotonic()
             while True:
-                if seen:
-                    live.update(
-                        panel(seen[0], time.monotonic() - began, min(WIDTH, screen.console.width)), refresh=True
-                    )
+                draw()
                 await anyio.sleep(REDRAW_SECONDS)
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(redraw)
             yield see
             tasks.cancel_scope.cancel()
+        draw()
 
 
 def lines(screen: Screen) -> Observer:

@@ -1,0 +1,44 @@
+"""Every example runs by itself, ends well, and prints its result."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+RESULTS = {
+    "mcp_server_in_process.py": "completed: level 80 after 9 calls",
+    "own_proposals.py": "completed (criteria_met): x = 2.094552 after 21 proposals",
+    "resume_after_crash.py": " ran twice",
+    "three_bar_truss.py": "completed: 263.897 after 4 iterations",
+    "wait_for_job.py": "completed after 6 polls (criteria_met)",
+}
+
+
+def run(name: str, folder: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / name], cwd=folder, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.py")))
+def test_an_example_prints_its_result(name: str, tmp_path: Path) -> None:
+    printed = run(name, tmp_path)
+    assert RESULTS[name] in printed
+    if name == "resume_after_crash.py":
+        assert ", 0 ran twice" in printed
+        assert "exit code -9" in printed
+    assert not list(tmp_path.iterdir()), "an example leaves nothing behind"
+
+
+def test_every_example_is_short_and_has_its_line_in_the_list() -> None:
+    listed = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    for path in EXAMPLES.glob("*.py"):
+        assert f"({path.name})" in listed
+        assert len(path.read_text(encoding="utf-8").splitlines()) < 60, path.name

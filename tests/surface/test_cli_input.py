@@ -1,0 +1,177 @@
+"""Wrong input is refused with exit code 2, by name and as a whole: no traceback, and nothing is stored."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from cli_stage import BEAM, REPEAT, Place, mission
+
+from pursuit.surfaces.cli import main as command
+from pursuit.surfaces.cli.failure import explain
+
+GOOD = mission()
+CRITERION = GOOD[GOOD.index("[[criteria]]") : GOOD.index("[budget]")]
+
+WRONG_FILES = {
+    "not TOML": ("directive = ", "m.toml: is no valid TOML"),
+    "no directive": (GOOD.replace('directive = "Poll the beam"', ""), "directive"),
+    "an empty directive": (GOOD.replace("Poll the beam", "  "), "directive"),
+    "a directive that is too long": (GOOD.replace("Poll the beam", "x" * 8_193), "directive"),
+    "an unknown key": (f"directve = 'x'\n{GOOD}", "did you mean 'directive'"),
+    "no criteria": (GOOD.replace(CRITERION, ""), "criteria"),
+    "an unknown kind": (GOOD.replace("metric_threshold", "metric_treshold"), "did you mean 'metric_threshold'"),
+    "an unknown operator": (GOOD.replace('op = "<="', 'op = "=<"'), "criteria[0].op"),
+    "a target that is no number": (GOOD.replace("target = 0.1", 'target = "low"'), "criteria[0].target"),
+    "a target that is not finite": (GOOD.replace("target = 0.1", "target = inf"), "criteria[0].target"),
+    "the same id twice": (GOOD.replace("[budget]", f"{CRITERION}[budget]"), "given twice: cheap"),
+    "no budget": (GOOD.replace("max_iterations = 2", ""), "budget"),
+    "a budget of nothing": (GOOD.replace("max_iterations = 2", "max_iterations = 0"), "budget.max_iterations"),
+    "a budget that is no number": (GOOD.replace("max_iterations = 2", 'max_iterations = "2"'), "budget.max_iterations"),
+    "no tools": (GOOD.replace('tool_allowlist = ["beam.evaluate"]', ""), "tool_allowlist"),
+    "tools in two ways": (GOOD.replace("tool_allowlist", "allow_all_tools = true\ntool_allowlist"), "allow_all_tools"),
+    "a tool that is not there": (GOOD.replace("beam.evaluate", "beam.evaluat"), "tool_allowlist"),
+    "a server that cannot be started": (GOOD.replace("__python_executable__", "no-such-program"), "beam"),
+    "a server without a command": (GOOD.replace('command = "__python_executable__"', ""), "servers.beam"),
+    "servers that are no table": (f"servers = 3\n{GOOD.replace(BEAM, '')}", "servers"),
+    "an unknown proposer": (GOOD.replace('kind = "repeat"', 'kind = "oracle"'), "proposer"),
+    "a script that is not there": (GOOD.replace(REPEAT, 'kind = "script"\nfile = "nope.py"'), "proposer.file"),
+    "a script that does not parse": (GOOD.replace(REPEAT, 'kind = "script"\nscript = "if"'), "proposer.script"),
+    "a predicate that does not parse": (
+        GOOD.replace("[budget]", "[[criteria]]\ncriterion_id = 'p'\nkind = 'predicate'\nexpression = '1 +'\n[budget]"),
+        "criteria[1].expression",
+    ),
+    "a predicate that is nested too deeply": (
+        GOOD.replace(
+            "[budget]",
+            f"[[criteria]]\ncriterion_id = 'p'\nkind = 'predicate'\nexpression = '{'(' * 200}1{')' * 200}'\n[budget]",
+        ),
+        "criteria[1].expression",
+    ),
+    "a cadence without its number": (
+        f"checkpoint_cadence = {{ kind = 'every_n_iterations' }}\n{GOOD}",
+        "checkpoint_cadence",
+    ),
+    "a threshold of nothing": (f"stagnation_threshold = 0\n{GOOD}", "stagnation_threshold"),
+    "a pace that runs backwards": (f"pace = -1\n{GOOD}", "pace"),
+}
+
+WRONG_WORDS = [
+    (["run"], "FILE"),
+    (["run", "nowhere.toml"], "nowhere.toml"),
+    (["run", "."], "cannot be read"),
+    (["run", "good.toml", "--mode", "ask"], "not there yet"),
+    (["start", "good.toml", "--mode", "atuo"], "mode"),
+    (["run", "good.toml", "--config", "nowhere.toml"], "--config"),
+    (["run", "good.toml", "--config", "."], "--config"),
+    (["run", "good.toml", "--state", "."], "--state"),
+    (["run", "binary"], "UTF-8"),
+    (["resume"], "--all"),
+    (["resume", "mission-0123456789abcdef", "--all"], "--all"),
+    (["frobnicate"], "frobnicate"),
+    (["list", "--limit", "0"], "--limit"),
+    (["list", "--limit", "many"], "--limit"),
+    (["list", "--status", "runing"], "did you mean 'running'"),
+    (["list", "--frobnicate"], "--frobnicate"),
+    (["report", "mission-0123456789abcdef", "--format", "pdf"], "--format"),
+    (["verify", "nowhere.jsonl"], "nowhere.jsonl"),
+    (["verify", "good.toml"], "good.toml"),
+    (["iterate", "mission-0123456789abcdef", "--proposal", "nowhere.json"], "nowhere.json"),
+    (["iterate", "mission-0123456789abcdef", "--proposal", "good.toml"], "JSON"),
+    (["iterate", "mission-0123456789abcdef", "--proposal", "deep.json"], "nested"),
+    (["iterate", "mission-0123456789abcdef", "--proposal", "empty.json"], "tool_calls"),
+    (["iterate", "mission-0123456789abcdef", "--proposal", "odd.json"], "tool_calls[0].tool_name"),
+    (["extend", "mission-0123456789abcdef", "--max-iterations", "many"], "--max-iterations"),
+    (["export", "mission-0123456789abcdef"], "--output"),
+]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    place = Place(tmp_path_factory.mktemp("input")).configured()
+    place.write("good.toml", GOOD)
+    place.write("deep.json", "[" * 100_000)
+    place.write("empty.json", "{}")
+    place.write("odd.json", '{"tool_calls": [{"args": {}}]}')
+    (place.folder / "binary").write_bytes(b"\xff\xfe\x00")
+    return place
+
+
+@pytest.mark.parametrize("case", WRONG_FILES)
+def test_a_wrong_mission_is_refused_by_name(place: Place, case: str) -> None:
+    text, named = WRONG_FILES[case]
+    assert text != GOOD
+    place.write("m.toml", text)
+    out, err = place.ask("start", "m.toml", code=2)
+    assert (out, named in err) == ("", True), err
+    assert err.startswith("error: ")
+    assert place.json("list") == {"sessions": []}
+
+
+@pytest.mark.parametrize(("words", "named"), WRONG_WORDS, ids=lambda value: "-".join(value)[:60])
+def test_a_wrong_word_is_refused_by_name(place: Place, words: list[str], named: str) -> None:
+    out, err = place.ask(*words, code=2)
+    assert (out, named in err) == ("", True), err
+    told = json.loads(place.ask("--json", *words, code=2)[0])
+    assert set(told) == {"code", "message", "details"}
+    assert named in json.dumps(told)
+
+
+def test_all_faults_are_told_at_once(place: Place) -> None:
+    place.write("m.toml", "directve = 1\npace = 'x'\n[budget]\nmax_tool_calls = -7\n[servers.x]\ncomand = 'y'\n")
+    _, err = place.ask("run", "m.toml", code=2)
+    for field in ("directve", "directive", "criteria", "pace", "budget.max_tool_calls", "servers.x.comand"):
+        assert field in err
+    told = place.json("run", "m.toml", code=2)
+    assert told["code"] == "validation_error"
+    assert {"criteria", "pace"} <= {fault["field"] for fault in told["details"]["faults"]}
+
+
+def test_ids_that_are_none_never_reach_storage(place: Place, tmp_path: Path) -> None:
+    here = Place(tmp_path).configured()
+    here.write("client.toml", mission(proposer='kind = "client"'))
+    mission_id = here.json("start", "client.toml")["session_id"]
+    for wrong in ("../x", "mission-", "mission-0123456789abcdeg", mission_id.upper(), f"{mission_id}\n", "x" * 5_000):
+        for verb in ("status", "history", "watch", "pause", "abort", "complete", "report", "resume", "iterate"):
+            assert here.json(verb, wrong, code=2)["code"] == "invalid_argument", (verb, wrong)
+        assert here.json("export", wrong, "-o", "x", code=2)["code"] == "invalid_argument"
+        assert here.json("forget", wrong, "--yes", code=2)["code"] == "invalid_argument"
+        assert here.json("extend", wrong, "--max-iterations", 9, code=2)["code"] == "invalid_argument"
+    unknown = "mission-0123456789abcdef"
+    assert here.json("status", unknown, code=2)["code"] == "session_not_found"
+    assert not (tmp_path / "x").exists()
+    assert [row["session_id"] for row in here.json("list")["sessions"]] == [mission_id]
+
+
+def test_text_of_a_mission_cannot_steer_a_terminal(tmp_path: Path) -> None:
+    here = Place(tmp_path).configured()
+    steering = mission(proposer='kind = "client"').replace("Poll the beam", "\\u001b[2Jgone \\u202e [bold]x[/bold]")
+    here.write("m.toml", steering)
+    mission_id = here.json("start", "m.toml")["session_id"]
+    for verb in ("status", "report"):
+        out, _ = here.ask(verb, mission_id)
+        assert "gone" in out
+        assert not {"\x1b", "\u202e"} & set(out)
+    assert "[bold]x[/bold]" in here.ask("list")[0]
+
+
+def test_our_own_fault_is_one_line_unless_asked(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PURSUIT_DEBUG", raising=False)
+    broken = ExceptionGroup("several", [ZeroDivisionError("by zero")])
+    assert explain(broken, as_json=False) == 1
+    out, err = capsys.readouterr()
+    assert (out, "internal error: ZeroDivisionError: by zero" in err, "Traceback" in err) == ("", True, False)
+    assert explain(broken, as_json=True) == 1
+    assert json.loads(capsys.readouterr().out)["code"] == "internal_error"
+    monkeypatch.setenv("PURSUIT_DEBUG", "1")
+    explain(broken, as_json=False)
+    assert "+-+------" in capsys.readouterr().err
+
+
+def test_without_a_word_it_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.answer([]) == 2
+    out, err = capsys.readouterr()
+    assert ("resume" in out, out.count("Usage:"), err) == (True, 1, "")

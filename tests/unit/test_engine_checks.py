@@ -1,0 +1,340 @@
+"""Checks: calls that the runtime makes itself, when they are due, and what their results must satisfy."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import anyio
+import psutil
+import pytest
+from engine_stage import Gate, driving, events_of, history, mission, outcomes, play, proposal, repeat, replay, stage
+
+from pursuit import Budget, Report, ValidationFailed, check, event, metric, tool
+from pursuit.errors import Fault
+from pursuit.model.criteria import Check, Expectation
+from pursuit.model.events import CallIntended, CallSettled
+
+Certify = dict[str, Any]
+
+
+def certify() -> Certify:
+    """Meets the criterion that stands beside the check."""
+    return {"events": [{"event_name": "certified"}]}
+
+
+def _python(source: str) -> list[str]:
+    return [sys.executable, "-c", source]
+
+
+def _judged(folder: Path, criterion: Check, *tools: Any, **given: Any) -> tuple[str, dict[str, Any]]:
+    """The verdict's reason after one iteration, and how the check stood."""
+
+    async def scene() -> Report:
+        async with stage(folder, certify, *tools, **given) as runtime:
+            wanted = mission(criteria=[event("certified"), criterion], proposer=repeat("certify"))
+            return await runtime.pursue(wanted)
+
+    report = play(scene)
+    return report.verdict_reason or "", report.data["criteria"][1]
+
+
+PRINTS = "print('3 passed'); print('ok a'); print('ok b'); open('made.txt', 'w').close()"
+
+
+@pytest.mark.parametrize(
+    ("source", "expect", "met"),
+    [
+        (PRINTS, {}, True),
+        ("raise SystemExit(3)", {}, False),
+        ("raise SystemExit(3)", {"exit_code": 3}, True),
+        (PRINTS, {"exit_code": 1}, False),
+        (PRINTS, {"text": r"\d+ passed"}, True),
+        (PRINTS, {"text": "failed"}, False),
+        (PRINTS, {"count": {"pattern": "^ok|\nok", "op": "==", "target": 2}}, True),
+        (PRINTS, {"count": {"pattern": "ok", "op": ">", "target": 2}}, False),
+        (PRINTS, {"file": "made.txt"}, True),
+        (PRINTS, {"file": "other.txt"}, False),
+        (PRINTS, {"predicate": "result['exit_code'] == 0 and 'ok b' in result['stdout']"}, True),
+        (PRINTS, {"predicate": "len(result['stderr']) > 0"}, False),
+        (PRINTS, {"text": "passed", "file": "other.txt"}, False),
+        ("import sys; sys.stderr.write('warned')", {"text": "warned"}, True),
+    ],
+)
+def test_a_command_must_satisfy_everything_that_is_expected(
+    tmp_path: Path, source: str, expect: dict[str, Any], met: bool
+) -> None:
+    reason, row = _judged(tmp_path, check(_python(source), cwd=str(tmp_path), **expect))
+    assert row["status"] == ("met" if met else "unmet"), row
+    assert reason == ("criteria_met" if met else "max_iterations")
+    assert row["source"]["tool"].startswith("check:")
+    assert set(row["evidence"]) == {"met", "exit_code", *expect}
+
+
+@pytest.mark.parametrize(
+    ("expect", "met"),
+    [
+        ({}, True),
+        ({"predicate": "result['welds'] == 4"}, True),
+        ({"predicate": "result['welds'] > 4"}, False),
+        ({"text": '"welds":4'}, True),
+        ({"count": {"pattern": "weld", "op": "==", "target": 1}}, True),
+    ],
+)
+def test_a_tool_must_satisfy_everything_that_is_expected(tmp_path: Path, expect: dict[str, Any], met: bool) -> None:
+    def inspect(part: str) -> dict[str, Any]:
+        assert part == "beam"
+        return {"welds": 4}
+
+    _, row = _judged(tmp_path, check("inspect", {"part": "beam"}, **expect), inspect)
+    assert row["status"] == ("met" if met else "unmet"), row
+    assert row["source"]["tool"] == "world.inspect"
+
+
+def test_a_tool_that_fails_leaves_its_check_unmet(tmp_path: Path) -> None:
+    def inspect() -> None:
+        raise ValueError("cracked")
+
+    reason, row = _judged(tmp_path, check("inspect"), inspect)
+    assert (reason, row["status"]) == ("max_iterations", "unmet")
+
+
+@pytest.mark.parametrize(
+    "criterion",
+    [
+        check(["no-such-program-anywhere"]),
+        check(_python("pass"), predicate="result['no such key']"),
+        check(_python("pass"), predicate="1"),
+        check(_python("pass"), cwd="/no/such/folder"),
+    ],
+)
+def test_a_check_that_cannot_be_judged_is_inconclusive(tmp_path: Path, criterion: Check) -> None:
+    reason, row = _judged(tmp_path, criterion)
+    assert (reason, row["status"]) == ("max_iterations", "inconclusive")
+    assert row["evidence"]["error"]
+
+
+def test_a_large_result_is_judged_whole(tmp_path: Path) -> None:
+    def inspect() -> dict[str, str]:
+        return {"log": "x" * 30_000 + "the end"}
+
+    _, row = _judged(tmp_path, check("inspect", predicate="result['log'].endswith('the end')"), inspect)
+    assert row["status"] == "met"
+
+
+@pytest.mark.guarantee("check-is-a-recorded-call")
+def test_a_check_runs_only_when_all_else_is_met_and_is_recorded_like_any_call(tmp_path: Path) -> None:
+    def step() -> dict[str, Any]:
+        return {"metrics": {"mass": 3}}
+
+    async def scene() -> None:
+        proposer = replay(proposal(("step", {})), proposal(("step", {})), proposal(("certify", {})))
+        criteria = [event("certified"), metric("missing").trend("increasing").optional(), check(_python("print('ok')"))]
+        async with stage(tmp_path, certify, step) as runtime:
+            wanted = mission(criteria=criteria, budget=Budget(max_iterations=9), proposer=proposer)
+            report = await runtime.pursue(wanted)
+            assert report.completed
+            rows = await history(runtime, report.session_id)
+            assert [[call["purpose"] for call in row["calls"]] for row in rows] == [
+                ["proposal"],
+                ["proposal"],
+                ["proposal", "check"],
+            ]
+            assert [row["criteria"][2]["status"] for row in rows] == ["inconclusive", "inconclusive", "met"]
+            made = rows[2]["calls"][1]
+            assert (made["outcome"], made["args"]["argv"]) == ("ok", _python("print('ok')"))
+            intents = await events_of(runtime, report.session_id, CallIntended)
+            settled = await events_of(runtime, report.session_id, CallSettled)
+            assert (intents[-1].purpose, settled[-1].call_id) == ("check", intents[-1].call_id)
+            assert report.data["budget"]["used"]["tool_calls"] == 4
+            assert report.data["criteria"][2]["source"]["call_id"] == intents[-1].call_id
+
+    play(scene)
+
+
+@pytest.mark.guarantee("check-is-a-recorded-call")
+def test_a_check_for_every_checkpoint_runs_at_checkpoints_and_nowhere_else(tmp_path: Path) -> None:
+    audits: list[int] = []
+
+    def audit() -> None:
+        audits.append(1)
+
+    def step() -> None: ...
+
+    async def scene() -> None:
+        async with stage(tmp_path, audit, step) as runtime:
+            wanted = mission(
+                criteria=[event("never"), check("audit", when="checkpoint")],
+                budget=Budget(max_iterations=6),
+                checkpoint_cadence={"kind": "every_n_iterations", "n": 3},
+                proposer=repeat("step"),
+            )
+            await runtime.pursue(wanted)
+        assert len(audits) == 2
+
+    play(scene)
+
+
+def test_a_check_waits_for_a_check_of_every_checkpoint_that_is_not_met(tmp_path: Path) -> None:
+    """`when every other required criterion is met`: a required check that failed just now is one of the others."""
+    late: list[int] = []
+
+    def fails() -> None:
+        raise ValueError("not yet")
+
+    def expensive() -> None:
+        late.append(1)
+
+    async def scene() -> None:
+        criteria = [event("certified"), check("fails", when="checkpoint"), check("expensive")]
+        async with stage(tmp_path, certify, fails, expensive) as runtime:
+            await runtime.pursue(mission(criteria=criteria, proposer=repeat("certify")))
+        assert late == []
+
+    play(scene)
+
+
+@pytest.mark.guarantee("check-is-a-recorded-call")
+@pytest.mark.parametrize(("calls", "done"), [(1, False), (2, True)])
+@pytest.mark.parametrize("what", ["audit", _python("pass")])
+def test_a_check_counts_into_max_tool_calls(tmp_path: Path, calls: int, done: bool, what: str | list[str]) -> None:
+    def audit() -> None: ...
+
+    async def scene() -> None:
+        async with stage(tmp_path, certify, audit) as runtime:
+            wanted = mission(
+                criteria=[event("certified"), check(what)],
+                budget=Budget(max_iterations=9, max_tool_calls=calls),
+                proposer=repeat("certify"),
+            )
+            report = await runtime.pursue(wanted)
+            assert report.verdict_reason == ("criteria_met" if done else "max_tool_calls")
+            assert (await outcomes(runtime, report.session_id))[-1][1] == ("ok" if done else "skipped")
+            assert report.data["budget"]["used"]["tool_calls"] == calls
+
+    play(scene)
+
+
+SPAWNS = ["sh", "-c", "sleep 600 & echo $! > child.tmp && mv child.tmp child; wait"]
+
+
+def test_a_command_past_its_timeout_is_killed_with_its_whole_group(tmp_path: Path) -> None:
+    reason, row = _judged(tmp_path, check(SPAWNS, cwd=str(tmp_path), timeout=1.0))
+    assert (reason, row["status"]) == ("max_iterations", "inconclusive")
+    assert row["evidence"]["error"].startswith("timed_out")
+    _gone(int((tmp_path / "child").read_text()))
+
+
+def test_a_word_of_the_operator_kills_a_command_with_its_whole_group(tmp_path: Path) -> None:
+    async def scene() -> None:
+        criteria = [event("certified"), check(SPAWNS, cwd=str(tmp_path))]
+        async with stage(tmp_path, certify) as runtime:
+            started = await runtime.service.start(mission(criteria=criteria, proposer=repeat("certify")))
+            async with driving(runtime, started.session_id):
+                while not (tmp_path / "child").exists():
+                    await anyio.sleep(0.01)
+                await runtime.service.abort(started.session_id)
+            assert (await outcomes(runtime, started.session_id))[-1][1] == "cancelled"
+            assert (await runtime.report(started.session_id)).verdict_reason == "user_abort"
+
+    play(scene)
+    _gone(int((tmp_path / "child").read_text()))
+
+
+def _gone(pid: int) -> None:
+    """An orphan is reaped by whoever adopted it; until then it may be a zombie, which runs nothing."""
+    try:
+        assert psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return
+
+
+def test_a_slow_tool_of_a_check_is_stopped_by_pause_and_the_mission_goes_on(tmp_path: Path) -> None:
+    gate = Gate()
+
+    async def scene() -> None:
+        async with stage(tmp_path, certify, gate.hold) as runtime:
+            wanted = mission(
+                criteria=[event("certified"), check("hold")],
+                budget=Budget(max_iterations=3),
+                proposer=repeat("certify"),
+            )
+            mission_id = (await runtime.service.start(wanted)).session_id
+            async with driving(runtime, mission_id):
+                await gate.entered.wait()
+                await runtime.service.pause(mission_id)
+            assert (await outcomes(runtime, mission_id))[-1] == ("world.hold", "cancelled")
+            gate.release.set()
+            assert (await runtime.resume(mission_id)).completed
+
+    play(scene)
+
+
+NAMED = {"check": "lint", "criterion_id": "lint", "kind": "check", "required": True}
+
+
+def test_a_named_check_runs_the_command_of_the_operators_configuration(tmp_path: Path) -> None:
+    checks = {"lint": {"command": _python("print('clean')"), "cwd": str(tmp_path), "timeout": 30}}
+    criterion = Check(criterion_id="lint", check="lint", expect=Expectation(text="clean"))
+    reason, row = _judged(tmp_path, criterion, checks=checks)
+    assert (reason, row["status"], row["source"]["tool"]) == ("criteria_met", "met", "check:lint")
+
+
+def test_the_timeout_of_a_named_check_holds(tmp_path: Path) -> None:
+    checks = {"lint": {"command": _python("import time; time.sleep(600)"), "timeout": 0.2}}
+    _, row = _judged(tmp_path, Check(**NAMED), checks=checks)
+    assert row["evidence"]["error"].startswith("timed_out")
+
+
+@pytest.mark.parametrize(
+    ("checks", "reason"),
+    [
+        ({}, "no [checks.lint] in the configuration"),
+        ({"lint": {}}, "needs command"),
+        ({"lint": {"command": "rm -rf"}}, "needs command"),
+        ({"lint": {"command": []}}, "needs command"),
+    ],
+)
+def test_a_name_that_means_no_command_is_a_fault_at_the_start(
+    tmp_path: Path, checks: dict[str, Any], reason: str
+) -> None:
+    async def scene() -> tuple[Fault, ...]:
+        async with stage(tmp_path, certify, checks=checks) as runtime:
+            with pytest.raises(ValidationFailed) as caught:
+                await runtime.service.start(mission(criteria=[Check(**NAMED)]))
+            assert (await runtime.service.list())["sessions"] == []
+            return caught.value.faults
+
+    (fault,) = play(scene)
+    assert fault.field == "criteria[0].check"
+    assert reason in fault.reason
+
+
+def test_a_named_check_that_left_the_configuration_is_inconclusive_and_not_a_crash(tmp_path: Path) -> None:
+    async def scene() -> None:
+        criteria = [event("certified"), Check(**NAMED)]
+        async with stage(tmp_path, certify, checks={"lint": {"command": ["true"]}}) as runtime:
+            started = await runtime.service.start(mission(criteria=criteria, proposer=repeat("certify")))
+        async with stage(tmp_path, certify) as runtime:
+            report = await runtime.resume(started.session_id)
+            assert report.verdict_reason == "max_iterations"
+            assert report.data["criteria"][1]["status"] == "inconclusive"
+            assert "no [checks.lint]" in report.data["criteria"][1]["evidence"]["error"]
+
+    play(scene)
+
+
+def test_a_check_names_a_tool_of_the_mission_with_arguments_that_fit(tmp_path: Path) -> None:
+    @tool(read_only=True)
+    def inspect(part: str) -> None: ...
+
+    async def scene() -> None:
+        async with stage(tmp_path, certify, inspect) as runtime:
+            wrong = [check("inspect", {"prt": 1}), check("inspekt").named("other")]
+            with pytest.raises(ValidationFailed) as caught:
+                await runtime.service.start(mission(criteria=wrong))
+            fields = {fault.field for fault in caught.value.faults}
+            assert fields == {"criteria[0].args", "criteria[1].tool_name"}
+
+    play(scene)

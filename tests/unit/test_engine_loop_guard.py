@@ -1,0 +1,111 @@
+"""The loop guard: the third identical call in a row is refused while nothing changed, for those whom it concerns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_stage import events_of, history, mission, outcomes, play, repeat, script, stage
+
+from pursuit import Budget, Proposal, ToolCall, check, event, tool
+from pursuit.model.events import CallIntended
+
+
+def _same(key: str = "a") -> Proposal:
+    return Proposal(tool_calls=[ToolCall(tool_name="look", args={"key": key})])
+
+
+@pytest.mark.guarantee("loop-guard")
+def test_the_third_identical_call_in_a_row_is_refused_until_something_changes(tmp_path: Path) -> None:
+    world = {"value": 1}
+
+    def look(key: str) -> dict[str, int]:
+        return dict(world)
+
+    async def scene() -> None:
+        async with stage(tmp_path, look) as runtime:
+            mission_id = (await runtime.service.start(mission(budget=Budget(max_iterations=20)))).session_id
+
+            async def ask(key: str = "a") -> str | None:
+                await runtime.service.iterate(mission_id, proposal=_same(key))
+                return (await outcomes(runtime, mission_id))[-1][1]
+
+            assert [await ask() for _ in range(4)] == ["ok", "ok", "denied", "denied"]
+            reason = (await history(runtime, mission_id))[-1]["observation"]["errors"][0]
+            assert "twice in a row and nothing changed" in reason
+            assert [await ask("b"), await ask(), await ask(), await ask()] == ["ok", "ok", "ok", "denied"]
+            assert len(await events_of(runtime, mission_id, CallIntended)) == 5
+
+    play(scene)
+
+
+@pytest.mark.guarantee("loop-guard")
+def test_a_call_whose_result_changes_is_never_refused(tmp_path: Path) -> None:
+    count = iter(range(100))
+
+    def look(key: str) -> dict[str, int]:
+        return {"value": next(count)}
+
+    async def scene() -> None:
+        async with stage(tmp_path, look) as runtime:
+            mission_id = (await runtime.service.start(mission(budget=Budget(max_iterations=5)))).session_id
+            for _ in range(5):
+                await runtime.service.iterate(mission_id, proposal=_same())
+            assert [outcome for _, outcome in await outcomes(runtime, mission_id)] == ["ok"] * 5
+
+    play(scene)
+
+
+@pytest.mark.guarantee("loop-guard")
+def test_the_runtimes_own_checks_do_not_hide_a_loop(tmp_path: Path) -> None:
+    """A check between two proposals is no call of the proposer's: its calls are still identical and in a row."""
+
+    @tool(read_only=True)
+    def look(key: str) -> str:
+        return "the same"
+
+    @tool(read_only=True)
+    def audit() -> str:
+        return "nothing new"
+
+    async def scene() -> None:
+        criteria = [event("never"), check("audit", when="checkpoint").optional()]
+        async with stage(tmp_path, look, audit) as runtime:
+            wanted = mission(criteria=criteria, budget=Budget(max_iterations=9))
+            mission_id = (await runtime.service.start(wanted)).session_id
+            for _ in range(3):
+                await runtime.service.iterate(mission_id, proposal=_same())
+            looks = [outcome for name, outcome in await outcomes(runtime, mission_id) if name == "world.look"]
+            assert looks == ["ok", "ok", "denied"]
+
+    play(scene)
+
+
+@pytest.mark.guarantee("loop-guard")
+@pytest.mark.parametrize("proposer", [repeat("look", key="a"), script("world.look('a')")])
+def test_the_loop_guard_leaves_the_operators_own_proposers_alone(tmp_path: Path, proposer: dict[str, Any]) -> None:
+    def look(key: str) -> str:
+        return "the same"
+
+    async def scene() -> None:
+        async with stage(tmp_path, look) as runtime:
+            report = await runtime.pursue(mission(budget=Budget(max_iterations=5), proposer=proposer))
+            assert report.data["calls"]["by_outcome"] == {"ok": 5}
+
+    play(scene)
+
+
+@pytest.mark.guarantee("loop-guard")
+def test_the_loop_guard_watches_scripts_that_others_propose(tmp_path: Path) -> None:
+    def look(key: str) -> str:
+        return "the same"
+
+    async def scene() -> None:
+        source = "for _ in range(3):\n  try:\n    world.look('a')\n  except RuntimeError:\n    pass"
+        async with stage(tmp_path, look) as runtime:
+            mission_id = (await runtime.service.start(mission(allow_scripted_strategies=True))).session_id
+            await runtime.service.iterate(mission_id, proposal=Proposal(script=source))
+            assert [outcome for _, outcome in await outcomes(runtime, mission_id)] == ["ok", "ok", "denied"]
+
+    play(scene)

@@ -1,0 +1,333 @@
+"""The verbs that look, prove and forget, and what a mission must pass to be started."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from engine_stage import Gate, driving, mission, play, repeat, script, stage
+
+from pursuit import Budget, Runtime, event, metric
+from pursuit.errors import Conflict, InvalidArgument, NoIterations, SessionNotFound
+from pursuit.ledger.archive import verify_archive
+from pursuit.model.events import MissionCreated, MissionEnded, ReportWritten
+from pursuit.service.service import MISSION_ID
+
+
+def step(key: str = "a") -> dict[str, Any]:
+    return {"metrics": {"mass": 3}, "events": [{"event_name": "weighed"}]}
+
+
+async def _started(runtime: Runtime, **given: Any) -> str:
+    return (await runtime.service.start(mission(**given))).session_id
+
+
+GOOD = "mission-0123456789abcdef"
+IDS = ["../x", "mission-../../x", GOOD.upper(), GOOD[:-1], GOOD + "0", GOOD + "\n", "", "x" * 9999]
+
+
+@pytest.mark.parametrize("mission_id", IDS)
+def test_an_id_that_is_none_is_refused_before_it_reaches_storage(tmp_path: Path, mission_id: str) -> None:
+    async def scene() -> None:
+        async with stage(tmp_path, step) as runtime:
+            service = runtime.service
+            verbs = (service.status, service.run, service.iterate, service.pause, service.resume, service.abort)
+            for verb in (*verbs, service.complete, service.history, service.checkpoint, service.report, service.forget):
+                with pytest.raises(InvalidArgument, match="is not a mission id"):
+                    await verb(mission_id)
+            with pytest.raises(InvalidArgument):
+                await service.export(mission_id, tmp_path / "out")
+            with pytest.raises(InvalidArgument):
+                await service.extend(mission_id, {"max_iterations": 9})
+            with pytest.raises(InvalidArgument):
+                await anext(service.watch(mission_id))
+
+    play(scene)
+    assert {path.name for path in tmp_path.iterdir() if not path.name.startswith("ledger.db")} == set()
+
+
+def test_an_id_that_nobody_has_is_not_found(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with stage(tmp_path, step) as runtime:
+            with pytest.raises(SessionNotFound) as caught:
+                await runtime.service.status(GOOD)
+            assert caught.value.as_dict()["code"] == "session_not_found"
+
+    play(scene)
+
+
+def test_the_status_has_the_specified_shape(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with stage(tmp_path, step) as runtime:
+            service = runtime.service
+            mission_id = await _started(
+                runtime,
+                criteria=[metric("mass", source="step") <= 2, event("weighed").optional()],
+                budget=Budget(max_iterations=5, max_tool_calls=10),
+                proposer=repeat("step"),
+            )
+            assert MISSION_ID.fullmatch(mission_id)
+            pending = await service.status(mission_id)
+            assert pending["status"] == "pending"
+            assert not {"started_at", "ended_at", "verdict", "waiting_for", "report"} & set(pending)
+            assert [row["status"] for row in pending["criteria"]] == ["inconclusive", "inconclusive"]
+            await service.iterate(mission_id, iterations=2)
+            status = await service.status(mission_id)
+            assert status["criteria"][0] == {
+                "criterion_id": "mass <= 2",
+                "kind": "metric_threshold",
+                "required": True,
+                "status": "unmet",
+                "description": "mass <= 2",
+                "evidence": {"value": 3, "op": "<=", "target": 2},
+                "source": {"tool": "world.step", "call_id": f"{mission_id}:1:0", "iteration": 1},
+            }
+            assert status["budget"]["max_iterations"] == 5
+            assert status["budget"]["used"] | {"wall_clock_seconds": 0} == {
+                "iterations": 2,
+                "wall_clock_seconds": 0,
+                "tool_calls": 2,
+                "tokens": 0,
+                "cost_usd": 0,
+            }
+            assert (status["status"], status["iteration_count"], status["tool_allowlist"]) == (
+                "running",
+                2,
+                ["world.step"],
+            )
+            assert (status["verdict"], status["verdict_reason"]) == ("continue", "in_progress")
+            assert status["created_at"] <= status["started_at"]
+            assert status["pending_approvals"] == [] and status["no_progress_counter"] == 1
+
+    play(scene)
+
+
+def test_history_comes_a_hundred_a_page(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with stage(tmp_path, step) as runtime:
+            service = runtime.service
+            mission_id = await _started(runtime, budget=Budget(max_iterations=205), proposer=repeat("step"))
+            assert (await service.history(mission_id))["iterations"] == []
+            await service.iterate(mission_id, iterations=100)
+            first = await service.history(mission_id)
+            assert len(first["iterations"]) == 100 and "next_cursor" not in first
+            await service.run(mission_id)
+            page = await service.history(mission_id)
+            found, pages = [row["iteration_index"] for row in page["iterations"]], 1
+            while "next_cursor" in page:
+                page = await service.history(mission_id, cursor=page["next_cursor"])
+                found += [row["iteration_index"] for row in page["iterations"]]
+                pages += 1
+            assert found == list(range(205)) and pages == 3
+            row = page["iterations"][-1]
+            assert set(row) == {"iteration_index", "verdict", "verdict_reason", "started_at", "ended_at"}
+            assert row["verdict_reason"] == "max_iterations"
+            full = (await service.history(mission_id, full=True))["iterations"][0]
+            assert set(full) >= {"strategy", "calls", "observation", "criteria"}
+            assert full["observation"]["metrics"] == {"mass": 3}
+            assert full["calls"][0]["outcome"] == "ok"
+
+    play(scene)
+
+
+@pytest.mark.parametrize("cursor", ["x", "-1", "", "1.5", "9" * 5000])
+def test_a_cursor_that_history_did_not_give_is_refused(tmp_path: Path, cursor: str) -> None:
+    async def scene() -> None:
+        async with stage(tmp_path, step) as runtime:
+            with pytest.raises(InvalidArgument):
+                await runtime.service.history(await _started(runtime), cursor=cursor)
+
+    play(scene)
+
+
+def test_the_list_is_newest_first_by_status_and_in_pages(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with stage(tmp_path, step) as runtime:
+            service = runtime.service
+            ids = [await _started(runtime, directive=f"Number {n}", proposer=repeat("step")) for n in range(5)]
+            await service.run(ids[1])
+            listed = (await service.list())["sessions"]
+            assert [row["session_id"] for row in listed] == ids[::-1]
+            assert set(listed[0]) == {"session_id", "status", "created_at", "iteration_count", "directive"}
+            (ended,) = (await service.list(status="terminated"))["sessions"]
+            assert (ended["session_id"], ended["iteration_count"], ended["directive"]) == (ids[1], 1, "Number 1")
+            page = await service.list(limit=3)
+            rest = await service.list(limit=3, cursor=page["next_cursor"])
+            assert [row["session_id"] for row in page["sessions"] + rest["sessions"]] == ids[::-1]
+            assert "next_cursor" not in rest
+            with pytest.raises(InvalidArgument):
+                await service.list(cursor="bogus")
+
+    play(scene)
+
+
+@pytest.mark.parametrize("end", ["met", "budget", "abort", "paused"])
+def test_a_checkpoint_gives_the_answer_that_the_iteration_got(tmp_path: Path, end: str) -> None:
+    async def scene() -> None:
+        async with stage(tmp_path, step) as runtime:
+            service = runtime.service
+            criteria = [event("weighed")] if end == "met" else [event("never")]
+            mission_id = await _started(
+                runtime, criteria=criteria, budget=Budget(max_iterations=2), proposer=repeat("step")
+            )
+            with pytest.raises(NoIterations):
+                await service.checkpoint(mission_id)
+            (row,) = (await service.iterate(mission_id))["iterations"]
+            if end == "budget":
+                (row,) = (await service.iterate(mission_id))["iterations"]
+            elif end == "abort":
+                await service.abort(mission_id)
+            elif end == "paused":
+                await service.pause(mission_id)
+            before = (await service.state(mission_id)).seq
+            assert await service.checkpoint(mission_id) == {"session_id": mission_id, **row}
+            assert (await service.state(mission_id)).seq == before, "it only looks"
+
+    play(scene)
+
+
+def test_watch_sees_every_event_once_in_order_with_the_state_after_it(tmp_path: Path) -> None:
+    gate = Gate()
+
+    async def scene() -> None:
+        async with stage(tmp_path, gate.hold) as runtime:
+            service = runtime.service
+            mission_id = await _started(runtime, proposer=repeat("hold"))
+            seen: list[tuple[str, str, int]] = []
+
+            async def look() -> None:
+                async for one, state in service.watch(mission_id):
+                    seen.append((type(one).__name__, state.status, state.seq))
+                    if isinstance(one, ReportWritten):
+                        return
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(look)
+                async with driving(runtime, mission_id):
+                    await gate.entered.wait()
+                    gate.release.set()
+            stored = await service.ledger.read(mission_id)
+            assert [name for name, _, _ in seen] == [one.type for one in stored]
+            assert [seq for _, _, seq in seen] == list(range(1, len(stored) + 1))
+            assert seen[0][:2] == (MissionCreated.__name__, "pending")
+            assert (MissionEnded.__name__, "terminated") in [row[:2] for row in seen]
+
+    play(scene)
+
+
+def test_a_forgotten_mission_leaves_a_tombstone_and_nothing_else(tmp_path: Path) -> None:
+    gate = Gate()
+
+    async def scene() -> None:
+        async with stage(tmp_path, gate.hold, step) as runtime:
+            service = runtime.service
+            mission_id = await _started(runtime, directive="A secret plan", proposer=repeat("hold"))
+            async with driving(runtime, mission_id):
+                await gate.entered.wait()
+                with pytest.raises(InvalidArgument, match="abort it"):
+                    await service.forget(mission_id)
+                gate.release.set()
+            root = (await runtime.report(mission_id)).data["ledger"]["root"]
+            await service.forget(mission_id)
+            for verb in (service.status, service.report, service.history, service.run, service.forget, service.pause):
+                with pytest.raises(SessionNotFound):
+                    await verb(mission_id)
+            (row,) = (await service.list())["sessions"]
+            assert (row["session_id"], row["status"], row["directive"]) == (mission_id, "forgotten", "")
+            proof = await service.verify()
+            assert proof.ok and (proof.events, proof.blobs) == (0, 0)
+            assert root, "the report carried one"
+        assert b"A secret plan" not in (tmp_path / "ledger.db").read_bytes()
+
+    play(scene)
+
+
+def test_a_mission_whose_driver_is_still_winding_up_is_not_forgotten_under_its_hands(tmp_path: Path) -> None:
+    began, tidy = anyio.Event(), anyio.Event()
+
+    async def slow_to_stop() -> None:
+        began.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await tidy.wait()
+
+    async def scene() -> None:
+        async with stage(tmp_path, slow_to_stop) as runtime:
+            service = runtime.service
+            mission_id = await _started(runtime, proposer=repeat("slow_to_stop"))
+            async with driving(runtime, mission_id):
+                await began.wait()
+                await service.abort(mission_id)
+                try:
+                    with pytest.raises((Conflict, InvalidArgument)):
+                        await service.forget(mission_id)
+                finally:
+                    tidy.set()
+            assert (await runtime.report(mission_id)).verdict_reason == "user_abort"
+            await service.forget(mission_id)
+
+    play(scene)
+
+
+def test_an_export_is_one_file_that_can_be_verified_elsewhere(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with stage(tmp_path, step) as runtime:
+            report = await runtime.pursue(mission(proposer=repeat("step")))
+            await runtime.service.export(report.session_id, tmp_path / "mission.jsonl")
+        proof = verify_archive(tmp_path / "mission.jsonl")
+        assert proof.ok and proof.events == 8 and proof.blobs == 1, proof
+        body = (tmp_path / "mission.jsonl").read_bytes()
+        assert b'\\"mass\\":3' in body
+        (tmp_path / "forged.jsonl").write_bytes(body.replace(b'\\"mass\\":3', b'\\"mass\\":2', 1))
+        assert not verify_archive(tmp_path / "forged.jsonl").ok
+
+    play(scene)
+
+
+@pytest.mark.guarantee("root-survives-growth")
+def test_the_root_in_a_report_holds_while_the_ledger_grows_and_finds_a_cut_tail(tmp_path: Path) -> None:
+    async def scene() -> str:
+        async with stage(tmp_path, step) as runtime:
+            other = await runtime.pursue(mission(proposer=repeat("step")))
+            report = await runtime.pursue(mission(proposer=repeat("step")))
+            root = report.data["ledger"]["root"]
+            assert (await runtime.service.verify(expect=root)).ok
+            await runtime.pursue(mission(proposer=repeat("step")))
+            await runtime.service.forget(other.session_id)
+            assert (await runtime.service.verify(expect=root)).ok
+            with pytest.raises(InvalidArgument):
+                await runtime.service.verify(expect="no root")
+            return root
+
+    async def looks(root: str | None) -> tuple[str, ...]:
+        async with stage(tmp_path, step) as runtime:
+            return (await runtime.service.verify(expect=root)).faults
+
+    root = play(scene)
+    with sqlite3.connect(tmp_path / "ledger.db") as database:
+        stream, seq = database.execute("SELECT id, head_seq FROM streams WHERE status <> 'forgotten'").fetchone()
+        database.execute("DELETE FROM events WHERE stream = ? AND seq > ?", (stream, seq - 3))
+        kept = database.execute("SELECT hash FROM events WHERE stream = ? AND seq = ?", (stream, seq - 3)).fetchone()
+        database.execute("UPDATE streams SET head_seq = ?, head_hash = ? WHERE id = ?", (seq - 3, kept[0], stream))
+        database.execute("DELETE FROM blob_refs WHERE stream = ?", (stream,))
+        database.execute("DELETE FROM blobs WHERE digest NOT IN (SELECT digest FROM blob_refs)")
+    database.close()
+    assert play(lambda: looks(None)) == (), "the stage is wrong: whoever cuts mends the rest"
+    assert play(lambda: looks(root)), "a tail that was cut with its head mended is found only by the root"
+
+
+def test_a_report_of_a_mission_that_goes_on_says_how_it_stands(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with stage(tmp_path, step) as runtime:
+            mission_id = await _started(runtime, budget=Budget(max_iterations=3), proposer=script("world.step()"))
+            await runtime.service.iterate(mission_id)
+            report = await runtime.report(mission_id)
+            assert (report.status, report.data["iteration_count"], report.metric("mass")) == ("running", 1, 3)
+            assert "report" not in await runtime.service.status(mission_id), "only an ended mission has a final one"
+
+    play(scene)

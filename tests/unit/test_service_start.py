@@ -1,0 +1,113 @@
+"""What a mission must pass to be started: its tools exist, its names resolve, and every fault is told at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_stage import mission, play, proposal, replay, stage
+
+from pursuit import Runtime, ValidationFailed, event, metric, succeeded
+from pursuit.errors import UpstreamUnavailable
+from pursuit.tools.contract import Tool
+
+
+def step(key: str = "a") -> dict[str, Any]:
+    return {"metrics": {"mass": 3}, "events": [{"event_name": "weighed"}]}
+
+
+async def _started(runtime: Runtime, **given: Any) -> str:
+    return (await runtime.service.start(mission(**given))).session_id
+
+
+def test_a_start_warns_of_criteria_that_believe_any_tool(tmp_path: Path) -> None:
+    def other() -> None: ...
+
+    async def scene() -> None:
+        criteria = [metric("mass") <= 2, event("weighed"), metric("size").trend("increasing").optional()]
+        sourced = [metric("mass", source="step") <= 2, event("weighed", source="world.s*"), succeeded("step")]
+        async with stage(tmp_path, step, other) as runtime:
+            started = await runtime.service.start(mission(criteria=criteria))
+            assert ["mass <= 2" in started.warnings[0], "event weighed" in started.warnings[1]] == [True, True]
+            assert len(started.warnings) == 2
+            assert (await runtime.service.status(started.session_id))["warnings"] == list(started.warnings)
+            assert (await runtime.service.start(mission(criteria=sourced))).warnings == ()
+            alone = mission(criteria=criteria, tool_allowlist=["step"])
+            assert (await runtime.service.start(alone)).warnings == ()
+
+    play(scene)
+
+
+def mission_status() -> None:
+    """A tool with the name of a control tool."""
+
+
+def test_the_allowlist_takes_names_and_globs_and_never_a_control_tool(tmp_path: Path) -> None:
+    def stop() -> None: ...
+
+    async def scene() -> None:
+        async with stage(tmp_path, step, stop, mission_status, servers={"other": {"stop": stop}}) as runtime:
+            service = runtime.service
+
+            async def tools(**given: Any) -> list[str]:
+                return (await service.status(await _started(runtime, **given)))["tool_allowlist"]
+
+            assert await tools(allow_all_tools=True) == ["world.step", "world.stop", "other.stop"]
+            assert await tools(tool_allowlist=["step", "other.stop"]) == ["world.step", "other.stop"]
+            assert sorted(await tools(tool_allowlist=["*.st*"])) == ["other.stop", "world.step", "world.stop"]
+            for wrong in (["mission_status"], ["world.mission_status"], ["stop"], ["world.nothing"], ["nothing.*"]):
+                with pytest.raises(ValidationFailed) as caught:
+                    await tools(tool_allowlist=wrong)
+                assert caught.value.faults[0].field == "tool_allowlist[0]"
+
+    play(scene)
+
+
+class Down:
+    """A server that cannot be reached."""
+
+    name = "lathe"
+
+    async def tools(self) -> Sequence[Tool]:
+        raise UpstreamUnavailable("server 'lathe' did not start", server="lathe")
+
+    async def call(self, *_: Any, **__: Any) -> Any:
+        raise AssertionError("nothing may be called on it")
+
+    async def aclose(self) -> None: ...
+
+
+def test_a_server_that_is_down_at_the_start_is_an_error_that_names_it(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with stage(tmp_path, step, servers={"lathe": Down()}) as runtime:
+            for given in ({"allow_all_tools": True}, {"tool_allowlist": ["lathe.turn"]}):
+                with pytest.raises(ValidationFailed) as caught:
+                    await _started(runtime, **given)
+                assert "lathe" in str(caught.value.faults[0])
+            await _started(runtime, tool_allowlist=["world.step"])
+
+    play(scene)
+
+
+def test_every_fault_of_a_mission_is_told_at_once_and_nothing_is_stored(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with stage(tmp_path, step) as runtime:
+            wrong = mission(
+                criteria=[metric("x", source="nobody.*") > 1, succeeded("nothing")],
+                tool_allowlist=["step"],
+                observe=[{"tool": "stop", "metric": "m", "jmespath": "a"}],
+                proposer=replay(proposal(("stop", {}))),
+            )
+            with pytest.raises(ValidationFailed) as caught:
+                await runtime.service.start(wrong)
+            assert [fault.field for fault in caught.value.faults] == [
+                "criteria[0].source",
+                "criteria[1].tool_name",
+                "observe[0].tool",
+                "proposer.proposals[0].tool_calls[0].tool_name",
+            ]
+            assert (await runtime.service.list())["sessions"] == []
+
+    play(scene)
