@@ -23,12 +23,26 @@ if TYPE_CHECKING:
     from pursuit.app import Report, Runtime
     from pursuit.errors import PursuitError, ValidationFailed
     from pursuit.model.build import check, event, metric, predicate, succeeded
-    from pursuit.model.mission import Budget, Mission, Pace, Proposal, ToolCall
+    from pursuit.model.mission import (
+        Budget,
+        ClientProposer,
+        Mission,
+        Pace,
+        Proposal,
+        RepeatProposer,
+        ReplayProposer,
+        ScriptProposer,
+        ToolCall,
+    )
     from pursuit.tools.functions import tool
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "ScriptProposer": "pursuit.model.mission",
+    "ReplayProposer": "pursuit.model.mission",
+    "RepeatProposer": "pursuit.model.mission",
+    "ClientProposer": "pursuit.model.mission",
     "Budget": "pursuit.model.mission",
     "Mission": "pursuit.model.mission",
     "Pace": "pursuit.model.mission",
@@ -48,12 +62,16 @@ _HOMES = {
 
 __all__ = [
     "Budget",
+    "ClientProposer",
     "Mission",
     "Pace",
     "Proposal",
     "PursuitError",
+    "RepeatProposer",
+    "ReplayProposer",
     "Report",
     "Runtime",
+    "ScriptProposer",
     "ToolCall",
     "ValidationFailed",
     "check",

@@ -5,8 +5,6 @@ Owns: where state and configuration are found, and how the parts are put togethe
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -21,6 +19,7 @@ from pursuit.ledger.contract import Ledger
 from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.mission_file import load_mission_file, servers_in
 from pursuit.model.mission import Mission
+from pursuit.places import locate_state
 from pursuit.proposers.plain import proposer_for
 from pursuit.sandbox import Sandbox, SandboxLimits
 from pursuit.service import Service, Started
@@ -28,27 +27,7 @@ from pursuit.tools.configuration import Configuration, find_configuration, load_
 from pursuit.tools.host import ToolHost
 from pursuit.tools.pool import Pool
 
-STATE_VARIABLE = "PURSUIT_STATE"
 MEGABYTE = 1024 * 1024
-
-
-def locate_state(state: Path | None, config: Path | None) -> Path:
-    """The ledger's file: as given, else `PURSUIT_STATE`, else beside the configuration, else the user's own."""
-    if state is not None:
-        return state
-    if variable := os.environ.get(STATE_VARIABLE):
-        return Path(variable)
-    if config is not None:
-        return config.parent / ".pursuit" / "ledger.db"
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Application Support" / "pursuit" / "ledger.db"
-    data = os.environ.get("XDG_DATA_HOME")
-    return (Path(data) if data else Path.home() / ".local" / "share") / "pursuit" / "ledger.db"
-
-
-def open_ledger(state: Path | None = None, config: Path | None = None) -> SqliteLedger:
-    """Opens the ledger where it belongs."""
-    return SqliteLedger.open(locate_state(state, config or find_configuration(Path.cwd())))
 
 
 @dataclass(frozen=True, slots=True)

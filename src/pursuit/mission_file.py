@@ -17,7 +17,7 @@ from pursuit.errors import Fault, ValidationFailed
 from pursuit.model.mission import Mission, parse_mission
 from pursuit.tools.server_config import ServerConfig, parse_servers
 
-_PLACE = re.compile(r" ?\(at line (\d+), column (\d+)\)")
+_PLACE = re.compile(r" ?\(at (?:line (\d+), column (\d+)|end of document)\)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,13 +59,14 @@ def servers_in(path: Path) -> Mapping[str, ServerConfig]:
 
 
 def _read(path: Path, source: str) -> dict[str, Any]:
+    text = ""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        text = str(error)
-        place = _PLACE.search(text)
-        line, column = (int(place[1]), int(place[2])) if place else (None, None)
-        reason = f"is no valid TOML: {_PLACE.sub('', text)}"
+        place = _PLACE.search(str(error))
+        line, column = (int(place[1]), int(place[2])) if place and place[1] else (text.count("\n") + 1, None)
+        reason = f"is no valid TOML: {_PLACE.sub('', str(error))}"
         raise ValidationFailed([Fault(field="", reason=reason, source=source, line=line, column=column)]) from None
     except UnicodeDecodeError:
         raise ValidationFailed([Fault(field="", reason="is not UTF-8 text", source=source)]) from None

@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 import anyio
 import pytest
-
 from crashing import Crash, CrashingRuntime, World, calls_of
+
 from pursuit import Budget, Mission
 from pursuit.model.build import check, event, metric, predicate
 

@@ -15,8 +15,8 @@ from typing import Any
 import anyio
 import psutil
 import pytest
-
 from crashing import calls_of
+
 from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.model.events import CallSettled, IterationEnded, RunClaimed, decode
 

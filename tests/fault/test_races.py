@@ -12,9 +12,9 @@ from typing import Any
 
 import anyio
 import pytest
-
 from crashing import calls_of
 from driving import runtime
+
 from pursuit import Budget, Mission
 from pursuit.errors import Conflict
 from pursuit.model.build import event

@@ -48,7 +48,9 @@ def test_a_full_file(tmp_path: Path) -> None:
         url = "https://127.0.0.1/mcp"
         headers = { Authorization = "Bearer ${TOKEN}" }
         [checks.tests]
-        argv = ["pytest"]
+        command = ["pytest"]
+        cwd = "work"
+        timeout = 5
         [settings]
         call_timeout = 30
         script_calls = 5000
@@ -61,7 +63,8 @@ def test_a_full_file(tmp_path: Path) -> None:
     assert (git.enabled_tools, git.disabled_tools) == (("git_*",), ("git_push",))
     assert git.tools == {"git_log": ToolOverride(read_only=True, timeout=10)}
     assert (web.transport, web.url, web.enabled_tools) == ("http", "https://127.0.0.1/mcp", None)
-    assert loaded.checks == {"tests": {"argv": ["pytest"]}}
+    work = str(tmp_path.resolve() / "work")
+    assert loaded.checks == {"tests": {"command": ["pytest"], "cwd": work, "timeout": 5}}
     assert loaded.settings == {"call_timeout": 30, "script_calls": 5000}
     assert loaded.path == tmp_path.resolve() / "pursuit.toml"
 

@@ -235,7 +235,7 @@ def test_a_forgotten_mission_leaves_a_tombstone_and_nothing_else(tmp_path: Path)
             for verb in (service.status, service.report, service.history, service.run, service.forget, service.pause):
                 with pytest.raises(SessionNotFound):
                     await verb(mission_id)
-            (row,) = (await service.list())["sessions"]
+            (row,) = (await service.list(status="forgotten"))["sessions"]
             assert (row["session_id"], row["status"], row["directive"]) == (mission_id, "forgotten", "")
             proof = await service.verify()
             assert proof.ok and (proof.events, proof.blobs) == (0, 0)

@@ -68,6 +68,9 @@ async def run_check(run: Run, plan: CheckPlan) -> CallRecord | None:
             args=dict(plan.check.args),
             order=order,
             purpose="check",
+            repeatable=plan.check.idempotent,
+            timeout=plan.check.timeout,
+            criterion_id=plan.check.criterion_id,
         )
         await execute(run, [planned], durable=True)
     else:
@@ -99,7 +102,8 @@ async def _command(run: Run, plan: CheckPlan, argv: Sequence[str], order: int) -
         if reason is not None:
             return [CallRefused(**common, outcome="skipped", reason=reason)]
         attempt = 1 if before is None else before.attempt + 1
-        return [CallIntended(**common, repeatable=plan.check.idempotent, attempt=attempt)]
+        repeatable, criterion_id = plan.check.idempotent, plan.check.criterion_id
+        return [CallIntended(**common, repeatable=repeatable, attempt=attempt, criterion_id=criterion_id)]
 
     await run.journal.record(intend)
     call = run.state.open.calls.get(plan.call_id) if run.state.open is not None else None
@@ -117,10 +121,7 @@ async def _command(run: Run, plan: CheckPlan, argv: Sequence[str], order: int) -
 
 async def _perform_command(run: Run, plan: CheckPlan, call: CallRecord, argv: Sequence[str]) -> None:
     began = run.clock.monotonic()
-    timeout = plan.timeout or COMMAND_TIMEOUT
-    left = run.wall_clock_left()
-    allowed = timeout if left is None else max(0.0, min(timeout, left))
-    with anyio.move_on_after(allowed) as scope:
+    with run.deadline(plan.timeout or COMMAND_TIMEOUT) as limit:
         try:
             result: dict[str, Any] = {"content": [], "structuredContent": await run_command(argv, plan.cwd)}
         except CallFailed as error:
@@ -129,6 +130,6 @@ async def _perform_command(run: Run, plan: CheckPlan, call: CallRecord, argv: Se
         seconds = run.clock.monotonic() - began
         settlement = settle(run, call, "ok", result=result, seconds=seconds)
         run.journal.stage(settlement.event, settlement.blobs)
-    if scope.cancelled_caught:
-        why = f"no end within {allowed:g} s"
-        run.journal.stage(settle(run, call, "timed_out", error=why, seconds=allowed).event)
+    if limit.scope.cancelled_caught:
+        seconds = run.clock.monotonic() - began
+        run.journal.stage(settle(run, call, "timed_out", error=limit.why(), seconds=seconds).event)

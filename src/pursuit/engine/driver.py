@@ -22,7 +22,7 @@ from pursuit.engine.journal import Journal
 from pursuit.engine.report import write_report
 from pursuit.engine.run import Observer, Run, Settings, Tools
 from pursuit.engine.turn import closing, ending, turn
-from pursuit.errors import Conflict, PursuitError, SessionPaused, SessionTerminal
+from pursuit.errors import Conflict, InvalidArgument, PursuitError, SessionPaused, SessionTerminal
 from pursuit.ledger.contract import Ledger
 from pursuit.model.decide import Decision
 from pursuit.model.events import CompletionOrdered, Event, MissionEnded, MissionFailed, RunClaimed, WaitBegan
@@ -74,7 +74,7 @@ class Driver:
         try:
             with self.ledger.bell(mission_id) as bell:
                 journal = await Journal.load(self.ledger, mission_id, bell)
-                _runnable(mission_id, journal.state)
+                _runnable(mission_id, journal.state, proposal)
                 return await self._run(journal, iterations, proposal, observer)
         finally:
             with anyio.CancelScope(shield=True):
@@ -160,7 +160,12 @@ class Driver:
         run.tell("waiting")
 
 
-def _runnable(mission_id: str, state: MissionState) -> None:
+def _runnable(mission_id: str, state: MissionState, proposal: Proposal | None) -> None:
+    if proposal is not None and state.open is not None:
+        raise InvalidArgument(
+            f"iteration {state.open.index} of {mission_id} is not finished; iterate without a proposal first",
+            session_id=mission_id,
+        )
     if state.terminal and (state.stop is None or state.closed):
         raise SessionTerminal(f"{mission_id} has ended: {state.status}", session_id=mission_id, status=state.status)
     if state.status == "paused":
@@ -220,7 +225,7 @@ async def _pace(run: Run) -> bool:
         run.word_heard = anyio.Event()
         await run.journal.catch_up()
         return False
-    return True
+    return run.clock.now() >= until
 
 
 def _typed(error: Exception) -> PursuitError | None:
@@ -231,8 +236,16 @@ def _typed(error: Exception) -> PursuitError | None:
     return error if isinstance(error, PursuitError) else None
 
 
+def _cause(error: Exception) -> Exception:
+    """What broke, without the groups that side-by-side work wrapped it in."""
+    while isinstance(error, ExceptionGroup):
+        error = cast("ExceptionGroup[Exception]", error).exceptions[0]
+    return error
+
+
 async def _record_failure(run: Run, error: Exception) -> None:
-    text = f"{type(error).__name__}: {error}"
+    cause = _cause(error)
+    text = f"{type(cause).__name__}: {cause}"
     trace = "".join(traceback.format_exception(error))[-20_000:]
     with anyio.CancelScope(shield=True):
         await run.journal.record(

@@ -33,6 +33,9 @@ class Planned:
     order: int
     purpose: Purpose = "proposal"
     guarded: bool = False
+    repeatable: bool = False
+    timeout: float | None = None
+    criterion_id: str | None = None
 
 
 async def execute(run: Run, planned: Sequence[Planned], *, durable: bool = False) -> None:
@@ -68,7 +71,7 @@ async def _alone(run: Run, planned: Planned) -> None:
     call = _pending(run.state, planned.call_id)
     if call is None or tool is None or run.state.stopped:
         return
-    settlement = await _perform_or_cancel(run, call, tool)
+    settlement = await _perform_or_cancel(run, call, tool, planned.timeout)
     run.journal.stage(settlement.event, settlement.blobs)
 
 
@@ -129,7 +132,8 @@ def _admission(run: Run, state: MissionState, planned: Planned, tool: Tool | Non
         purpose=planned.purpose,
         order=planned.order,
         attempt=1 if before is None else before.attempt + 1,
-        repeatable=tool.traits.repeatable,
+        criterion_id=planned.criterion_id,
+        repeatable=planned.repeatable or tool.traits.repeatable,
     )
 
 
@@ -159,10 +163,10 @@ def _refuse(run: Run, state: MissionState, planned: Planned, outcome: Refusal, r
     )
 
 
-async def _perform_or_cancel(run: Run, call: CallRecord, tool: Tool) -> Settlement:
+async def _perform_or_cancel(run: Run, call: CallRecord, tool: Tool, timeout: float | None = None) -> Settlement:
     """Performs a call; if it is cancelled under way, that outcome is stored before the cancellation goes on."""
     try:
-        return await perform(run, call, tool)
+        return await perform(run, call, tool, timeout)
     except anyio.get_cancelled_exc_class():
         with anyio.CancelScope(shield=True):
             why = "stopped by the operator" if run.stop_heard else "the driver was stopped"

@@ -78,7 +78,10 @@ class Journal:
                         by=self.bell,
                     )
                 except Conflict:
+                    before = self.head
                     await self.catch_up()
+                    if self.head == before:
+                        raise
                     continue
                 self.head = head.seq
                 del self._staged[: len(staged)]

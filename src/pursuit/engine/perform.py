@@ -10,7 +10,6 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import anyio
 import msgspec
 
 from pursuit.engine.run import Run
@@ -29,40 +28,36 @@ class Settlement(NamedTuple):
     blobs: dict[str, bytes]
 
 
-async def perform(run: Run, call: CallRecord, tool: Tool) -> Settlement:
+async def perform(run: Run, call: CallRecord, tool: Tool, timeout: float | None = None) -> Settlement:
     """Sends the call and waits; a timeout, a failure and an error result are outcomes, not exceptions."""
     began = run.clock.monotonic()
-    timeout = tool.traits.timeout or run.settings.call_timeout
-    left = run.wall_clock_left()
-    now = anyio.current_time()
-    ends = now + max(run.settings.call_ceiling, timeout)
-    if left is not None:
-        ends = min(ends, now + max(left, 0))
-    scope = anyio.CancelScope(deadline=min(now + timeout, ends))
-
-    async def progressed(_done: float, _total: float | None, _message: str | None) -> None:
-        scope.deadline = min(anyio.current_time() + timeout, ends)
-
     result: Mapping[str, Any] | None = None
-    failure: str | None = None
-    with scope:
+    failure = "no result"
+    with run.deadline(timeout or tool.traits.timeout or run.settings.call_timeout) as limit:
         try:
-            answer = await run.tools.call(tool, call.args, call_id=call.call_id, on_progress=progressed)
+            answer = await run.tools.call(tool, call.args, call_id=call.call_id, on_progress=limit.progressed)
             result = answer.as_dict()
         except CallFailed as error:
             failure = str(error)
     seconds = run.clock.monotonic() - began
-    if scope.cancelled_caught:
-        cut = left is not None and run.clock.monotonic() - began >= left
-        why = "cut off by max_wall_clock_seconds" if cut else f"no answer within {timeout:g} s"
-        return settle(run, call, "timed_out", error=why, seconds=seconds)
+    if limit.scope.cancelled_caught:
+        return settle(run, call, "timed_out", error=limit.why(), seconds=seconds)
     if result is None:
-        return settle(run, call, "failed", error=failure or "no result", seconds=seconds)
+        return settle(run, call, "failed", error=failure, seconds=seconds)
     if result.get("isError"):
-        return settle(
-            run, call, "failed", result=result, error=text_of(result) or "the tool reported an error", seconds=seconds
-        )
+        said = text_of(result) or "the tool reported an error"
+        return settle(run, call, "failed", result=result, error=said, seconds=seconds)
     return settle(run, call, "ok", result=result, seconds=seconds)
+
+
+def _storable(result: Mapping[str, Any]) -> tuple[Mapping[str, Any], bytes]:
+    """The result and its bytes; what JSON cannot hold is shown as text, so that nothing breaks a save."""
+    try:
+        return result, msgspec.json.encode(result)
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
+        shown = repr(result).encode(errors="replace").decode()
+        plain = {"content": [{"type": "text", "text": shown}]}
+        return plain, msgspec.json.encode(plain)
 
 
 def settle(
@@ -81,7 +76,7 @@ def settle(
     blob = preview = None
     digest = hashlib.sha256(f"{outcome}:{error}".encode()).hexdigest()[:16]
     if result is not None:
-        body = msgspec.json.encode(result)
+        result, body = _storable(result)
         full = hashlib.sha256(body).hexdigest()
         digest = full[:16]
         metrics, events = lift(call.tool, result, run.state.mission.observe)

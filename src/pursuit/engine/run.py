@@ -6,16 +6,18 @@ Invariant: once the operator has said stop, no effect begins.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import anyio
 
 from pursuit.engine.clock import Clock
+from pursuit.engine.deadline import Deadline
 from pursuit.engine.journal import Journal
 from pursuit.ledger.contract import Ledger
-from pursuit.model.events import AbortOrdered, CompletionOrdered, MissionPaused, OperatorWord, decode
+from pursuit.model.events import AbortOrdered, BudgetExtended, CompletionOrdered, MissionPaused, OperatorWord, decode
 from pursuit.model.state import MissionState
 from pursuit.sandbox import Sandbox
 from pursuit.tools.contract import ProgressFn, Tool, ToolResult
@@ -75,6 +77,7 @@ class Run:
     started: float = 0.0
     stop_heard: bool = False
     word_heard: anyio.Event = field(default_factory=anyio.Event)
+    deadlines: set[Deadline] = field(default_factory=set[Deadline])
     _effects: anyio.CancelScope | None = None
 
     @property
@@ -93,8 +96,10 @@ class Run:
 
     def wall_clock_left(self) -> float | None:
         """Seconds until the wall-clock cap, or None."""
-        cap = self.state.cap("max_wall_clock_seconds")
-        return None if cap is None else cap - self.state.elapsed_before - self.elapsed()
+        return self._left_of(self.state.budget["max_wall_clock_seconds"])
+
+    def _left_of(self, cap: float) -> float | None:
+        return None if cap == -1 else cap - self.state.elapsed_before - self.elapsed()
 
     def tell(self, phase: Phase) -> None:
         """Lets an observer in this process see where the run is."""
@@ -107,6 +112,17 @@ class Run:
         if self.stop_heard:
             self._effects.cancel()
         return self._effects
+
+    @contextmanager
+    def deadline(self, timeout: float) -> Generator[Deadline]:
+        """A scope that is cancelled when a call's time is up; what the operator adds meanwhile counts."""
+        limit = Deadline(timeout=timeout, ceiling=self.settings.call_ceiling, wall_clock_left=self.wall_clock_left())
+        self.deadlines.add(limit)
+        try:
+            with limit.scope:
+                yield limit
+        finally:
+            self.deadlines.discard(limit)
 
     async def hear(self) -> None:
         """Folds a stop that was heard but has not met an append yet."""
@@ -127,5 +143,8 @@ class Run:
                     self.stop_heard = True
                     if self._effects is not None:
                         self._effects.cancel()
+                if isinstance(event, BudgetExtended) and "max_wall_clock_seconds" in event.caps:
+                    for limit in self.deadlines:
+                        limit.allow(self._left_of(event.caps["max_wall_clock_seconds"]))
                 if isinstance(event, OperatorWord):
                     self.word_heard.set()

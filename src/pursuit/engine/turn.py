@@ -125,7 +125,8 @@ def closing(state: MissionState, answers: Mapping[str, Answer], *, now: float, e
         return []
     cap = reached_cap(state, elapsed=elapsed)
     checkpoint = is_checkpoint(state, now=now, cap=cap)
-    results: Sequence[CriterionResult] = evaluate(state, answers) if checkpoint else ()
+    consulted = checkpoint and state.stop is None  # a stop leaves the criteria as they stood
+    results: Sequence[CriterionResult] = evaluate(state, answers) if consulted else ()
     facts = facts_of(state, results, checkpoint=checkpoint, cap=cap)
     decision = decide(facts)
     ended = IterationEnded(

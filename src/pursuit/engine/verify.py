@@ -7,7 +7,7 @@ Invariant: a check is a recorded call like any other: intent, settlement, timeou
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,14 @@ from pursuit.model.view import observation_view
 async def answers_for(run: Run) -> dict[str, Answer]:
     """What the sandbox says of each predicate, and each check that is due its result."""
     answers = await _predicates(run)
-    for check in _due(run, answers):
-        answers[check.criterion_id] = await _checked(run, check)
+    checks = [criterion for criterion in run.state.mission.criteria if isinstance(criterion, Check)]
+    for check in checks:
+        if check.when == "checkpoint":
+            answers[check.criterion_id] = await _checked(run, check)
+    late = [check for check in checks if check.when == "met"]
+    if late and _rest_is_met(run, answers):
+        for check in late:
+            answers[check.criterion_id] = await _checked(run, check)
     return answers
 
 
@@ -44,17 +50,14 @@ async def _predicates(run: Run) -> dict[str, Answer]:
     }
 
 
-def _due(run: Run, answers: Mapping[str, Answer]) -> Sequence[Check]:
-    """The checks to run now: those for every checkpoint, and the others once all else is met."""
-    checks = [c for c in run.state.mission.criteria if isinstance(c, Check)]
-    if not checks:
-        return ()
-    late = {c.criterion_id for c in checks if c.when == "met"}
-    results = {r.criterion_id: r.status for r in evaluate(run.state, answers)}
-    early = {c.criterion_id for c in checks if c.when == "checkpoint"}
-    others = [c for c in run.state.mission.criteria if c.required and c.criterion_id not in late | early]
-    rest_met = all(results[c.criterion_id] == "met" for c in others)
-    return [c for c in checks if c.when == "checkpoint" or rest_met]
+def _rest_is_met(run: Run, answers: Mapping[str, Answer]) -> bool:
+    """Whether every required criterion but the checks that wait for the others is met."""
+    status = {result.criterion_id: result.status for result in evaluate(run.state, answers)}
+    return all(
+        status[criterion.criterion_id] == "met"
+        for criterion in run.state.mission.criteria
+        if criterion.required and not (isinstance(criterion, Check) and criterion.when == "met")
+    )
 
 
 async def _checked(run: Run, check: Check) -> Answer:

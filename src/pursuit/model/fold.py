@@ -84,7 +84,7 @@ def _run_claimed(state: MissionState, event: RunClaimed) -> None:
     state.run = event.run
     state.run_goal = None if event.iterations is None else state.iteration_count + event.iterations
     state.failure = None
-    if not state.terminal and state.status != "paused":
+    if not state.terminal and state.status != "paused" and state.waiting_for != "pace":
         _running(state)
     if state.started_at is None:
         state.started_at = event.at
@@ -146,7 +146,8 @@ def _settled(state: MissionState, event: CallSettled) -> None:
         state.succeeded[call.tool] = state.succeeded.get(call.tool, 0) + 1
         state.last_success[call.tool] = Source(tool=call.tool, call_id=call.call_id, iteration=call.iteration)
     _learn(state, event.metrics, event.events, tool=call.tool, call_id=call.call_id, order=call.order)
-    _guard(state, call)
+    if call.purpose != "check":
+        _guard(state, call)
 
 
 def _guard(state: MissionState, call: CallRecord) -> None:

@@ -22,10 +22,12 @@ from pursuit.model.events import (
 )
 from pursuit.model.fold import fold
 from pursuit.model.observe import leaves, source_matches
+from pursuit.model.series import Point
 from pursuit.model.state import MissionState
 
 FORMAT = "pursuit.report/1"
 MOST_ROWS = 500
+LAST = 1 << 30
 MOST_POINTS = 20_000
 
 
@@ -40,7 +42,7 @@ class _Tally:
     unknown: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     errors: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     timeline: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    points: dict[str, list[tuple[int, float, str]]] = field(default_factory=dict[str, list[tuple[int, float, str]]])
+    points: dict[str, list[Point]] = field(default_factory=dict[str, list[Point]])
     started: dict[int, IterationProposed] = field(default_factory=dict[int, IterationProposed])
     calls: dict[int, int] = field(default_factory=dict[int, int])
 
@@ -160,7 +162,7 @@ def _count_call(tally: _Tally, event: CallSettled) -> None:
         tally.unknown.append({**place, "reason": event.error})
     if event.error is not None:
         tally.errors.append({"iteration": event.iteration, "tool": intent.tool, "message": event.error})
-    _count_points(tally, event.iteration, event.metrics, intent.tool)
+    _count_points(tally, event.metrics, tool=intent.tool, call_id=event.call_id, place=(event.iteration, intent.order))
 
 
 def _count_refusal(tally: _Tally, event: CallRefused) -> None:
@@ -180,12 +182,12 @@ def _count_script(tally: _Tally, event: ScriptEnded) -> None:
     if event.error is not None:
         tally.errors.append({"iteration": event.iteration, "tool": "script", "message": event.error})
     if not event.claimed:
-        _count_points(tally, event.iteration, event.observed, "script")
+        _count_points(tally, event.observed, tool="script", call_id="", place=(event.iteration, LAST))
 
 
-def _count_points(tally: _Tally, iteration: int, metrics: dict[str, Any], tool: str) -> None:
+def _count_points(tally: _Tally, metrics: dict[str, Any], *, tool: str, call_id: str, place: tuple[int, int]) -> None:
     for name, value in leaves(metrics):
-        tally.points.setdefault(name, []).append((iteration, value, tool))
+        tally.points.setdefault(name, []).append(Point(*place, value, tool, call_id))
 
 
 def _count_iteration(tally: _Tally, event: IterationEnded) -> None:
@@ -209,10 +211,10 @@ def _metrics(state: MissionState, tally: _Tally) -> dict[str, Any]:
     for name in sorted(tally.points, key=lambda name: (name not in thresholds, name)):
         criterion = thresholds.get(name)
         source = criterion.source if criterion is not None else None
-        by_iteration = {i: value for i, value, tool in tally.points[name] if source_matches(source, tool)}
-        if not by_iteration:
+        counted = sorted(point for point in tally.points[name] if source_matches(source, point.tool))
+        if not counted:
             continue
-        points = sorted(by_iteration.items())
+        points = list({point.iteration: point.value for point in counted}.items())
         best = state.best.get(criterion.criterion_id) if criterion is not None else None
         stride = -(-len(points) // MOST_POINTS)
         rows[name] = {

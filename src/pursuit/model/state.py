@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pursuit.model.events import (
     AbortOrdered,
@@ -24,6 +24,7 @@ from pursuit.model.records import Iteration, Remembered
 from pursuit.model.series import Events, Metrics, Point
 
 Status = Literal["pending", "running", "waiting", "paused", "failed", "completed", "terminated"]
+STATUSES: tuple[Status, ...] = get_args(Status)
 TERMINAL = frozenset({"completed", "terminated"})
 RECENT = 20
 
@@ -100,7 +101,8 @@ class MissionState:
     @property
     def interrupted(self) -> bool:
         """Whether a run stopped short of how far it was to go."""
-        return self.status == "running" and (self.run_goal is None or self.iteration_count < self.run_goal)
+        going = self.status == "running" or self.waiting_for == "pace"
+        return going and (self.run_goal is None or self.iteration_count < self.run_goal)
 
     @property
     def wall_clock(self) -> float:

@@ -71,7 +71,8 @@ def figure(value: Any) -> str:
     if found == int(found):
         return f"{found:,.0f}"
     digits = max(0, min(7, 6 - math.floor(math.log10(abs(found)))))
-    return f"{found:,.{digits}f}".rstrip("0").rstrip(".")
+    text = f"{found:,.{digits}f}"
+    return text.rstrip("0").rstrip(".") if digits else text
 
 
 def span(value: Any) -> str:

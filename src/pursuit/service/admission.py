@@ -65,14 +65,16 @@ class _Desk:
         self.faults.append(Fault(field=field, reason=reason))
 
     def allowlist(self, mission: Mission) -> list[str]:
-        for server, reason in self.catalogue.failures.items():
-            self.fault("tool_allowlist", f"server {server!r} cannot be reached: {reason}")
+        for reason in self.catalogue.failures.values():
+            self.fault("tool_allowlist", reason)
         if mission.tool_allowlist is None:
             tools = [tool.qualified for tool in self.catalogue if not is_control_tool(tool.name)]
             if not tools and not self.faults:
                 self.fault("allow_all_tools", "no server offers any tool; configure one under [servers]")
             return tools
-        tools, faults = self.catalogue.resolve(mission.tool_allowlist)
+        down = set(self.catalogue.failures)
+        words = [word for word in mission.tool_allowlist if word.partition(".")[0] not in down]
+        tools, faults = self.catalogue.resolve(words)
         for fault in faults:
             self.fault(fault.field.replace("tools", "tool_allowlist", 1), fault.reason)
         return tools
@@ -157,6 +159,8 @@ def _is_argv(value: object) -> bool:
 
 def _warnings(mission: Mission, tools: Sequence[str], catalogue: Catalogue) -> list[str]:
     warnings = list(catalogue.warnings)
+    if not any(criterion.required for criterion in mission.criteria):
+        warnings.append("no criterion is required, so the mission is completed at its first checkpoint")
     if len(tools) > 1:
         for criterion in mission.criteria:
             unsourced = isinstance(criterion, MetricThreshold | MetricTrend | EventSeen) and criterion.source is None

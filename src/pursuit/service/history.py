@@ -61,13 +61,15 @@ def _add(row: dict[str, Any], event: AnyEvent, *, full: bool) -> None:
             row["started_at"] = iso(event.at)
             if full:
                 row["strategy"] = _strategy(event)
-                row["calls"] = []
+                row["calls"] = {}
         case IterationEnded():
             row["verdict"], row["verdict_reason"], row["ended_at"] = event.verdict, event.reason, iso(event.at)
             if full:
                 row["rationale"] = event.rationale
                 row["checkpoint"] = event.facts.checkpoint
                 row["criteria"] = [msgspec.to_builtins(result) for result in event.criteria]
+                row["observation"] = _observation(row)
+                row["calls"] = list(row["calls"].values())
         case CallIntended() | CallSettled() | CallRefused() | ScriptEnded() if full:
             _add_detail(row, event)
         case _:
@@ -75,46 +77,37 @@ def _add(row: dict[str, Any], event: AnyEvent, *, full: bool) -> None:
 
 
 def _add_detail(row: dict[str, Any], event: CallIntended | CallSettled | CallRefused | ScriptEnded) -> None:
-    calls: list[dict[str, Any]] = row.setdefault("calls", [])
-    observation: dict[str, Any] = row.setdefault("observation", {"metrics": {}, "events": [], "errors": []})
+    calls: dict[str, dict[str, Any]] = row.setdefault("calls", {})
     match event:
-        case CallIntended():
-            if all(call["call_id"] != event.call_id for call in calls):
-                calls.append(
-                    {"call_id": event.call_id, "tool": event.tool, "args": event.args, "purpose": event.purpose}
-                )
-        case CallRefused():
-            calls.append(
-                {
-                    "call_id": event.call_id,
-                    "tool": event.tool,
-                    "args": event.args,
-                    "purpose": event.purpose,
-                    "outcome": event.outcome,
-                    "error": event.reason,
-                }
-            )
-            observation["errors"].append(event.reason)
+        case CallIntended() | CallRefused():
+            call = calls.setdefault(event.call_id, {"call_id": event.call_id})
+            call.update(tool=event.tool, args=event.args, purpose=event.purpose)
+            if isinstance(event, CallRefused):
+                call.update(outcome=event.outcome, error=event.reason)
         case CallSettled():
-            for call in calls:
-                if call["call_id"] == event.call_id:
-                    call.update(outcome=event.outcome, seconds=event.seconds, result=event.result or event.preview)
-                    if event.error is not None:
-                        call["error"] = event.error
-            _observe(observation, event.metrics, event.events, event.error)
+            call = calls.setdefault(event.call_id, {"call_id": event.call_id})
+            call.update(outcome=event.outcome, seconds=event.seconds, result=event.result or event.preview)
+            found = {"error": event.error, "metrics": event.metrics, "events": event.events}
+            call.update({key: value for key, value in found.items() if value})
         case ScriptEnded():
-            _observe(observation, event.observed, event.events, event.error)
-            if event.printed:
-                row["printed"] = event.printed
+            said = {"metrics": event.observed, "events": event.events}
+            found = {"error": event.error, "printed": event.printed, "claimed" if event.claimed else "observed": said}
+            row["script"] = {key: value for key, value in found.items() if value}
 
 
-def _observe(
-    observation: dict[str, Any], metrics: dict[str, Any], events: list[dict[str, Any]], error: str | None
-) -> None:
-    observation["metrics"].update(metrics)
-    observation["events"].extend(events)
-    if error is not None:
-        observation["errors"].append(error)
+def _observation(row: dict[str, Any]) -> dict[str, Any]:
+    """What the iteration learned: its calls in the order that they were proposed in, then its script."""
+    metrics: dict[str, Any] = {}
+    events: list[dict[str, Any]] = []
+    errors: list[str] = list(row["strategy"].get("failed", ()))
+    script: dict[str, Any] = row.get("script", {})
+    parts: list[dict[str, Any]] = [*row["calls"].values(), {**script.get("observed", {}), "error": script.get("error")}]
+    for part in parts:
+        metrics.update(part.get("metrics", {}))
+        events.extend(part.get("events", ()))
+        if part.get("error"):
+            errors.append(part["error"])
+    return {"metrics": metrics, "events": events, "errors": errors}
 
 
 def _strategy(event: IterationProposed) -> dict[str, Any]:

@@ -6,6 +6,7 @@ Invariant: a verb that is refused has changed nothing.
 
 from __future__ import annotations
 
+import math
 import re
 import secrets
 from collections.abc import AsyncIterator, Mapping
@@ -21,6 +22,7 @@ from pursuit.engine.journal import load_state
 from pursuit.engine.report import assemble
 from pursuit.engine.run import Observer
 from pursuit.errors import (
+    Conflict,
     Fault,
     InvalidArgument,
     NoIterations,
@@ -47,12 +49,15 @@ from pursuit.model.events import (
 from pursuit.model.fold import CAP_REASONS, advance
 from pursuit.model.listing import summary_of
 from pursuit.model.mission import CAPS, ClientProposer, Mission, Proposal
-from pursuit.model.state import MissionState
+from pursuit.model.state import STATUSES, MissionState
 from pursuit.service.admission import admit
 from pursuit.service.history import history_page
 from pursuit.service.status import list_row, status_of
 from pursuit.tools.pool import Pool
 
+WHOLE_CAPS = frozenset({"max_iterations", "max_tool_calls", "max_tokens"})
+LONGEST_CURSOR = 18
+LONGEST_REASON = 8_192
 MISSION_ID = re.compile(r"mission-[0-9a-f]{16}")
 
 
@@ -145,15 +150,14 @@ class Service:
         return await self.driver.drive(mission_id, observer=observer)
 
     async def interrupted(self) -> list[str]:
-        """The missions whose run stopped short of how far it was to go, and those whose wait is over."""
+        """The missions whose run stopped short of how far it was to go."""
         found: list[str] = []
         cursor: str | None = None
         while True:
             page = await self.ledger.streams(kind="mission", status=("running", "waiting"), cursor=cursor)
             for row in page.rows:
                 state = await self.state(row.name)
-                due = state.waiting_for == "pace" and (state.wait_until or 0) <= self.clock.now()
-                if state.interrupted or due:
+                if state.interrupted:
                     found.append(row.name)
             cursor = page.next_cursor
             if cursor is None:
@@ -161,7 +165,7 @@ class Service:
 
     async def pause(self, mission_id: str, *, reason: str | None = None, by: str = "operator") -> MissionState:
         """Stops it where it is; it stays resumable."""
-        return await self._say(mission_id, MissionPaused(at=self.clock.now(), by=by, reason=reason))
+        return await self._say(mission_id, MissionPaused(at=self.clock.now(), by=by, reason=_text(reason)))
 
     async def resume(self, mission_id: str, *, by: str = "operator") -> MissionState:
         """Lets a paused or failed mission go on; it does not drive it."""
@@ -174,12 +178,12 @@ class Service:
 
     async def abort(self, mission_id: str, *, reason: str | None = None, by: str = "operator") -> MissionState:
         """Ends it as terminated, also in the middle of a call."""
-        state = await self._say(mission_id, AbortOrdered(at=self.clock.now(), by=by, reason=reason))
+        state = await self._say(mission_id, AbortOrdered(at=self.clock.now(), by=by, reason=_text(reason)))
         return await self.driver.close(mission_id) or state
 
     async def complete(self, mission_id: str, *, reason: str | None = None, by: str = "operator") -> MissionState:
         """Ends it as completed, on the operator's word."""
-        state = await self._say(mission_id, CompletionOrdered(at=self.clock.now(), by=by, reason=reason))
+        state = await self._say(mission_id, CompletionOrdered(at=self.clock.now(), by=by, reason=_text(reason)))
         return await self.driver.close(mission_id) or state
 
     async def extend(self, mission_id: str, caps: Mapping[str, float], *, by: str = "operator") -> MissionState:
@@ -208,8 +212,8 @@ class Service:
     async def history(self, mission_id: str, *, full: bool = False, cursor: str | None = None) -> dict[str, Any]:
         """The iterations, a hundred a page."""
         await self._load(mission_id)
-        if cursor is not None and not cursor.isdecimal():
-            raise InvalidArgument(f"cursor {cursor!r} is not one that mission_history gave")
+        if cursor is not None and (len(cursor) > LONGEST_CURSOR or not cursor.isdecimal()):
+            raise InvalidArgument(f"cursor {cursor[:40]!r} is not one that history gave")
         page = await history_page(self.ledger, mission_id, full=full, first=int(cursor or 0))
         answer: dict[str, Any] = {"session_id": mission_id, "iterations": page.iterations}
         if page.next_first is not None:
@@ -218,7 +222,7 @@ class Service:
 
     async def list(self, *, status: str | None = None, cursor: str | None = None, limit: int = 100) -> dict[str, Any]:
         """The missions, newest first."""
-        page = await self.ledger.streams(kind="mission", status=status, cursor=cursor, limit=limit)
+        page = await self.ledger.streams(kind="mission", status=status or STATUSES, cursor=cursor, limit=limit)
         answer: dict[str, Any] = {"sessions": [list_row(row) for row in page.rows]}
         if page.next_cursor is not None:
             answer["next_cursor"] = page.next_cursor
@@ -236,7 +240,7 @@ class Service:
     async def report(self, mission_id: str) -> dict[str, Any]:
         """The final report as it was written, or as it stands now for a mission that goes on."""
         state = await self.state(mission_id)
-        if state.stop is not None and not state.closed:
+        if state.terminal and (not state.closed or state.report is None):
             state = await self.driver.close(mission_id) or state
         body = await self.ledger.blob(state.report) if state.report is not None else None
         return await assemble(self.ledger, mission_id) if body is None else msgspec.json.decode(body)
@@ -255,7 +259,13 @@ class Service:
         state = await self.state(mission_id)
         if not state.terminal:
             raise InvalidArgument(f"{mission_id} is {state.status}; abort it before forgetting it")
-        await self.ledger.forget(mission_id)
+        claim = await self.ledger.claim(mission_id)
+        if claim is None:
+            raise Conflict(f"{mission_id} is still being wound up by another process", session_id=mission_id)
+        try:
+            await self.ledger.forget(mission_id)
+        finally:
+            await claim.release()
 
     async def _load(self, mission_id: str) -> tuple[MissionState, int]:
         if MISSION_ID.fullmatch(mission_id) is None:
@@ -286,6 +296,11 @@ class Service:
         return now
 
 
+def _text(reason: str | None) -> str | None:
+    """A reason as it can be stored."""
+    return None if reason is None else reason.encode(errors="replace").decode()[:LONGEST_REASON]
+
+
 def _has_ended(mission_id: str, state: MissionState) -> SessionTerminal:
     text = f"{mission_id} has ended: {state.status} ({state.verdict_reason})"
     return SessionTerminal(text, session_id=mission_id, status=state.status)
@@ -299,8 +314,10 @@ def _cap_faults(caps: Mapping[str, float], state: MissionState) -> list[Fault]:
         before = state.budget.get(name)
         if before is None:
             faults.append(Fault(field=name, reason=f"is not a cap; the caps are {', '.join(CAPS)}"))
-        elif value != -1 and value <= 0:
+        elif value != -1 and not 0 < value < math.inf:
             faults.append(Fault(field=name, reason="must be a positive number, or -1 for no cap"))
+        elif name in WHOLE_CAPS and value != int(value):
+            faults.append(Fault(field=name, reason="must be a whole number"))
         elif before == -1 or (value != -1 and value < before):
             faults.append(Fault(field=name, reason=f"can only be raised; it is {before:g} now (-1 is no cap)"))
     return faults

@@ -95,18 +95,30 @@ def _parse(path: Path, table: Mapping[str, Any], faults: list[Fault]) -> Configu
         faults.extend(wrong)
     if foreign:
         return Configuration(path=path, servers=servers)
-    return Configuration(path=path, servers=servers, checks=_checks(fields), settings=_settings(fields))
+    return Configuration(
+        path=path, servers=servers, checks=_checks(fields, path.parent.absolute()), settings=_settings(fields)
+    )
 
 
-def _checks(fields: Fields) -> dict[str, Mapping[str, Any]]:
+def _checks(fields: Fields, base: Path) -> dict[str, Mapping[str, Any]]:
     found: dict[str, Mapping[str, Any]] = {}
     for name, value in fields.subtable("checks").items():
         table = as_table(value)
         if table is None:
             fields.fault(f"checks.{name}", f"must be a table, not {kind(value)}")
         else:
-            found[name] = table
+            found[name] = _check(Fields(table, at=f"checks.{name}", source=fields.source, faults=fields.faults), base)
     return found
+
+
+def _check(fields: Fields, base: Path) -> Mapping[str, Any]:
+    """One named command; it runs in the configuration's folder unless it says otherwise."""
+    fields.only(("command", "cwd", "timeout"))
+    command, timeout = fields.texts("command"), fields.number("timeout")
+    if not command:
+        fields.fault("command", "is missing; give the command as a list of words")
+    check: dict[str, Any] = {"command": list(command or ()), "cwd": str(base / (fields.text("cwd") or "."))}
+    return check if timeout is None else {**check, "timeout": timeout}
 
 
 def _settings(fields: Fields) -> dict[str, float]:

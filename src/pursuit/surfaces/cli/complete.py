@@ -22,9 +22,9 @@ def mission_ids(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
 
 
 def _mission_ids(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    from pursuit.app import locate_state  # noqa: PLC0415 - only a completion pays for it
     from pursuit.ledger.schema import open_reader  # noqa: PLC0415
     from pursuit.ledger.sqlite_reads import SqliteReads  # noqa: PLC0415
+    from pursuit.places import locate_state  # noqa: PLC0415 - only a completion pays for it
     from pursuit.tools.configuration import find_configuration  # noqa: PLC0415
 
     given = {**((ctx.parent.params if ctx.parent else None) or {}), **{k: v for k, v in ctx.params.items() if v}}

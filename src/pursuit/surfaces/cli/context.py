@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 import anyio
 from anyio.abc import TaskStatus
 
-from pursuit.app import Runtime, locate_state
+from pursuit.app import Runtime
 from pursuit.errors import InvalidArgument
+from pursuit.places import locate_state
 from pursuit.surfaces.cli.options import Common
 from pursuit.tools.configuration import Configuration, find_configuration
 

@@ -77,16 +77,20 @@ def export(
     *,
     mission_id: MissionId,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", show_default=False, help="The new file.")],
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
     config: ConfigOption = None,
     state: StateOption = None,
     json: JsonOption = False,
 ) -> int:
     """Write a mission with its blobs to one file that can be verified elsewhere."""
+    from pursuit.errors import Fault, ValidationFailed  # noqa: PLC0415 - commands import what they need
     from pursuit.surfaces.cli.context import look  # noqa: PLC0415 - commands import what they need
     from pursuit.surfaces.cli.screen import Screen  # noqa: PLC0415
     from pursuit.surfaces.cli.text import clean  # noqa: PLC0415
 
     said = common(ctx, config, state, json)
+    if output.exists() and not force:
+        raise ValidationFailed([Fault(field="--output", reason=f"{output} is there already; --force replaces it")])
 
     async def verb(runtime: Runtime) -> None:
         await runtime.service.export(mission_id, output)

@@ -195,6 +195,11 @@ def _iteration(screen: Screen, row: Mapping[str, Any], *, full: bool) -> None:
         )
     for name, value in row.get("observation", {}).get("metrics", {}).items():
         screen.plain(f"  {line(name)} = {line(compact(value), 200)}")
+    script = row.get("script", {})
+    if "error" in script:
+        screen.plain(f"  script: {line(script['error'], 400)}")
+    for text in script.get("printed", "").splitlines():
+        screen.plain(f"  > {line(text, 200)}")
     for result in row.get("criteria", ()):
         screen.plain(f"  {MARKS.get(result['status'], '?')} {line(result['criterion_id'])} {result['status']}")
     if row.get("rationale"):

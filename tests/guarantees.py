@@ -1,0 +1,181 @@
+"""What Pursuit promises, one line each, and the tests that keep each promise.
+
+`tests/meta/test_guarantees.py` holds this list and the marks in the tests equal, both ways.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """A promise to people, and the tests that keep it."""
+
+    promise: str
+    tests: tuple[str, ...]
+
+
+GUARANTEES = {
+    "crash-at-every-write": Guarantee(
+        "A crash before or after any write of the ledger loses no finished call and repeats none silently.",
+        ("fault/test_crash_at_every_write.py::test_nothing_is_lost_and_nothing_runs_twice",),
+    ),
+    "no-effect-without-intent": Guarantee(
+        "A disk that refuses to write stops the mission before the next effect, and nothing is lost.",
+        ("fault/test_crash_at_every_write.py::test_a_full_disk_stops_before_the_next_effect",),
+    ),
+    "survives-kill-nine": Guarantee(
+        "After kill -9 at any moment a mission goes on at the same call, and no process is left behind.",
+        ("fault/test_kill_nine.py::test_killed_at_random_moments_it_goes_on_at_the_same_call",),
+    ),
+    "the-operator-wins": Guarantee(
+        "Pause, abort and complete take effect within half a second, whoever drives and whatever runs.",
+        ("fault/test_races.py::test_the_operators_word_wins_whenever_it_comes",),
+    ),
+    "cascade-determinism": Guarantee(
+        "The same facts give the same verdict.",
+        (
+            "property/test_cascade.py::test_the_same_facts_give_the_same_known_verdict",
+            "property/test_cascade.py::test_the_same_events_give_the_same_verdicts",
+        ),
+    ),
+    "exactly-n-iterations": Guarantee(
+        "max_iterations = N runs exactly N iterations unless the mission ends earlier.",
+        ("property/test_cascade.py::test_max_iterations_runs_exactly_n_unless_it_ends_earlier",),
+    ),
+    "success-on-last-iteration": Guarantee(
+        "Success on the last budgeted iteration is success.",
+        (
+            "property/test_cascade.py::test_success_on_the_last_budgeted_iteration_is_success",
+            "unit/test_cadence_and_progress.py::test_an_iteration_that_reaches_a_cap_is_a_checkpoint",
+        ),
+    ),
+    "adjust-never-postpones-no-progress": Guarantee(
+        "An adjust never postpones the end for lack of progress.",
+        (
+            "property/test_cascade.py::test_what_makes_for_adjust_decides_nothing_that_ends_a_mission",
+            "property/test_cascade.py::test_a_mission_that_is_told_to_adjust_ends_no_later",
+        ),
+    ),
+    "optional-never-blocks": Guarantee(
+        "An optional criterion never blocks the end.",
+        (
+            "property/test_cascade.py::test_an_optional_criterion_never_blocks",
+            "unit/test_criteria.py::test_required_met_asks_required_criteria_only",
+        ),
+    ),
+    "every-reason": Guarantee(
+        "Every reason of a verdict is reached, and the earlier rule wins.",
+        (
+            "unit/test_decide.py::test_each_rule_alone",
+            "unit/test_decide.py::test_when_two_rules_hold_the_earlier_wins",
+            "unit/test_decide.py::test_a_simulated_mission_reaches_every_reason",
+        ),
+    ),
+    "fold-words-commute": Guarantee(
+        "An operator's word gives the same state wherever it falls among a driver's events.",
+        (
+            "property/test_fold.py::test_every_word_commutes_with_every_event_of_the_driver",
+            "property/test_fold.py::test_words_commute_with_what_the_driver_writes",
+            "property/test_fold.py::test_a_word_may_fall_anywhere_in_an_open_iteration",
+        ),
+    ),
+    "bounded-state": Guarantee(
+        "The state of a mission does not grow without bound.",
+        ("property/test_fold.py::test_a_long_mission_stays_small",),
+    ),
+    "all-faults-at-once": Guarantee(
+        "A wrong input is refused with all its faults at once.",
+        (
+            "unit/test_mission_input.py::test_every_fault_is_told_and_none_hides_another",
+            "unit/test_mission_input.py::test_faults_of_a_file_name_the_file_and_its_servers",
+        ),
+    ),
+    "source-counts": Guarantee(
+        "A criterion with a source believes that source alone.",
+        (
+            "unit/test_criteria.py::test_source_says_whose_word_counts",
+            "unit/test_criteria.py::test_another_source_neither_meets_nor_hides_a_value",
+            "unit/test_criteria.py::test_a_flood_from_one_source_does_not_push_out_anothers_points",
+        ),
+    ),
+    "claimed-never-counts": Guarantee(
+        "What a proposed script merely claims never meets a criterion.",
+        (
+            "unit/test_criteria.py::test_what_a_proposed_script_claims_meets_nothing",
+            "unit/test_criteria.py::test_the_operators_own_script_counts_under_its_own_name",
+        ),
+    ),
+    "parallel-only-when-all-safe": Guarantee(
+        "Calls run side by side exactly when all of them are parallel-safe.",
+        (
+            "unit/test_engine_calls.py::test_calls_that_are_all_parallel_safe_run_together",
+            "unit/test_engine_calls.py::test_one_unsafe_call_puts_the_whole_batch_in_order",
+        ),
+    ),
+    "timeout-cancels-upstream": Guarantee(
+        "A call that times out is cancelled upstream.",
+        (
+            "unit/test_engine_calls.py::test_a_call_past_its_timeout_is_cancelled_and_the_next_one_runs",
+            "unit/test_engine_calls.py::test_progress_resets_the_timeout_up_to_the_ceiling",
+        ),
+    ),
+    "budget-reserves": Guarantee(
+        "A cap on calls is reserved before a call; the rest of a batch is skipped.",
+        ("unit/test_engine_budget.py::test_the_rest_of_a_batch_that_does_not_fit_is_skipped",),
+    ),
+    "extend-after-budget": Guarantee(
+        "A mission that ended by budget can be extended and resumed.",
+        (
+            "unit/test_engine_budget.py::test_a_mission_that_waits_for_budget_goes_on_when_it_is_extended",
+            "unit/test_engine_budget.py::test_a_mission_that_ended_by_budget_is_extended_and_resumed_to_its_goal",
+            "unit/test_engine_budget.py::test_a_mission_that_the_wall_clock_ended_can_be_extended",
+        ),
+    ),
+    "pause-resumes-at-the-same-call": Guarantee(
+        "A paused mission goes on in the same iteration at the next call.",
+        (
+            "unit/test_engine_lifecycle.py::test_resume_goes_on_with_the_same_iteration_at_the_next_call",
+            "unit/test_engine_lifecycle.py::test_a_paused_script_goes_on_in_mid_script_with_the_same_chance",
+        ),
+    ),
+    "one-driver": Guarantee(
+        "At most one process drives a mission; a second one gets a conflict at once.",
+        ("unit/test_engine_lifecycle.py::test_a_second_driver_gets_conflict_at_once_and_changes_nothing",),
+    ),
+    "loop-guard": Guarantee(
+        "The third identical call in a row is refused while nothing changes.",
+        (
+            "unit/test_engine_loop_guard.py::test_the_third_identical_call_in_a_row_is_refused_until_something_changes",
+            "unit/test_engine_loop_guard.py::test_a_call_whose_result_changes_is_never_refused",
+            "unit/test_engine_loop_guard.py::test_the_runtimes_own_checks_do_not_hide_a_loop",
+            "unit/test_engine_loop_guard.py::test_the_loop_guard_leaves_the_operators_own_proposers_alone",
+            "unit/test_engine_loop_guard.py::test_the_loop_guard_watches_scripts_that_others_propose",
+        ),
+    ),
+    "check-is-a-recorded-call": Guarantee(
+        "A check is a recorded call with intent, settlement, timeout and budget.",
+        (
+            "unit/test_engine_checks.py::test_a_check_runs_only_when_all_else_is_met_and_is_recorded_like_any_call",
+            "unit/test_engine_checks.py::test_a_check_for_every_checkpoint_runs_at_checkpoints_and_nowhere_else",
+            "unit/test_engine_checks.py::test_a_check_counts_into_max_tool_calls",
+        ),
+    ),
+    "bad-proposal-counts-nothing": Guarantee(
+        "A bad proposal of a client is an error to the client and counts nothing.",
+        ("unit/test_engine_proposers.py::test_a_bad_proposal_of_a_client_is_its_error_and_stores_nothing",),
+    ),
+    "failed-is-resumable": Guarantee(
+        "A fault of our own is recorded with its trace, and the mission can be resumed.",
+        (
+            "unit/test_engine_lifecycle.py::test_an_exception_in_our_own_code_fails_the_mission_and_resume_goes_on",
+            "unit/test_engine_lifecycle.py::test_a_failure_says_what_broke_and_not_what_it_was_wrapped_in",
+            "unit/test_engine_lifecycle.py::test_a_proposer_that_breaks_fails_the_mission_before_anything_runs",
+        ),
+    ),
+    "root-survives-growth": Guarantee(
+        "A root that was written down stays checkable while the ledger grows, and shows a cut tail.",
+        ("unit/test_service.py::test_the_root_in_a_report_holds_while_the_ledger_grows_and_finds_a_cut_tail",),
+    ),
+}
