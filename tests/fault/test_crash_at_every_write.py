@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,6 +11,7 @@ import pytest
 from crashing import Crash, CrashingRuntime, World, calls_of
 
 from pursuit import Budget, Mission
+from pursuit.errors import LedgerUnavailable
 from pursuit.model.build import check, event, metric, predicate
 
 REPEATABLE = {"world.read", "world.put"}
@@ -132,44 +134,52 @@ def test_nothing_is_lost_and_nothing_runs_twice(tmp_path: Path, when: Literal["b
     assert anyio.run(rounds) > 25, "the mission is too short to be a test"
 
 
+class _FullDisk:
+    """A ledger on a disk that is full from a chosen write on; everything else is the real one."""
+
+    def __init__(self, ledger: Any, world: World, at: int) -> None:
+        self._ledger = ledger
+        self._world = world
+        self._at = at
+        self._writes = 1
+        self.marks: dict[str, int] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ledger, name)
+
+    async def append(self, *args: Any, **named: Any) -> Any:
+        self._writes += 1
+        if self._writes >= self._at:
+            self.marks = self.marks if self.marks is not None else dict(self._world.executed)
+            raise LedgerUnavailable("database or disk is full")
+        return await self._ledger.append(*args, **named)
+
+
+async def _full_disk(folder: Path, at: int) -> None:
+    world = World()
+    state = folder / str(at) / "ledger.db"
+    async with CrashingRuntime(world, state) as runtime:
+        mission_id = (await runtime.service.start(mission())).session_id
+        full = _FullDisk(runtime.ledger, world, at)
+        driver = replace(runtime.service.driver, ledger=full)
+        with pytest.raises(LedgerUnavailable):
+            await driver.drive(mission_id)
+        assert full.marks is not None
+        began = {key for key in world.executed if key not in full.marks}
+        intended = {call["key"] for call in (await calls_of(runtime.ledger, mission_id)).values()}
+        assert began <= intended, f"effects without a durable intent: {began - intended}"
+        marks = dict(world.executed)
+    async with CrashingRuntime(world, state) as runtime:
+        await runtime.service.run(mission_id)
+        calls = await calls_of(runtime.ledger, mission_id)
+        assert all(len(call["settled"]) == 1 for call in calls.values())
+        for call in calls.values():
+            if call["settled"] == ["unknown"]:
+                assert world.executed[call["key"]] == marks.get(call["key"], 0), "an unknown call was repeated"
+
+
 @pytest.mark.guarantee("no-effect-without-intent")
 def test_a_full_disk_stops_before_the_next_effect(tmp_path: Path) -> None:
     """The writer refuses from a chosen write on: no tool runs after it, and a later run loses nothing."""
-    from pursuit.errors import LedgerUnavailable
-
-    async def rounds() -> None:
-        for at in range(2, 12):
-            world = World()
-            state = tmp_path / str(at) / "ledger.db"
-            async with CrashingRuntime(world, state) as runtime:
-                mission_id = (await runtime.service.start(mission())).session_id
-                real = runtime.ledger._ledger
-
-                async def full(*args: Any, real: SqliteLedger = real, at: int = at, **named: Any) -> Any:
-                    runtime.ledger.writes += 1
-                    if runtime.ledger.writes >= at:
-                        full.marks = getattr(full, "marks", dict(world.executed))
-                        raise LedgerUnavailable("database or disk is full")
-                    return await real.append(*args, **named)
-
-                runtime.ledger.writes = 1
-                runtime.ledger.append = full  # type: ignore[method-assign]
-                with pytest.raises(BaseException) as caught:
-                    await runtime.service.run(mission_id)
-                assert (
-                    caught.group_contains(LedgerUnavailable)
-                    if isinstance(caught.value, BaseExceptionGroup)
-                    else isinstance(caught.value, LedgerUnavailable)
-                )
-                marks = dict(world.executed)
-            async with CrashingRuntime(world, state) as runtime:
-                await runtime.service.run(mission_id)
-                calls = await calls_of(runtime.ledger, mission_id)
-                assert all(len(call["settled"]) == 1 for call in calls.values())
-                for call in calls.values():
-                    if call["settled"] == ["unknown"]:
-                        assert world.executed[call["key"]] == marks.get(call["key"], 0)
-
-    from pursuit.ledger.sqlite import SqliteLedger
-
-    anyio.run(rounds)
+    for at in range(2, 14):
+        anyio.run(_full_disk, tmp_path, at)

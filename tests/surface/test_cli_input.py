@@ -15,7 +15,7 @@ GOOD = mission()
 CRITERION = GOOD[GOOD.index("[[criteria]]") : GOOD.index("[budget]")]
 
 WRONG_FILES = {
-    "not TOML": ("directive = ", "m.toml: is no valid TOML"),
+    "not TOML": ("directive = ", "m.toml:1: is no valid TOML"),
     "no directive": (GOOD.replace('directive = "Poll the beam"', ""), "directive"),
     "an empty directive": (GOOD.replace("Poll the beam", "  "), "directive"),
     "a directive that is too long": (GOOD.replace("Poll the beam", "x" * 8_193), "directive"),

@@ -53,13 +53,15 @@ def test_every_looking_command_answers_in_words_and_in_json(ours: tuple[Place, s
         (("report", mission_id, "--format", "html"), "text"),
         (("report", mission_id, "-o", place.folder / "r.md"), "file"),
         (("verify",), "root"),
-        (("export", mission_id, "-o", place.folder / "x.jsonl"), "file"),
+        (("export", mission_id, "-o", place.folder / "x.jsonl", "--force"), "file"),
         (("verify", place.folder / "x.jsonl"), "root"),
         (("resume", "--all"), "missions"),
     ]:
         out, _ = place.ask(*words)
         assert "\x1b" not in out
         assert key in place.json(*words), words
+    _, why = place.ask("export", mission_id, "-o", place.folder / "x.jsonl", code=2)
+    assert "--force" in why
     rows = [json.loads(line) for line in place.ask("watch", mission_id, "--json")[0].splitlines()]
     assert [row["seq"] for row in rows] == list(range(1, len(rows) + 1))
     assert all({"seq", "type", "at"} <= set(row) for row in rows)
