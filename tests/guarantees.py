@@ -178,4 +178,8 @@ GUARANTEES = {
         "A root that was written down stays checkable while the ledger grows, and shows a cut tail.",
         ("unit/test_service.py::test_the_root_in_a_report_holds_while_the_ledger_grows_and_finds_a_cut_tail",),
     ),
+    "old-ledgers": Guarantee(
+        "A ledger that an earlier release wrote is read with nothing lost.",
+        ("contract/test_old_ledgers.py::test_a_ledger_of_an_earlier_release_says_what_it_said_then",),
+    ),
 }
