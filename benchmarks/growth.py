@@ -2,7 +2,7 @@
 
 One mission is driven to iteration 9,900. Then its last hundred iterations are run in slices, and before each slice a
 young mission in a ledger of its own runs its iterations 100 to 200, so that both meet the same weather. The figure from
-the old mission alone is printed too; there a minute of other people's load lies between the two windows.
+the old mission alone is printed too; there the load of the machine may have changed between the two windows.
 
 Run: python benchmarks/growth.py [--check]
 """

@@ -35,6 +35,7 @@ class Peer:
         about = self._answer()
         self.way: str = about["way"]
         self.version: str = about["version"]
+        self.tried: dict[str, float] = about["tried"]
 
     def steps_per_second(self) -> float:
         """Runs one round, start to end, and says how fast it went."""
@@ -71,7 +72,7 @@ def _interpreter() -> str:
     if not ready.exists():
         print(f"installing {' and '.join(PACKAGES)} into {VENV.name}", flush=True)
         subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)
-        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        pip = [str(python), "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
         subprocess.run([*pip, *PACKAGES], check=True)
         ready.touch()
     return str(python)
@@ -166,7 +167,8 @@ def serve(where: str, graphs: int, steps: int) -> None:
             run(folder, 2, 2)
         tried = {way: min(run(folder, graphs, steps) for _ in range(2)) for way, run in ways.items()}
         way = min(tried, key=lambda one: tried[one])
-        print(json.dumps({"way": way, "version": version("langgraph")}), flush=True)
+        rates = {one: graphs * steps / seconds for one, seconds in tried.items()}
+        print(json.dumps({"way": way, "version": version("langgraph"), "tried": rates}), flush=True)
         for _line in sys.stdin:
             seconds = ways[way](folder, graphs, steps)
             print(json.dumps({"steps_per_second": graphs * steps / seconds}), flush=True)

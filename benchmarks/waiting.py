@@ -20,6 +20,7 @@ import psutil
 from figures import Figure, finish
 
 from pursuit import Budget, Mission, Proposal, Runtime, ToolCall, metric
+from pursuit.model.mission import ClientProposer
 from pursuit.tools.configuration import Configuration
 
 MISSIONS = 1_000
@@ -49,7 +50,7 @@ async def start(runtime: Runtime) -> str:
         budget=Budget(max_iterations=1_000),
         tool_allowlist=["bench.measure_part"],
         stagnation_threshold="off",
-        proposer="client",
+        proposer=ClientProposer(),
     )
     return (await runtime.service.start(mission)).session_id
 

@@ -15,6 +15,7 @@ from typing import Any, Self
 from pursuit.engine.clock import SystemClock
 from pursuit.engine.driver import Driver
 from pursuit.engine.run import Observer, Settings
+from pursuit.errors import Fault, ValidationFailed
 from pursuit.ledger.contract import Ledger
 from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.mission_file import load_mission_file, servers_in
@@ -26,6 +27,7 @@ from pursuit.service import Service, Started
 from pursuit.tools.configuration import Configuration, find_configuration, load_configuration
 from pursuit.tools.host import ToolHost
 from pursuit.tools.pool import Pool
+from pursuit.tools.server_config import ServerConfig
 
 MEGABYTE = 1024 * 1024
 
@@ -92,7 +94,8 @@ class Runtime:
         self._config = config
         self._servers = dict(servers or {})
         self._stack = AsyncExitStack()
-        self._known_files: set[str] = set()
+        self._configured: Mapping[str, ServerConfig] = {}
+        self._from_files: dict[str, ServerConfig] = {}
         self.service: Service
 
     async def __aenter__(self) -> Self:
@@ -101,8 +104,8 @@ class Runtime:
             ledger = self._open_ledger(locate_state(self._state, configuration.path))
             stack.push_async_callback(ledger.close)
             sandbox = await stack.enter_async_context(Sandbox(_limits(configuration.settings)))
-            configured = {name: c for name, c in configuration.servers.items() if name not in self._servers}
-            self._pool = await stack.enter_async_context(Pool(configured, self._servers))
+            self._configured = {n: c for n, c in configuration.servers.items() if n not in self._servers}
+            self._pool = await stack.enter_async_context(Pool(self._configured, self._servers))
             clock = SystemClock()
             driver = Driver(
                 ledger=ledger,
@@ -151,13 +154,24 @@ class Runtime:
         if state.file is not None:
             self._add_servers(Path(state.file), servers_in(Path(state.file)))
 
-    def _add_servers(self, path: Path, servers: Mapping[str, Any]) -> None:
-        if str(path) in self._known_files:
-            return
-        self._known_files.add(str(path))
+    def _add_servers(self, path: Path, servers: Mapping[str, ServerConfig]) -> None:
+        """Adds the servers of a mission file; a name that means another server already is a fault, every time."""
+        known = {**self._configured, **self._from_files}
+        faults = [
+            Fault(
+                field=f"servers.{name}",
+                reason="the configuration or another mission file has a different server of that name; rename one",
+                source=str(path),
+            )
+            for name, server in servers.items()
+            if name in self._servers or (name in known and known[name] != server)
+        ]
+        if faults:
+            raise ValidationFailed(faults)
         for name, server in servers.items():
-            if name not in self._servers:
+            if name not in known:
                 self._pool.add(name, server)
+                self._from_files[name] = server
 
     def _open_ledger(self, path: Path) -> Ledger:
         return SqliteLedger.open(path)
@@ -176,8 +190,9 @@ def _limits(settings: Mapping[str, float]) -> SandboxLimits:
         for name, unit in names.items()
         if name in settings
     }
-    if "script_calls" in settings:
-        given["script_calls"] = int(settings["script_calls"])
+    for name in ("script_calls", "script_workers"):
+        if name in settings:
+            given[name] = int(settings[name])
     return SandboxLimits(**given)  # pyright: ignore[reportArgumentType]
 
 

@@ -1,23 +1,21 @@
 """A mission in a TOML file: directive, criteria, budget, proposer, and servers of its own.
 
 Owns: what only a file has: servers, a script in a file beside it, paths that are relative to it.
-Invariant: all faults of the file at once, each with its field.
+Invariant: all faults of the file at once, each with its field. To go on with a mission only the servers are read: the
+mission itself is in the ledger.
 """
 
 from __future__ import annotations
 
-import re
-import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from pursuit.errors import Fault, ValidationFailed
 from pursuit.model.mission import Mission, parse_mission
+from pursuit.tools.documents import parse_toml, read_text, too_deep
 from pursuit.tools.server_config import ServerConfig, parse_servers
-
-_PLACE = re.compile(r" ?\(at (?:line (\d+), column (\d+)|end of document)\)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,15 +30,8 @@ class MissionFile:
 def load_mission_file(path: Path) -> MissionFile:
     """Reads and checks a mission file."""
     source = str(path)
-    data = _read(path, source)
-    faults: list[Fault] = []
-    servers: Mapping[str, ServerConfig] = {}
-    table = data.pop("servers", None)
-    if isinstance(table, dict):
-        servers, found = parse_servers(cast("dict[str, Any]", table), source=source, base=path.parent, prefix="servers")
-        faults.extend(found)
-    elif table is not None:
-        faults.append(Fault(field="servers", reason="must be a table of servers", source=source))
+    data = parse_toml(read_text(path), source=source)
+    servers, faults = _servers(data.pop("servers", None), path)
     _inline_script(data, path, source, faults)
     _anchor_checks(data, path)
     mission: Mission | None = None
@@ -48,31 +39,32 @@ def load_mission_file(path: Path) -> MissionFile:
         mission = parse_mission(data, source=source)
     except ValidationFailed as failed:
         faults.extend(failed.faults)
+    except RecursionError:
+        raise too_deep(source) from None
     if faults or mission is None:
-        raise ValidationFailed(faults, f"{source} has {len(faults)} fault{'' if len(faults) == 1 else 's'}")
+        raise ValidationFailed(faults, _count(path, faults))
     return MissionFile(path=path.resolve(), mission=mission, servers=servers)
 
 
 def servers_in(path: Path) -> Mapping[str, ServerConfig]:
-    """The servers of a mission file; none if the file is gone."""
-    return load_mission_file(path).servers if path.is_file() else {}
+    """The servers of a mission file, whatever is wrong in the rest of it; none if the file is gone."""
+    if not path.is_file():
+        return {}
+    servers, faults = _servers(parse_toml(read_text(path), source=str(path)).get("servers"), path)
+    if faults:
+        raise ValidationFailed(faults, _count(path, faults))
+    return servers
 
 
-def _read(path: Path, source: str) -> dict[str, Any]:
-    text = ""
-    try:
-        text = path.read_text(encoding="utf-8")
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        place = _PLACE.search(str(error))
-        line, column = (int(place[1]), int(place[2])) if place and place[1] else (text.count("\n") + 1, None)
-        reason = f"is no valid TOML: {_PLACE.sub('', str(error))}"
-        raise ValidationFailed([Fault(field="", reason=reason, source=source, line=line, column=column)]) from None
-    except UnicodeDecodeError:
-        raise ValidationFailed([Fault(field="", reason="is not UTF-8 text", source=source)]) from None
-    except OSError as error:
-        reason = f"cannot be read: {error.strerror or error}"
-        raise ValidationFailed([Fault(field="", reason=reason, source=source)]) from None
+def _servers(table: object, path: Path) -> tuple[Mapping[str, ServerConfig], list[Fault]]:
+    if table is None:
+        return {}, []
+    # Resolved, so that the same file is the same servers by whichever name, now and on resume.
+    return parse_servers(table, source=str(path), base=path.resolve().parent, prefix="servers")
+
+
+def _count(path: Path, faults: Sequence[Fault]) -> str:
+    return f"{path} has {len(faults)} fault{'' if len(faults) == 1 else 's'}"
 
 
 def _inline_script(data: dict[str, Any], path: Path, source: str, faults: list[Fault]) -> None:

@@ -44,6 +44,27 @@ def test_a_root_holds_while_the_ledger_grows_and_when_an_ended_stream_is_forgott
 
 
 @every_backend
+def test_a_root_holds_when_a_stream_grows_and_is_then_forgotten(backend: Backend, tmp_path: Path) -> None:
+    async def story(ledger: Ledger) -> None:
+        roots: list[str] = []
+        for count in range(3):
+            for name in ("a", "b", "c"):
+                await ledger.append(name, count, draft(f"{name}{count}"))
+                roots.append(await ledger.root())
+        for name in ("c", "a", "b"):
+            await ledger.forget(name)
+            roots.append(await ledger.root())
+            for root in roots:
+                found = await ledger.verify(expect=root)
+                assert found.ok, (name, root, found.faults)
+        position, _, hash_ = roots[4].partition(":")
+        assert not (await ledger.verify(expect=f"{int(position) + 1}:{hash_}")).ok
+        assert not (await ledger.verify(expect=f"{len(roots) + 1}:{hash_}")).ok
+
+    check(backend, tmp_path, story)
+
+
+@every_backend
 def test_a_status_may_change_without_an_event(backend: Backend, tmp_path: Path) -> None:
     async def story(ledger: Ledger) -> None:
         head = await ledger.append("a", 0, draft("one"), status="running", summary={"n": 1})

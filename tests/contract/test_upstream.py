@@ -22,9 +22,12 @@ from pursuit.tools.connection import Era
 from pursuit.tools.contract import CallFailed, Tool, ToolResult, Upstream
 from pursuit.tools.functions import FunctionUpstream, tool
 from pursuit.tools.inprocess import in_process
+from pursuit.tools.launch import Launch, command_line
 from pursuit.tools.pool import Pool
 from pursuit.tools.server_config import ServerConfig, Timeouts, ToolOverride
 from pursuit.tools.session import SPAWNS_A_MINUTE, McpUpstream
+from pursuit.tools.stderr import StderrTail
+from pursuit.tools.stdio import StdioLine
 
 SERVERS = Path(__file__).parent.parent / "servers"
 sys.path.insert(0, str(SERVERS))
@@ -354,6 +357,49 @@ def test_what_cannot_be_started_says_why(config: ServerConfig, reason: str) -> N
             await upstream.call("fine", {}, call_id="c")
 
     odd(config, main)
+
+
+def test_secrets_stay_out_of_every_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PURSUIT_TEST_PROGRAM", "hunter2-program")
+
+    async def refused(upstream: McpUpstream) -> None:
+        with pytest.raises(CallFailed, match=r"refused the call: \*\*\*"):
+            await upstream.call("refuse", {}, call_id="c")
+
+    async def missing(upstream: McpUpstream) -> None:
+        with pytest.raises(UpstreamUnavailable, match=r"'\*\*\*' was not found"):
+            await upstream.tools()
+
+    odd(fixture_config(env={"API_TOKEN": "no such luck"}), refused)
+    odd(ServerConfig(name="x", command="${PURSUIT_TEST_PROGRAM}"), missing)
+
+
+def test_a_launcher_that_does_not_work_is_tried_once_and_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = tmp_path / "tried"
+    launcher = tmp_path / "setpriv"
+    launcher.write_text(f'#!/bin/sh\necho "$@" >> "{tried}"\nexit 1\n')
+    launcher.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    launch = Launch(argv=(sys.executable, "-V"), env=dict(os.environ))
+    assert [command_line(launch) for _ in range(2)] == [(sys.executable, "-V")] * 2
+    if sys.platform == "linux":
+        assert tried.read_text() == "--pdeathsig TERM -- true\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [(-9, "ended by SIGKILL"), (-39, "ended by signal 39"), (7, "exited with 7"), (None, "closed its pipes")],
+)
+def test_every_ending_has_words(code: int | None, words: str) -> None:
+    async def main() -> str:
+        line = StdioLine(StderrTail(), anyio.Event())
+        line.returncode = code
+        line.discard()
+        return line.ending()
+
+    assert words in anyio.run(main)
 
 
 def test_closing_ends_grandchildren_and_secrets_stay_out_of_the_tail() -> None:

@@ -44,6 +44,7 @@ def mission() -> Mission:
         budget=Budget(max_iterations=5),
         allow_all_tools=True,
         stagnation_threshold="off",
+        allow_scripted_strategies=True,
         proposer={
             "kind": "replay",
             "proposals": [

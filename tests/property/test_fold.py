@@ -387,7 +387,7 @@ def test_a_long_mission_stays_small() -> None:
     assert all(len(state.series.points(name)) == 1_000 for name in state.series.names())
     assert all(len(points) <= 1_000 for by_tool in state.series._series.values() for points in by_tool.values())
     assert len(state.recent) == 20
-    assert len(state.sequences) == 3
+    assert len(state.sequences) <= 3
     for memory in (state.outputs_seen, state.errors_seen, state.results_seen):
         assert len(memory._keys) <= REMEMBERED
     assert len(state.results) == len(criteria)

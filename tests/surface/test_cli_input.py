@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from cli_stage import BEAM, REPEAT, Place, mission
+from cli_stage import BEAM, DESIGN, REPEAT, Place, mission
 
 from pursuit.surfaces.cli import main as command
 from pursuit.surfaces.cli.failure import explain
@@ -15,7 +15,13 @@ GOOD = mission()
 CRITERION = GOOD[GOOD.index("[[criteria]]") : GOOD.index("[budget]")]
 
 WRONG_FILES = {
-    "not TOML": ("directive = ", "m.toml:1: is no valid TOML"),
+    "not TOML": ("directive = ", "m.toml:1:13: is not valid TOML"),
+    "nested without end": (f"x = {'[' * 5_000}{']' * 5_000}\n{GOOD}", "m.toml: is nested too deeply"),
+    "nested very deeply": (f"pace = {'[' * 200}{']' * 200}\n{GOOD}", "pace"),
+    "deep arguments": (GOOD.replace(DESIGN, f"{{ h = {'[' * 250}{']' * 250} }}"), "m.toml"),
+    "a number of 5,000 digits": (GOOD.replace("max_iterations = 2", f"max_iterations = {'9' * 5_000}"), "5000 digits"),
+    "a target of 400 digits": (GOOD.replace("target = 0.1", f"target = {'9' * 400}"), "criteria[0].target"),
+    "a limit of 400 digits": (f"{GOOD}timeout = {'9' * 400}\n", "servers.beam.tools.evaluate.timeout"),
     "no directive": (GOOD.replace('directive = "Poll the beam"', ""), "directive"),
     "an empty directive": (GOOD.replace("Poll the beam", "  "), "directive"),
     "a directive that is too long": (GOOD.replace("Poll the beam", "x" * 8_193), "directive"),
@@ -80,9 +86,16 @@ WRONG_WORDS = [
     (["iterate", "mission-0123456789abcdef", "--proposal", "nowhere.json"], "nowhere.json"),
     (["iterate", "mission-0123456789abcdef", "--proposal", "good.toml"], "JSON"),
     (["iterate", "mission-0123456789abcdef", "--proposal", "deep.json"], "nested"),
+    (["iterate", "mission-0123456789abcdef", "--proposal", "long.json"], "long.json"),
+    (["iterate", "mission-0123456789abcdef", "--proposal", "twice.json"], "stands twice"),
+    (["run", "good.toml", "--config", "deep.toml"], "nested"),
+    (["run", "good.toml", "--config", "long.toml"], "5000 digits"),
+    (["verify", "good.toml", "--expect", f"12:{'0' * 64}"], "check it without a FILE"),
     (["iterate", "mission-0123456789abcdef", "--proposal", "empty.json"], "tool_calls"),
     (["iterate", "mission-0123456789abcdef", "--proposal", "odd.json"], "tool_calls[0].tool_name"),
     (["extend", "mission-0123456789abcdef", "--max-iterations", "many"], "--max-iterations"),
+    (["extend", "mission-0123456789abcdef", "--max-iterations", "9" * 400], "--max-iterations"),
+    (["extend", "mission-0123456789abcdef", "--max-tokens", "9" * 5_000], "--max-tokens"),
     (["export", "mission-0123456789abcdef"], "--output"),
 ]
 
@@ -93,6 +106,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     place.write("good.toml", GOOD)
     place.write("deep.json", "[" * 100_000)
     place.write("empty.json", "{}")
+    place.write("long.json", f'{{"tool_calls": [{"9" * 5_000}]}}')
+    place.write("twice.json", '{"rationale": "a", "rationale": "b"}')
+    place.write("deep.toml", "x = " + "[" * 5_000)
+    place.write("long.toml", "x = " + "9" * 5_000)
     place.write("odd.json", '{"tool_calls": [{"args": {}}]}')
     (place.folder / "binary").write_bytes(b"\xff\xfe\x00")
     return place

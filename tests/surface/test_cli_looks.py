@@ -51,7 +51,7 @@ def test_every_looking_command_answers_in_words_and_in_json(ours: tuple[Place, s
         (("report", mission_id), "timeline"),
         (("report", mission_id, "--format", "json"), "timeline"),
         (("report", mission_id, "--format", "html"), "text"),
-        (("report", mission_id, "-o", place.folder / "r.md"), "file"),
+        (("report", mission_id, "-o", place.folder / "r.md", "--force"), "file"),
         (("verify",), "root"),
         (("export", mission_id, "-o", place.folder / "x.jsonl", "--force"), "file"),
         (("verify", place.folder / "x.jsonl"), "root"),
@@ -60,8 +60,8 @@ def test_every_looking_command_answers_in_words_and_in_json(ours: tuple[Place, s
         out, _ = place.ask(*words)
         assert "\x1b" not in out
         assert key in place.json(*words), words
-    _, why = place.ask("export", mission_id, "-o", place.folder / "x.jsonl", code=2)
-    assert "--force" in why
+    for words in (("export", mission_id, "-o", "x.jsonl"), ("report", mission_id, "-o", "r.md")):
+        assert "--force" in place.ask(*words, code=2)[1]
     rows = [json.loads(line) for line in place.ask("watch", mission_id, "--json")[0].splitlines()]
     assert [row["seq"] for row in rows] == list(range(1, len(rows) + 1))
     assert all({"seq", "type", "at"} <= set(row) for row in rows)
@@ -102,6 +102,40 @@ def test_looking_needs_no_sound_configuration_and_makes_no_ledger(ours: tuple[Pl
         refused = empty.json(*words, code=2)
         assert (refused["code"], "pursuit run FILE" in refused["message"]) == ("no_ledger", True)
     assert [path.name for path in empty.folder.iterdir()] == ["pursuit.toml"]
+
+
+def test_no_output_replaces_the_ledger(ours: tuple[Place, str]) -> None:
+    place, mission_id = ours
+    (place.folder / "soft.db").symlink_to(place.ledger)
+    (place.folder / "hard.db").hardlink_to(place.ledger)
+    beside = [place.ledger.with_name(f"{place.ledger.name}{suffix}") for suffix in ("", "-wal", "-shm", "-gate")]
+    before = place.ledger.read_bytes()
+    for command in ("export", "report"):
+        for target in (*beside, "soft.db", "hard.db", ".pursuit/../.pursuit/ledger.db"):
+            told = place.json(command, mission_id, "-o", target, "--force", code=2)
+            assert (told["code"], "belongs to the ledger" in told["details"]["faults"][0]["reason"]) == (
+                "validation_error",
+                True,
+            )
+    assert place.ledger.read_bytes() == before
+    for target in (".", "x" * 300):
+        assert place.json("export", mission_id, "-o", target, "--force", code=2)["code"] == "validation_error"
+    assert place.json("verify")["ok"]
+
+
+def test_a_ledger_that_was_named_and_is_not_there_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place(tmp_path).configured()
+    assert place.ask("list")[1].count("ledger") == 0
+    out, err = place.ask("list", "--state", "nowhere.db", "--json")
+    assert (json.loads(out), "nowhere.db" in err) == ({"sessions": []}, True)
+    monkeypatch.setenv("PURSUIT_STATE", "elsewhere.db")
+    assert "elsewhere.db" in place.ask("list")[1]
+
+
+def test_watch_says_that_its_json_is_lines(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    assert "JSON Lines" in place.ask("watch", "--help")[0]
+    assert "one JSON document" in place.ask("status", "--help")[0]
 
 
 def test_tampering_is_exit_code_1(ours: tuple[Place, str]) -> None:

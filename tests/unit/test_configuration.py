@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from pursuit.errors import Fault, UpstreamUnavailable, ValidationFailed
+from pursuit.mission_file import servers_in
 from pursuit.tools.configuration import find_configuration, load_configuration
 from pursuit.tools.server_config import ServerConfig, Timeouts, ToolOverride, expand, parse_servers, secrets_of
+from pursuit.tools.stderr import MOST_BYTES, StderrTail
 
 
 def load(directory: Path, text: str, name: str = "pursuit.toml") -> Any:
@@ -54,6 +56,7 @@ def test_a_full_file(tmp_path: Path) -> None:
         [settings]
         call_timeout = 30
         script_calls = 5000
+        script_workers = 8
         """,
     )
     git, web = loaded.servers["git"], loaded.servers["web"]
@@ -65,7 +68,7 @@ def test_a_full_file(tmp_path: Path) -> None:
     assert (web.transport, web.url, web.enabled_tools) == ("http", "https://127.0.0.1/mcp", None)
     work = str(tmp_path.resolve() / "work")
     assert loaded.checks == {"tests": {"command": ["pytest"], "cwd": work, "timeout": 5}}
-    assert loaded.settings == {"call_timeout": 30, "script_calls": 5000}
+    assert loaded.settings == {"call_timeout": 30, "script_calls": 5000, "script_workers": 8}
     assert loaded.path == tmp_path.resolve() / "pursuit.toml"
 
 
@@ -143,6 +146,16 @@ def test_every_fault_at_once(tmp_path: Path) -> None:
         ("pursuit.toml", "[servers.a]\n[servers.a]\n", 2, 11, "Cannot declare"),
         ("mcp.json", '{"mcpServers": {\n  "a": }}', 2, 8, "not valid JSON"),
         ("mcp.json", "", 1, 1, "not valid JSON"),
+        ("mcp.json", "[" * 100_000, None, None, "nested too deeply"),
+        ("mcp.json", "[" * 100_000 + "]" * 100_000, None, None, "nested too deeply"),
+        ("pursuit.toml", "a = " + "[" * 5_000 + "]" * 5_000, None, None, "nested too deeply"),
+        ("mcp.json", f'{{"servers": {"9" * 5_000}}}', None, None, "5000 digits"),
+        ("pursuit.toml", f"a = {'9' * 5_000}", None, None, "5000 digits"),
+        ("pursuit.toml", f"[settings]\ncall_timeout = {'9' * 400}", None, None, "is too large"),
+        ("pursuit.toml", f"[settings]\nscript_calls = -{'9' * 400}", None, None, "must be above zero"),
+        ("pursuit.toml", "[settings]\nscript_workers = 1.5", None, None, "must be a whole number"),
+        ("pursuit.toml", "[settings]\ncall_timeout = nan", None, None, "must be above zero"),
+        ("pursuit.toml", "[settings]\ncall_timeout = inf", None, None, "is too large"),
         ("mcp.json", "[]", None, None, "must be a table, not a list"),
         ("mcp.json", '{"servers": {}, "servers": {}}', None, None, "stands twice"),
         ("mcp.json", '{"servers": []}', None, None, "must be a table of servers, not a list"),
@@ -155,6 +168,24 @@ def test_a_file_that_cannot_be_read_says_where(
     (fault,) = faults_of(tmp_path, text, name)
     assert (fault.line, fault.column) == (line, column)
     assert words in fault.reason
+
+
+def test_going_on_needs_only_the_servers_of_a_mission_file(tmp_path: Path) -> None:
+    path = tmp_path / "mission.toml"
+    path.write_text(
+        "directive = 7\ncriteria = 3\n[proposer]\nkind = 'script'\nfile = 'gone.py'\n[servers.a]\ncommand = 'x'\n"
+    )
+    assert {name: one.command for name, one in servers_in(path).items()} == {"a": "x"}
+    path.write_text("[servers.a]\ncomand = 'x'\n[servers.b]\n")
+    with pytest.raises(ValidationFailed, match="has 3 faults"):
+        servers_in(path)
+    path.write_text("servers = 3")
+    with pytest.raises(ValidationFailed):
+        servers_in(path)
+    path.write_text("directive = 7")
+    assert servers_in(path) == {}
+    path.unlink()
+    assert servers_in(path) == {}
 
 
 def test_no_text_and_no_file(tmp_path: Path) -> None:
@@ -216,14 +247,55 @@ def test_expansion_and_paths(tmp_path: Path) -> None:
         cwd="work",
         base=tmp_path,
     )
-    ready = expand(config, {"HOST": "localhost", "SECRET": "hunter2"})
+    environ = {"HOST": "localhost", "SECRET": "hunter2"}
+    ready = expand(config, environ)
     assert ready.command == str(tmp_path / "bin/server")
     assert ready.args == ("--port=80", "localhost", "$HOME", "${not a name}")
     assert ready.env == {"TOKEN": "t-hunter2", "PLAIN": "visible"}
     assert ready.cwd == str(tmp_path / "work")
-    assert secrets_of(config, ready) == ("t-hunter2",)
+    assert secrets_of(config, ready, environ) == ("localhost", "t-hunter2", "hunter2")
     assert expand(ServerConfig(name="s", command="__python_executable__"), {}).command == sys.executable
     assert expand(ServerConfig(name="s", command="uvx", base=tmp_path), {}).command == "uvx"
+
+
+def test_whatever_came_from_a_variable_is_a_secret_in_every_field() -> None:
+    environ = {name: f"value-of-{name}" for name in ("A", "B", "C", "D", "E", "F")} | {
+        "SHORT": "12345",
+        "UNUSED": "unused",
+    }
+    local = ServerConfig(
+        name="s",
+        command="/bin/${A}",
+        args=("--key=${B}", "-p${SHORT}", "${NONE:-default}"),
+        env={"X": "${C}", "API_KEY": "written down", "PEM": "${D}", "PLAIN": "visible"},
+        cwd="/${E}",
+    )
+    environ["D"] = "first line\nsecond line\n"
+    found = secrets_of(local, expand(local, environ), environ)
+    assert set(found) == {
+        "value-of-A", "value-of-B", "value-of-C", "value-of-E",
+        "written down", "first line\nsecond line", "first line", "second line",
+    }  # fmt: skip
+    assert list(found) == sorted(found, key=len, reverse=True)
+    remote = ServerConfig(
+        name="s", transport="http", url="https://u:${F}@127.0.0.1/", headers={"Cookie": "c-is-secret"}
+    )
+    assert set(secrets_of(remote, expand(remote, environ), environ)) == {"value-of-F", "c-is-secret"}
+
+
+@pytest.mark.parametrize("step", [1, 7, 4096, 100_000])
+def test_half_a_secret_never_stays_in_the_tail(step: int) -> None:
+    secret = "s3cr3t-" + "0123456789" * 5
+    for offset in range(0, 60, 5):
+        tail = StderrTail()
+        tail.secrets = (secret,)
+        written = (secret + "x" * (MOST_BYTES - offset)).encode()
+        for start in range(0, len(written), step):
+            tail.feed(written[start : start + step])
+        assert "0123" not in tail.text()
+        tail.feed(b"\n")
+        assert "0123" not in tail.text()
+        assert len(tail.text()) <= MOST_BYTES
 
 
 def test_unset_variables_are_all_named() -> None:

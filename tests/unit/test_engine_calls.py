@@ -12,7 +12,8 @@ from engine_stage import events_of, history, mission, outcomes, play, proposal, 
 from mcp.server.mcpserver import Context, MCPServer
 
 from pursuit import Budget, ValidationFailed, event, metric, tool
-from pursuit.model.events import CallIntended, CallSettled, IterationProposed
+from pursuit.errors import UpstreamUnavailable
+from pursuit.model.events import CallIntended, CallSettled, Event, IterationProposed, MissionCreated
 from pursuit.tools.contract import ToolResult
 
 
@@ -313,19 +314,35 @@ def test_a_tool_that_is_gone_at_resume_fails_its_call_and_not_the_mission(tmp_pa
         return "soon away"
 
     async def scene() -> None:
-        budget = Budget(max_iterations=2)
-        proposer = replay(proposal(("go", {}), ("stay", {})), proposal(("other.go", {}), ("stay", {})))
-        async with stage(tmp_path, stay, go, servers={"other": {"go": go}}) as runtime:
-            whole = proposer["proposals"][0]["tool_calls"][0]
-            whole["tool_name"] = "world.go"
-            mission_id = (await runtime.service.start(mission(budget=budget, proposer=proposer))).session_id
+        proposer = replay(proposal(("go", {}), ("stay", {})))
+        async with stage(tmp_path, stay, go) as runtime:
+            mission_id = (await runtime.service.start(mission(proposer=proposer))).session_id
         async with stage(tmp_path, stay) as runtime:
             report = await runtime.resume(mission_id)
             assert report.verdict_reason == "max_iterations"
-            expected = [("world.go", "failed"), ("world.stay", "ok"), ("other.go", "failed"), ("world.stay", "ok")]
-            assert await outcomes(runtime, mission_id) == expected
+            assert await outcomes(runtime, mission_id) == [("world.go", "failed"), ("world.stay", "ok")]
             assert "does not offer" in report.data["refused"][0]["reason"]
-            assert len(await events_of(runtime, mission_id, CallIntended)) == 2, "what is not there is not sent"
+            assert len(await events_of(runtime, mission_id, CallIntended)) == 1, "what is not there is not sent"
+
+    play(scene)
+
+
+def test_a_server_that_is_gone_at_resume_is_said_and_nothing_is_spent(tmp_path: Path) -> None:
+    def stay() -> str:
+        return "here"
+
+    async def scene() -> None:
+        proposer = replay(proposal(("world.stay", {}), ("other.stay", {})))
+        async with stage(tmp_path, stay, servers={"other": {"stay": stay}}) as runtime:
+            mission_id = (await runtime.service.start(mission(proposer=proposer))).session_id
+        async with stage(tmp_path, stay) as runtime:
+            with pytest.raises(UpstreamUnavailable, match="other") as caught:
+                await runtime.resume(mission_id)
+            assert caught.value.details["servers"] == ["other"]
+            assert [type(one) for one in await events_of(runtime, mission_id, Event)] == [MissionCreated]
+        async with stage(tmp_path, stay, servers={"other": {"stay": stay}}) as runtime:
+            assert (await runtime.resume(mission_id)).verdict_reason == "max_iterations"
+            assert await outcomes(runtime, mission_id) == [("world.stay", "ok"), ("other.stay", "ok")]
 
     play(scene)
 

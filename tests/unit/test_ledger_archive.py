@@ -74,6 +74,8 @@ def test_an_export_is_whole_private_and_verifies(archive: Path) -> None:
         (lambda lines: lines[3].pop("seq"), "stream m1: the head is at event 3 but the events end at 2"),
         (lambda lines: lines[0].update(stream="m2"), "stream m2: event 1 does not match its hash"),
         (lambda lines: lines[0].update(hash="zz"), "stream m1: the head's hash is not the hash of event 3"),
+        (lambda lines: lines[0].update(seq=-1), "stream m1: the head in the first line was changed"),
+        (lambda lines: lines[0].update(seq=2**64), "stream m1: the head in the first line was changed"),
     ],
 )
 def test_a_changed_export_is_found_out(

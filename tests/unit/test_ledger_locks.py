@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import threading
 import time
 from pathlib import Path
@@ -45,6 +46,18 @@ def test_a_folder_that_cannot_hold_locks_is_named(tmp_path: Path) -> None:
     (tmp_path / "locks").write_text("a file")
     with pytest.raises(LedgerUnavailable, match=r"cannot lock .*m1\.lock"):
         take_claim(tmp_path / "locks", "m1")
+
+
+def test_a_lock_file_that_cannot_be_removed_is_still_released(tmp_path: Path) -> None:
+    claim = take_claim(tmp_path, "m1")
+    assert claim is not None
+    path = tmp_path / "m1.lock"
+    (tmp_path / "kept").hardlink_to(path)
+    path.unlink()
+    path.mkdir()
+    anyio.run(claim.release)
+    with (tmp_path / "kept").open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_the_gate_lets_one_in_at_a_time(tmp_path: Path) -> None:

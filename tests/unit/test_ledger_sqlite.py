@@ -317,6 +317,11 @@ def test_verify_counts_and_has_one_root(written: Path) -> None:
         ("DELETE FROM events WHERE stream = 1", "stream m1: the head is at event 5 but the events end at 0"),
         ("UPDATE streams SET status = 'forgotten' WHERE name = 'm1'", "stream m1: it was forgotten and still has 5"),
         ("UPDATE streams SET name = 'm9' WHERE name = 'm1'", "stream m9: event 1 does not match its hash"),
+        ("UPDATE streams SET head_hash = 5 WHERE name = 'm1'", "stream m1: its row was changed"),
+        ("UPDATE streams SET head_seq = -1 WHERE name = 'm1'", "stream m1: its row was changed"),
+        ("UPDATE streams SET head_seq = 'five' WHERE name = 'm1'", "stream m1: its row was changed"),
+        ("UPDATE streams SET name = x'ff00' WHERE name = 'm1'", "stream 1: its row was changed"),
+        ("UPDATE events SET seq = 'three' WHERE seq = 3", "stream m1: the number of one of its events was changed"),
         ("UPDATE blobs SET body = x'00'", f"blob {DIGEST}: its bytes were changed"),
         ("DELETE FROM blobs", f"stream m2: its blob {DIGEST} is missing"),
         ("DELETE FROM blob_refs", f"blob {DIGEST}: it belongs to no stream"),
@@ -327,6 +332,59 @@ def test_verify_finds_what_was_changed(written: Path, statement: str, fault: str
     found = verified(written)
     assert not found.ok
     assert found.faults[0].startswith(fault), found.faults
+
+
+def test_a_row_of_the_wrong_types_is_left_out_of_the_root(written: Path) -> None:
+    tamper(written, "UPDATE streams SET head_hash = 5 WHERE name = 'm1'")
+    found = verified(written)
+    assert len(found.faults) == 1
+
+    async def case(ledger: SqliteLedger) -> None:
+        assert await ledger.root() == found.root
+
+    on_ledger(written, case)
+    tamper(written, "DELETE FROM streams WHERE name = 'm1'")
+    assert verified(written).root == found.root
+
+
+def test_what_stays_of_a_forgotten_stream_is_checked(written: Path) -> None:
+    async def case(ledger: SqliteLedger) -> None:
+        await ledger.forget("m1")
+        assert (await ledger.verify()).ok
+
+    on_ledger(written, case)
+    tamper(written, "DELETE FROM tombstones WHERE seq = 3")
+    assert verified(written).faults == ("stream m1: it was forgotten, and what stays of it was changed",)
+
+
+def test_a_file_reached_through_a_link_has_the_same_claims(written: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    link = tmp_path / "elsewhere" / "link.db"
+    link.symlink_to(written)
+
+    async def case(ledger: SqliteLedger) -> None:
+        other = SqliteLedger.open(link)
+        try:
+            claim = await ledger.claim("m1")
+            assert claim is not None
+            assert await other.claim("m1") is None
+            await claim.release()
+            again = await other.claim("m1")
+            assert again is not None
+            assert await ledger.claim("m1") is None
+            await again.release()
+        finally:
+            await other.close()
+        assert [path.name for path in link.parent.iterdir()] == ["link.db"]
+
+    on_ledger(written, case)
+
+
+def test_links_that_lead_nowhere_are_named(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    with pytest.raises(LedgerUnavailable, match="cannot open the ledger"):
+        SqliteLedger.open(tmp_path / "a")
 
 
 def test_one_changed_event_is_one_fault(written: Path) -> None:

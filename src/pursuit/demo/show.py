@@ -6,8 +6,10 @@ Owns: the words around the command line's own output. Runs the same commands tha
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pursuit.demo.scaffold import write_example
@@ -27,17 +29,30 @@ def main() -> int:
     sys.stdout.flush()
     environment = {**os.environ, "PURSUIT_DEMO_DELAY_MS": os.environ.get("PURSUIT_DEMO_DELAY_MS", DELAY_MS)}
     environment.pop("PURSUIT_STATE", None)
-    done = subprocess.run([command, "run", "mission.toml"], cwd=FOLDER, env=environment, check=False)  # noqa: S603
-    if done.returncode == 0:
-        say(f"\nSee it again:  cd {FOLDER} && ../../{_relative(command)} list\n")
-    return done.returncode
+    code = _run([str(command), "run", "mission.toml"], environment)
+    if code == 0:
+        say(f"\nSee it again:  cd {FOLDER} && {_from_there(command)} list\n")
+    return code
 
 
-def _relative(command: Path) -> str:
+def _run(words: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Runs a command in the example's folder. Ctrl-C is the command's to answer: it reaches both, and we wait."""
+    before = signal.signal(signal.SIGINT, lambda _number, _frame: None)
     try:
-        return str(command.relative_to(Path.cwd()))
+        # A handler of ours, unlike SIG_IGN, is not inherited: the command hears the signal as it always does.
+        with subprocess.Popen(words, cwd=FOLDER, env=environment) as process:  # noqa: S603
+            code = process.wait()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return code if code >= 0 else 128 - code
+
+
+def _from_there(command: Path) -> Path:
+    """How the command is called from within the example's folder."""
+    try:
+        return Path("..", "..") / command.relative_to(Path.cwd())
     except ValueError:
-        return command.name
+        return command
 
 
 if __name__ == "__main__":

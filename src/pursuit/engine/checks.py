@@ -89,7 +89,12 @@ async def _command(run: Run, plan: CheckPlan, argv: Sequence[str], order: int) -
             return ()
         args: dict[str, Any] = {"argv": list(argv), "cwd": plan.cwd}
         cap = state.cap("max_tool_calls")
-        reason = "max_tool_calls is used up" if cap is not None and state.tool_calls >= cap else plan.missing
+        left = run.wall_clock_left()
+        reason = plan.missing
+        if before is None and cap is not None and state.tool_calls >= cap:
+            reason = "max_tool_calls is used up"
+        elif left is not None and left <= 0:
+            reason = "max_wall_clock_seconds is used up"
         common: Mapping[str, Any] = {
             "at": run.clock.now(),
             "call_id": plan.call_id,

@@ -11,6 +11,7 @@ import platform
 import secrets
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
@@ -25,7 +26,15 @@ from pursuit.engine.turn import closing, ending, turn
 from pursuit.errors import Conflict, InvalidArgument, PursuitError, SessionPaused, SessionTerminal
 from pursuit.ledger.contract import Ledger
 from pursuit.model.decide import Decision
-from pursuit.model.events import CompletionOrdered, Event, MissionEnded, MissionFailed, RunClaimed, WaitBegan
+from pursuit.model.events import (
+    CompletionOrdered,
+    Event,
+    MissionEnded,
+    MissionFailed,
+    MissionResumed,
+    RunClaimed,
+    WaitBegan,
+)
 from pursuit.model.mission import Mission, Proposal
 from pursuit.model.state import MissionState
 from pursuit.model.weigh import reached_cap
@@ -37,7 +46,7 @@ class ToolSource(Protocol):
     """Gives the tools of a mission, connecting what is needed."""
 
     async def tools_for(self, names: tuple[str, ...]) -> Tools:
-        """The tools by these names; one whose server is down is missing, with the reason."""
+        """The tools by these names; raises `UpstreamUnavailable` if one of their servers cannot be reached."""
         ...
 
 
@@ -63,10 +72,12 @@ class Driver:
         iterations: int | None = None,
         proposal: Proposal | None = None,
         observer: Observer | None = None,
+        resume: bool = False,
     ) -> MissionState:
         """Advances a mission by so many iterations (None: until it ends or waits) and returns its state.
 
-        Raises `Conflict` at once if another process drives it.
+        With `resume` a paused or failed mission goes on. Raises `Conflict` at once if another process drives it,
+        and `UpstreamUnavailable` before anything is spent if one of its servers cannot be reached.
         """
         claim = await self.ledger.claim(mission_id)
         if claim is None:
@@ -74,11 +85,15 @@ class Driver:
         try:
             with self.ledger.bell(mission_id) as bell:
                 journal = await Journal.load(self.ledger, mission_id, bell)
-                _runnable(mission_id, journal.state, proposal)
-                return await self._run(journal, iterations, proposal, observer)
+                _runnable(mission_id, journal.state, proposal, resume=resume)
+                state = await self._run(journal, iterations, proposal, observer)
         finally:
             with anyio.CancelScope(shield=True):
                 await claim.release()
+        row = await self.ledger.row(mission_id)
+        if row is not None and row.head.seq > journal.head:  # a word came when nobody listened any more
+            state = await self.close(mission_id) or state
+        return state
 
     async def close(self, mission_id: str) -> MissionState | None:
         """Writes the end of a mission that the operator stopped, if no driver is there to do it."""
@@ -89,7 +104,6 @@ class Driver:
             journal = await Journal.load(self.ledger, mission_id)
             run = self._new_run(journal, await self.source.tools_for(()), None)
             if journal.state.stop is not None and not journal.state.closed:
-                settle_lost(run)
                 await _end_as_ordered(run)
             if journal.state.closed and journal.state.report is None:
                 await write_report(run)
@@ -102,7 +116,8 @@ class Driver:
     ) -> MissionState:
         tools = await self.source.tools_for(journal.state.tools)
         run = self._new_run(journal, tools, observer)
-        settle_lost(run)
+        if journal.state.status in ("paused", "failed"):
+            journal.stage(MissionResumed(at=self.clock.now()))
         journal.stage(
             RunClaimed(
                 at=self.clock.now(),
@@ -112,6 +127,8 @@ class Driver:
                 iterations=iterations,
             )
         )
+        settle_lost(run)
+        await journal.flush()
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(run.listen)
@@ -121,6 +138,10 @@ class Driver:
             if (known := _typed(error)) is not None:
                 raise known from None
             await _record_failure(run, error)
+        except anyio.get_cancelled_exc_class():
+            with anyio.CancelScope(shield=True), suppress(PursuitError):
+                await journal.flush()  # a call that has just come back is finished, also when we are told to go
+            raise
         return run.state
 
     def _new_run(self, journal: Journal, tools: Tools, observer: Observer | None) -> Run:
@@ -160,7 +181,7 @@ class Driver:
         run.tell("waiting")
 
 
-def _runnable(mission_id: str, state: MissionState, proposal: Proposal | None) -> None:
+def _runnable(mission_id: str, state: MissionState, proposal: Proposal | None, *, resume: bool) -> None:
     if proposal is not None and state.open is not None:
         raise InvalidArgument(
             f"iteration {state.open.index} of {mission_id} is not finished; iterate without a proposal first",
@@ -168,33 +189,36 @@ def _runnable(mission_id: str, state: MissionState, proposal: Proposal | None) -
         )
     if state.terminal and (state.stop is None or state.closed):
         raise SessionTerminal(f"{mission_id} has ended: {state.status}", session_id=mission_id, status=state.status)
-    if state.status == "paused":
+    if state.status == "paused" and not resume:
         raise SessionPaused(f"{mission_id} is paused; resume it first", session_id=mission_id)
 
 
 async def _out_of_budget(run: Run) -> bool:
     """Ends the mission, or makes it wait, if a cap was used up before this iteration could begin."""
-    elapsed = run.elapsed()
-    cap = reached_cap(run.state, elapsed=elapsed, iterations=run.state.iteration_count)
-    if cap is None:
-        return False
+
+    def cap_of(state: MissionState) -> str | None:
+        return reached_cap(state, elapsed=run.elapsed(), iterations=state.iteration_count)
 
     def build(state: MissionState) -> list[Event]:
-        if state.stopped:
+        cap = cap_of(state)
+        if state.stopped or cap is None:
             return []
-        now = run.clock.now()
+        now, elapsed = run.clock.now(), run.elapsed()
         if state.mission.budget.on_exhausted == "wait":
             if state.waiting_for == "budget":
                 return []
             return [WaitBegan(at=now, waiting_for="budget", detail=cap, elapsed=elapsed)]
         return [ending(Decision("terminate", cap), now=now, elapsed=elapsed)]
 
+    if cap_of(run.state) is None:
+        return False
     await run.journal.record(build)
     return run.state.waiting_for != "budget"
 
 
 async def _end_as_ordered(run: Run) -> None:
     """Closes the open iteration and the mission as the operator said."""
+    settle_lost(run, repeatable_too=True)
 
     def build(state: MissionState) -> list[Event]:
         now, elapsed = run.clock.now(), run.elapsed()

@@ -54,13 +54,13 @@ async def execute(run: Run, planned: Sequence[Planned], *, durable: bool = False
         await run.journal.flush()
 
 
-def settle_lost(run: Run) -> None:
-    """Marks the calls of a dead driver that must not be sent again as `unknown`."""
+def settle_lost(run: Run, *, repeatable_too: bool = False) -> None:
+    """Marks the calls of a dead driver that will not be sent again as `unknown`."""
     iteration = run.state.open
     if iteration is None:
         return
     for call in iteration.calls.values():
-        if call.outcome is None and not call.repeatable:
+        if call.outcome is None and (repeatable_too or not call.repeatable):
             why = "the process ended before the outcome was known; it was not sent again"
             run.journal.stage(settle(run, call, "unknown", error=why).event)
 
@@ -99,68 +99,93 @@ async def _admit(run: Run, batch: Sequence[Planned]) -> dict[str, Tool | None]:
     def build(state: MissionState) -> list[Event]:
         if state.stopped:
             return []
-        events: list[Event] = []
-        room = _room(state)
-        for planned in batch:
-            event = _admission(run, state, planned, tools[planned.call_id], room)
-            if isinstance(event, CallIntended) and room is not None:
-                room -= 1
-            events.append(event)
-        return events
+        desk = _Desk(run, state)
+        return [desk.admission(planned, tools[planned.call_id]) for planned in batch]
 
     await run.journal.record(build)
     return tools
 
 
-def _admission(run: Run, state: MissionState, planned: Planned, tool: Tool | None, room: int | None) -> Event:
-    before = _pending(state, planned.call_id)
-    if tool is None:
-        return _refuse(run, state, planned, "failed", run.tools.missing(planned.tool))
-    if (reason := _denied(run, state, planned, tool)) is not None:
-        return _refuse(run, state, planned, "denied", reason)
-    if room is not None and room < 1:
-        return _refuse(run, state, planned, "skipped", "max_tool_calls is used up")
-    left = run.wall_clock_left()
-    if left is not None and left <= 0:
-        return _refuse(run, state, planned, "skipped", "max_wall_clock_seconds is used up")
-    return CallIntended(
-        at=run.clock.now(),
-        call_id=planned.call_id,
-        iteration=_index(state),
-        tool=planned.tool,
-        args=planned.args,
-        purpose=planned.purpose,
-        order=planned.order,
-        attempt=1 if before is None else before.attempt + 1,
-        criterion_id=planned.criterion_id,
-        repeatable=planned.repeatable or tool.traits.repeatable,
-    )
+class _Desk:
+    """Admits the calls of one batch: it counts what the batch itself uses up."""
 
+    def __init__(self, run: Run, state: MissionState) -> None:
+        self._run = run
+        self._state = state
+        cap = state.cap("max_tool_calls")
+        self._room = None if cap is None else int(cap) - state.tool_calls
+        self._guard_key, self._guard_count = state.guard_key, state.guard_count
 
-def _denied(run: Run, state: MissionState, planned: Planned, tool: Tool) -> str | None:
-    """Why policy, the schema or the loop guard refuses a call, or None."""
-    ruling = run.tools.rule(tool, planned.args)
-    if ruling.decision != "allow":
-        return ruling.reason
-    if planned.purpose == "script" and (faults := run.tools.check(planned.tool, planned.args)):
-        return "the arguments do not fit the tool's schema: " + "; ".join(faults)
-    if planned.guarded and state.guard_count >= GUARD and fingerprint([planned.tool, planned.args]) == state.guard_key:
-        return "the same call was made twice in a row and nothing changed; try other arguments or another tool"
-    return None
+    def admission(self, planned: Planned, tool: Tool | None) -> Event:
+        """The durable intent of a call that may run, or why it may not."""
+        before = _pending(self._state, planned.call_id)
+        if before is not None:
+            return self._again(planned, tool, before)
+        if tool is None:
+            return self._refuse(planned, "failed", self._run.tools.missing(planned.tool))
+        if (reason := self._denied(planned, tool)) is not None:
+            return self._refuse(planned, "denied", reason)
+        if self._room is not None and self._room < 1:
+            return self._refuse(planned, "skipped", "max_tool_calls is used up")
+        left = self._run.wall_clock_left()
+        if left is not None and left <= 0:
+            return self._refuse(planned, "skipped", "max_wall_clock_seconds is used up")
+        if self._room is not None:
+            self._room -= 1
+        return self._intent(planned, tool, attempt=1)
 
+    def _again(self, planned: Planned, tool: Tool | None, before: CallRecord) -> Event:
+        """A call that a dead driver may have sent: it was reserved then, and was never refused."""
+        if tool is None or self._run.tools.rule(tool, planned.args).decision != "allow":
+            why = "the process ended before the outcome was known, and it may not be sent again now"
+            return settle(self._run, before, "unknown", error=why).event
+        return self._intent(planned, tool, attempt=before.attempt + 1)
 
-def _refuse(run: Run, state: MissionState, planned: Planned, outcome: Refusal, reason: str) -> CallRefused:
-    return CallRefused(
-        at=run.clock.now(),
-        call_id=planned.call_id,
-        iteration=_index(state),
-        tool=planned.tool,
-        args=planned.args,
-        outcome=outcome,
-        reason=reason,
-        purpose=planned.purpose,
-        order=planned.order,
-    )
+    def _intent(self, planned: Planned, tool: Tool, *, attempt: int) -> CallIntended:
+        return CallIntended(
+            at=self._run.clock.now(),
+            call_id=planned.call_id,
+            iteration=_index(self._state),
+            tool=planned.tool,
+            args=planned.args,
+            purpose=planned.purpose,
+            order=planned.order,
+            attempt=attempt,
+            criterion_id=planned.criterion_id,
+            repeatable=planned.repeatable or tool.traits.repeatable,
+        )
+
+    def _denied(self, planned: Planned, tool: Tool) -> str | None:
+        """Why policy, the schema or the loop guard refuses a call, or None."""
+        ruling = self._run.tools.rule(tool, planned.args)
+        if ruling.decision != "allow":
+            return ruling.reason
+        if planned.purpose == "script" and (faults := self._run.tools.check(planned.tool, planned.args)):
+            return "the arguments do not fit the tool's schema: " + "; ".join(faults)
+        if planned.guarded and self._loops(planned):
+            return "the same call was made twice in a row and nothing changed; try other arguments or another tool"
+        return None
+
+    def _loops(self, planned: Planned) -> bool:
+        key = fingerprint([planned.tool, planned.args])
+        same = key == self._guard_key
+        if same and self._guard_count >= GUARD:
+            return True
+        self._guard_key, self._guard_count = key, self._guard_count + 1 if same else 1
+        return False
+
+    def _refuse(self, planned: Planned, outcome: Refusal, reason: str) -> CallRefused:
+        return CallRefused(
+            at=self._run.clock.now(),
+            call_id=planned.call_id,
+            iteration=_index(self._state),
+            tool=planned.tool,
+            args=planned.args,
+            outcome=outcome,
+            reason=reason,
+            purpose=planned.purpose,
+            order=planned.order,
+        )
 
 
 async def _perform_or_cancel(run: Run, call: CallRecord, tool: Tool, timeout: float | None = None) -> Settlement:
@@ -173,11 +198,6 @@ async def _perform_or_cancel(run: Run, call: CallRecord, tool: Tool, timeout: fl
             run.journal.stage(settle(run, call, "cancelled", error=why).event)
             await run.journal.flush()
         raise
-
-
-def _room(state: MissionState) -> int | None:
-    cap = state.cap("max_tool_calls")
-    return None if cap is None else int(cap) - state.tool_calls
 
 
 def _parallel_safe(run: Run, planned: Planned) -> bool:

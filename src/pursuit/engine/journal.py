@@ -14,7 +14,7 @@ from pursuit.errors import Conflict, SessionNotFound
 from pursuit.ledger.contract import Bell, Draft, Ledger
 from pursuit.model.events import Event, OperatorWord, decode, encode
 from pursuit.model.fold import advance
-from pursuit.model.listing import status_after, summary_of
+from pursuit.model.listing import Listing, listing_after
 from pursuit.model.state import MissionState
 
 Build = Callable[[MissionState], Sequence[Event]]
@@ -38,7 +38,10 @@ class Journal:
         self.bell = bell
         self._staged: list[Event] = []
         self._blobs: dict[str, bytes] = {}
-        self._turn = anyio.Lock(fast_acquire=True)
+        self._recording = False
+        self._free: anyio.Event | None = None
+        self._listed: Listing | None = None
+        self.on_word: Callable[[OperatorWord], None] | None = None
 
     @classmethod
     async def load(cls, ledger: Ledger, mission_id: str, bell: Bell | None = None) -> Journal:
@@ -60,36 +63,51 @@ class Journal:
 
     async def record(self, build: Build) -> Sequence[Event]:
         """Stores what is staged and what `build` makes of the state; on a foreign word it is built again."""
-        async with self._turn:
-            while True:
-                staged, blobs = tuple(self._staged), dict(self._blobs)
-                events = build(self.state)
-                drafts = [Draft(*encode(event)) for event in (*staged, *events)]
-                if not drafts:
-                    return events
-                try:
-                    head = await self.ledger.append(
-                        self.mission_id,
-                        self.head,
-                        drafts,
-                        status=status_after(self.state, events),
-                        summary=summary_of(self.state, events),
-                        blobs=blobs or None,
-                        by=self.bell,
-                    )
-                except Conflict:
-                    before = self.head
-                    await self.catch_up()
-                    if self.head == before:
-                        raise
-                    continue
-                self.head = head.seq
-                del self._staged[: len(staged)]
-                for digest in blobs:
-                    self._blobs.pop(digest, None)
-                for event in events:
-                    advance(self.state, event)
+        while self._recording:
+            self._free = self._free or anyio.Event()
+            await self._free.wait()
+        self._recording = True
+        try:
+            return await self._record(build)
+        finally:
+            self._recording = False
+            if self._free is not None:
+                self._free.set()
+                self._free = None
+
+    async def _record(self, build: Build) -> Sequence[Event]:
+        while True:
+            staged, blobs = tuple(self._staged), dict(self._blobs)
+            events = build(self.state)
+            if not staged and not events:
                 return events
+            drafts = [Draft(*encode(event)) for event in (*staged, *events)]
+            listing = listing_after(self.state, events)
+            changed = listing != self._listed
+            try:
+                head = await self.ledger.append(
+                    self.mission_id,
+                    self.head,
+                    drafts,
+                    status=listing.status if changed else None,
+                    summary=listing.summary() if changed else None,
+                    blobs=blobs or None,
+                    by=self.bell,
+                )
+            except Conflict:
+                before = self.head
+                await self.catch_up()
+                if self.head == before:
+                    raise
+                continue
+            self.head = head.seq
+            self._listed = listing
+            del self._staged[: len(staged)]
+            for digest in blobs:
+                self._blobs.pop(digest, None)
+            for event in events:
+                advance(self.state, event)
+            return events
 
     async def catch_up(self) -> None:
         """Folds the operator's words that others appended since."""
@@ -103,6 +121,9 @@ class Journal:
                 )
             advance(self.state, event)
             self.head = stored.seq
+            self._listed = None
+            if self.on_word is not None:
+                self.on_word(event)
 
 
 async def load_state(ledger: Ledger, mission_id: str) -> tuple[MissionState, int]:

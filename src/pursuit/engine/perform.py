@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
@@ -19,6 +19,7 @@ from pursuit.model.records import CallRecord
 from pursuit.tools.contract import CallFailed, Tool
 
 PREVIEW = 2_000
+MOST_ERROR = 4_000
 
 
 class Settlement(NamedTuple):
@@ -50,14 +51,26 @@ async def perform(run: Run, call: CallRecord, tool: Tool, timeout: float | None 
     return settle(run, call, "ok", result=result, seconds=seconds)
 
 
-def _storable(result: Mapping[str, Any]) -> tuple[Mapping[str, Any], bytes]:
-    """The result and its bytes; what JSON cannot hold is shown as text, so that nothing breaks a save."""
+def _storable(value: Any) -> tuple[Any, bytes]:
+    """The value as a replay will read it, and its bytes; what JSON cannot hold is shown as text."""
     try:
-        return result, msgspec.json.encode(result)
+        body = msgspec.json.encode(value)
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
-        shown = repr(result).encode(errors="replace").decode()
-        plain = {"content": [{"type": "text", "text": shown}]}
-        return plain, msgspec.json.encode(plain)
+        body = msgspec.json.encode(_shown(value))
+    return msgspec.json.decode(body), body
+
+
+def _shown(value: Any, depth: int = 50) -> Any:
+    if isinstance(value, str):
+        return value.encode(errors="replace").decode()
+    if isinstance(value, Mapping) and depth:
+        pairs = cast("Mapping[Any, Any]", value).items()
+        return {_shown(str(key)): _shown(item, depth - 1) for key, item in pairs}
+    if isinstance(value, list | tuple) and depth:
+        return [_shown(item, depth - 1) for item in cast("list[Any]", value)]
+    if value is None or isinstance(value, bool | int | float):
+        return value if not isinstance(value, int) or abs(value) < 2**63 else str(value)
+    return _shown(repr(cast("object", value)))
 
 
 def settle(
@@ -74,12 +87,16 @@ def settle(
     events: list[dict[str, Any]] = []
     blobs: dict[str, bytes] = {}
     blob = preview = None
+    error = None if error is None else _shown(error)[:MOST_ERROR]
     digest = hashlib.sha256(f"{outcome}:{error}".encode()).hexdigest()[:16]
     if result is not None:
-        result, body = _storable(result)
+        answer, body = _storable(result)
+        result = answer
         full = hashlib.sha256(body).hexdigest()
         digest = full[:16]
-        metrics, events = lift(call.tool, result, run.state.mission.observe)
+        metrics, events = lift(call.tool, answer, run.state.mission.observe)
+        if "structuredContent" not in answer:  # what was parsed out of text may hold what JSON cannot
+            metrics, events = _storable((metrics, events))[0]
         if len(body) > run.settings.inline_result:
             blob, preview = full, body[:PREVIEW].decode(errors="replace")
             blobs[full] = body
@@ -93,7 +110,7 @@ def settle(
         blob=blob,
         preview=preview,
         digest=digest,
-        error=error[:4_000] if error is not None else None,
+        error=error,
         metrics=metrics,
         events=events,
         seconds=round(seconds, 6),

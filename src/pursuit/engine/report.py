@@ -14,23 +14,27 @@ from pursuit.engine.run import Run
 from pursuit.ledger.contract import Ledger
 from pursuit.model.events import ReportWritten, decode
 from pursuit.model.report import build_report
+from pursuit.model.state import MissionState
 
 
 async def write_report(run: Run) -> None:
     """Builds the report and stores it beside the mission, once."""
     if run.state.report is not None:
         return
-    report = await assemble(run.ledger, run.mission_id)
+    report = await assemble(run.ledger, run.mission_id, run.state)
     body = msgspec.json.encode(report)
     digest = hashlib.sha256(body).hexdigest()
     run.journal.stage(ReportWritten(at=run.clock.now(), digest=digest), {digest: body})
     await run.journal.flush()
 
 
-async def assemble(ledger: Ledger, mission_id: str) -> dict[str, Any]:
-    """The report of a mission as it stands in the ledger now, with the hashes that prove it."""
+async def assemble(ledger: Ledger, mission_id: str, state: MissionState | None = None) -> dict[str, Any]:
+    """The report of a mission as it stands in the ledger now, with the hashes that prove it.
+
+    `state` is the fold of the same stream, if somebody has it.
+    """
     stored = await ledger.read(mission_id)
-    report = build_report(mission_id, [decode(event.type, event.body) for event in stored])
+    report = build_report(mission_id, [decode(event.type, event.body) for event in stored], state)
     report["ledger"] = {
         "head_seq": stored[-1].seq if stored else 0,
         "head_hash": stored[-1].hash.hex() if stored else "",

@@ -102,9 +102,13 @@ class Run:
         return None if cap == -1 else cap - self.state.elapsed_before - self.elapsed()
 
     def tell(self, phase: Phase) -> None:
-        """Lets an observer in this process see where the run is."""
-        if self.observer is not None:
+        """Lets an observer in this process see where the run is; one that fails is not told any more."""
+        if self.observer is None:
+            return
+        try:
             self.observer(self.mission_id, phase, self.state)
+        except Exception:  # noqa: BLE001 - the boundary: a broken screen must not break the mission
+            self.observer = None
 
     def effects(self) -> anyio.CancelScope:
         """A scope to do effects in; the operator's stop cancels the latest one, which is harmless once it was left."""
@@ -127,24 +131,33 @@ class Run:
     async def hear(self) -> None:
         """Folds a stop that was heard but has not met an append yet."""
         if self.stop_heard:
+            self.stop_heard = False
             await self.journal.catch_up()
             self.stop_heard = self.state.stopped
 
+    def heard(self, word: OperatorWord) -> None:
+        """Obeys a word: a stop cancels what is under way, more wall clock reaches it, any word wakes a wait.
+
+        A word may be heard twice, by listening and when it is folded; obeying it twice is harmless.
+        """
+        if isinstance(word, MissionPaused | AbortOrdered | CompletionOrdered):
+            self.stop_heard = True
+            if self._effects is not None:
+                self._effects.cancel()
+        if isinstance(word, BudgetExtended) and "max_wall_clock_seconds" in word.caps:
+            for limit in self.deadlines:
+                limit.allow(self._left_of(word.caps["max_wall_clock_seconds"]))
+        self.word_heard.set()
+
     async def listen(self) -> None:
-        """Hears the operator: a stop cancels what is under way, any word wakes a wait."""
+        """Hears the operator while nothing is being appended."""
         bell = self.journal.bell
         if bell is None:
             return
+        self.journal.on_word = self.heard
         while True:
             await bell.wait()
             for stored in await self.ledger.read(self.mission_id, after=self.journal.head):
                 event = decode(stored.type, stored.body)
-                if isinstance(event, MissionPaused | AbortOrdered | CompletionOrdered):
-                    self.stop_heard = True
-                    if self._effects is not None:
-                        self._effects.cancel()
-                if isinstance(event, BudgetExtended) and "max_wall_clock_seconds" in event.caps:
-                    for limit in self.deadlines:
-                        limit.allow(self._left_of(event.caps["max_wall_clock_seconds"]))
                 if isinstance(event, OperatorWord):
-                    self.word_heard.set()
+                    self.heard(event)

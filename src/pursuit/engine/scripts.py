@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -19,8 +19,8 @@ from pursuit.engine.run import Run
 from pursuit.model.events import ScriptEnded
 from pursuit.model.observe import value_of
 from pursuit.model.records import CallRecord, Iteration
+from pursuit.model.state import MissionState
 from pursuit.sandbox import Calls, Finished, ScriptCall, ScriptFailure, ScriptSpec
-from pursuit.tools.contract import Tool
 
 
 class Diverged(Exception):
@@ -60,26 +60,20 @@ def _spec(run: Run, iteration: Iteration, source: str) -> ScriptSpec:
     seed = hashlib.sha256(f"{run.mission_id}:{iteration.index}".encode()).digest()[:8]
     return ScriptSpec(
         source=source,
-        tools=_signatures(run),
+        tools=_signatures(run.state),
         state=iteration.view or {},
         seed=int.from_bytes(seed, "big"),
         now=datetime.datetime.fromtimestamp(iteration.started_at, tz=datetime.UTC),
     )
 
 
-def _signatures(run: Run) -> dict[str, dict[str, Sequence[str]]]:
-    """The tools of the mission by server, each with its parameters in order."""
+def _signatures(state: MissionState) -> dict[str, dict[str, Sequence[str]]]:
+    """The tools of the mission by server, each with its parameters as they were when the mission began."""
     servers: dict[str, dict[str, Sequence[str]]] = {}
-    for name in run.state.tools:
+    for name in state.tools:
         server, _, tool_name = name.partition(".")
-        tool = run.tools.get(name)
-        servers.setdefault(server, {})[tool_name] = _parameters(tool) if tool is not None else ()
+        servers.setdefault(server, {})[tool_name] = state.parameters.get(name, ())
     return servers
-
-
-def _parameters(tool: Tool) -> Sequence[str]:
-    properties: Mapping[str, Any] = tool.input_schema.get("properties") or {}
-    return list(properties)
 
 
 async def _answer(run: Run, iteration: Iteration, calls: Sequence[ScriptCall], *, guarded: bool) -> dict[int, Any]:

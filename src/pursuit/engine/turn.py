@@ -42,18 +42,24 @@ class Moment(NamedTuple):
 
 async def turn(run: Run, proposer: Proposer) -> bool:
     """Advances the mission by one iteration, or goes on with an open one; False if it has to wait."""
-    if run.state.open is None and not await propose(run, proposer):
-        return False
-    answers: Mapping[str, Answer] = {}
+    answers: Mapping[str, Answer] | None = None
     moment = _now(run)
     with run.effects() as effects:
+        if run.state.open is None and not await propose(run, proposer):
+            return False
         await act(run)
         moment = _now(run)
         if _due(run.state, moment):
             run.tell("verify")
             answers = await answers_for(run)
             moment = _now(run)
+            if run.state.stopped:
+                answers = None
+    if effects.cancelled_caught:
+        moment = _now(run)
     await run.hear()
+    if run.state.open is None:
+        return False
     if effects.cancelled_caught and run.state.stop is None:
         await run.journal.flush()
     else:
@@ -66,22 +72,18 @@ async def propose(run: Run, proposer: Proposer) -> bool:
     run.tell("propose")
     reasons: list[str] = []
     for _ in range(1 + REPAIRS):
-        with run.effects():
-            answer = await proposer.propose(run.state, reasons)
-            match answer:
-                case Waiting():
-                    await _begin_wait(run, answer)
-                    return False
-                case Failed():
-                    reasons = [answer.reason]
-                case Proposal():
-                    reasons = faults_in(run, answer)
-                    if not reasons:
-                        run.journal.stage(_proposed(run, answer, proposer))
-                        return True
-        await run.hear()
-        if run.state.stopped:
-            return False
+        answer = await proposer.propose(run.state, reasons)
+        match answer:
+            case Waiting():
+                await _begin_wait(run, answer)
+                return False
+            case Failed():
+                reasons = [answer.reason]
+            case Proposal():
+                reasons = faults_in(run, answer)
+                if not reasons:
+                    run.journal.stage(_proposed(run, answer, proposer))
+                    return True
     kind = run.state.mission.proposer.kind
     failed = IterationProposed(at=run.clock.now(), iteration=run.state.iteration_count, proposer=kind, failed=reasons)
     run.journal.stage(failed)
@@ -106,13 +108,19 @@ async def act(run: Run) -> None:
         await execute(run, calls)
 
 
-async def conclude(run: Run, answers: Mapping[str, Answer], moment: Moment) -> None:
-    """Evaluates and decides in one commit; a word of the operator that comes in between is weighed in."""
+async def conclude(run: Run, answers: Mapping[str, Answer] | None, moment: Moment) -> None:
+    """Evaluates and decides in one commit; a word of the operator that comes in between is weighed in.
+
+    Without answers the criteria were not asked; if they turn out to be due, the iteration stays open for that.
+    """
     run.tell("evaluate")
 
     def close(state: MissionState) -> Sequence[Event]:
-        hold = state.status == "paused" or (state.stop is None and _unfinished(state))
-        return () if hold else closing(state, answers, now=moment.now, elapsed=moment.elapsed)
+        if state.status == "paused":
+            return ()
+        if state.stop is None and (_unfinished(state) or (answers is None and _due(state, moment))):
+            return ()
+        return closing(state, answers or {}, now=moment.now, elapsed=moment.elapsed)
 
     await run.journal.record(close)
     run.tell("ended" if run.state.terminal else "decided")

@@ -2,7 +2,8 @@
 
 Owns: the archive's format, which is JSON Lines: a header, the events in order, then the blobs. Knows nothing of
 which database it came from. Invariant: a file under its final name is complete, and carries all that is needed
-to find out whether it was changed.
+to find out whether its events or blobs were changed. The header's kind, status, times and summary are there for
+orientation: no hash covers them, and whoever needs them proven folds the events.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import IO, Any
 import msgspec
 
 from pursuit.errors import Fault, InvalidArgument, ValidationFailed
-from pursuit.ledger.chain import Walk, root
+from pursuit.ledger.chain import Walk, can_be_framed, root
 from pursuit.ledger.contract import FORGOTTEN, Head, Ledger, StoredEvent, StreamRow, Verification
 
 FORMAT = "pursuit-stream"
@@ -176,13 +177,17 @@ def _verify_lines(header: _Header, lines: Iterable[bytes]) -> Verification:
         except (msgspec.MsgspecError, UnicodeError, ValueError, binascii.Error):
             faults.append(f"line {number} is neither an event nor a blob: it was cut or changed")
     head = Head(header.seq, _bytes_or_nothing(header.hash))
-    walk.end(head)
+    heads = [(header.stream, head)] if can_be_framed(header.stream, head.seq, head.hash) else []
+    if heads:
+        walk.end(head)
+    else:
+        faults.append(f"stream {header.stream}: the head in the first line was changed")
     faults += [f"stream {header.stream}: its blob {digest} is missing" for digest in sorted({*header.blobs} - found)]
     return Verification(
         streams=1,
         events=walk.events,
         blobs=len(found),
-        root=root([(header.stream, head)]),
+        root=root(heads),
         faults=(*walk.faults, *faults),
     )
 

@@ -29,6 +29,17 @@ def link(previous: bytes, stream: str, seq: int, *, at: float, type_: str, body:
     return sha256(b"".join((_EVENT_TAG, previous, frame, name, kind, body))).digest()
 
 
+def can_be_framed(stream: object, seq: object, hash_: object) -> bool:
+    """Whether these are a stream's name and head, of the types and ranges that were once written."""
+    if not (isinstance(stream, str) and isinstance(seq, int) and isinstance(hash_, bytes)):
+        return False
+    try:
+        _HEAD_FRAME.pack(len(stream.encode()), seq, len(hash_))
+    except (UnicodeEncodeError, struct.error):
+        return False
+    return True
+
+
 def root(heads: Iterable[tuple[str, Head]]) -> str:
     """One hash (hex) over the heads of all streams, in the order of their names."""
     total = sha256(_ROOT_TAG)

@@ -70,7 +70,9 @@ class StreamClaim:
             return
         descriptor, self._descriptor = self._descriptor, None
         # Unlinked while still held: whoever waits on this inode finds out in `take_claim` and opens the new one.
-        self._path.unlink(missing_ok=True)
+        # Where that is refused, the file stays without a lock, and the next holder takes it over.
+        with suppress(OSError):
+            self._path.unlink(missing_ok=True)
         os.close(descriptor)
 
 

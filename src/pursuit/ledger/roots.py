@@ -11,10 +11,19 @@ import sqlite3
 from collections.abc import Iterable
 
 from pursuit.errors import InvalidArgument
-from pursuit.ledger.chain import root
-from pursuit.ledger.contract import FORGOTTEN, Head
+from pursuit.ledger.chain import can_be_framed, root
+from pursuit.ledger.contract import Head
 
 _ROOT = re.compile(r"(\d{1,18}):([0-9a-f]{64})")
+# Of a forgotten stream the place and hash of each event stay, so that any earlier head of it is still known.
+_EVER = "SELECT position, stream, seq, hash FROM events UNION ALL SELECT position, stream, seq, hash FROM tombstones"
+_LAST_EVER = (
+    "SELECT max(coalesce((SELECT max(position) FROM events), 0), coalesce((SELECT max(position) FROM tombstones), 0))"
+)
+_HEADS_THEN = (
+    f"SELECT streams.name, heads.seq, heads.hash FROM (SELECT stream, seq, hash, max(position) FROM ({_EVER}) "  # noqa: S608 - both parts stand above
+    "WHERE position <= ? GROUP BY stream) AS heads JOIN streams ON streams.id = heads.stream"
+)
 
 
 def written_root(position: int, heads: Iterable[tuple[str, Head]]) -> str:
@@ -33,36 +42,27 @@ def parse_root(text: str) -> tuple[int, str]:
 def last_position(connection: sqlite3.Connection) -> int:
     """The position of the newest event that was ever stored."""
     row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'events'").fetchone()
-    return 0 if row is None else int(row[0])
+    return row[0] if row is not None and isinstance(row[0], int) else 0
 
 
 def current_root(connection: sqlite3.Connection) -> str:
-    """The root of what is stored now."""
+    """The root of what is stored now; a row that was tampered with is left out, and `verify` tells of it."""
     connection.execute("BEGIN")
     try:
-        heads = connection.execute("SELECT name, head_seq, head_hash FROM streams").fetchall()
-        return written_root(last_position(connection), ((name, Head(seq, hash_)) for name, seq, hash_ in heads))
+        rows = connection.execute("SELECT name, head_seq, head_hash FROM streams").fetchall()
+        heads = [(name, Head(seq, hash_)) for name, seq, hash_ in rows if can_be_framed(name, seq, hash_)]
+        return written_root(last_position(connection), heads)
     finally:
         connection.execute("ROLLBACK")
 
 
 def check_expected(connection: sqlite3.Connection, position: int, expected: str) -> list[str]:
     """What is wrong if the ledger no longer holds everything that an earlier root stands for."""
-    last = connection.execute("SELECT coalesce(max(position), 0) FROM events").fetchone()[0]
-    forgotten = connection.execute(
-        "SELECT id, name, head_seq, head_hash FROM streams WHERE status = ? ORDER BY id", (FORGOTTEN,)
-    ).fetchall()
-    if last < position and not forgotten:
+    last = connection.execute(_LAST_EVER).fetchone()[0]
+    if last < position:
         return [f"the ledger ends at position {last}; the expected root was written at {position}: its tail is cut"]
-    live = connection.execute(
-        "SELECT streams.name, events.seq, events.hash FROM events JOIN streams ON streams.id = events.stream "
-        "WHERE events.position IN (SELECT max(position) FROM events WHERE position <= ? GROUP BY stream)",
-        (position,),
-    ).fetchall()
-    heads = [(name, Head(seq, hash_)) for name, seq, hash_ in live]
-    # Streams are numbered as they are made, so those that were there then and are forgotten now come first.
-    for count in range(len(forgotten) + 1):
-        gone = [(name, Head(seq, hash_)) for _, name, seq, hash_ in forgotten[:count]]
-        if root([*heads, *gone]) == expected:
-            return []
+    rows = connection.execute(_HEADS_THEN, (position,)).fetchall()
+    heads = [(name, Head(seq, hash_)) for name, seq, hash_ in rows if can_be_framed(name, seq, hash_)]
+    if root(heads) == expected:
+        return []
     return [f"what the ledger held at position {position} is not what the expected root stands for"]

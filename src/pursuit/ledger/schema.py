@@ -54,6 +54,15 @@ class Handles:
         self.gate.close()
 
 
+def real_path(path: Path) -> Path:
+    """Where the file really is: its locks and its gate lie there, so that every way to it meets the same ones."""
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError) as error:  # Python 3.12 and older tell a loop of links this way
+        reason = getattr(error, "strerror", None) or "its links lead nowhere"
+        raise LedgerUnavailable(f"cannot open the ledger {path}: {reason}", path=str(path)) from error
+
+
 def open_file(path: Path) -> Handles:
     """Opens the ledger at `path`, making it, its folder and its tables where they are missing."""
     try:

@@ -21,7 +21,7 @@ from pursuit.errors import InvalidArgument
 from pursuit.ledger.commit import Request
 from pursuit.ledger.contract import FORGOTTEN, Anywhere, Bell, Draft, Head, Page, StoredEvent, StreamRow, Verification
 from pursuit.ledger.locks import StreamClaim, require_name, take_claim
-from pursuit.ledger.schema import Handles, open_file
+from pursuit.ledger.schema import Handles, open_file, real_path
 from pursuit.ledger.sqlite_reads import SqliteReads
 from pursuit.ledger.verify import forget_stream, verify_file
 from pursuit.ledger.watch import Bells, follow
@@ -48,7 +48,7 @@ class SqliteLedger:
 
         Raises `LedgerTooNew` for a file of a newer release and `LedgerUnavailable` for one that is no ledger.
         """
-        path = path.absolute()
+        path = real_path(path)
         handles = open_file(path)
         try:
             return cls(path, handles, clock)

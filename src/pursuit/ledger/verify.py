@@ -16,7 +16,7 @@ from pathlib import Path
 
 import anyio.lowlevel
 
-from pursuit.ledger.chain import Walk
+from pursuit.ledger.chain import Walk, can_be_framed
 from pursuit.ledger.contract import FORGOTTEN, Head, Verification
 from pursuit.ledger.locks import Gate
 from pursuit.ledger.roots import check_expected, last_position, parse_root, written_root
@@ -42,7 +42,7 @@ async def verify_file(path: Path, expect: str | None = None) -> Verification:
         with closing(open_reader(path)) as connection:
             connection.execute("BEGIN")
             position = last_position(connection)
-            for check in (_check_streams, _check_blobs, _check_references):
+            for check in (_check_streams, _check_tombstones, _check_blobs, _check_references):
                 for _ in check(connection, found):
                     await anyio.lowlevel.checkpoint()
             if wanted is not None:
@@ -61,20 +61,30 @@ async def verify_file(path: Path, expect: str | None = None) -> Verification:
 def _check_streams(connection: sqlite3.Connection, found: _Findings) -> Iterator[None]:
     """Walks all events, stream after stream; yields after each chunk."""
     streams: dict[int, tuple[str, Head, bool]] = {}
+    broken: set[int] = set()
     for identity, name, seq, hash_, status in connection.execute(
         "SELECT id, name, head_seq, head_hash, status FROM streams"
     ):
+        if not can_be_framed(name, seq, hash_):
+            broken.add(identity)
+            found.faults.append(f"stream {name if isinstance(name, str) else identity}: its row was changed")
+            continue
         streams[identity] = (name, Head(seq, hash_), status == FORGOTTEN)
         found.heads.append((name, streams[identity][1]))
     walks: dict[int, Walk] = {}
     cursor = connection.execute("SELECT stream, seq, at, type, body, hash FROM events ORDER BY stream, seq")
     while rows := cursor.fetchmany(CHUNK):
         for identity, seq, at, type_, body, hash_ in rows:
+            if identity in broken:
+                continue
             walk = walks.get(identity)
             if walk is None:
                 name = streams[identity][0] if identity in streams else f"number {identity}"
                 walk = walks[identity] = Walk(name)
-            walk.step(seq, at=at, type_=type_, body=body, stored=hash_)
+            if isinstance(seq, int):
+                walk.step(seq, at=at, type_=type_, body=body, stored=hash_)
+            else:
+                found.faults.append(f"stream {walk.stream}: the number of one of its events was changed")
         found.events += len(rows)
         yield
     for identity, (name, head, forgotten) in streams.items():
@@ -88,6 +98,18 @@ def _check_streams(connection: sqlite3.Connection, found: _Findings) -> Iterator
         found.faults += walk.faults or ([] if walk.events else [f"stream {name}: it has no events"])
     for identity, walk in walks.items():
         found.faults.append(f"stream number {identity}: it has {walk.events} events and no row of its own")
+
+
+def _check_tombstones(connection: sqlite3.Connection, found: _Findings) -> Iterator[None]:
+    """What stays of a forgotten stream must lead to the head that it had."""
+    for name, seq, hash_, count, last, last_hash in connection.execute(
+        "SELECT streams.name, head_seq, head_hash, count(tombstones.seq), max(tombstones.seq), tombstones.hash "
+        "FROM streams LEFT JOIN tombstones ON tombstones.stream = streams.id WHERE status = ? GROUP BY streams.id",
+        (FORGOTTEN,),
+    ):
+        if (count, last, last_hash) != (seq, seq, hash_):
+            found.faults.append(f"stream {name}: it was forgotten, and what stays of it was changed")
+    yield
 
 
 def _check_blobs(connection: sqlite3.Connection, found: _Findings) -> Iterator[None]:
@@ -145,6 +167,11 @@ def _remove(connection: sqlite3.Connection, identity: int, now: float) -> None:
         (identity,),
     )
     connection.execute("DELETE FROM blob_refs WHERE stream = ?", (identity,))
+    connection.execute(
+        "INSERT INTO tombstones (position, stream, seq, hash) "
+        "SELECT position, stream, seq, hash FROM events WHERE stream = ?",
+        (identity,),
+    )
     connection.execute("DELETE FROM events WHERE stream = ?", (identity,))
     connection.execute(
         "UPDATE streams SET status = ?, summary = '{}', updated_at = ? WHERE id = ?", (FORGOTTEN, now, identity)

@@ -7,6 +7,7 @@ that wait for it, and a transaction never spans a turn of the event loop.
 
 from __future__ import annotations
 
+import math
 import random
 import sqlite3
 import time
@@ -59,20 +60,30 @@ class Writer:
         await anyio.lowlevel.checkpoint_if_cancelled()
         if self._closed:
             raise LedgerUnavailable(f"the ledger {self._path} is closed; open it again", path=str(self._path))
-        with anyio.CancelScope(shield=True):
-            batch = self._filling
-            if batch is None:
-                batch = self._filling = _Batch()
-                batch.requests.append(request)
+        batch = self._filling
+        if batch is None:
+            batch = self._filling = _Batch()
+            batch.requests.append(request)
+            with anyio.CancelScope(shield=True):
                 await self._lead(batch)
-            else:
-                batch.requests.append(request)
-                if len(batch.requests) >= _MOST_IN_A_BATCH:
-                    self._filling = None
-                await batch.done.wait()
+        else:
+            batch.requests.append(request)
+            if len(batch.requests) >= _MOST_IN_A_BATCH:
+                self._filling = None
+            await self._follow(batch)
         if isinstance(request.outcome, Head):
             return request.outcome
         raise request.outcome or self._gave_up()
+
+    async def _follow(self, batch: _Batch) -> None:
+        """Waits for the outcome; a shield around every wait would cost more than the wait, so it comes when needed."""
+        try:
+            await batch.done.wait()
+        except anyio.get_cancelled_exc_class():
+            with anyio.CancelScope(shield=True):
+                await batch.done.wait()
+            if not _cancelled_by_scope():
+                raise
 
     async def close(self) -> None:
         """Refuses new appends and returns when the queued ones have their outcome."""
@@ -148,3 +159,8 @@ class Writer:
             f"nothing was stored in the ledger {self._path}: another process kept it locked; try again",
             path=str(self._path),
         )
+
+
+def _cancelled_by_scope() -> bool:
+    """Whether the cancellation comes again at the next await, as that of a cancel scope does."""
+    return anyio.current_effective_deadline() == -math.inf

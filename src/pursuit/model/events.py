@@ -78,6 +78,7 @@ class MissionCreated(Event, frozen=True, kw_only=True):
 
     mission: dict[str, Any]
     tools: list[str]
+    parameters: dict[str, list[str]] = {}
     warnings: list[str] = []
     file: str | None = None
 
@@ -256,7 +257,11 @@ _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
 
 UPCASTS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {}
-"""Old type name as stored (`CallSettled@1`) to a function that gives the body of today's form."""
+"""Old type name to a function that gives the body of today's form.
+
+The type's name is the version: an event whose meaning changes gets a new name (`CallSettled2`), and the old one an
+entry here.
+"""
 
 
 def encode(event: Event) -> tuple[str, bytes]:

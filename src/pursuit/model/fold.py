@@ -71,6 +71,9 @@ def _created(event: MissionCreated) -> MissionState:
     return MissionState(
         mission=mission,
         tools=tuple(event.tools),
+        thresholds=tuple(c for c in mission.criteria if isinstance(c, MetricThreshold)),
+        stagnation=mission.stagnation,
+        parameters=event.parameters,
         warnings=tuple(event.warnings),
         file=event.file,
         created_at=event.at,
@@ -105,7 +108,8 @@ def _proposed(state: MissionState, event: IterationProposed) -> None:
 
 
 def _intended(state: MissionState, event: CallIntended) -> None:
-    state.tool_calls += 1
+    if event.attempt == 1:
+        state.tool_calls += 1
     if state.open is not None:
         state.open.calls[event.call_id] = CallRecord(
             call_id=event.call_id,
@@ -177,8 +181,8 @@ def _learn(
 
 
 def _best(state: MissionState, name: str, point: Point) -> None:
-    for criterion in state.mission.criteria:
-        if isinstance(criterion, MetricThreshold) and criterion.metric == name:
+    for criterion in state.thresholds:
+        if criterion.metric == name:
             counts = source_matches(criterion.source, point.tool)
             if counts and better(criterion, point, state.best.get(criterion.criterion_id)):
                 state.best[criterion.criterion_id] = point
@@ -212,9 +216,12 @@ def _iteration_ended(state: MissionState, event: IterationEnded) -> None:
         return
     state.last = iteration
     state.recent.append(iteration)
-    state.sequences.append(iteration.sequence())
+    if state.stagnation is not None:
+        state.sequences.append(iteration.sequence())
     for tool, error in iteration.errors():
         state.errors_seen.add(error_key(tool, error))
+    if state.thresholds and state.mission.pace is None:
+        return  # then nobody asks whether the outputs are new
     outputs = iteration.outputs()
     seen = outputs in state.outputs_seen
     state.unchanged = min(state.unchanged + 1, MOST_UNCHANGED) if seen else 0

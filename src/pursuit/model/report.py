@@ -41,15 +41,17 @@ class _Tally:
     refused: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     unknown: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     errors: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    timeline: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    timeline: list[tuple[IterationEnded, IterationProposed | None, int]] = field(
+        default_factory=list["tuple[IterationEnded, IterationProposed | None, int]"]
+    )
     points: dict[str, list[Point]] = field(default_factory=dict[str, list[Point]])
     started: dict[int, IterationProposed] = field(default_factory=dict[int, IterationProposed])
     calls: dict[int, int] = field(default_factory=dict[int, int])
 
 
-def build_report(mission_id: str, events: Sequence[AnyEvent]) -> dict[str, Any]:
-    """The report as JSON, without the ledger's hashes."""
-    state = fold(events)
+def build_report(mission_id: str, events: Sequence[AnyEvent], state: MissionState | None = None) -> dict[str, Any]:
+    """The report as JSON, without the ledger's hashes; `state` is the fold of the events, if it is at hand."""
+    state = state or fold(events)
     if state is None:
         raise ValueError("a mission without events has no report")
     tally = _count(events)
@@ -76,7 +78,7 @@ def build_report(mission_id: str, events: Sequence[AnyEvent]) -> dict[str, Any]:
         "refused": tally.refused[:MOST_ROWS],
         "unknown": tally.unknown[:MOST_ROWS],
         "errors": tally.errors[-MOST_ROWS:],
-        "timeline": tally.timeline[-MOST_ROWS:],
+        "timeline": [_timeline_row(*row) for row in tally.timeline[-MOST_ROWS:]],
         "timeline_omitted": max(0, len(tally.timeline) - MOST_ROWS),
         "lessons": _lessons(state, tally),
         "warnings": list(state.warnings),
@@ -192,17 +194,19 @@ def _count_points(tally: _Tally, metrics: dict[str, Any], *, tool: str, call_id:
 
 def _count_iteration(tally: _Tally, event: IterationEnded) -> None:
     began = tally.started.pop(event.iteration, None)
-    tally.timeline.append(
-        {
-            "iteration_index": event.iteration,
-            "verdict": event.verdict,
-            "verdict_reason": event.reason,
-            "started_at": iso(began.at) if began is not None else None,
-            "ended_at": iso(event.at),
-            "calls": tally.calls.get(event.iteration, 0),
-            "rationale": event.rationale or (began.rationale if began is not None else None),
-        }
-    )
+    tally.timeline.append((event, began, tally.calls.get(event.iteration, 0)))
+
+
+def _timeline_row(event: IterationEnded, began: IterationProposed | None, calls: int) -> dict[str, Any]:
+    return {
+        "iteration_index": event.iteration,
+        "verdict": event.verdict,
+        "verdict_reason": event.reason,
+        "started_at": iso(began.at) if began is not None else None,
+        "ended_at": iso(event.at),
+        "calls": calls,
+        "rationale": event.rationale or (began.rationale if began is not None else None),
+    }
 
 
 def _metrics(state: MissionState, tally: _Tally) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+from pursuit.model.criteria import MetricThreshold
 from pursuit.model.events import (
     AbortOrdered,
     CompletionOrdered,
@@ -35,6 +36,9 @@ class MissionState:
 
     mission: Mission
     tools: tuple[str, ...]
+    thresholds: tuple[MetricThreshold, ...] = ()
+    stagnation: int | None = None
+    parameters: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     warnings: tuple[str, ...] = ()
     file: str | None = None
     seq: int = 0

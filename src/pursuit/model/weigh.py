@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, assert_never
 
-from pursuit.model.criteria import MetricThreshold
 from pursuit.model.evaluate import required_met
 from pursuit.model.events import CompletionOrdered, CriterionResult, Facts
 from pursuit.model.mission import EveryIteration, EveryN, EverySeconds, OnEvent
@@ -63,8 +62,8 @@ def facts_of(state: MissionState, results: Sequence[CriterionResult], *, checkpo
         cap=None if waits else cap,
         proposer_failures=state.proposer_failures,
         no_progress=_no_progress(state, results) if checkpoint else state.no_progress,
-        threshold=state.mission.stagnation,
-        same_calls=iteration is not None and _same_calls(state, iteration),
+        threshold=state.stagnation,
+        same_calls=iteration is not None and state.stagnation is not None and _same_calls(state, iteration),
         new_error=None if iteration is None else _new_error(state, iteration),
     )
 
@@ -87,12 +86,11 @@ def _progressed(state: MissionState, results: Sequence[CriterionResult]) -> bool
         before = state.results.get(result.criterion_id)
         if result.status == "met" and (before is None or before.status != "met"):
             return True
-    thresholds = [c for c in state.mission.criteria if isinstance(c, MetricThreshold)]
-    if not thresholds:
+    if not state.thresholds:
         return state.news or (state.open is not None and state.open.outputs() not in state.outputs_seen)
     return any(
         closer(criterion, point.value, state.checkpoint_best.get(criterion.criterion_id))
-        for criterion in thresholds
+        for criterion in state.thresholds
         if (point := state.best.get(criterion.criterion_id)) is not None
     )
 

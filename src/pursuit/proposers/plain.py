@@ -38,20 +38,20 @@ class ScriptAgain:
 class RepeatCall:
     """The same call, for missions that wait for something."""
 
-    call: ToolCall
+    proposal: Proposal
     operators_own: bool = True
 
     async def propose(self, state: MissionState, reasons: Sequence[str]) -> Proposal | Waiting | Failed:
         """The call again; if it is refused, that is a failure."""
-        return Failed("; ".join(reasons)) if reasons else Proposal(tool_calls=[self.call])
+        return Failed("; ".join(reasons)) if reasons else self.proposal
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """Proposals of an earlier mission, in order."""
+    """Proposals of an earlier mission, in order: somebody else's word, as it was then."""
 
     proposals: Sequence[Proposal]
-    operators_own: bool = True
+    operators_own: bool = False
 
     async def propose(self, state: MissionState, reasons: Sequence[str]) -> Proposal | Waiting | Failed:
         """The proposal for this iteration; a failure once they are used up."""
@@ -80,7 +80,7 @@ def proposer_for(mission: Mission, proposal: Proposal | None = None) -> Proposer
         case ScriptProposer(script=script):
             return ScriptAgain(script)
         case RepeatProposer(tool_name=name, args=args):
-            return RepeatCall(ToolCall(tool_name=name, args=args))
+            return RepeatCall(Proposal(tool_calls=[ToolCall(tool_name=name, args=args)]))
         case ReplayProposer(proposals=proposals):
             return Recorded(proposals)
         case ClientProposer():

@@ -26,6 +26,7 @@ class Admitted:
 
     mission: Mission
     tools: tuple[str, ...]
+    parameters: dict[str, list[str]]
     warnings: tuple[str, ...]
 
 
@@ -37,7 +38,12 @@ async def admit(mission: Mission, pool: Pool, checks: Mapping[str, Mapping[str, 
     whole = desk.whole(mission, tools)
     if desk.faults:
         raise ValidationFailed(desk.faults)
-    return Admitted(mission=Mission(**whole), tools=tuple(tools), warnings=tuple(_warnings(mission, tools, catalogue)))
+    return Admitted(
+        mission=Mission(**whole),
+        tools=tuple(tools),
+        parameters={name: list(catalogue.tools[name].input_schema.get("properties") or ()) for name in tools},
+        warnings=tuple(_warnings(mission, tools, catalogue)),
+    )
 
 
 def _servers(mission: Mission, pool: Pool) -> list[str] | None:
@@ -142,6 +148,9 @@ class _Desk:
                 self._arguments("proposer.args", row["tool_name"], args)
             case ReplayProposer(proposals=proposals):
                 for place, proposal in enumerate(proposals):
+                    if proposal.script is not None and not mission.allow_scripted_strategies:
+                        field = f"proposer.proposals[{place}].script"
+                        self.fault(field, "a script that is replayed needs allow_scripted_strategies = true")
                     self._calls(f"proposer.proposals[{place}]", proposal.tool_calls or (), tools)
             case _:
                 pass

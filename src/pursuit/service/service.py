@@ -10,6 +10,7 @@ import math
 import re
 import secrets
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,7 @@ class Service:
             at=self.clock.now(),
             mission=admitted.mission.model_dump(mode="json"),
             tools=list(admitted.tools),
+            parameters=admitted.parameters,
             warnings=list(admitted.warnings),
             file=str(file) if file is not None else None,
         )
@@ -144,10 +146,14 @@ class Service:
 
     async def run(self, mission_id: str, *, observer: Observer | None = None) -> MissionState:
         """Drives any mission that has not ended until it ends or waits; a paused or failed one is resumed first."""
+        await self._load(mission_id)
+        return await self.driver.drive(mission_id, observer=observer, resume=True)
+
+    async def go_on(self, mission_id: str, *, observer: Observer | None = None) -> MissionState:
+        """Drives an interrupted run as far as it was to go; a mission that was paused meanwhile stays paused."""
         state = await self.state(mission_id)
-        if state.status in ("paused", "failed"):
-            await self.resume(mission_id)
-        return await self.driver.drive(mission_id, observer=observer)
+        left = None if state.run_goal is None else max(0, state.run_goal - state.iteration_count)
+        return state if left == 0 else await self.driver.drive(mission_id, iterations=left, observer=observer)
 
     async def interrupted(self) -> list[str]:
         """The missions whose run stopped short of how far it was to go."""
@@ -243,7 +249,7 @@ class Service:
         if state.terminal and (not state.closed or state.report is None):
             state = await self.driver.close(mission_id) or state
         body = await self.ledger.blob(state.report) if state.report is not None else None
-        return await assemble(self.ledger, mission_id) if body is None else msgspec.json.decode(body)
+        return await assemble(self.ledger, mission_id, state) if body is None else msgspec.json.decode(body)
 
     async def verify(self, *, expect: str | None = None) -> Verification:
         """Checks the whole ledger, and against a root that was written down earlier."""
@@ -263,6 +269,8 @@ class Service:
         if claim is None:
             raise Conflict(f"{mission_id} is still being wound up by another process", session_id=mission_id)
         try:
+            if not (await self.state(mission_id)).terminal:
+                raise Conflict(f"{mission_id} was taken up again at this moment", session_id=mission_id)
             await self.ledger.forget(mission_id)
         finally:
             await claim.release()
@@ -292,7 +300,8 @@ class Service:
         """The state with whatever a driver appended at the same moment; its listing is put right if that changed it."""
         now, seq = await load_state(self.ledger, mission_id)
         if now.status != said.status and seq > head + 1:
-            await self.ledger.append(mission_id, ANY, [], status=now.status, summary=summary_of(now))
+            with suppress(Conflict):  # whoever appended since has put it right
+                await self.ledger.append(mission_id, seq, [], status=now.status, summary=summary_of(now))
         return now
 
 
@@ -320,4 +329,8 @@ def _cap_faults(caps: Mapping[str, float], state: MissionState) -> list[Fault]:
             faults.append(Fault(field=name, reason="must be a whole number"))
         elif before == -1 or (value != -1 and value < before):
             faults.append(Fault(field=name, reason=f"can only be raised; it is {before:g} now (-1 is no cap)"))
+    after = {**state.budget, **caps}
+    endless = after["max_iterations"] == -1 and after["max_wall_clock_seconds"] == -1
+    if endless and not state.mission.budget.unbounded:
+        faults.append(Fault(field="budget", reason="max_iterations or max_wall_clock_seconds must stay a real cap"))
     return faults

@@ -11,9 +11,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Any, cast
 
 import jsonschema
+import msgspec
 import referencing.exceptions
 from jsonschema.protocols import Validator
 from jsonschema.validators import validator_for
@@ -127,10 +129,7 @@ class Catalogue:
     def _compile(self, tool: Tool) -> Validator | None:
         schema = dict(tool.input_schema)
         try:
-            kind = cast("Any", validator_for(schema, default=jsonschema.Draft202012Validator))
-            kind.check_schema(schema)
-            # An explicit registry: the default one would fetch a remote `$ref` over the network.
-            return cast("Validator", kind(schema, registry=EMPTY_REGISTRY))
+            return _compiled(msgspec.json.encode(schema))
         except (jsonschema.SchemaError, referencing.exceptions.Unresolvable, RecursionError, re.error, TypeError) as e:
             self._unusable(tool, e)
             return None
@@ -139,6 +138,16 @@ class Catalogue:
         reason = error.message if isinstance(error, jsonschema.SchemaError) else str(error)
         self.warnings.append(f"{tool.qualified}: arguments are not checked, its schema is unusable: {reason[:200]}")
         self._validators[tool.qualified] = None
+
+
+@lru_cache(maxsize=1_024)
+def _compiled(schema: bytes) -> Validator:
+    """The validator of a schema, made once for a process: checking one costs hundreds of times what using it does."""
+    body = msgspec.json.decode(schema)
+    kind = cast("Any", validator_for(body, default=jsonschema.Draft202012Validator))
+    kind.check_schema(body)
+    # An explicit registry: the default one would fetch a remote `$ref` over the network.
+    return cast("Validator", kind(body, registry=EMPTY_REGISTRY))
 
 
 def _sentence(error: jsonschema.ValidationError) -> str:

@@ -7,15 +7,13 @@ them at once, each with file, field and reason (and line and column where the fi
 
 from __future__ import annotations
 
-import json
-import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from pursuit.errors import Fault, ValidationFailed
+from pursuit.tools.documents import no_table, parse_json, parse_toml, read_text
 from pursuit.tools.fields import Fields, as_table, kind
 from pursuit.tools.server_config import ServerConfig, parse_servers
 
@@ -27,12 +25,13 @@ SETTINGS = (
     "script_seconds",
     "script_memory_mb",
     "script_calls",
+    "script_workers",
     "call_timeout",
     "call_ceiling",
 )
+_WHOLE = ("script_calls", "script_workers")
 _TOML_KEYS = ("servers", "mcpServers", "checks", "settings")
 _JSON_KEYS = ("servers", "mcpServers", "inputs", "$schema")
-_TOML_PLACE = re.compile(r"\(at (?:line (\d+), column (\d+)|end of document)\)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,54 +123,22 @@ def _check(fields: Fields, base: Path) -> Mapping[str, Any]:
 def _settings(fields: Fields) -> dict[str, float]:
     table = Fields(fields.subtable("settings"), at="settings", source=fields.source, faults=fields.faults)
     table.only(SETTINGS)
-    values = {key: table.number(key, whole=key == "script_calls") for key in SETTINGS}
+    values = {key: table.number(key, whole=key in _WHOLE) for key in SETTINGS}
     return {key: value for key, value in values.items() if value is not None}
 
 
 def _read(path: Path, faults: list[Fault]) -> Mapping[str, Any] | None:
     """The file as a table, or None after noting why not."""
-
-    def wrong(reason: str, line: int | None = None, column: int | None = None) -> None:
-        faults.append(Fault(field="", reason=reason, source=str(path), line=line, column=column))
-
+    source = str(path)
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        wrong(f"is not UTF-8 text (byte {error.start})")
+        text = read_text(path)
+        if path.suffix == ".toml":
+            return parse_toml(text, source=source)
+        value = parse_json(text, source=source)
+        table = as_table(value)
+        if table is None:
+            raise no_table(source, value)
+    except ValidationFailed as failed:
+        faults.extend(failed.faults)
         return None
-    except OSError as error:
-        wrong(f"cannot be read: {error.strerror or error}")
-        return None
-    try:
-        return tomllib.loads(text) if path.suffix == ".toml" else _json_table(text, path, faults)
-    except tomllib.TOMLDecodeError as error:
-        place = _TOML_PLACE.search(str(error))
-        reason = _TOML_PLACE.sub("", str(error)).strip()
-        if place is None or place.group(1) is None:
-            lines = text.split("\n")
-            wrong(f"is not valid TOML: {reason} (at the end)", len(lines), len(lines[-1]) + 1)
-        else:
-            wrong(f"is not valid TOML: {reason}", int(place.group(1)), int(place.group(2)))
-    except json.JSONDecodeError as error:
-        wrong(f"is not valid JSON: {error.msg}", error.lineno, error.colno)
-    except RecursionError:
-        wrong("is nested too deeply")
-    return None
-
-
-def _json_table(text: str, path: Path, faults: list[Fault]) -> Mapping[str, Any] | None:
-    """JSON with a fault for each key that stands twice: the plain reader would drop the first one silently."""
-
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        table: dict[str, Any] = {}
-        for key, value in pairs:
-            if key in table:
-                faults.append(Fault(field=key, reason="stands twice in the same table", source=str(path)))
-            table[key] = value
-        return table
-
-    value = cast("object", json.loads(text, object_pairs_hook=unique))
-    table = as_table(value)
-    if table is None:
-        faults.append(Fault(field="", reason=f"must be a table, not {kind(value)}", source=str(path)))
     return table

@@ -42,8 +42,9 @@ def over_stdio(config: ServerConfig, tail: StderrTail) -> Opener:
     """An opener that starts the configured command."""
 
     async def opened(stack: AsyncExitStack, over: anyio.Event) -> Line:
-        ready = expand(config, os.environ)
-        tail.secrets = secrets_of(config, ready)
+        environ = dict(os.environ)
+        ready = expand(config, environ)
+        tail.secrets = secrets_of(config, ready, environ)
         launch = Launch(
             argv=(ready.command or "", *ready.args),
             env=get_default_environment() | dict(ready.env),

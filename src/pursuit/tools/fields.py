@@ -7,7 +7,7 @@ Invariant: a value that it hands out has the type that was asked for; whatever d
 from __future__ import annotations
 
 import difflib
-import math
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
@@ -114,8 +114,10 @@ class Fields:
         value = self.table[key]
         if isinstance(value, bool) or not isinstance(value, int | float):
             self.fault(key, f"must be a number, not {kind(value)}")
-        elif not math.isfinite(value) or value <= 0:
+        elif not value > 0:
             self.fault(key, f"must be above zero, not {value}")
+        elif value > sys.float_info.max:
+            self.fault(key, "is too large")
         elif whole and value != int(value):
             self.fault(key, f"must be a whole number, not {value}")
         else:

@@ -6,7 +6,7 @@ Owns: putting the three together. Knows no transport and no mission state.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from pursuit.errors import UpstreamUnavailable
@@ -23,7 +23,6 @@ class MissionTools:
     pool: Pool
     catalogue: Catalogue
     policy: Policy
-    failures: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def get(self, name: str) -> Tool | None:
         """The tool, or None if its server does not offer it now."""
@@ -31,8 +30,7 @@ class MissionTools:
 
     def missing(self, name: str) -> str:
         """Why a tool is not there."""
-        server = name.partition(".")[0]
-        return self.failures.get(server) or f"server {server!r} does not offer {name!r} now"
+        return f"server {name.partition('.')[0]!r} does not offer {name!r} now"
 
     def check(self, name: str, arguments: Mapping[str, Any]) -> list[str]:
         """What is wrong with the arguments by the tool's JSON Schema."""
@@ -60,12 +58,17 @@ class ToolHost:
     pool: Pool
 
     async def tools_for(self, names: Sequence[str]) -> MissionTools:
-        """The tools by these names, under the one rule there is for now: what is on the list is allowed."""
+        """The tools by these names, under the one rule there is for now: what is on the list is allowed.
+
+        Raises `UpstreamUnavailable` if one of their servers is not there: a mission without its tools would only
+        spend its budget.
+        """
         servers = sorted({name.partition(".")[0] for name in names})
-        catalogue = await self.pool.catalogue([name for name in servers if name in self.pool.names])
+        catalogue = await self.pool.catalogue(servers)
+        if catalogue.failures:
+            raise UpstreamUnavailable("; ".join(catalogue.failures.values()), servers=sorted(catalogue.failures))
         return MissionTools(
             pool=self.pool,
             catalogue=catalogue,
             policy=AllowlistPolicy(frozenset(names)),
-            failures=catalogue.failures,
         )

@@ -4,19 +4,23 @@ Owns: the command line and the group. Does not know: pipes or messages. Invarian
 session of its own can reach every process of it, until it leaves the group on purpose, through its first pid.
 
 If *we* die by `kill -9`, the server sees the end of its stdin; on Linux it also gets SIGTERM from the kernel. That is
-arranged by util-linux's `setpriv`, which sets it and becomes the server. A `preexec_fn` could do the same and is not
-used: it runs Python between fork and exec, which may deadlock when other threads hold locks, and Python 3.12 warns.
-The kernel means the *thread* that started the server: it must live as long as the pool, and the loop's thread does.
+arranged, where it works, by util-linux's `setpriv`, which sets it and becomes the server. A `preexec_fn` could do the
+same and is not used: it runs Python between fork and exec, which may deadlock when other threads hold locks, and Python
+3.12 warns. The kernel means the *thread* that started the server: it must live as long as the pool, and the loop's
+thread does.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from subprocess import DEVNULL
 
 import anyio
 
@@ -41,9 +45,21 @@ def command_line(launch: Launch) -> Sequence[str]:
         there = Path(launch.argv[0]).exists()
         why = "is not executable" if "/" in launch.argv[0] and there else "was not found"
         raise FileNotFoundError(f"the command {launch.argv[0]!r} {why}")
-    launcher = shutil.which("setpriv") if sys.platform == "linux" else None
-    ends_with_us = (launcher, "--pdeathsig", "TERM", "--") if launcher else ()
-    return (*ends_with_us, program, *launch.argv[1:])
+    return (*_ends_with_us(shutil.which("setpriv")), program, *launch.argv[1:])
+
+
+@cache
+def _ends_with_us(launcher: str | None) -> Sequence[str]:
+    """The words before a command that let it end with us; none where they do not work, which is tried once."""
+    if sys.platform != "linux" or launcher is None:
+        return ()
+    words = (launcher, "--pdeathsig", "TERM", "--")
+    try:
+        # Other builds of setpriv know no such option, and a container may forbid what it does.
+        tried = subprocess.run([*words, "true"], stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL, timeout=5, check=False)  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired):
+        return ()
+    return words if tried.returncode == 0 else ()
 
 
 def signal_group(group: int, number: int) -> bool:

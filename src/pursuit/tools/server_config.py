@@ -21,6 +21,7 @@ Transport = Literal["stdio", "http", "sse"]
 
 SERVER_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")
 PYTHON = "__python_executable__"
+SHORTEST_SECRET = 6
 
 _TRANSPORTS: dict[str, Transport] = {
     "stdio": "stdio",
@@ -37,6 +38,7 @@ _SERVER_KEYS = (
 # What other hosts write into mcp.json: `disabled` is obeyed, the rest says nothing to us (and may not loosen policy).
 _FOREIGN_KEYS = ("disabled", "alwaysAllow", "autoApprove", "description", "timeout", "gallery")
 _OVERRIDE_KEYS = ("read_only", "idempotent", "parallel_safe", "destructive", "timeout")
+_SECRETIVE = re.compile(r"key|token|secret|passw|credential|auth|cookie", re.IGNORECASE)
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
 
@@ -226,15 +228,19 @@ def expand(config: ServerConfig, environ: Mapping[str, str]) -> ServerConfig:
     return replace(config, **changes)
 
 
-def secrets_of(config: ServerConfig, expanded: ServerConfig) -> tuple[str, ...]:
-    """The values that must not be shown, longest first: taken from a variable, or under a name that says so."""
-    secretive = re.compile(r"key|token|secret|passw|credential|auth|cookie", re.IGNORECASE)
+def secrets_of(config: ServerConfig, expanded: ServerConfig, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The values that must not be shown, longest first: taken from a variable, or under a name that says so.
 
-    def of(raw: Mapping[str, str], full: Mapping[str, str]) -> list[str]:
-        return [full[key] for key, value in raw.items() if _VARIABLE.search(value) or secretive.search(key)]
-
-    values = of(config.env, expanded.env) + of(config.headers, expanded.headers)
-    return tuple(sorted({value for value in values if len(value) >= 6}, key=len, reverse=True))
+    Shorter ones than `SHORTEST_SECRET` are not among them: blanking `80` or `true` would spoil every message.
+    """
+    raw = (config.command, config.cwd, config.url, *config.args, *config.env.values(), *config.headers.values())
+    names = {match[1] for text in raw if text for match in _VARIABLE.finditer(text)}
+    values = [environ[name] for name in names if name in environ]
+    for said, full in ((config.env, expanded.env), (config.headers, expanded.headers)):
+        values += [full[key] for key, value in said.items() if _VARIABLE.search(value) or _SECRETIVE.search(key)]
+    # A key of several lines is also blanked line by line: its first ones may have left a tail that is cut.
+    parts = {part.strip() for value in values for part in (value, *value.splitlines())}
+    return tuple(sorted((part for part in parts if len(part) >= SHORTEST_SECRET), key=lambda part: (-len(part), part)))
 
 
 def _program(command: str, base: Path | None) -> str:

@@ -83,7 +83,8 @@ class McpUpstream:
             raise self._unavailable(f"it refused to list its tools: {error.error.message}") from None
         except TimeoutError:
             raise self._unavailable(f"it did not list its tools within {self.config.timeouts.read:g} s") from None
-        found, self.warnings = read_listing(self.config, entries)
+        found, warnings = read_listing(self.config, entries)
+        self.warnings = [self._tail.redacted(warning) for warning in warnings]
         return found
 
     async def _all_pages(self, connection: Connection) -> list[object]:
@@ -125,7 +126,8 @@ class McpUpstream:
             except ConnectionLost:
                 raise CallFailed(await self._obituary(connection)) from None
             except MCPError as error:
-                raise CallFailed(f"server {self.name!r} refused the call: {error.error.message}") from None
+                reason = self._tail.redacted(error.error.message)
+                raise CallFailed(f"server {self.name!r} refused the call: {reason}") from None
             except ValueError as error:
                 raise CallFailed(f"not sent: the arguments are no JSON: {error}") from None
         return self._read_result(tool, raw)
@@ -135,7 +137,9 @@ class McpUpstream:
         if kind == "input_required":
             raise CallFailed(f"{self.name}.{tool} needs an answer from a person, and none can be asked here")
         if kind != "complete":
-            raise CallFailed(f"{self.name}.{tool} answered with a result of an unknown type: {kind!r}")
+            raise CallFailed(
+                f"{self.name}.{tool} answered with a result of an unknown type: {self._tail.redacted(repr(kind))}"
+            )
         content = raw.get("content", [])
         if not isinstance(content, list) or not all(isinstance(one, dict) for one in cast("list[object]", content)):
             raise CallFailed(f"{self.name}.{tool} answered with a malformed result")
@@ -205,4 +209,6 @@ class McpUpstream:
 
     def _sentence(self, reason: str) -> str:
         tail = self._tail.text()
-        return f"server {self.name!r}: {reason}" + (f"\nlast lines of its stderr:\n{tail}" if tail else "")
+        return f"server {self.name!r}: {self._tail.redacted(reason)}" + (
+            f"\nlast lines of its stderr:\n{tail}" if tail else ""
+        )

@@ -85,7 +85,7 @@ class StdioLine(asyncio.SubprocessProtocol):
             message = jsonrpc_message_adapter.validate_json(line, by_name=False)
         except ValueError:
             # Stray prints to stdout are common; they cost nothing but a line in the tail.
-            self._tail.add(b"(on stdout) " + line[:500])
+            self._tail.add(b"(on stdout) " + self._tail.blank(line)[:500])
             return
         with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
             self._send.send_nowait(SessionMessage(message))
@@ -146,9 +146,7 @@ class StdioLine(asyncio.SubprocessProtocol):
         code = self.returncode
         if code is None:
             return "it closed its pipes"
-        return (
-            f"its process was ended by {signal.Signals(-code).name}" if code < 0 else f"its process exited with {code}"
-        )
+        return f"its process was ended by {_signal_name(-code)}" if code < 0 else f"its process exited with {code}"
 
     async def stop(self) -> None:
         """Closes stdin, waits, then ends the group: also what a server that left in good order has left behind."""
@@ -259,6 +257,14 @@ async def stdio(launch: Launch, *, tail: StderrTail, over: anyio.Event) -> Async
         # Bounded inside; a cancelled owner must not leave the process behind.
         with anyio.CancelScope(shield=True):
             await line.stop()
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        # Most real-time signals have no name of their own.
+        return f"signal {number}"
 
 
 async def _within(seconds: float, event: anyio.Event) -> None:

@@ -30,6 +30,15 @@ CREATE TABLE events (
     UNIQUE (stream, seq)
 );
 
+-- What stays of the events of a forgotten stream: their places and hashes, so that an earlier root can still be checked.
+CREATE TABLE tombstones (
+    position INTEGER PRIMARY KEY,
+    stream   INTEGER NOT NULL,
+    seq      INTEGER NOT NULL,
+    hash     BLOB    NOT NULL
+);
+CREATE INDEX tombstones_by_stream ON tombstones (stream);
+
 CREATE TABLE blobs (
     digest TEXT PRIMARY KEY,
     size   INTEGER NOT NULL,

@@ -5,13 +5,13 @@ Owns: their arguments. They work whatever is wrong with the configuration, and c
 
 from __future__ import annotations
 
-from contextlib import suppress
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pursuit.surfaces.cli.options import ConfigOption, JsonOption, MissionId, StateOption, common
+from pursuit.surfaces.cli.options import ConfigOption, JsonLinesOption, JsonOption, MissionId, StateOption, common
 
 if TYPE_CHECKING:
     from pursuit.app import Runtime
@@ -59,7 +59,8 @@ def list_missions(
     json: JsonOption = False,
 ) -> int:
     """List the missions of the ledger, newest first."""
-    from pursuit.surfaces.cli import show  # noqa: PLC0415 - commands import what they need
+    from pursuit.places import STATE_VARIABLE  # noqa: PLC0415 - commands import what they need
+    from pursuit.surfaces.cli import show  # noqa: PLC0415
     from pursuit.surfaces.cli.context import NoLedger, look  # noqa: PLC0415
     from pursuit.surfaces.cli.screen import Screen  # noqa: PLC0415
 
@@ -69,10 +70,15 @@ def list_missions(
     async def verb(runtime: Runtime) -> dict[str, Any]:
         return await runtime.service.list(status=wanted, cursor=cursor, limit=limit)
 
+    screen = Screen(said)
     page: dict[str, Any] = {"sessions": []}
-    with suppress(NoLedger):
+    try:
         page = look(said, verb)
-    show.listing(Screen(said), page)
+    except NoLedger as error:
+        # Where nobody named a ledger, none is simply no missions yet; a name may be a slip of the pen.
+        if said.state is not None or os.environ.get(STATE_VARIABLE):
+            screen.note(f"note: {error.message}")
+    show.listing(screen, page)
     return 0
 
 
@@ -119,7 +125,7 @@ def watch(
     mission_id: MissionId,
     config: ConfigOption = None,
     state: StateOption = None,
-    json: JsonOption = False,
+    json: JsonLinesOption = False,
 ) -> int:
     """Follow a mission, whichever process drives it, until it ends; Ctrl-C leaves."""
     from pursuit.surfaces.cli.context import look  # noqa: PLC0415 - commands import what they need
@@ -149,17 +155,21 @@ def report(
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", show_default=False, help="Write it there, not to the screen."),
     ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
     config: ConfigOption = None,
     state: StateOption = None,
     json: JsonOption = False,
 ) -> int:
     """Show the report of a mission, the final one if it has ended."""
     from pursuit.surfaces.cli.context import look  # noqa: PLC0415 - commands import what they need
+    from pursuit.surfaces.cli.output import check_output  # noqa: PLC0415
     from pursuit.surfaces.cli.reports import format_of, show_report  # noqa: PLC0415
     from pursuit.surfaces.cli.screen import Screen  # noqa: PLC0415
 
     said = common(ctx, config, state, json)
     wanted = format_of(form, output, as_json=said.json)
+    if output is not None:
+        check_output(said, output, force=force)
 
     async def verb(runtime: Runtime) -> dict[str, Any]:
         return await runtime.service.report(mission_id)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from pursuit.service import Service
 
 PANEL = "Steer"
+MOST = 2**53
+"""What a mission file takes as a cap at most; a larger number has no exact float."""
 
 
 def pause(
@@ -70,12 +72,16 @@ def extend(
     ctx: typer.Context,
     *,
     mission_id: MissionId,
-    max_iterations: Annotated[int | None, typer.Option(metavar="N", show_default=False, help="Iterations.")] = None,
-    max_tool_calls: Annotated[int | None, typer.Option(metavar="N", show_default=False, help="Tool calls.")] = None,
+    max_iterations: Annotated[
+        int | None, typer.Option(metavar="N", max=MOST, show_default=False, help="Iterations.")
+    ] = None,
+    max_tool_calls: Annotated[
+        int | None, typer.Option(metavar="N", max=MOST, show_default=False, help="Tool calls.")
+    ] = None,
     max_wall_clock_seconds: Annotated[
         float | None, typer.Option(metavar="S", show_default=False, help="Seconds that a driver holds it.")
     ] = None,
-    max_tokens: Annotated[int | None, typer.Option(metavar="N", show_default=False, help="Tokens.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(metavar="N", max=MOST, show_default=False, help="Tokens.")] = None,
     max_cost_usd: Annotated[
         float | None, typer.Option(metavar="X", show_default=False, help="Cost in US dollars.")
     ] = None,

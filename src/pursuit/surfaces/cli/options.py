@@ -40,6 +40,9 @@ StateOption = Annotated[
 JsonOption = Annotated[
     bool, typer.Option("--json", rich_help_panel=COMMON, help="Print one JSON document and nothing else.")
 ]
+JsonLinesOption = Annotated[
+    bool, typer.Option("--json", rich_help_panel=COMMON, help="Print JSON Lines, one for each event, and nothing else.")
+]
 ModeOption = Annotated[
     str, typer.Option("--mode", help="How calls are approved; only auto (what is allowed runs) for now.")
 ]

@@ -5,12 +5,12 @@ Owns: the way from bytes to a checked `Proposal`. Invariant: what is wrong is to
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
 from pursuit.errors import Fault, ValidationFailed
 from pursuit.model.mission import Proposal, parse_proposal
+from pursuit.tools.documents import parse_json, too_deep, unreadable
 
 STDIN = "-"
 MOST_BYTES = 16 * 1024 * 1024
@@ -19,13 +19,11 @@ MOST_BYTES = 16 * 1024 * 1024
 def read_proposal(place: str) -> Proposal:
     """The proposal in a JSON file, or in standard input for `-`."""
     source = "standard input" if place == STDIN else place
+    text = _read(place, source)
     try:
-        return parse_proposal(json.loads(_read(place, source)))
-    except json.JSONDecodeError as error:
-        reason = f"is no valid JSON: {error.msg}"
-        raise _wrong(source, reason, error.lineno, error.colno) from None
+        return parse_proposal(parse_json(text, source=source))
     except RecursionError:
-        raise _wrong(source, "is nested too deeply") from None
+        raise too_deep(source) from None
     except ValidationFailed as failed:
         raise ValidationFailed([_placed(fault, source) for fault in failed.faults]) from None
 
@@ -38,16 +36,12 @@ def _read(place: str, source: str) -> str:
             with Path(place).open("rb") as file:
                 body = file.read(MOST_BYTES + 1)
         if len(body) > MOST_BYTES:
-            raise _wrong(source, f"is larger than {MOST_BYTES:,} bytes")
+            raise unreadable(source, f"is larger than {MOST_BYTES:,} bytes")
         return body.decode()
     except UnicodeDecodeError:
-        raise _wrong(source, "is not UTF-8 text") from None
+        raise unreadable(source, "is not UTF-8 text") from None
     except (OSError, ValueError) as error:
-        raise _wrong(source, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
-
-
-def _wrong(source: str, reason: str, row: int | None = None, column: int | None = None) -> ValidationFailed:
-    return ValidationFailed([Fault(field="", reason=reason, source=source, line=row, column=column)])
+        raise unreadable(source, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
 
 def _placed(fault: Fault, source: str) -> Fault:

@@ -64,8 +64,15 @@ def verify(
 def _verify_file(file: Path, expect: str | None) -> Verification:
     from dataclasses import replace  # noqa: PLC0415 - commands import what they need
 
+    from pursuit.errors import Fault, ValidationFailed  # noqa: PLC0415
     from pursuit.ledger.archive import verify_archive  # noqa: PLC0415
 
+    if expect is not None and ":" in expect:
+        reason = (
+            "a root POSITION:HASH, as reports print it, stands for a whole ledger: check it without a FILE. "
+            "An exported file has a hash of its own, which `pursuit verify FILE` prints"
+        )
+        raise ValidationFailed([Fault(field="--expect", reason=reason)])
     found = verify_archive(file)
     if expect is None or expect.strip() == found.root:
         return found
@@ -83,14 +90,13 @@ def export(
     json: JsonOption = False,
 ) -> int:
     """Write a mission with its blobs to one file that can be verified elsewhere."""
-    from pursuit.errors import Fault, ValidationFailed  # noqa: PLC0415 - commands import what they need
     from pursuit.surfaces.cli.context import look  # noqa: PLC0415 - commands import what they need
+    from pursuit.surfaces.cli.output import check_output  # noqa: PLC0415
     from pursuit.surfaces.cli.screen import Screen  # noqa: PLC0415
     from pursuit.surfaces.cli.text import clean  # noqa: PLC0415
 
     said = common(ctx, config, state, json)
-    if output.exists() and not force:
-        raise ValidationFailed([Fault(field="--output", reason=f"{output} is there already; --force replaces it")])
+    check_output(said, output, force=force)
 
     async def verb(runtime: Runtime) -> None:
         await runtime.service.export(mission_id, output)
