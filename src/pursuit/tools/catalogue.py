@@ -44,6 +44,9 @@ class Catalogue:
     warnings: list[str] = field(default_factory=list[str])
     _validators: dict[str, Validator | None] = field(default_factory=dict[str, "Validator | None"], repr=False)
 
+    _fitted: dict[str, bytes] = field(default_factory=dict[str, bytes], repr=False)
+    """The last arguments of each tool that were found to fit: whoever repeats a call is not checked again."""
+
     def __len__(self) -> int:
         return len(self.tools)
 
@@ -117,7 +120,14 @@ class Catalogue:
         if validator is None:
             return []
         try:
+            asked = msgspec.json.encode(arguments)
+        except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+            return [f"the arguments are no JSON: {error}"]
+        if self._fitted.get(name) == asked:
+            return []
+        try:
             if validator.is_valid(arguments):
+                self._fitted[name] = asked
                 return []
             errors = sorted(validator.iter_errors(arguments), key=lambda error: list(map(str, error.absolute_path)))
             return [_sentence(error) for error in errors[:_MOST_FAULTS]]
