@@ -35,7 +35,7 @@ from pursuit.tools.configuration import Configuration
 
 ROUNDS = 15
 MISSIONS = 50
-STEPS = 50
+STEPS = 100
 ROUNDS_TOGETHER = 7
 ANSWER = {"metrics": {"loss": 1.0}}
 TOOLS = ("bench.step", "server.step")

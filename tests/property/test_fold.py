@@ -370,7 +370,12 @@ def test_wall_clock_adds_up_over_runs() -> None:
 def test_a_long_mission_stays_small() -> None:
     criteria = [threshold(target=-1.0), threshold(criterion_id="other", target=-1.0, source="lab.*")]
     simulation = Simulation(
-        criteria=criteria, budget={"max_iterations": 10_000}, stagnation_threshold="off", observe=[]
+        criteria=criteria,
+        budget={"max_iterations": 10_000},
+        stagnation_threshold="off",
+        observe=[],
+        proposer={"kind": "client"},
+        pace={"seconds": 1},
     )
     for index in range(5_000):
         made = call(

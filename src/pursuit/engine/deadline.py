@@ -5,20 +5,37 @@ Owns: one cancel scope whose deadline moves. Knows no tool. Invariant: an extend
 
 from __future__ import annotations
 
+from types import TracebackType
+from typing import Self
+
 import anyio
 
 
 class Deadline:
-    """The deadline of one call."""
+    """The deadline of one call, to be entered; while it is entered it is one of the `open` ones."""
 
-    __slots__ = ("_began", "_ceiling", "_left", "_signed", "scope", "timeout")
+    __slots__ = ("_began", "_ceiling", "_left", "_open", "_signed", "scope", "timeout")
 
-    def __init__(self, *, timeout: float, ceiling: float, wall_clock_left: float | None) -> None:
+    def __init__(
+        self, open_ones: set[Deadline], *, timeout: float, ceiling: float, wall_clock_left: float | None
+    ) -> None:
+        self._open = open_ones
         self.timeout = timeout
         self._began = self._signed = anyio.current_time()
         self._ceiling = self._began + max(ceiling, timeout)
         self._left = wall_clock_left
         self.scope = anyio.CancelScope(deadline=self._when())
+
+    def __enter__(self) -> Self:
+        self._open.add(self)
+        self.scope.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        self._open.discard(self)
+        return self.scope.__exit__(kind, value, trace) or False
 
     async def progressed(self, _done: float, _total: float | None, _message: str | None) -> None:
         """The other side lives: the timeout begins anew, up to the ceiling."""

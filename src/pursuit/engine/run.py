@@ -6,8 +6,7 @@ Invariant: once the operator has said stop, no effect begins.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -117,16 +116,10 @@ class Run:
             self._effects.cancel()
         return self._effects
 
-    @contextmanager
-    def deadline(self, timeout: float) -> Generator[Deadline]:
+    def deadline(self, timeout: float) -> Deadline:
         """A scope that is cancelled when a call's time is up; what the operator adds meanwhile counts."""
-        limit = Deadline(timeout=timeout, ceiling=self.settings.call_ceiling, wall_clock_left=self.wall_clock_left())
-        self.deadlines.add(limit)
-        try:
-            with limit.scope:
-                yield limit
-        finally:
-            self.deadlines.discard(limit)
+        left = self.wall_clock_left()
+        return Deadline(self.deadlines, timeout=timeout, ceiling=self.settings.call_ceiling, wall_clock_left=left)
 
     async def hear(self) -> None:
         """Folds a stop that was heard but has not met an append yet."""

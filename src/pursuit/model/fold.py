@@ -32,7 +32,7 @@ from pursuit.model.events import (
     Source,
     WaitBegan,
 )
-from pursuit.model.mission import CAPS, Mission
+from pursuit.model.mission import CAPS, ClientProposer, Mission, ReplayProposer
 from pursuit.model.observe import leaves, source_matches
 from pursuit.model.records import SCRIPT_SOURCE, CallRecord, Iteration, error_key
 from pursuit.model.series import Point
@@ -73,6 +73,7 @@ def _created(event: MissionCreated) -> MissionState:
         tools=tuple(event.tools),
         thresholds=tuple(c for c in mission.criteria if isinstance(c, MetricThreshold)),
         stagnation=mission.stagnation,
+        guarded=isinstance(mission.proposer, ClientProposer | ReplayProposer),
         parameters=event.parameters,
         warnings=tuple(event.warnings),
         file=event.file,
@@ -150,7 +151,7 @@ def _settled(state: MissionState, event: CallSettled) -> None:
         state.succeeded[call.tool] = state.succeeded.get(call.tool, 0) + 1
         state.last_success[call.tool] = Source(tool=call.tool, call_id=call.call_id, iteration=call.iteration)
     _learn(state, event.metrics, event.events, tool=call.tool, call_id=call.call_id, order=call.order)
-    if call.purpose != "check":
+    if state.guarded and call.purpose != "check":
         _guard(state, call)
 
 

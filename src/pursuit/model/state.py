@@ -38,6 +38,7 @@ class MissionState:
     tools: tuple[str, ...]
     thresholds: tuple[MetricThreshold, ...] = ()
     stagnation: int | None = None
+    guarded: bool = False
     parameters: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     warnings: tuple[str, ...] = ()
     file: str | None = None
