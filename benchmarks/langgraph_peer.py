@@ -3,8 +3,8 @@
 Owns: how LangGraph is installed, run at its best and timed. Knows nothing of Pursuit: it runs in a process of its own,
 with an interpreter that has LangGraph, and waits for a line on its standard input before each round.
 
-The two ways to run graphs side by side are both tried before the rounds, and the faster one is the peer: asyncio tasks
-on one `AsyncSqliteSaver`, or threads on one `SqliteSaver`.
+There are two ways to run graphs side by side, and each round runs both: asyncio tasks on one `AsyncSqliteSaver`, and
+threads on one `SqliteSaver`.
 """
 
 from __future__ import annotations
@@ -32,17 +32,14 @@ class Peer:
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
-        about = self._answer()
-        self.way: str = about["way"]
-        self.version: str = about["version"]
-        self.tried: dict[str, float] = about["tried"]
+        self.version: str = self._answer()["version"]
 
-    def steps_per_second(self) -> float:
-        """Runs one round, start to end, and says how fast it went."""
+    def steps_per_second(self) -> dict[str, float]:
+        """Runs one round of each way, start to end, and says how fast each went."""
         assert self._process.stdin is not None
         self._process.stdin.write("round\n")
         self._process.stdin.flush()
-        return self._answer()["steps_per_second"]
+        return self._answer()
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
@@ -156,22 +153,21 @@ def tasks_seconds(folder: Path, graphs: int, steps: int) -> float:
     return asyncio.run(_tasks(folder, graphs, steps))
 
 
+WAYS = {"asyncio tasks": tasks_seconds, "threads": threads_seconds}
+
+
 def serve(where: str, graphs: int, steps: int) -> None:
-    """Finds the faster way, then runs a round for each line that comes in."""
+    """Runs a round of both ways for each line that comes in."""
     from importlib.metadata import version
 
-    ways = {"asyncio tasks": tasks_seconds, "threads": threads_seconds}
     with tempfile.TemporaryDirectory(dir=where) as name:
         folder = Path(name)
-        for run in ways.values():
+        for run in WAYS.values():
             run(folder, 2, 2)
-        tried = {way: min(run(folder, graphs, steps) for _ in range(2)) for way, run in ways.items()}
-        way = min(tried, key=lambda one: tried[one])
-        rates = {one: graphs * steps / seconds for one, seconds in tried.items()}
-        print(json.dumps({"way": way, "version": version("langgraph"), "tried": rates}), flush=True)
+        print(json.dumps({"version": version("langgraph")}), flush=True)
         for _line in sys.stdin:
-            seconds = ways[way](folder, graphs, steps)
-            print(json.dumps({"steps_per_second": graphs * steps / seconds}), flush=True)
+            rates = {way: graphs * steps / run(folder, graphs, steps) for way, run in WAYS.items()}
+            print(json.dumps(rates), flush=True)
 
 
 if __name__ == "__main__":

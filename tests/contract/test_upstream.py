@@ -114,9 +114,11 @@ def reached(request: pytest.FixtureRequest) -> Iterator[Reached]:
         yield Reached(request.param, upstream, portal)
 
 
-def only(reached: Reached, *ways: str) -> None:
-    if not reached.way.startswith(ways):
-        pytest.skip(f"not a promise of {reached.way}")
+def only(*ways: str) -> pytest.MarkDecorator:
+    """The test is about a promise of these ways alone."""
+    return pytest.mark.parametrize(
+        "reached", [way for way in WAYS if way.startswith(ways)], indirect=True, scope="module"
+    )
 
 
 def test_all_pages_are_listed_untouched(reached: Reached) -> None:
@@ -139,8 +141,8 @@ def test_explicit_nulls_arrive(reached: Reached) -> None:
     assert not result.is_error
 
 
+@only("stdio", "in-process")
 def test_the_call_id_travels(reached: Reached) -> None:
-    only(reached, "stdio", "in-process")
     assert reached.call("echo").structured["meta"]["pursuit/callId"] == "c-1"
 
 
@@ -150,14 +152,14 @@ def test_a_failing_tool_is_a_result(reached: Reached) -> None:
     assert "it did not work" in result.content[0]["text"]
 
 
+@only("stdio", "in-process")
 def test_a_refusal_is_a_failed_call(reached: Reached) -> None:
-    only(reached, "stdio", "in-process")
     with pytest.raises(CallFailed, match="no such luck"):
         reached.call("refuse")
 
 
+@only("stdio", "in-process")
 def test_progress_arrives(reached: Reached) -> None:
-    only(reached, "stdio", "in-process")
 
     async def main(upstream: Upstream) -> list[Any]:
         seen: list[Any] = []
@@ -189,27 +191,27 @@ def test_cancelling_reaches_the_tool_and_the_connection_stays(reached: Reached, 
     assert reached.call("echo", {"still": "here"}).structured["arguments"] == {"still": "here"}
 
 
+@only("stdio", "in-process")
 def test_a_question_to_a_person_is_a_failed_call(reached: Reached) -> None:
-    only(reached, "stdio", "in-process")
     expected = "Elicitation not supported" if reached.way == "stdio-2025" else "needs an answer from a person"
     with pytest.raises(CallFailed, match=expected):
         reached.call("ask")
 
 
+@only("stdio", "in-process")
 def test_the_era_is_negotiated(reached: Reached) -> None:
-    only(reached, "stdio", "in-process")
     year = reached.upstream.protocol_version[:4]
     assert year == ("2025" if reached.way == "stdio-2025" else "2026")
 
 
+@only("stdio")
 def test_only_a_safe_environment_is_inherited(reached: Reached, monkeypatch: pytest.MonkeyPatch) -> None:
-    only(reached, "stdio")
     assert "PYTEST_CURRENT_TEST" in os.environ
     assert "PYTEST_CURRENT_TEST" not in reached.call("environment").structured["names"]
 
 
+@only("stdio")
 def test_a_crash_fails_the_call_with_last_words_and_the_next_one_runs(reached: Reached) -> None:
-    only(reached, "stdio")
     with pytest.raises(CallFailed, match=r"(?s)exited with 3.*about to fall over"):
         reached.call("crash")
     assert reached.call("echo", {"again": True}).structured["arguments"] == {"again": True}
