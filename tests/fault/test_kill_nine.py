@@ -71,13 +71,25 @@ def _pursuit(folder: Path, *words: str) -> subprocess.Popen[str]:
     )
 
 
+def _children(pid: int) -> set[int]:
+    try:
+        return {child.pid for child in psutil.Process(pid).children(recursive=True)}
+    except psutil.NoSuchProcess:
+        return set()
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def _gone(pids: set[int], seconds: float = 10) -> set[int]:
     """The processes of these that are still there when the time is up."""
     ends = time.monotonic() + seconds
-    while pids and time.monotonic() < ends:
-        pids = {pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE}
-        if pids:
-            time.sleep(0.02)
+    while (pids := {pid for pid in pids if _lives(pid)}) and time.monotonic() < ends:
+        time.sleep(0.02)
     return pids
 
 
@@ -97,8 +109,10 @@ async def _kill_at_random(folder: Path, state: Path, mission_id: str, chance: ra
             await anyio.sleep(chance.uniform(0, 0.4))
             ended = process.poll() is not None
         finally:
+            children = _children(process.pid)
             process.send_signal(signal.SIGKILL)
             process.communicate()
+        assert not _gone(children), "a process of the killed one is left: a server or a sandbox worker"
         return not ended
     finally:
         await ledger.close()

@@ -85,6 +85,8 @@ async def _round(folder: Path, chance: random.Random, word: str) -> None:
         with pytest.raises(Conflict):
             await service.driver.drive(mission_id)
         await anyio.sleep(chance.uniform(0, 0.3))
+        with pytest.raises(Conflict):
+            await service.driver.drive(mission_id)
         if word == "pause":
             assert (await service.pause(mission_id)).status == "paused"
             assert await _exit(process) == "paused"
