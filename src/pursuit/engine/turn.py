@@ -33,37 +33,29 @@ from pursuit.proposers.contract import Failed, Proposer, Waiting
 REPAIRS = 2
 
 
-class Moment(NamedTuple):
-    """One reading of the clocks, so that everything decided together is decided at the same time."""
+class Asked(NamedTuple):
+    """What the sandbox and the checks answered (None: they were not asked), and when that was."""
 
+    answers: Mapping[str, Answer] | None
     now: float
     elapsed: float
 
 
 async def turn(run: Run, proposer: Proposer) -> bool:
     """Advances the mission by one iteration, or goes on with an open one; False if it has to wait."""
-    answers: Mapping[str, Answer] | None = None
-    moment = _now(run)
-    with run.effects() as effects:
+    asked: Asked | None = None
+    with run.effects():
         if run.state.open is None and not await propose(run, proposer):
             return False
         await act(run)
-        moment = _now(run)
-        if _due(run.state, moment):
-            run.tell("verify")
-            answers = await answers_for(run)
-            moment = _now(run)
-            if run.state.stopped:
-                answers = None
-    if effects.cancelled_caught:
-        moment = _now(run)
+        asked = await verify(run)
     await run.hear()
     if run.state.open is None:
         return False
-    if effects.cancelled_caught and run.state.stop is None:
+    if asked is None and run.state.stop is None:  # interrupted, and not to be ended: it goes on at the same call
         await run.journal.flush()
     else:
-        await conclude(run, answers, moment)
+        await conclude(run, asked or _unasked(run))
     return True
 
 
@@ -108,19 +100,30 @@ async def act(run: Run) -> None:
         await execute(run, calls)
 
 
-async def conclude(run: Run, answers: Mapping[str, Answer] | None, moment: Moment) -> None:
+async def verify(run: Run) -> Asked:
+    """Asks the sandbox and runs the checks, if the criteria are due."""
+    asked = _unasked(run)
+    if not _due(run.state, asked):
+        return asked
+    run.tell("verify")
+    answers = await answers_for(run)
+    now = _unasked(run)
+    return now if run.state.stopped else now._replace(answers=answers)
+
+
+async def conclude(run: Run, asked: Asked) -> None:
     """Evaluates and decides in one commit; a word of the operator that comes in between is weighed in.
 
-    Without answers the criteria were not asked; if they turn out to be due, the iteration stays open for that.
+    Criteria that were not asked and turn out to be due keep the iteration open until they are.
     """
     run.tell("evaluate")
 
     def close(state: MissionState) -> Sequence[Event]:
         if state.status == "paused":
             return ()
-        if state.stop is None and (_unfinished(state) or (answers is None and _due(state, moment))):
+        if state.stop is None and (_unfinished(state) or (asked.answers is None and _due(state, asked))):
             return ()
-        return closing(state, answers or {}, now=moment.now, elapsed=moment.elapsed)
+        return closing(state, asked.answers or {}, now=asked.now, elapsed=asked.elapsed)
 
     await run.journal.record(close)
     run.tell("ended" if run.state.terminal else "decided")
@@ -217,15 +220,15 @@ def _qualified(state: MissionState, name: str) -> str | None:
     return matching[0] if len(matching) == 1 else None
 
 
-def _now(run: Run) -> Moment:
-    return Moment(run.clock.now(), run.elapsed())
+def _unasked(run: Run) -> Asked:
+    return Asked(None, run.clock.now(), run.elapsed())
 
 
-def _due(state: MissionState, moment: Moment) -> bool:
-    """Whether the criteria will be consulted."""
+def _due(state: MissionState, asked: Asked) -> bool:
+    """Whether the criteria are to be consulted."""
     if state.stopped or _unfinished(state):
         return False
-    return is_checkpoint(state, now=moment.now, cap=reached_cap(state, elapsed=moment.elapsed))
+    return is_checkpoint(state, now=asked.now, cap=reached_cap(state, elapsed=asked.elapsed))
 
 
 def _unfinished(state: MissionState) -> bool:
