@@ -5,23 +5,15 @@ Owns: the translation. Knows nothing of any one model. Invariant: no fault is lo
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from pursuit.errors import Fault
+from pursuit.model.spelling import nearest
 
 _UNION_FIELDS = frozenset({"criteria", "proposer", "checkpoint_cadence"})
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """A hint that names the closest known word, or an empty string."""
-    words = list(known)
-    begun = [other for other in words if len(word) > 2 and other.startswith(word)]
-    close = begun if len(begun) == 1 else difflib.get_close_matches(word, words, n=1, cutoff=0.6)
-    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def faults_of(error: ValidationError, model: type[BaseModel], *, source: str | None = None) -> list[Fault]:
@@ -62,12 +54,12 @@ def _reason(kind: str, message: str, loc: Sequence[int | str], ctx: Mapping[str,
         case "missing":
             return "is missing; it must be given"
         case "extra_forbidden":
-            return f"is not a known key{nearest(str(loc[-1]), _keys_at(model, loc))}"
+            return f"is not a known key{nearest(str(loc[-1]), _keys_at(model, loc), most=1)}"
         case "union_tag_invalid":
             expected = str(ctx.get("expected_tags", ""))
             tag = str(ctx.get("tag", ""))
             known = [word.strip(" '") for word in expected.split(",")]
-            return f"kind {tag!r} is not one of {expected}{nearest(tag, known)}"
+            return f"kind {tag!r} is not one of {expected}{nearest(tag, known, most=1)}"
         case "union_tag_not_found":
             return "needs a `kind`"
         case "value_error":

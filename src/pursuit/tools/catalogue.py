@@ -22,8 +22,8 @@ from jsonschema.validators import validator_for
 from referencing.jsonschema import EMPTY_REGISTRY
 
 from pursuit.errors import Fault
+from pursuit.model.spelling import nearest
 from pursuit.tools.contract import Tool
-from pursuit.tools.fields import nearest
 
 CONTROL_TOOLS = ("mission_*", "task_*", "approval*")
 _GLOB = re.compile(r"[*?\[]")

@@ -6,18 +6,12 @@ Invariant: a value that it hands out has the type that was asked for; whatever d
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from pursuit.errors import Fault
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """The end of a sentence that suggests what was probably meant, or nothing."""
-    close = difflib.get_close_matches(word, list(known), n=3, cutoff=0.6)
-    return f"; did you mean {' or '.join(repr(name) for name in close)}?" if close else ""
+from pursuit.model.spelling import nearest
 
 
 def as_table(value: object) -> Mapping[str, Any] | None:

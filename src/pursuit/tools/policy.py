@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from pursuit.errors import Fault, ValidationFailed
+from pursuit.model.spelling import nearest
 from pursuit.tools.contract import Tool
-from pursuit.tools.fields import nearest
 
 Decision = Literal["allow", "ask", "deny"]
 Mode = Literal["auto"]

@@ -15,9 +15,9 @@ import anyio
 import anyio.abc
 
 from pursuit.errors import Fault, PursuitError, UpstreamUnavailable, ValidationFailed
+from pursuit.model.spelling import nearest
 from pursuit.tools.catalogue import Catalogue
 from pursuit.tools.contract import Tool, Upstream
-from pursuit.tools.fields import nearest
 from pursuit.tools.functions import FunctionUpstream
 from pursuit.tools.server_config import SERVER_NAME, ServerConfig
 

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from pursuit.errors import Fault, UpstreamUnavailable
-from pursuit.tools.fields import Fields, as_table, kind, nearest
+from pursuit.model.spelling import nearest
+from pursuit.tools.fields import Fields, as_table, kind
 
 Transport = Literal["stdio", "http", "sse"]
 
