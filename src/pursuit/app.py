@@ -15,6 +15,7 @@ from typing import Any, Self
 from pursuit.engine.clock import SystemClock
 from pursuit.engine.driver import Driver
 from pursuit.engine.run import Observer, Settings
+from pursuit.engine.states import States
 from pursuit.errors import Fault, ValidationFailed
 from pursuit.ledger.contract import Ledger
 from pursuit.ledger.sqlite import SqliteLedger
@@ -24,6 +25,7 @@ from pursuit.places import locate_state
 from pursuit.proposers.plain import proposer_for
 from pursuit.sandbox import Sandbox, SandboxLimits
 from pursuit.service import Service, Started
+from pursuit.service.audit import Audit
 from pursuit.tools.configuration import Configuration, find_configuration, load_configuration
 from pursuit.tools.host import ToolHost
 from pursuit.tools.pool import Pool
@@ -107,8 +109,10 @@ class Runtime:
             self._configured = {n: c for n, c in configuration.servers.items() if n not in self._servers}
             self._pool = await stack.enter_async_context(Pool(self._configured, self._servers))
             clock = SystemClock()
+            states = States(ledger)
             driver = Driver(
                 ledger=ledger,
+                states=states,
                 source=ToolHost(self._pool),
                 sandbox=sandbox,
                 clock=clock,
@@ -117,7 +121,13 @@ class Runtime:
                 checks=configuration.checks,
             )
             self.service = Service(
-                ledger=ledger, driver=driver, pool=self._pool, clock=clock, checks=configuration.checks
+                ledger=ledger,
+                states=states,
+                driver=driver,
+                pool=self._pool,
+                clock=clock,
+                checks=configuration.checks,
+                audit=Audit(ledger, clock),
             )
             self._stack = stack.pop_all()
         return self

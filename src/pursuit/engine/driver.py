@@ -22,6 +22,7 @@ from pursuit.engine.execute import settle_lost
 from pursuit.engine.journal import Journal
 from pursuit.engine.report import write_report
 from pursuit.engine.run import Observer, Run, Settings, Tools
+from pursuit.engine.states import States
 from pursuit.engine.turn import closing, ending, turn
 from pursuit.errors import Conflict, InvalidArgument, PursuitError, SessionPaused, SessionTerminal
 from pursuit.ledger.contract import Ledger
@@ -58,6 +59,7 @@ class Driver:
     """Drives missions in this process."""
 
     ledger: Ledger
+    states: States
     source: ToolSource
     sandbox: Sandbox
     clock: Clock
@@ -73,26 +75,33 @@ class Driver:
         proposal: Proposal | None = None,
         observer: Observer | None = None,
         resume: bool = False,
+        background: bool = False,
+        claimed: Callable[[], None] | None = None,
     ) -> MissionState:
         """Advances a mission by so many iterations (None: until it ends or waits) and returns its state.
 
-        With `resume` a paused or failed mission goes on. Raises `Conflict` at once if another process drives it,
-        and `UpstreamUnavailable` before anything is spent if one of its servers cannot be reached.
+        With `resume` a paused or failed mission goes on. Raises `Conflict` at once if somebody drives it already,
+        and `UpstreamUnavailable` before anything is spent if one of its servers cannot be reached. `claimed` is
+        called once the run is in the ledger, so that from there on a death of this process leaves it to be resumed.
         """
         claim = await self.ledger.claim(mission_id)
         if claim is None:
-            raise Conflict(f"{mission_id} is being driven by another process", session_id=mission_id)
+            raise Conflict(f"{mission_id} is being driven already; one driver at a time", session_id=mission_id)
         try:
             with self.ledger.bell(mission_id) as bell:
-                journal = await Journal.load(self.ledger, mission_id, bell)
+                journal = Journal(self.ledger, mission_id, *await self.states.take(mission_id), bell)
                 _runnable(mission_id, journal.state, proposal, resume=resume)
-                state = await self._run(journal, iterations, proposal, observer)
+                run = await self._begin(journal, iterations, proposal, observer, background=background)
+                if claimed is not None:
+                    claimed()
+                state = await self._go(run, self.proposer_for(journal.state.mission, proposal))
         finally:
             with anyio.CancelScope(shield=True):
                 await claim.release()
         row = await self.ledger.row(mission_id)
         if row is not None and row.head.seq > journal.head:  # a word came when nobody listened any more
-            state = await self.close(mission_id) or state
+            return await self.close(mission_id) or state
+        self.states.give(mission_id, state, journal.head)
         return state
 
     async def close(self, mission_id: str) -> MissionState | None:
@@ -101,19 +110,27 @@ class Driver:
         if claim is None:
             return None
         try:
-            journal = await Journal.load(self.ledger, mission_id)
+            journal = Journal(self.ledger, mission_id, *await self.states.take(mission_id))
             run = self._new_run(journal, await self.source.tools_for(()), None)
             if journal.state.stop is not None and not journal.state.closed:
                 await _end_as_ordered(run)
             if journal.state.closed and journal.state.report is None:
                 await write_report(run)
+            self.states.give(mission_id, journal.state, journal.head)
             return journal.state
         finally:
             await claim.release()
 
-    async def _run(
-        self, journal: Journal, iterations: int | None, proposal: Proposal | None, observer: Observer | None
-    ) -> MissionState:
+    async def _begin(
+        self,
+        journal: Journal,
+        iterations: int | None,
+        proposal: Proposal | None,
+        observer: Observer | None,
+        *,
+        background: bool,
+    ) -> Run:
+        """Writes down who drives now and how far, and what a dead driver left behind."""
         tools = await self.source.tools_for(journal.state.tools)
         run = self._new_run(journal, tools, observer)
         if journal.state.status in ("paused", "failed"):
@@ -125,14 +142,20 @@ class Driver:
                 pid=os.getpid(),
                 host=platform.node(),
                 iterations=iterations,
+                background=background,
+                proposal=proposal.model_dump(mode="json") if background and proposal is not None else None,
             )
         )
         settle_lost(run)
         await journal.flush()
+        return run
+
+    async def _go(self, run: Run, proposer: Proposer) -> MissionState:
+        """Advances while it listens to the operator; a fault of our own becomes the mission's `failed`."""
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(run.listen)
-                await self._advance(run, self.proposer_for(journal.state.mission, proposal))
+                await self._advance(run, proposer)
                 tasks.cancel_scope.cancel()
         except Exception as error:  # noqa: BLE001 - the boundary: our own fault becomes the mission's `failed`
             if (known := _typed(error)) is not None:
@@ -140,7 +163,7 @@ class Driver:
             await _record_failure(run, error)
         except anyio.get_cancelled_exc_class():
             with anyio.CancelScope(shield=True), suppress(PursuitError):
-                await journal.flush()  # a call that has just come back is finished, also when we are told to go
+                await run.journal.flush()  # a call that has just come back is finished, also when we are told to go
             raise
         return run.state
 

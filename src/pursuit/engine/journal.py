@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import anyio
 
-from pursuit.errors import Conflict, SessionNotFound
+from pursuit.errors import Conflict
 from pursuit.ledger.contract import Bell, Draft, Ledger
 from pursuit.model.events import Event, OperatorWord, decode, encode
 from pursuit.model.fold import advance
@@ -42,12 +42,6 @@ class Journal:
         self._free: anyio.Event | None = None
         self._listed: Listing | None = None
         self.on_word: Callable[[OperatorWord], None] | None = None
-
-    @classmethod
-    async def load(cls, ledger: Ledger, mission_id: str, bell: Bell | None = None) -> Journal:
-        """Reads the whole stream."""
-        state, head = await load_state(ledger, mission_id)
-        return cls(ledger, mission_id, state, head, bell)
 
     def stage(self, event: Event, blobs: Mapping[str, bytes] | None = None) -> None:
         """Applies an event now and stores it with the next record."""
@@ -124,17 +118,3 @@ class Journal:
             self._listed = None
             if self.on_word is not None:
                 self.on_word(event)
-
-
-async def load_state(ledger: Ledger, mission_id: str) -> tuple[MissionState, int]:
-    """The state of a mission and the number of its last event."""
-    state: MissionState | None = None
-    head = 0
-    for stored in await ledger.read(mission_id):
-        state = advance(state, decode(stored.type, stored.body))
-        head = stored.seq
-    if state is None:
-        raise SessionNotFound(
-            f"no mission {mission_id!r} in this ledger; `pursuit list` shows what there is", session_id=mission_id
-        )
-    return state, head

@@ -81,15 +81,22 @@ class MissionCreated(Event, frozen=True, kw_only=True):
     parameters: dict[str, list[str]] = {}
     warnings: list[str] = []
     file: str | None = None
+    by: str = "operator"
 
 
 class RunClaimed(Event, frozen=True, kw_only=True):
-    """A process took the driver's lock; `iterations` is how far this run is to go (None: to the end)."""
+    """A process took the driver's lock; `iterations` is how far this run is to go (None: to the end).
+
+    Nobody waits for the answer of a `background` run, so a serving process goes on with one that was cut short,
+    and the client's `proposal` for it is kept here until its iteration begins.
+    """
 
     run: str
     pid: int
     host: str
     iterations: int | None = None
+    background: bool = False
+    proposal: dict[str, Any] | None = None
 
 
 class IterationProposed(Event, frozen=True, kw_only=True):

@@ -87,6 +87,8 @@ def _run_claimed(state: MissionState, event: RunClaimed) -> None:
     state.elapsed = 0.0
     state.run = event.run
     state.run_goal = None if event.iterations is None else state.iteration_count + event.iterations
+    state.background = event.background
+    state.handed_in = event.proposal
     state.failure = None
     if not state.terminal and state.status != "paused" and state.waiting_for != "pace":
         _running(state)
@@ -103,6 +105,7 @@ def _running(state: MissionState) -> None:
 def _proposed(state: MissionState, event: IterationProposed) -> None:
     if state.status == "waiting":
         _running(state)
+    state.handed_in = None
     view = script_view(state) if event.script is not None else None
     state.open = Iteration(index=event.iteration, started_at=event.at, proposed=event, view=view)
     state.proposer_failures = state.proposer_failures + 1 if event.failed else 0
@@ -270,6 +273,7 @@ def _report_written(state: MissionState, event: ReportWritten) -> None:
 def _paused(state: MissionState, _event: MissionPaused) -> None:
     if not state.terminal:
         state.status = "paused"
+        state.background = False  # whoever resumes it drives it
         state.waiting_for = state.wait_detail = state.wait_until = None
 
 

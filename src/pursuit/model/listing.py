@@ -5,7 +5,7 @@ Owns: the projection from state and new events to a status and a summary. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pursuit.model.events import Event, IterationEnded, MissionEnded, MissionFailed, WaitBegan, WaitingFor
@@ -21,12 +21,18 @@ class Listing(NamedTuple):
     iteration_count: int
     waiting_for: WaitingFor | None
     directive: str
+    run_goal: int | None = None
+    background: bool = False
 
     def summary(self) -> dict[str, Any]:
         """The words beside the status."""
         summary: dict[str, Any] = {"directive": self.directive, "iteration_count": self.iteration_count}
         if self.waiting_for is not None:
             summary["waiting_for"] = self.waiting_for
+        if self.run_goal is not None:
+            summary["run_goal"] = self.run_goal
+        if self.background:
+            summary["background"] = True
         return summary
 
 
@@ -42,7 +48,15 @@ def listing_after(state: MissionState, events: Sequence[Event] = ()) -> Listing:
             status, waiting_for = "waiting", event.waiting_for
         elif isinstance(event, MissionFailed) and not state.terminal:
             status = "failed"
-    return Listing(status, count, waiting_for, state.mission.directive[:DIRECTIVE_PREVIEW])
+    directive = state.mission.directive[:DIRECTIVE_PREVIEW]
+    return Listing(status, count, waiting_for, directive, state.run_goal, state.background)
+
+
+def cut_short(status: str, summary: Mapping[str, Any]) -> bool:
+    """Whether a row says that a run stopped, or may still be going, short of how far it was to go."""
+    going = status == "running" or (status == "waiting" and summary.get("waiting_for") == "pace")
+    goal = summary.get("run_goal")
+    return going and (goal is None or summary.get("iteration_count", 0) < goal)
 
 
 def summary_of(state: MissionState) -> dict[str, Any]:

@@ -58,6 +58,8 @@ class MissionState:
     elapsed: float = 0.0
     run: str | None = None
     run_goal: int | None = None
+    background: bool = False
+    handed_in: dict[str, Any] | None = None
     iteration_count: int = 0
     open: Iteration | None = None
     last: Iteration | None = None

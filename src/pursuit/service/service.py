@@ -6,10 +6,9 @@ Invariant: a verb that is refused has changed nothing.
 
 from __future__ import annotations
 
-import math
 import re
 import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,16 +18,15 @@ import msgspec
 
 from pursuit.engine.clock import Clock
 from pursuit.engine.driver import Driver
-from pursuit.engine.journal import load_state
 from pursuit.engine.report import assemble
 from pursuit.engine.run import Observer
+from pursuit.engine.states import States
 from pursuit.errors import (
     Conflict,
-    Fault,
     InvalidArgument,
     NoIterations,
     NotPaused,
-    SessionNotFound,
+    PursuitError,
     SessionTerminal,
     ValidationFailed,
 )
@@ -48,15 +46,18 @@ from pursuit.model.events import (
     encode,
 )
 from pursuit.model.fold import CAP_REASONS, advance
-from pursuit.model.listing import summary_of
-from pursuit.model.mission import CAPS, ClientProposer, Mission, Proposal
+from pursuit.model.listing import cut_short, summary_of
+from pursuit.model.mission import Mission, Proposal, parse_proposal
 from pursuit.model.state import STATUSES, MissionState
 from pursuit.service.admission import admit
+from pursuit.service.audit import Audit, gist_of_mission, gist_of_proposal
+from pursuit.service.caller import OPERATOR, Caller
+from pursuit.service.caps import cap_faults
 from pursuit.service.history import history_page
+from pursuit.service.proposals import check_proposal, is_of
 from pursuit.service.status import list_row, status_of
 from pursuit.tools.pool import Pool
 
-WHOLE_CAPS = frozenset({"max_iterations", "max_tool_calls", "max_tokens"})
 LONGEST_CURSOR = 18
 LONGEST_REASON = 8_192
 MISSION_ID = re.compile(r"mission-[0-9a-f]{16}")
@@ -75,12 +76,14 @@ class Service:
     """One process's view of the missions in a ledger."""
 
     ledger: Ledger
+    states: States
     driver: Driver
     pool: Pool
     clock: Clock
     checks: Mapping[str, Mapping[str, Any]]
+    audit: Audit
 
-    async def start(self, mission: Mission, *, file: Path | None = None) -> Started:
+    async def start(self, mission: Mission, *, file: Path | None = None, caller: Caller = OPERATOR) -> Started:
         """Accepts a mission: its tools are resolved and stored; nothing runs yet."""
         admitted = await admit(mission, self.pool, self.checks)
         mission_id = f"mission-{secrets.token_hex(8)}"
@@ -91,9 +94,11 @@ class Service:
             parameters=admitted.parameters,
             warnings=list(admitted.warnings),
             file=str(file) if file is not None else None,
+            by=str(caller),
         )
         summary = summary_of(advance(None, created))
-        await self.ledger.append(mission_id, 0, [Draft(*encode(created))], status="pending", summary=summary)
+        async with self.audit.control(caller, "start", mission_id, gist_of_mission(mission)):
+            await self.ledger.append(mission_id, 0, [Draft(*encode(created))], status="pending", summary=summary)
         return Started(session_id=mission_id, warnings=admitted.warnings)
 
     async def state(self, mission_id: str) -> MissionState:
@@ -110,97 +115,147 @@ class Service:
         *,
         iterations: int = 1,
         proposal: Proposal | None = None,
+        after: int | None = None,
         observer: Observer | None = None,
+        caller: Caller = OPERATOR,
     ) -> dict[str, Any]:
-        """Drives so many iterations; stops early at the end, at a wait, or when it is the client's turn."""
-        if iterations < 1:
-            raise InvalidArgument(f"max_iterations_this_call must be at least 1, not {iterations}")
+        """Drives so many iterations; stops early at the end, at a wait, or when it is the client's turn.
+
+        A caller who says how many iterations it knows of (`after`) gets an answer that was lost once more, and
+        nothing new is begun. An error on the way carries the iterations that were done in its details.
+        """
+        repeated, proposal = await self._before(mission_id, iterations, proposal, after)
+        if repeated is not None:
+            return repeated
         state, head = await self._load(mission_id)
-        if proposal is not None:
-            await self._check_proposal(state, proposal)
         before = state.iteration_count
-        state = await self.driver.drive(mission_id, iterations=iterations, proposal=proposal, observer=observer)
-        page = await history_page(self.ledger, mission_id, full=False, first=before, limit=iterations, after=head)
-        keys = ("iteration_index", "verdict", "verdict_reason")
-        rows = [{key: row[key] for key in keys} for row in page.iterations]
+        asked = {"max_iterations_this_call": iterations, "after": after, "proposal": gist_of_proposal(proposal)}
+        async with self.audit.control(caller, "iterate", mission_id, asked):
+            try:
+                state = await self.driver.drive(mission_id, iterations=iterations, proposal=proposal, observer=observer)
+            except PursuitError as error:
+                error.details["iterations"] = await self._verdicts(mission_id, before, iterations, head)
+                raise
+        rows = await self._verdicts(mission_id, before, iterations, head)
         return {"session_id": mission_id, "status": state.status, "iterations": rows}
 
-    async def _check_proposal(self, state: MissionState, proposal: Proposal) -> None:
-        """A bad proposal of a client is an error to the client and counts nothing."""
-        if not isinstance(state.mission.proposer, ClientProposer):
-            raise InvalidArgument(f"this mission's proposer is {state.mission.proposer.kind!r}; it takes no proposal")
-        faults: list[Fault] = []
-        if proposal.script is not None and not state.mission.allow_scripted_strategies:
-            faults.append(Fault(field="proposal.script", reason="this mission has allow_scripted_strategies = false"))
-        tools = await self.driver.source.tools_for(state.tools)
-        for place, call in enumerate(proposal.tool_calls or ()):
-            at = f"proposal.tool_calls[{place}]"
-            names = [t for t in state.tools if t == call.tool_name or t.partition(".")[2] == call.tool_name]
-            if len(names) != 1:
-                known = ", ".join(state.tools[:20])
-                faults.append(Fault(field=f"{at}.tool_name", reason=f"{call.tool_name!r} is not one of {known}"))
-                continue
-            faults += [Fault(field=f"{at}.args", reason=reason) for reason in tools.check(names[0], call.args)]
-        if faults:
-            raise ValidationFailed(faults)
+    async def iterate_later(
+        self,
+        mission_id: str,
+        *,
+        iterations: int = 1,
+        proposal: Proposal | None = None,
+        after: int | None = None,
+        drive: Callable[[int, Proposal | None], Awaitable[None]],
+        caller: Caller = OPERATOR,
+    ) -> dict[str, Any]:
+        """Hands a run to `drive`, which returns once the run is in the ledger, and answers at once."""
+        repeated, proposal = await self._before(mission_id, iterations, proposal, after)
+        if repeated is not None:
+            return repeated
+        asked = {"max_iterations_this_call": iterations, "after": after, "proposal": gist_of_proposal(proposal)}
+        async with self.audit.control(caller, "iterate", mission_id, {**asked, "background": True}):
+            await drive(iterations, proposal)
+        return {"session_id": mission_id, "status": (await self.state(mission_id)).status, "iterations": []}
 
-    async def run(self, mission_id: str, *, observer: Observer | None = None) -> MissionState:
+    async def _before(
+        self, mission_id: str, iterations: int, proposal: Proposal | None, after: int | None
+    ) -> tuple[dict[str, Any] | None, Proposal | None]:
+        """The answer that a caller missed, or None; and the proposal, unless its iteration has begun already."""
+        if iterations < 1:
+            raise InvalidArgument(f"max_iterations_this_call must be at least 1, not {iterations}")
+        state, _head = await self._load(mission_id)
+        done = state.iteration_count
+        if after is not None and after > done:
+            raise InvalidArgument(f"after={after}, but {mission_id} has finished {done} iterations", iterations=done)
+        if after is not None and after < done:
+            status = state.status
+            rows = await self._verdicts(mission_id, after, iterations, 0)
+            return {"session_id": mission_id, "status": status, "iterations": rows}, None
+        if proposal is None:
+            return None, None
+        if after is not None and state.open is not None and is_of(state.open.proposed, proposal):
+            return None, None
+        await check_proposal(state, proposal, self.driver.source)
+        return None, proposal
+
+    async def _verdicts(self, mission_id: str, first: int, limit: int, after: int) -> list[dict[str, Any]]:
+        page = await history_page(self.ledger, mission_id, full=False, first=first, limit=limit, after=after)
+        keys = ("iteration_index", "verdict", "verdict_reason")
+        return [{key: row[key] for key in keys} for row in page.iterations]
+
+    async def run(
+        self, mission_id: str, *, observer: Observer | None = None, caller: Caller = OPERATOR
+    ) -> MissionState:
         """Drives any mission that has not ended until it ends or waits; a paused or failed one is resumed first."""
         await self._load(mission_id)
-        return await self.driver.drive(mission_id, observer=observer, resume=True)
+        async with self.audit.control(caller, "run", mission_id):
+            return await self.driver.drive(mission_id, observer=observer, resume=True)
 
     async def go_on(self, mission_id: str, *, observer: Observer | None = None) -> MissionState:
         """Drives an interrupted run as far as it was to go; a mission that was paused meanwhile stays paused."""
         state = await self.state(mission_id)
-        left = None if state.run_goal is None else max(0, state.run_goal - state.iteration_count)
-        return state if left == 0 else await self.driver.drive(mission_id, iterations=left, observer=observer)
+        if not state.interrupted:
+            return state
+        left = None if state.run_goal is None else state.run_goal - state.iteration_count
+        kept = None if state.handed_in is None else parse_proposal(state.handed_in)
+        return await self.driver.drive(
+            mission_id, iterations=left, proposal=kept, observer=observer, background=state.background
+        )
 
-    async def interrupted(self) -> list[str]:
-        """The missions whose run stopped short of how far it was to go."""
+    async def interrupted(self, *, background: bool = False) -> list[str]:
+        """The missions whose run stopped short of how far it was to go; with `background` those that nobody awaits."""
         found: list[str] = []
         cursor: str | None = None
         while True:
             page = await self.ledger.streams(kind="mission", status=("running", "waiting"), cursor=cursor)
             for row in page.rows:
-                state = await self.state(row.name)
-                if state.interrupted:
+                if cut_short(row.status, row.summary) and (row.summary.get("background") or not background):
                     found.append(row.name)
             cursor = page.next_cursor
             if cursor is None:
                 return found
 
-    async def pause(self, mission_id: str, *, reason: str | None = None, by: str = "operator") -> MissionState:
+    async def pause(self, mission_id: str, *, reason: str | None = None, caller: Caller = OPERATOR) -> MissionState:
         """Stops it where it is; it stays resumable."""
-        return await self._say(mission_id, MissionPaused(at=self.clock.now(), by=by, reason=_text(reason)))
+        async with self.audit.control(caller, "pause", mission_id, {"reason": reason}):
+            return await self._say(mission_id, MissionPaused(at=self.clock.now(), by=str(caller), reason=_text(reason)))
 
-    async def resume(self, mission_id: str, *, by: str = "operator") -> MissionState:
+    async def resume(self, mission_id: str, *, caller: Caller = OPERATOR) -> MissionState:
         """Lets a paused or failed mission go on; it does not drive it."""
-        state = await self.state(mission_id)
-        if state.terminal:
-            raise _has_ended(mission_id, state)
-        if state.status not in ("paused", "failed"):
-            raise NotPaused(f"{mission_id} is {state.status}, neither paused nor failed", session_id=mission_id)
-        return await self._say(mission_id, MissionResumed(at=self.clock.now(), by=by))
+        async with self.audit.control(caller, "resume", mission_id):
+            state = await self.state(mission_id)
+            if state.terminal:
+                raise _has_ended(mission_id, state)
+            if state.status not in ("paused", "failed"):
+                raise NotPaused(f"{mission_id} is {state.status}, neither paused nor failed", session_id=mission_id)
+            return await self._say(mission_id, MissionResumed(at=self.clock.now(), by=str(caller)))
 
-    async def abort(self, mission_id: str, *, reason: str | None = None, by: str = "operator") -> MissionState:
+    async def abort(self, mission_id: str, *, reason: str | None = None, caller: Caller = OPERATOR) -> MissionState:
         """Ends it as terminated, also in the middle of a call."""
-        state = await self._say(mission_id, AbortOrdered(at=self.clock.now(), by=by, reason=_text(reason)))
-        return await self.driver.close(mission_id) or state
+        async with self.audit.control(caller, "abort", mission_id, {"reason": reason}):
+            word = AbortOrdered(at=self.clock.now(), by=str(caller), reason=_text(reason))
+            state = await self._say(mission_id, word)
+            return await self.driver.close(mission_id) or state
 
-    async def complete(self, mission_id: str, *, reason: str | None = None, by: str = "operator") -> MissionState:
+    async def complete(self, mission_id: str, *, reason: str | None = None, caller: Caller = OPERATOR) -> MissionState:
         """Ends it as completed, on the operator's word."""
-        state = await self._say(mission_id, CompletionOrdered(at=self.clock.now(), by=by, reason=_text(reason)))
-        return await self.driver.close(mission_id) or state
+        async with self.audit.control(caller, "complete", mission_id, {"reason": reason}):
+            word = CompletionOrdered(at=self.clock.now(), by=str(caller), reason=_text(reason))
+            state = await self._say(mission_id, word)
+            return await self.driver.close(mission_id) or state
 
-    async def extend(self, mission_id: str, caps: Mapping[str, float], *, by: str = "operator") -> MissionState:
+    async def extend(self, mission_id: str, caps: Mapping[str, float], *, caller: Caller = OPERATOR) -> MissionState:
         """Raises caps. A mission that waits for budget goes on; one that ended by budget can be resumed."""
         state = await self.state(mission_id)
         if state.terminal and state.verdict_reason not in CAP_REASONS:
             raise _has_ended(mission_id, state)
-        faults = _cap_faults(caps, state)
+        faults = cap_faults(caps, state)
         if faults:
             raise ValidationFailed(faults)
-        return await self._say(mission_id, BudgetExtended(at=self.clock.now(), by=by, caps=dict(caps)), reopen=True)
+        async with self.audit.control(caller, "extend", mission_id, caps):
+            word = BudgetExtended(at=self.clock.now(), by=str(caller), caps=dict(caps))
+            return await self._say(mission_id, word, reopen=True)
 
     async def checkpoint(self, mission_id: str) -> dict[str, Any]:
         """The cascade again over the latest iteration."""
@@ -260,8 +315,12 @@ class Service:
         await self._load(mission_id)
         await export_stream(self.ledger, mission_id, path)
 
-    async def forget(self, mission_id: str) -> None:
-        """Removes an ended mission, blobs included; a tombstone stays."""
+    async def forget(self, mission_id: str, *, caller: Caller = OPERATOR) -> None:
+        """Removes an ended mission, blobs included; a tombstone stays, and the audit."""
+        async with self.audit.control(caller, "forget", mission_id):
+            await self._forget(mission_id)
+
+    async def _forget(self, mission_id: str) -> None:
         state = await self.state(mission_id)
         if not state.terminal:
             raise InvalidArgument(f"{mission_id} is {state.status}; abort it before forgetting it")
@@ -280,26 +339,26 @@ class Service:
             raise InvalidArgument(
                 f"{mission_id!r} is not a mission id; one is `mission-` and 16 hex digits", session_id=mission_id
             )
-        row = await self.ledger.row(mission_id)
-        if row is not None and row.status == "forgotten":
-            raise SessionNotFound(f"{mission_id} was forgotten", session_id=mission_id)
-        return await load_state(self.ledger, mission_id)
+        return await self.states.look(mission_id)
 
     async def _say(self, mission_id: str, word: OperatorWord, *, reopen: bool = False) -> MissionState:
         """Appends an operator's word at the head, whoever drives."""
-        state, head = await self._load(mission_id)
+        await self._load(mission_id)
+        state, head = await self.states.take(mission_id)
         if state.terminal and not reopen:
             raise _has_ended(mission_id, state)
         advance(state, word)
-        await self.ledger.append(
+        told = await self.ledger.append(
             mission_id, ANY, [Draft(*encode(word))], status=state.status, summary=summary_of(state)
         )
-        return await self._settled_status(mission_id, state, head)
+        if told.seq == head + 1:
+            self.states.give(mission_id, state, told.seq)
+        return await self._settled_status(mission_id, state.status, head)
 
-    async def _settled_status(self, mission_id: str, said: MissionState, head: int) -> MissionState:
+    async def _settled_status(self, mission_id: str, said: str, head: int) -> MissionState:
         """The state with whatever a driver appended at the same moment; its listing is put right if that changed it."""
-        now, seq = await load_state(self.ledger, mission_id)
-        if now.status != said.status and seq > head + 1:
+        now, seq = await self.states.look(mission_id)
+        if now.status != said and seq > head + 1:
             with suppress(Conflict):  # whoever appended since has put it right
                 await self.ledger.append(mission_id, seq, [], status=now.status, summary=summary_of(now))
         return now
@@ -313,24 +372,3 @@ def _text(reason: str | None) -> str | None:
 def _has_ended(mission_id: str, state: MissionState) -> SessionTerminal:
     text = f"{mission_id} has ended: {state.status} ({state.verdict_reason})"
     return SessionTerminal(text, session_id=mission_id, status=state.status)
-
-
-def _cap_faults(caps: Mapping[str, float], state: MissionState) -> list[Fault]:
-    if not caps:
-        return [Fault(field="budget", reason=f"give at least one of {', '.join(CAPS)}")]
-    faults: list[Fault] = []
-    for name, value in caps.items():
-        before = state.budget.get(name)
-        if before is None:
-            faults.append(Fault(field=name, reason=f"is not a cap; the caps are {', '.join(CAPS)}"))
-        elif value != -1 and not 0 < value < math.inf:
-            faults.append(Fault(field=name, reason="must be a positive number, or -1 for no cap"))
-        elif name in WHOLE_CAPS and value != int(value):
-            faults.append(Fault(field=name, reason="must be a whole number"))
-        elif before == -1 or (value != -1 and value < before):
-            faults.append(Fault(field=name, reason=f"can only be raised; it is {before:g} now (-1 is no cap)"))
-    after = {**state.budget, **caps}
-    endless = after["max_iterations"] == -1 and after["max_wall_clock_seconds"] == -1
-    if endless and not state.mission.budget.unbounded:
-        faults.append(Fault(field="budget", reason="max_iterations or max_wall_clock_seconds must stay a real cap"))
-    return faults

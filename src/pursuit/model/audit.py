@@ -1,0 +1,94 @@
+"""What the audit holds: who asked for what, and what was refused.
+
+Owns: its events and what is left out of them. Pure. Invariant: no secret and no large value gets into the audit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import msgspec
+
+REDACTED = "[redacted]"
+LONGEST_TEXT = 500
+MOST_ITEMS = 50
+DEEPEST = 6
+
+_SECRET = re.compile(
+    r"pass(word|wd|phrase)?$|secret|token|api_?key|authori[sz]ation|credential|cookie|private_?key", re.I
+)
+
+
+class AuditEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """A line of the audit; `call` ties a refusal to what was asked."""
+
+    at: float
+    call: str
+
+
+class ControlCalled(AuditEvent, frozen=True, kw_only=True):
+    """Somebody asked for a change; written before it is made."""
+
+    verb: str
+    who: str
+    transport: str
+    client: str | None = None
+    session_id: str | None = None
+    arguments: dict[str, Any] = {}
+
+
+class ControlRefused(AuditEvent, frozen=True, kw_only=True):
+    """The change was not made, or not all of it."""
+
+    code: str
+    message: str
+
+
+AnyAuditEvent = ControlCalled | ControlRefused
+
+_encoder = msgspec.json.Encoder()
+_decoder: msgspec.json.Decoder[AnyAuditEvent] = msgspec.json.Decoder(AnyAuditEvent)
+
+
+def encode_audit(event: AnyAuditEvent) -> tuple[str, bytes]:
+    """The event's type name and bytes."""
+    return type(event).__name__, _encoder.encode(event)
+
+
+def decode_audit(body: bytes) -> AnyAuditEvent:
+    """The event from stored bytes."""
+    return _decoder.decode(body)
+
+
+def redacted(value: Any, depth: int = DEEPEST) -> Any:
+    """The value with secrets, long texts, long lists and deep nests cut out."""
+    match value:
+        case None | bool() | int() | float():
+            return value
+        case str():
+            text = value.encode(errors="replace").decode()
+            return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}… ({len(text)} characters)"
+        case Mapping():
+            return "{…}" if depth == 0 else _mapping(cast("Mapping[Any, Any]", value), depth)
+        case list() | tuple():
+            return "[…]" if depth == 0 else _sequence(cast("Sequence[Any]", value), depth)
+        case _:
+            return redacted(str(value), depth)
+
+
+def _mapping(value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
+    kept: dict[str, Any] = {}
+    for place, (key, item) in enumerate(value.items()):
+        if place == MOST_ITEMS:
+            kept["…"] = f"{len(value) - MOST_ITEMS} more"
+            break
+        name = redacted(str(key))
+        kept[name] = REDACTED if _SECRET.search(name) and item is not None else redacted(item, depth - 1)
+    return kept
+
+
+def _sequence(value: Sequence[Any], depth: int) -> list[Any]:
+    kept = [redacted(item, depth - 1) for item in value[:MOST_ITEMS]]
+    return kept if len(value) <= MOST_ITEMS else [*kept, f"{len(value) - MOST_ITEMS} more"]

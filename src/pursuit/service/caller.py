@@ -1,0 +1,28 @@
+"""Who asks for something, and over which way.
+
+Owns: the caller's name as it stands in events and in the audit. Knows no transport.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+LONGEST = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """`who` is a person or a credential, `client` the program that speaks for them."""
+
+    who: str = "operator"
+    transport: str = "python"
+    client: str | None = None
+
+    def __str__(self) -> str:
+        if self.transport == "python":
+            return self.who
+        ways = ", ".join(part for part in (self.transport, self.client) if part)
+        return f"{self.who} ({ways})"[:LONGEST]
+
+
+OPERATOR = Caller()
