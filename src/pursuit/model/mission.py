@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, cast
 
-import jmespath
-from jmespath.exceptions import JMESPathError
 from pydantic import BeforeValidator, Field, StringConstraints, ValidationError, field_validator
 
 from pursuit.errors import Fault, ValidationFailed
-from pursuit.model.criteria import AnyCriterion, Check, checked_pattern
+from pursuit.model.criteria import AnyCriterion, Check
 from pursuit.model.expressions import checked_script
 from pursuit.model.faults import faults_of
+from pursuit.model.patterns import checked_path, checked_pattern
 from pursuit.model.shape import Args, Broken, Flag, Name, Number, Shape, Whole
 
 MAX_CRITERIA = 64
@@ -105,11 +104,7 @@ class ObserveRule(Shape):
     @field_validator("jmespath")
     @classmethod
     def _path(cls, value: str | None) -> str | None:
-        try:
-            jmespath.compile(value or "@")
-        except (JMESPathError, RecursionError) as error:
-            raise ValueError(f"jmespath does not parse: {error}") from None
-        return value
+        return None if value is None else checked_path(value)
 
     @classmethod
     def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
@@ -142,6 +137,12 @@ class Proposal(Shape):
         """A proposal is calls or a script."""
         if (given.get("tool_calls") is None) == (given.get("script") is None):
             yield Broken("needs exactly one of tool_calls and script")
+
+
+class MissionPolicy(Shape):
+    """What this mission may not do, whatever the operator allows: it can only tighten."""
+
+    deny: Annotated[list[Name], Field(max_length=1_000)] = Field(default_factory=list[str])
 
 
 class RepeatProposer(Shape):
@@ -198,6 +199,7 @@ class Mission(Shape):
     observe: Annotated[list[ObserveRule], Field(max_length=256)] = Field(default_factory=list[ObserveRule])
     proposer: AnyProposer = ClientProposer()
     allow_scripted_strategies: Flag = False
+    policy: MissionPolicy | None = None
 
     @field_validator("pace", mode="before")
     @classmethod

@@ -35,7 +35,7 @@ class Broken(NamedTuple):
     """A rule between fields that does not hold; `field` is where a person would mend it, if it is one place."""
 
     reason: str
-    field: str | None = None
+    field: str | tuple[str | int, ...] | None = None
 
 
 class Shape(BaseModel):
@@ -75,7 +75,7 @@ class Shape(BaseModel):
 
 
 def _line(rule: Broken, data: object) -> InitErrorDetails:
-    loc = () if rule.field is None else (rule.field,)
+    loc = () if rule.field is None else (rule.field,) if isinstance(rule.field, str) else rule.field
     return InitErrorDetails(type="value_error", loc=loc, input=data, ctx={"error": ValueError(rule.reason)})
 
 

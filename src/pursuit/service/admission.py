@@ -34,7 +34,7 @@ async def admit(mission: Mission, pool: Pool, checks: Mapping[str, Mapping[str, 
     """Connects the servers that the mission needs and resolves every name in it."""
     catalogue = await pool.catalogue(_servers(mission, pool))
     desk = _Desk(catalogue, checks)
-    tools = desk.allowlist(mission)
+    tools = desk.permitted(mission, desk.allowlist(mission))
     whole = desk.whole(mission, tools)
     if desk.faults:
         raise ValidationFailed(desk.faults)
@@ -84,6 +84,18 @@ class _Desk:
         for fault in faults:
             self.fault(fault.field.replace("tools", "tool_allowlist", 1), fault.reason)
         return tools
+
+    def permitted(self, mission: Mission, tools: list[str]) -> list[str]:
+        """The tools without those that the mission's own policy denies."""
+        if mission.policy is None or not mission.policy.deny:
+            return tools
+        denied, faults = self.catalogue.resolve(mission.policy.deny)
+        for fault in faults:
+            self.fault(fault.field.replace("tools", "policy.deny", 1), fault.reason)
+        left = [tool for tool in tools if tool not in denied]
+        if tools and not left:
+            self.fault("policy.deny", "denies every tool that is allowed; a mission needs one at least")
+        return left
 
     def whole(self, mission: Mission, tools: Sequence[str]) -> dict[str, Any]:
         """The mission as plain data with qualified names."""

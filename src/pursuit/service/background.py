@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
@@ -62,7 +62,7 @@ class BackgroundRuns:
         iterations: int,
         proposal: Proposal | None,
         *,
-        task_status: TaskStatus[PursuitError | None] = anyio.TASK_STATUS_IGNORED,
+        task_status: TaskStatus[Exception | None] = anyio.TASK_STATUS_IGNORED,
     ) -> None:
         claimed: list[bool] = []
 
@@ -75,11 +75,11 @@ class BackgroundRuns:
             await self._service.driver.drive(
                 mission_id, iterations=iterations, proposal=proposal, background=True, claimed=tell
             )
-        except PursuitError as error:
+        except Exception as error:  # noqa: BLE001 - the boundary: one mission's fault must not stop the others
             if not claimed:
                 task_status.started(error)
                 return
-            log.warning("run stopped", extra={"mission": mission_id, "code": error.code, "reason": error.message})
+            log.warning("run stopped", extra=_fields(mission_id, error))
         finally:
             if claimed:
                 self._driving.discard(mission_id)
@@ -90,7 +90,7 @@ class BackgroundRuns:
             try:
                 names = await self._service.interrupted(background=True)
             except PursuitError as error:
-                log.warning("cannot look for interrupted runs", extra={"code": error.code, "reason": error.message})
+                log.warning("cannot look for interrupted runs", extra=_fields(None, error))
                 names = []
             self._not_before = {name: wait for name, wait in self._not_before.items() if name in names}
             for name in names:
@@ -103,18 +103,23 @@ class BackgroundRuns:
     async def _go_on(self, mission_id: str) -> None:
         try:
             await self._prepare(mission_id)
-            log.info("run goes on", extra={"mission": mission_id})
             await self._service.go_on(mission_id)
         except Conflict:
             self._later(mission_id, FIRST_RETRY)  # another process drives it; should that one die, it is our turn
         except SessionNotFound:
             return
-        except PursuitError as error:
+        except Exception as error:  # noqa: BLE001 - the boundary: one mission's fault must not stop the others
             waited = self._not_before.get(mission_id, (0.0, FIRST_RETRY / 2))[1]
             self._later(mission_id, min(2 * waited, LAST_RETRY))
-            log.warning("run cannot go on", extra={"mission": mission_id, "code": error.code, "reason": error.message})
+            log.warning("run cannot go on", extra=_fields(mission_id, error))
         finally:
             self._driving.discard(mission_id)
 
     def _later(self, mission_id: str, seconds: float) -> None:
         self._not_before[mission_id] = (anyio.current_time() + seconds, seconds)
+
+
+def _fields(mission_id: str | None, error: Exception) -> dict[str, Any]:
+    """What a log line about an error carries."""
+    code = error.code if isinstance(error, PursuitError) else type(error).__name__
+    return {"pursuit_fields": {"mission": mission_id, "code": code, "reason": str(error)}}

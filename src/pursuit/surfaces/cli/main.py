@@ -16,7 +16,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from pursuit import __version__
-from pursuit.surfaces.cli import look, missions, operator, prove, setup
+from pursuit.surfaces.cli import install, look, missions, operator, prove, serve, setup, token
 from pursuit.surfaces.cli.options import Common, ConfigOption, JsonOption, StateOption
 
 EPILOG = "Start here:  pursuit init demo,  then  cd demo  and  pursuit run mission.toml"
@@ -54,10 +54,13 @@ def before(
 
 
 setup.register(app)
+install.register(app)
 missions.register(app)
 look.register(app)
 operator.register(app)
 prove.register(app)
+serve.register(app)
+token.register(app)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

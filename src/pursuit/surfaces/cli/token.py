@@ -1,0 +1,123 @@
+"""`pursuit token`: who may use the HTTP server.
+
+Owns: the three commands and their words. The tokens themselves are `surfaces.tokens`'.
+Invariant: a token is printed once, by the command that makes it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pursuit.surfaces.cli.options import Common, ConfigOption, JsonOption, StateOption, common
+
+if TYPE_CHECKING:
+    from pursuit.surfaces.tokens import Tokens
+
+PANEL = "Serve"
+
+app = typer.Typer(
+    help="Make a bearer token for clients of the HTTP server; list and revoke them.", invoke_without_command=True
+)
+
+
+@app.callback(epilog="Example:  pursuit token --name laptop")
+def make(
+    ctx: typer.Context,
+    *,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", show_default=False, help="Whose it is; else token-1, …")
+    ] = None,
+    config: ConfigOption = None,
+    state: StateOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Make a bearer token for clients of the HTTP server; list and revoke them."""
+    said = common(ctx, config, state, json)
+    if ctx.invoked_subcommand is not None:
+        if name is not None:
+            raise typer.BadParameter(f"--name makes a token; `{ctx.invoked_subcommand}` takes none")
+        ctx.obj = said
+        return 0
+
+    from pursuit.surfaces.cli.screen import Screen  # noqa: PLC0415 - commands import what they need
+
+    screen = Screen(said)
+    made, token = _made(_tokens(said), name)
+    header = f"Authorization: Bearer {token}"
+    if screen.json:
+        screen.document({"name": made, "token": token, "header": header})
+        return 0
+    screen.fact("name", made)
+    screen.fact("token", token)
+    screen.fact("header", header)
+    screen.hint(f"it is shown this once; to take it back: {said.command('token', 'revoke', made)}")
+    return 0
+
+
+@app.command("list")
+def list_tokens(
+    ctx: typer.Context, *, config: ConfigOption = None, state: StateOption = None, json: JsonOption = False
+) -> int:
+    """List the tokens by name; the tokens themselves are not kept."""
+    from pursuit.surfaces.cli.screen import Screen  # noqa: PLC0415 - commands import what they need
+
+    said = common(ctx, config, state, json)
+    screen = Screen(said)
+    rows = _tokens(said).names()
+    if screen.json:
+        screen.document({"tokens": rows})
+        return 0
+    for row in rows:
+        screen.plain(f"{row['name']}  made {row['created_at']}")
+    if not rows:
+        screen.hint(f"there are no tokens; to make one: {said.command('token')}")
+    return 0
+
+
+@app.command()
+def revoke(
+    ctx: typer.Context,
+    *,
+    name: Annotated[str, typer.Argument(metavar="NAME", show_default=False, help="A token, as in `token list`.")],
+    config: ConfigOption = None,
+    state: StateOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Take a token back; a server that runs refuses it from the next request on."""
+    from pursuit.surfaces.cli.screen import Screen  # noqa: PLC0415 - commands import what they need
+
+    said = common(ctx, config, state, json)
+    screen = Screen(said)
+    _tokens(said).revoke(name)
+    if screen.json:
+        screen.document({"revoked": name})
+    else:
+        screen.fact("revoked", name)
+    return 0
+
+
+def _tokens(said: Common) -> Tokens:
+    from pursuit.surfaces.cli.context import ledger_path  # noqa: PLC0415 - commands import what they need
+    from pursuit.surfaces.tokens import Tokens  # noqa: PLC0415
+
+    return Tokens.beside(ledger_path(said))
+
+
+def _made(tokens: Tokens, name: str | None) -> tuple[str, str]:
+    """A new token and its name; a name that we chose ourselves may be taken by another process meanwhile."""
+    from pursuit.surfaces.tokens import NameTaken  # noqa: PLC0415 - commands import what they need
+
+    while name is None:
+        chosen = tokens.free_name()
+        try:
+            return chosen, tokens.make(chosen)
+        except NameTaken:
+            continue
+    return name, tokens.make(name)
+
+
+def register(parent: typer.Typer) -> None:
+    """Adds the commands."""
+    parent.add_typer(app, name="token", rich_help_panel=PANEL)

@@ -1,0 +1,146 @@
+"""What a process that serves says about itself: one event a line, on standard error.
+
+Owns: where log lines go, their two forms, and what must not be in them. Knows no mission and no protocol.
+Invariant: nothing goes to standard output; one record is one line that no value can break or forge (an exception adds
+lines that are marked as its own); what looks like a credential is never written.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from itertools import pairwise
+from math import isfinite
+from typing import Any, Final, Literal, cast, get_args
+
+from pursuit.errors import InvalidArgument
+
+Form = Literal["text", "json"]
+LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+REDACTED: Final = "[redacted]"
+
+_FIELDS = "pursuit_fields"
+_SHORT = {logging.DEBUG: "debug", logging.INFO: "info", logging.WARNING: "warn", logging.ERROR: "error"}
+_PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+_SECRET_PARTS = frozenset(
+    {"authorization", "token", "password", "passwd", "passphrase", "secret", "secrets", "apikey"}
+    | {"cookie", "credential", "credentials", "bearer"}
+)
+_SECRET_PAIRS = frozenset({("api", "key"), ("private", "key"), ("access", "key"), ("signing", "key")})
+_SECRET_TEXT = re.compile(r"(?i)(\bbearer\s+)\S+|\bpursuit_[\w-]{20,}")
+_PLAIN_VALUE = re.compile(r"[^\s\"'=\\]+")
+
+
+def event(logger: logging.Logger, level: int, message: str, /, **fields: Any) -> None:
+    """Says one thing, with its circumstances beside it: `event(log, logging.INFO, "listening", url=url)`."""
+    logger.log(level, "%s", message, extra={_FIELDS: fields})
+
+
+def configure(level: str, form: str) -> None:
+    """Sends all log records of this process to standard error; calling it again replaces what it set before."""
+    if level not in LEVELS:
+        raise InvalidArgument(f"{level!r} is no log level; use {', '.join(LEVELS)}", level=level)
+    if form not in get_args(Form):
+        raise InvalidArgument(f"{form!r} is no form of log; use {' or '.join(get_args(Form))}", form=form)
+    root = logging.getLogger()
+    for handler in [one for one in root.handlers if isinstance(one, _ToStandardError)]:
+        root.removeHandler(handler)
+    handler = _ToStandardError()
+    handler.setFormatter(_JsonLines() if form == "json" else _TextLines())
+    root.addHandler(handler)
+    number = LEVELS[level]
+    logging.getLogger("pursuit").setLevel(number)
+    # What libraries say about their daily work (session ids among it) is for finding faults.
+    for name in ("mcp", "uvicorn", "uvicorn.access"):
+        logging.getLogger(name).setLevel(number if number == logging.DEBUG else max(number, logging.WARNING))
+
+
+class _ToStandardError(logging.Handler):
+    """Writes to whatever standard error is now. Nobody reading it must not stop a mission."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            line = self.format(record)
+        except Exception as error:  # noqa: BLE001 - the boundary: a value that cannot be shown stops nobody
+            line = f"a log record of {_escape(record.name)} could not be written: {type(error).__name__}"
+        with suppress(OSError, ValueError):
+            sys.stderr.write(f"{line}\n")
+            sys.stderr.flush()
+
+
+class _JsonLines(logging.Formatter):
+    """One JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created, tz=UTC).isoformat(timespec="milliseconds")
+        ours = {"at": at, "level": record.levelname.lower(), "logger": record.name, "event": _mask(record.getMessage())}
+        if record.exc_info:
+            ours["exception"] = _mask(self.formatException(record.exc_info))
+        # A field cannot pass for one of ours.
+        fields = {f"{key}_" if key in ours else key: value for key, value in _fields(record).items()}
+        return json.dumps({**ours, **fields}, default=str, allow_nan=False)
+
+
+class _TextLines(logging.Formatter):
+    """`12:03:44 info  listening url=http://127.0.0.1:8000/mcp`, for people."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created).strftime("%H:%M:%S")
+        level = _SHORT.get(record.levelno, record.levelname.lower())
+        fields = _fields(record)
+        if record.name.partition(".")[0] != "pursuit":
+            fields["logger"] = record.name
+        words = [f"{at} {level:<5}", _escape(_mask(record.getMessage()))]
+        words += [f"{_escape(key)}={_shown(value)}" for key, value in fields.items()]
+        lines = [" ".join(words)]
+        if record.exc_info:
+            lines += [f"    | {_escape(line)}" for line in _mask(self.formatException(record.exc_info)).splitlines()]
+        return "\n".join(lines)
+
+
+def _fields(record: logging.LogRecord) -> dict[str, Any]:
+    given: Mapping[str, Any] = getattr(record, _FIELDS, {})
+    return {key: _safe(key, value) for key, value in given.items()}
+
+
+def _safe(key: str, value: Any) -> Any:
+    """The value as plain JSON, without what a credential looks like."""
+    if _is_secret(key):
+        return REDACTED
+    if isinstance(value, Mapping):
+        pairs = cast("Mapping[object, Any]", value).items()
+        return {str(inner): _safe(str(inner), one) for inner, one in pairs}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_safe("", one) for one in cast("list[Any]", value)]
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, float) and isfinite(value):
+        return value
+    return _mask(str(value))
+
+
+def _is_secret(key: str) -> bool:
+    parts = [part.lower() for part in _PARTS.findall(key)]
+    return not _SECRET_PARTS.isdisjoint(parts) or not _SECRET_PAIRS.isdisjoint(pairwise(parts))
+
+
+def _mask(text: str) -> str:
+    """Text without a credential that slipped into it."""
+    return _SECRET_TEXT.sub(lambda found: f"{found[1] or ''}{REDACTED}", text)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, str):
+        plain = _PLAIN_VALUE.fullmatch(value) is not None and value.isprintable()
+        return value if plain else _escape(json.dumps(value, ensure_ascii=False))
+    return _escape(json.dumps(value, ensure_ascii=False, default=str))
+
+
+def _escape(text: str) -> str:
+    """Text on one line; what cannot be seen is spelt out, so that it steers no terminal and ends no line."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)

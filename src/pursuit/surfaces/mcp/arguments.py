@@ -1,0 +1,105 @@
+"""What a client may say to each tool.
+
+Owns: the shapes of arguments, and what is stricter over MCP than in a mission file: `required` must be said, and no
+client runs an argv of its own. Invariant: wrong arguments are refused with every fault at once, before any effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal, TypeVar, cast
+
+from pydantic import Field, StringConstraints, ValidationError
+
+from pursuit.errors import Fault, ValidationFailed
+from pursuit.model.faults import faults_of
+from pursuit.model.mission import Mission, Proposal
+from pursuit.model.shape import Args, Broken, Flag, Shape, Text, Whole
+from pursuit.model.state import Status
+
+MOST_ITERATIONS = 1_000_000
+
+SessionId = Annotated[str, StringConstraints(pattern=r"^mission-[0-9a-f]{16}$")]
+Reason = Annotated[Text, StringConstraints(max_length=8_192)]
+Cursor = Annotated[str, StringConstraints(max_length=1_024)]
+
+Arguments = TypeVar("Arguments", bound=Shape)
+
+
+class Session(Shape):
+    """A mission by its id."""
+
+    session_id: SessionId
+
+
+class Start(Mission):
+    """A mission, and who is to propose."""
+
+    use_sampling: Flag | None = None
+    sampling_model_preferences: Args | None = None
+
+    @classmethod
+    def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
+        """The rules of a mission, and those for a client."""
+        yield from super().between(given)
+        criteria = given.get("criteria")
+        for place, criterion in enumerate(cast("list[Any]", criteria) if isinstance(criteria, list) else ()):
+            if not isinstance(criterion, Mapping):
+                continue
+            if "required" not in criterion:
+                yield Broken("must be said: true, or false for one that never blocks", ("criteria", place, "required"))
+            for field in ("command", "cwd"):
+                if field in criterion:
+                    why = "a client cannot run a command; use tool_name, or a named check of the configuration"
+                    yield Broken(why, ("criteria", place, field))
+
+    def mission(self) -> Mission:
+        """The mission alone."""
+        kept = {name: getattr(self, name) for name in self.model_fields_set if name in Mission.model_fields}
+        return Mission(**kept)
+
+
+class Iterate(Session):
+    """How far to go, and what a client proposes."""
+
+    max_iterations_this_call: Annotated[Whole, Field(ge=1, le=MOST_ITERATIONS)] = 1
+    proposal: Proposal | None = None
+    background: Flag = False
+    after: Annotated[Whole, Field(ge=0)] | None = None
+
+
+class Complete(Session):
+    """Why it is called done."""
+
+    reason: Reason = "forced_complete"
+
+
+class Abort(Session):
+    """Whether to stop for good, and why."""
+
+    pause: Flag = False
+    reason: Reason | None = None
+
+
+class History(Session):
+    """Which iterations, and how much of each."""
+
+    format: Literal["summary", "full"] = "summary"
+    cursor: Cursor | None = None
+
+
+class Listing(Shape):
+    """Which missions."""
+
+    status: Status | None = None
+    cursor: Cursor | None = None
+
+
+def parse(shape: type[Arguments], given: Mapping[str, Any]) -> Arguments:
+    """The arguments in their shape, or every fault."""
+    try:
+        return shape.model_validate(given)
+    except ValidationError as error:
+        raise ValidationFailed(faults_of(error, shape)) from None
+    except RecursionError:
+        raise ValidationFailed([Fault(field="(input)", reason="nests too deep")]) from None

@@ -1,0 +1,168 @@
+"""The server on its own standard input and output.
+
+Owns: the two pipes while we serve: what else writes to standard output goes to standard error instead, and children
+read an empty standard input. Knows no message. Invariant: nothing but whole JSON-RPC lines reaches the client, and a
+signal ends the serving at once: no thread sits in a read.
+
+The SDK's own transport moves each line through a worker thread; pipes, sockets and terminals need none. Anything else
+(a file) is left to the SDK.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from types import TracebackType
+from typing import Any, Self, cast
+
+import anyio
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp.server.lowlevel import Server
+from mcp.server.stdio import stdio_server
+from mcp.shared.message import SessionMessage
+from mcp_types import JSONRPCError, JSONRPCRequest, JSONRPCResponse, jsonrpc_message_adapter
+
+LONGEST_LINE = 64 * 1024 * 1024
+LAST_ANSWERS = 1.0
+"""Seconds that requests which came just before the end of the input have to be answered in."""
+
+
+async def serve_stdio(server: Server[Any]) -> None:
+    """Serves one client until it closes our standard input."""
+    options = server.create_initialization_options()
+    if _can_wait(0) and _can_wait(1):
+        async with _own_pipes() as (inbox, outbox):
+            await server.run(inbox, outbox, options)
+    else:
+        async with stdio_server() as (read, write):
+            await server.run(read, write, options)
+
+
+def _can_wait(descriptor: int) -> bool:
+    """Whether the event loop can wait for it."""
+    try:
+        mode = os.fstat(descriptor).st_mode
+    except OSError:
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(descriptor)
+
+
+@asynccontextmanager
+async def _own_pipes() -> AsyncGenerator[tuple[MemoryObjectReceiveStream[SessionMessage | Exception], _Outbox]]:
+    """The client's lines as messages, and where ours go."""
+    sys.stdout.flush()
+    source, sink = os.dup(0), os.dup(1)
+    terminal = os.dup(0) if os.isatty(0) else None
+    _divert(0, os.open(os.devnull, os.O_RDONLY))
+    _divert(1, os.dup(2))
+    loop = asyncio.get_running_loop()
+    send, receive = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    lines = asyncio.StreamReader(limit=LONGEST_LINE)
+    reading, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), os.fdopen(source, "rb", 0))
+    writing, protocol = await loop.connect_write_pipe(_Writable, os.fdopen(sink, "wb", 0))
+    outbox = _Outbox(writing, protocol)
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_read, lines, send, outbox)
+            yield receive, outbox
+            tasks.cancel_scope.cancel()
+    finally:
+        reading.close()
+        writing.close()
+        if terminal is not None:  # it is the shell's as well, and the shell expects reads to wait
+            os.set_blocking(terminal, True)
+            os.close(terminal)
+
+
+def _divert(descriptor: int, to: int) -> None:
+    os.dup2(to, descriptor)
+    os.close(to)
+
+
+async def _read(
+    lines: asyncio.StreamReader, send: MemoryObjectSendStream[SessionMessage | Exception], outbox: _Outbox
+) -> None:
+    with send, suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+        while True:
+            try:
+                line = await lines.readline()
+            except ValueError as error:  # a line beyond the limit; what follows it cannot be trusted to be whole
+                await send.send(error)
+                return
+            if not line:
+                break
+            if not line.strip():
+                continue
+            try:
+                message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+            except ValueError as error:
+                await send.send(error)
+                continue
+            if isinstance(message, JSONRPCRequest):
+                outbox.owed.add(message.id)
+            await send.send(SessionMessage(message))
+        with anyio.move_on_after(LAST_ANSWERS):
+            await outbox.settled()
+
+
+class _Writable(asyncio.Protocol):
+    """Whether the client keeps up."""
+
+    def __init__(self) -> None:
+        self.ready = asyncio.Event()
+        self.ready.set()
+        self.lost = False
+
+    def pause_writing(self) -> None:
+        self.ready.clear()
+
+    def resume_writing(self) -> None:
+        self.ready.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost = True
+        self.ready.set()
+
+
+class _Outbox:
+    """Where the server's messages go; `owed` are the requests that have no answer yet."""
+
+    def __init__(self, transport: asyncio.WriteTransport, protocol: asyncio.BaseProtocol) -> None:
+        self._transport = transport
+        self._protocol = cast("_Writable", protocol)
+        self._paid = anyio.Event()
+        self.owed: set[int | str] = set()
+
+    async def send(self, item: SessionMessage, /) -> None:
+        """Writes one line."""
+        message = item.message
+        if isinstance(message, JSONRPCResponse | JSONRPCError) and message.id is not None:
+            self.owed.discard(message.id)
+            if not self.owed:
+                self._paid.set()
+                self._paid = anyio.Event()
+        if self._protocol.lost or self._transport.is_closing():
+            raise anyio.BrokenResourceError
+        self._transport.write(message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+        await self._protocol.ready.wait()
+
+    async def settled(self) -> None:
+        """Returns when every request has been answered."""
+        while self.owed:
+            await self._paid.wait()
+
+    async def aclose(self) -> None:
+        """Nothing more will be sent; what was written still goes out."""
+        self._transport.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
+    ) -> None:
+        await self.aclose()

@@ -1,0 +1,204 @@
+"""The bearer tokens that clients of the HTTP server show, kept as hashes in one file beside the ledger.
+
+Owns: that file. Knows neither HTTP nor missions. Invariants: a token itself is never stored; a file that cannot be
+understood lets nobody in; two processes that change the file at the same moment lose neither's entry.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hmac
+import json
+import os
+import re
+import secrets
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final, cast
+
+from pursuit.errors import InvalidArgument, LedgerUnavailable, PursuitError
+from pursuit.ledger.locks import PRIVATE_FILE, make_private_folder, open_private
+
+FILE_NAME: Final = "tokens.json"
+PREFIX: Final = "pursuit_"
+
+_VERSION = 1
+_BYTES = 32
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_HASH = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entry:
+    name: str
+    sha256: str
+    created_at: str
+
+
+class NameTaken(InvalidArgument):
+    """There is a token of that name already."""
+
+
+class Tokens:
+    """The tokens in one file; the file is read again whenever it has changed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._seen: tuple[int, int, int] | None = None
+        self._entries: tuple[_Entry, ...] = ()
+
+    @classmethod
+    def beside(cls, ledger: Path) -> Tokens:
+        """The tokens that belong to a ledger."""
+        return cls(ledger.with_name(FILE_NAME))
+
+    def make(self, name: str) -> str:
+        """A new token of 256 random bits. It is returned this once and nobody can show it again."""
+        require_name(name)
+        token = PREFIX + secrets.token_urlsafe(_BYTES)
+        entry = _Entry(
+            name=name, sha256=fingerprint(token), created_at=datetime.now(tz=UTC).isoformat(timespec="milliseconds")
+        )
+        with self._alone() as entries:
+            if any(one.name == name for one in entries):
+                raise NameTaken(
+                    f"there is a token named {name!r} already; choose another name, or revoke it first", name=name
+                )
+            self._write((*entries, entry))
+        return token
+
+    def free_name(self) -> str:
+        """A name that no token has yet."""
+        taken = {entry.name for entry in self._current()}
+        return next(name for number in range(1, len(taken) + 2) if (name := f"token-{number}") not in taken)
+
+    def names(self) -> list[dict[str, str]]:
+        """What may be told of each token: its name, and when it was made."""
+        return [{"name": entry.name, "created_at": entry.created_at} for entry in self._current()]
+
+    def revoke(self, name: str) -> None:
+        """Takes a token back; whoever serves from this file refuses it from the next request on."""
+        with self._alone() as entries:
+            left = tuple(one for one in entries if one.name != name)
+            if len(left) == len(entries):
+                known = ", ".join(one.name for one in entries) or "none"
+                raise InvalidArgument(f"there is no token named {name!r}; there are: {known}", name=name)
+            self._write(left)
+
+    def owner(self, token: str) -> str | None:
+        """The name of the token, or None if it is not one of ours (any more)."""
+        shown = fingerprint(token)
+        found: str | None = None
+        for entry in self._current():
+            # All are compared, so that the time tells nothing about which of them was near.
+            if hmac.compare_digest(entry.sha256, shown):
+                found = entry.name
+        return found
+
+    def _current(self) -> tuple[_Entry, ...]:
+        try:
+            at = self.path.stat()
+        except FileNotFoundError:
+            self._seen, self._entries = None, ()
+            return ()
+        except OSError as error:
+            raise _unusable(self.path, "read", error) from error
+        seen = (at.st_mtime_ns, at.st_size, at.st_ino)
+        if seen != self._seen:
+            self._entries = _read(self.path)
+            self._seen = seen
+        return self._entries
+
+    @contextmanager
+    def _alone(self) -> Generator[tuple[_Entry, ...]]:
+        """What is in the file now, while no other process can change it."""
+        try:
+            make_private_folder(self.path.parent)
+            gate = open_private(self.path.with_name(f"{self.path.name}.lock"))
+        except OSError as error:
+            raise _unusable(self.path, "change", error) from error
+        try:
+            fcntl.flock(gate, fcntl.LOCK_EX)
+            yield _read(self.path) if self.path.exists() else ()
+        except OSError as error:
+            raise _unusable(self.path, "change", error) from error
+        finally:
+            os.close(gate)
+
+    def _write(self, entries: Sequence[_Entry]) -> None:
+        """Puts a new file in the place of the old one; a crash leaves one or the other."""
+        body = json.dumps({"version": _VERSION, "tokens": [asdict(entry) for entry in entries]}, indent=1)
+        fresh = self.path.with_name(f"{self.path.name}.new")
+        fresh.unlink(missing_ok=True)  # left by a process that died here; we hold the lock
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE), "w") as file:
+            os.fchmod(file.fileno(), PRIVATE_FILE)
+            file.write(f"{body}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(self.path)
+        folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def require_name(name: str) -> None:
+    """Refuses what cannot be the name of a token."""
+    if _NAME.fullmatch(name) is None:
+        raise InvalidArgument(
+            f"{name!r} is no name for a token: use 1 to 64 letters, digits, '.', '_' and '-'", name=name
+        )
+
+
+def fingerprint(token: str) -> str:
+    """What is stored of a token. With 256 random bits inside, a plain hash cannot be guessed back."""
+    return sha256(token.encode(errors="surrogatepass")).hexdigest()
+
+
+def _read(path: Path) -> tuple[_Entry, ...]:
+    try:
+        return _parse(json.loads(path.read_bytes()))
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise _unusable(path, "read", error) from error
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgument(
+            f"{path} is damaged ({error}), so no token is accepted; mend it, or remove it and make new tokens "
+            "with `pursuit token`",
+            path=str(path),
+        ) from error
+
+
+def _parse(data: Any) -> tuple[_Entry, ...]:
+    """The entries; a ValueError if there is anything else than entries."""
+    if not isinstance(data, dict):
+        raise ValueError("it is no JSON object")
+    document = cast("dict[str, Any]", data)
+    if document.get("version") != _VERSION:
+        raise ValueError(f"its version is not {_VERSION}")
+    rows = document.get("tokens")
+    if not isinstance(rows, list):
+        raise ValueError("it has no list of tokens")
+    return tuple(_entry(place, row) for place, row in enumerate(cast("list[Any]", rows)))
+
+
+def _entry(place: int, row: Any) -> _Entry:
+    fields = cast("dict[str, Any]", row) if isinstance(row, dict) else {}
+    name, digest, created_at = (fields.get(key) for key in ("name", "sha256", "created_at"))
+    if not (isinstance(name, str) and isinstance(digest, str) and isinstance(created_at, str)):
+        raise ValueError(f"tokens[{place}] lacks a name, a sha256 or a created_at")
+    if _NAME.fullmatch(name) is None or _HASH.fullmatch(digest) is None:
+        raise ValueError(f"tokens[{place}] has a wrong name or sha256")
+    return _Entry(name=name, sha256=digest, created_at=created_at)
+
+
+def _unusable(path: Path, verb: str, error: OSError) -> PursuitError:
+    return LedgerUnavailable(
+        f"cannot {verb} {path}: {error.strerror or error}; it and its folder must be yours", path=str(path)
+    )
