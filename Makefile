@@ -4,13 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN := $(VENV)/.installed-run
 STAMP := $(VENV)/.installed-dev
+SUITE := $(VENV)/conformance/.installed
 
-.PHONY: demo test check soak bench format clean
+.PHONY: demo test check conformance soak bench format clean
 
 demo: $(RUN)  ## size a welded beam with a scripted strategy, no key and no server needed
 	@$(BIN)/python -m pursuit.demo.show
 
-test: $(STAMP) check-static  ## everything CI runs
+test: $(STAMP) $(SUITE) check-static  ## everything CI runs
 	$(BIN)/python -m pytest -n 2 --dist loadgroup tests
 
 check: $(STAMP) check-static  ## the fast loop: format, lint, types, import rules, unit tests
@@ -23,7 +24,10 @@ check-static: $(STAMP)
 	$(BIN)/lint-imports
 	$(BIN)/pyright
 
-soak: $(STAMP)  ## the fault and race runs at full length
+conformance: $(STAMP) $(SUITE)  ## the official suite against `pursuit serve`
+	$(BIN)/python -m pytest tests/conformance
+
+soak: $(STAMP) $(SUITE)  ## the fault and race runs at full length
 	PURSUIT_SOAK=1 $(BIN)/python -m pytest -n 2 -m slow tests
 
 bench: $(STAMP)  ## ratios against floors and peers, in one run
@@ -43,6 +47,13 @@ $(RUN): pyproject.toml constraints.txt
 $(STAMP): $(RUN)
 	$(PIP) --editable ".[dev]"
 	touch $(STAMP)
+
+# Node comes from a wheel; the suite's version stands in its package.json, its scenarios beside it.
+$(SUITE): tests/conformance/package.json | $(STAMP)
+	mkdir -p $(@D)
+	cp $< $(@D)
+	$(BIN)/npm install --prefix $(@D) --ignore-scripts --no-package-lock --no-audit --no-fund --loglevel=error >/dev/null
+	touch $(SUITE)
 
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache

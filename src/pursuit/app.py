@@ -26,6 +26,7 @@ from pursuit.proposers.plain import proposer_for
 from pursuit.sandbox import Sandbox, SandboxLimits
 from pursuit.service import Service, Started
 from pursuit.service.audit import Audit
+from pursuit.service.caller import OPERATOR, Caller
 from pursuit.tools.configuration import Configuration, find_configuration, load_configuration
 from pursuit.tools.host import ToolHost
 from pursuit.tools.pool import Pool
@@ -82,7 +83,8 @@ class Runtime:
     """Everything that is needed to pursue missions, opened together and closed together.
 
     `servers` are upstreams that live in this process: MCP server objects of the SDK, or plain Python functions
-    (`{"beam": [evaluate, certify]}`). Configured servers come from `pursuit.toml` or `mcp.json`.
+    (`{"beam": [evaluate, certify]}`). Configured servers come from `pursuit.toml` or `mcp.json`. `caller` is who stands
+    in the audit for what is asked of this runtime.
     """
 
     def __init__(
@@ -91,10 +93,12 @@ class Runtime:
         state: Path | str | None = None,
         config: Path | str | Configuration | None = None,
         servers: Mapping[str, Any] | None = None,
+        caller: Caller = OPERATOR,
     ) -> None:
         self._state = Path(state) if state is not None else None
         self._config = config
         self._servers = dict(servers or {})
+        self._caller = caller
         self._stack = AsyncExitStack()
         self._configured: Mapping[str, ServerConfig] = {}
         self._from_files: dict[str, ServerConfig] = {}
@@ -128,6 +132,7 @@ class Runtime:
                 clock=clock,
                 checks=configuration.checks,
                 audit=Audit(ledger, clock),
+                caller=self._caller,
             )
             self._stack = stack.pop_all()
         return self

@@ -107,6 +107,8 @@ def test_a_tool_that_fails_leaves_its_check_unmet(tmp_path: Path) -> None:
         check(_python("pass"), predicate="result['no such key']"),
         check(_python("pass"), predicate="1"),
         check(_python("pass"), cwd="/no/such/folder"),
+        check(_python("print('a' * 60 + 'b')"), text=r"(a|aa)+$"),
+        check(_python("print('a' * 60 + 'b')"), count={"pattern": r"(a|aa)+$"}),
     ],
 )
 def test_a_check_that_cannot_be_judged_is_inconclusive(tmp_path: Path, criterion: Check) -> None:

@@ -6,7 +6,6 @@ Invariant: a check is a recorded call like any other: intent, settlement, timeou
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from pursuit.model.criteria import Check, Predicate
 from pursuit.model.evaluate import Answer, evaluate
 from pursuit.model.events import Source
 from pursuit.model.observe import text_of, value_of
+from pursuit.model.patterns import Unfinished, count, find
 from pursuit.model.records import CallRecord
 from pursuit.model.thresholds import COMPARE
 from pursuit.model.view import observation_view
@@ -83,11 +83,14 @@ async def _judge(run: Run, plan: CheckPlan, record: CallRecord, source: Source) 
         verdicts["exit_code"] = {"value": value["exit_code"], "met": value["exit_code"] == wanted}
     else:
         verdicts["succeeded"] = {"met": record.outcome == "ok"}
-    if expect.text is not None:
-        verdicts["text"] = {"pattern": expect.text, "met": re.search(expect.text, text) is not None}
-    if expect.count is not None:
-        number = sum(1 for _ in re.finditer(expect.count.pattern, text))
-        verdicts["count"] = {"value": number, "met": COMPARE[expect.count.op](number, expect.count.target)}
+    try:
+        if expect.text is not None:
+            verdicts["text"] = {"pattern": expect.text, "met": find(expect.text, text) is not None}
+        if expect.count is not None:
+            number = count(expect.count.pattern, text)
+            verdicts["count"] = {"value": number, "met": COMPARE[expect.count.op](number, expect.count.target)}
+    except Unfinished as error:
+        return Answer(error=str(error), source=source)
     if expect.file is not None:
         path = Path(plan.cwd or ".") / expect.file
         verdicts["file"] = {"path": expect.file, "met": path.exists()}

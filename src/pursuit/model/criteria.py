@@ -6,13 +6,13 @@ exists is well formed, so deciding one never has to ask whether it is.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import Field, StringConstraints, field_validator
 
 from pursuit.model.expressions import checked_expression
+from pursuit.model.patterns import checked_pattern
 from pursuit.model.shape import Args, Broken, Flag, Name, Number, Shape, Text, Whole
 
 Comparison = Literal["<", "<=", ">", ">=", "==", "!="]
@@ -171,15 +171,6 @@ def _exit_code(expect: object) -> object:
 AnyCriterion = Annotated[
     MetricThreshold | MetricTrend | EventSeen | ToolCallSucceeded | Predicate | Check, Field(discriminator="kind")
 ]
-
-
-def checked_pattern(value: str) -> str:
-    """The pattern itself if it compiles, else a ValueError that says why not."""
-    try:
-        re.compile(value)
-    except re.error as error:
-        raise ValueError(f"is not a regular expression: {error}") from None
-    return value
 
 
 def describe(criterion: Criterion) -> str:

@@ -13,7 +13,11 @@ import warnings
 MAX_EXPRESSION = 4_096
 MAX_NESTING = 100
 MAX_SCRIPT = 256 * 1024
-_QUOTED = re.compile(r"""'{3}.*?'{3}|"{3}.*?"{3}|'(?:\\.|[^'\\\n])*'|"(?:\\.|[^"\\\n])*"|\#[^\n]*""", re.DOTALL)
+# A quote that is never closed reaches to the end of what it could be: Python's own tokenizer stops there, and looking
+# for its end again from each later quote would cost the square of the length.
+_QUOTED = re.compile(
+    r"""'{3}.*?(?:'{3}|\Z)|"{3}.*?(?:"{3}|\Z)|'(?:\\.|[^'\\\n])*+'?|"(?:\\.|[^"\\\n])*+"?|\#[^\n]*""", re.DOTALL
+)
 
 
 class SyntaxProblem(ValueError):

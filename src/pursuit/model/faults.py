@@ -1,6 +1,7 @@
 """Turns what pydantic says of a wrong input into faults that a person can act on.
 
-Owns: the translation. Knows nothing of any one model. Invariant: no fault is lost, none is said twice.
+Owns: the translation. Knows nothing of any one model. Invariant: no fault is lost (past a bound it is counted), none
+is said twice, and what is said is short however long the input was.
 """
 
 from __future__ import annotations
@@ -9,80 +10,90 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast, get_args
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from pursuit.errors import Fault
 from pursuit.model.spelling import nearest
 
-_UNION_FIELDS = frozenset({"criteria", "proposer", "checkpoint_cadence"})
+WHOLE = "(input)"
+MOST_FAULTS = 500
+MOST_HINTS = 100
+LONGEST_KEY = 100
+LONGEST_REASON = 1_000
+
+_PLAIN = {
+    "model_type": "must be a dictionary (an object in JSON, a table in TOML)",
+    "model_attributes_type": "must be a dictionary (an object in JSON, a table in TOML)",
+    "mapping_type": "must be a dictionary (an object in JSON, a table in TOML)",
+    "string_unicode": "must be valid Unicode text; it holds half of a surrogate pair",
+    "union_tag_not_found": "needs a `kind`",
+    "missing": "is missing; it must be given",
+}
 
 
 def faults_of(error: ValidationError, model: type[BaseModel], *, source: str | None = None) -> list[Fault]:
-    """Every fault in a pydantic error, with the path as the user wrote it."""
+    """Every fault in a pydantic error, with the path as the user wrote it; past a bound only how many more."""
     found: dict[tuple[str, str], Fault] = {}
-    for item in error.errors(include_url=False):
-        loc = item["loc"]
-        field = path_of(loc)
-        reason = _reason(item["type"], item["msg"], loc, item.get("ctx") or {}, model)
+    items = error.errors(include_url=False)
+    for place, item in enumerate(items[:MOST_FAULTS]):
+        field, keys = _walk(model, item["loc"])
+        reason = _reason(item, keys if place < MOST_HINTS else ())
         line, column = _place(item.get("ctx") or {})
         found.setdefault((field, reason), Fault(field=field, reason=reason, source=source, line=line, column=column))
+    if len(items) > MOST_FAULTS:
+        more = f"there are {len(items) - MOST_FAULTS} more faults; mend these first"
+        found["", more] = Fault(field=WHOLE, reason=more, source=source)
     return list(found.values())
 
 
-def path_of(loc: Sequence[int | str]) -> str:
-    """`('criteria', 0, 'metric_threshold', 'op')` is `criteria[0].op`: union tags are not the user's words."""
-    parts: list[str] = []
-    tag_next = False
-    for place, item in enumerate(loc):
+def _walk(model: type[BaseModel], loc: Sequence[int | str]) -> tuple[str, list[str]]:
+    """The path as the user wrote it, and the keys that are known where it ends.
+
+    `('criteria', 0, 'metric_threshold', 'op')` is `criteria[0].op`: union tags are not the user's words.
+    """
+    path = ""
+    here, keys = [model], list(model.model_fields)
+    for item in loc:
         if isinstance(item, int):
-            parts.append(f"[{item}]")
+            path += f"[{item}]"
             continue
-        if tag_next and place < len(loc) and (place == 0 or _is_tag_place(loc, place)):
-            tag_next = False
+        tagged = [candidate for candidate in here if _tag(candidate) == item]
+        if len(here) > 1 and tagged:
+            here = tagged
             continue
-        parts.append(item if not parts else f".{item}")
-        tag_next = item in _UNION_FIELDS
-    return "".join(parts) or "(input)"
+        path += f".{_short(item)}" if path else _short(item)
+        keys = [key for candidate in here for key in candidate.model_fields]
+        here = [inner for candidate in here for inner in _models_of(candidate, item)]
+    return path or WHOLE, keys
 
 
-def _is_tag_place(loc: Sequence[int | str], place: int) -> bool:
-    before = loc[place - 1]
-    return before in _UNION_FIELDS or (isinstance(before, int) and place >= 2 and loc[place - 2] == "criteria")
+def _short(key: str) -> str:
+    if not key:
+        return '""'
+    return key if len(key) <= LONGEST_KEY else f"{key[:LONGEST_KEY]}…"
 
 
-def _reason(kind: str, message: str, loc: Sequence[int | str], ctx: Mapping[str, Any], model: type[BaseModel]) -> str:
+def _reason(item: ErrorDetails, keys: Sequence[str]) -> str:
+    kind, message, ctx = item["type"], item["msg"], item.get("ctx") or {}
     match kind:
-        case "missing":
-            return "is missing; it must be given"
+        case _ if kind in _PLAIN:
+            reason = _PLAIN[kind]
         case "extra_forbidden":
-            return f"is not a known key{nearest(str(loc[-1]), _keys_at(model, loc), most=1)}"
+            reason = f"is not a known key{nearest(str(item['loc'][-1]), keys, most=1)}"
         case "union_tag_invalid":
-            expected = str(ctx.get("expected_tags", ""))
-            tag = str(ctx.get("tag", ""))
+            expected, tag = str(ctx.get("expected_tags", "")), str(ctx.get("tag", ""))
             known = [word.strip(" '") for word in expected.split(",")]
-            return f"kind {tag!r} is not one of {expected}{nearest(tag, known, most=1)}"
-        case "union_tag_not_found":
-            return "needs a `kind`"
+            reason = f"kind {_short(tag)!r} is not one of {expected}{nearest(tag, known, most=1)}"
         case "value_error":
-            return message.removeprefix("Value error, ")
+            reason = message.removeprefix("Value error, ")
         case _:
-            return message[:1].lower() + message[1:]
+            reason = (message[:1].lower() + message[1:]).replace(" after validation", "")
+    return reason if len(reason) <= LONGEST_REASON else f"{reason[:LONGEST_REASON]}…"
 
 
 def _place(ctx: Mapping[str, Any]) -> tuple[int | None, int | None]:
     error = ctx.get("error")
     return getattr(error, "line", None), getattr(error, "column", None)
-
-
-def _keys_at(model: type[BaseModel], loc: Sequence[int | str]) -> list[str]:
-    """The keys that the model with the unknown key has, found by walking the location."""
-    candidates: list[type[BaseModel]] = [model]
-    for item in loc[:-1]:
-        if isinstance(item, int):
-            continue
-        nested = [inner for candidate in candidates for inner in _models_of(candidate, item)]
-        tagged = [candidate for candidate in candidates if _tag(candidate) == item]
-        candidates = nested or tagged or candidates
-    return [key for candidate in candidates for key in candidate.model_fields]
 
 
 def _tag(model: type[BaseModel]) -> str | None:

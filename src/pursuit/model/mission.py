@@ -179,10 +179,12 @@ AnyProposer = Annotated[RepeatProposer | ScriptProposer | ClientProposer | Repla
 
 
 def _threshold(value: object) -> object:
-    whole = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_STAGNATION
-    if not whole and value is not None and value != "off":
+    if value is None or value == "off":
+        return value
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not 1 <= value <= MAX_STAGNATION or value != int(value):
         raise ValueError(f'must be a whole number from 1 to {MAX_STAGNATION}, or "off"')
-    return value
+    return int(value)
 
 
 class Mission(Shape):

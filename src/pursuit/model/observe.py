@@ -1,6 +1,7 @@
 """Lifts metrics and events out of what a tool answered.
 
-Owns: where numbers and events may stand in a result. Pure: no clock, no I/O.
+Owns: where numbers and events may stand in a result. No I/O, and no clock but to give up on rules that take too long:
+what is lifted is stored with the call, so it is never lifted again.
 Invariant: an error result is an error and yields nothing, whatever its shape.
 """
 
@@ -8,19 +9,18 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import Any, cast
 
-import jmespath
-from jmespath.exceptions import JMESPathError
-
 from pursuit.model.mission import ObserveRule
+from pursuit.model.patterns import Patience, Unfinished, find, follow
 
 MAX_EVENTS = 256
 MAX_LEAVES = 1_024
 MAX_DEPTH = 32
+ALL_RULES_SECONDS = 0.5
 
 
 def lift(
@@ -41,8 +41,11 @@ def lift(
         events.extend(_events(body.get("events")))
         if metrics or events:
             break
+    read, patience = _Read(result), Patience(ALL_RULES_SECONDS)
     for rule in rules:
-        if source_matches(rule.tool, tool) and (value := _by_rule(rule, result)) is not None:
+        if patience.over:
+            break
+        if source_matches(rule.tool, tool) and (value := _by_rule(rule, read)) is not None:
             metrics[rule.metric] = value
     return metrics, events[:MAX_EVENTS]
 
@@ -153,12 +156,16 @@ def _events(found: Any) -> Iterator[dict[str, Any]]:
                     yield dict(event)
 
 
-def _by_rule(rule: ObserveRule, result: Mapping[str, Any]) -> float | None:
-    if rule.jmespath is not None:
-        number = _search(rule.jmespath, value_of(result))
-    else:
-        match = re.search(rule.regex or "", text_of(result) or json.dumps(result.get("structuredContent")))
-        number = match.group(1 if match.re.groups else 0) if match else None
+def _by_rule(rule: ObserveRule, result: _Read) -> float | None:
+    """What a rule finds; one that takes too long finds nothing."""
+    try:
+        if rule.jmespath is not None:
+            number = follow(rule.jmespath, result.value)
+        else:
+            match = find(rule.regex or "", result.text)
+            number = match.group(1 if match.re.groups else 0) if match else None
+    except Unfinished:
+        return None
     if isinstance(number, str):
         try:
             number = float(number)
@@ -167,9 +174,16 @@ def _by_rule(rule: ObserveRule, result: Mapping[str, Any]) -> float | None:
     return _finite(number) if isinstance(number, int | float) else None
 
 
-def _search(path: str, value: Any) -> Any:
-    """What a path finds; a path that does not fit this result finds nothing."""
-    try:
-        return jmespath.search(path, value)
-    except (JMESPathError, TypeError, ValueError, ArithmeticError, RecursionError):
-        return None
+class _Read:
+    """A result as the rules look at it, each view made once."""
+
+    def __init__(self, result: Mapping[str, Any]) -> None:
+        self._result = result
+
+    @cached_property
+    def value(self) -> Any:
+        return value_of(self._result)
+
+    @cached_property
+    def text(self) -> str:
+        return text_of(self._result) or json.dumps(self._result.get("structuredContent"))

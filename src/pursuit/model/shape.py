@@ -29,6 +29,8 @@ from pursuit.model.faults import faults_of
 
 LARGEST = 2**53
 MAX_ARGS_DEPTH = 100
+MAX_ARGS_BITS = 10_000
+"""Python itself reads and writes no number of more than 4,300 digits."""
 
 
 class Broken(NamedTuple):
@@ -111,7 +113,11 @@ def _json_only(value: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _children(item: object) -> Iterable[Any]:
     match item:
-        case None | bool() | int():
+        case None | bool():
+            return ()
+        case int():
+            if item.bit_length() > MAX_ARGS_BITS:
+                raise ValueError("holds a number of more than 3,000 digits")
             return ()
         case str():
             if any("\ud800" <= character <= "\udfff" for character in item):

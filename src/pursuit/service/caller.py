@@ -5,7 +5,9 @@ Owns: the caller's name as it stands in events and in the audit. Knows no transp
 
 from __future__ import annotations
 
+import getpass
 from dataclasses import dataclass
+from functools import cache
 
 LONGEST = 200
 
@@ -26,3 +28,12 @@ class Caller:
 
 
 OPERATOR = Caller()
+
+
+@cache
+def user_name() -> str:
+    """Who runs this process."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a user without a name, as in many containers
+        return OPERATOR.who

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,7 +73,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """One process's view of the missions in a ledger."""
+    """One process's view of the missions in a ledger; `caller` is who asks where a verb is not told."""
 
     ledger: Ledger
     states: States
@@ -82,8 +82,9 @@ class Service:
     clock: Clock
     checks: Mapping[str, Mapping[str, Any]]
     audit: Audit
+    caller: Caller = OPERATOR
 
-    async def start(self, mission: Mission, *, file: Path | None = None, caller: Caller = OPERATOR) -> Started:
+    async def start(self, mission: Mission, *, file: Path | None = None, caller: Caller | None = None) -> Started:
         """Accepts a mission: its tools are resolved and stored; nothing runs yet."""
         admitted = await admit(mission, self.pool, self.checks)
         mission_id = f"mission-{secrets.token_hex(8)}"
@@ -94,10 +95,10 @@ class Service:
             parameters=admitted.parameters,
             warnings=list(admitted.warnings),
             file=str(file) if file is not None else None,
-            by=str(caller),
+            by=str(caller or self.caller),
         )
         summary = summary_of(advance(None, created))
-        async with self.audit.control(caller, "start", mission_id, gist_of_mission(mission)):
+        async with self._control(caller, "start", mission_id, gist_of_mission(mission)):
             await self.ledger.append(mission_id, 0, [Draft(*encode(created))], status="pending", summary=summary)
         return Started(session_id=mission_id, warnings=admitted.warnings)
 
@@ -117,7 +118,7 @@ class Service:
         proposal: Proposal | None = None,
         after: int | None = None,
         observer: Observer | None = None,
-        caller: Caller = OPERATOR,
+        caller: Caller | None = None,
     ) -> dict[str, Any]:
         """Drives so many iterations; stops early at the end, at a wait, or when it is the client's turn.
 
@@ -130,7 +131,7 @@ class Service:
         state, head = await self._load(mission_id)
         before = state.iteration_count
         asked = {"max_iterations_this_call": iterations, "after": after, "proposal": gist_of_proposal(proposal)}
-        async with self.audit.control(caller, "iterate", mission_id, asked):
+        async with self._control(caller, "iterate", mission_id, asked):
             try:
                 state = await self.driver.drive(mission_id, iterations=iterations, proposal=proposal, observer=observer)
             except PursuitError as error:
@@ -147,14 +148,14 @@ class Service:
         proposal: Proposal | None = None,
         after: int | None = None,
         drive: Callable[[int, Proposal | None], Awaitable[None]],
-        caller: Caller = OPERATOR,
+        caller: Caller | None = None,
     ) -> dict[str, Any]:
         """Hands a run to `drive`, which returns once the run is in the ledger, and answers at once."""
         repeated, proposal = await self._before(mission_id, iterations, proposal, after)
         if repeated is not None:
             return repeated
         asked = {"max_iterations_this_call": iterations, "after": after, "proposal": gist_of_proposal(proposal)}
-        async with self.audit.control(caller, "iterate", mission_id, {**asked, "background": True}):
+        async with self._control(caller, "iterate", mission_id, {**asked, "background": True}):
             await drive(iterations, proposal)
         return {"session_id": mission_id, "status": (await self.state(mission_id)).status, "iterations": []}
 
@@ -167,7 +168,7 @@ class Service:
         state, _head = await self._load(mission_id)
         done = state.iteration_count
         if after is not None and after > done:
-            raise InvalidArgument(f"after={after}, but {mission_id} has finished {done} iterations", iterations=done)
+            raise InvalidArgument(f"after={after}, but {mission_id} has finished {done} iterations", iteration_count=done)
         if after is not None and after < done:
             status = state.status
             rows = await self._verdicts(mission_id, after, iterations, 0)
@@ -185,11 +186,11 @@ class Service:
         return [{key: row[key] for key in keys} for row in page.iterations]
 
     async def run(
-        self, mission_id: str, *, observer: Observer | None = None, caller: Caller = OPERATOR
+        self, mission_id: str, *, observer: Observer | None = None, caller: Caller | None = None
     ) -> MissionState:
         """Drives any mission that has not ended until it ends or waits; a paused or failed one is resumed first."""
         await self._load(mission_id)
-        async with self.audit.control(caller, "run", mission_id):
+        async with self._control(caller, "run", mission_id):
             return await self.driver.drive(mission_id, observer=observer, resume=True)
 
     async def go_on(self, mission_id: str, *, observer: Observer | None = None) -> MissionState:
@@ -216,36 +217,40 @@ class Service:
             if cursor is None:
                 return found
 
-    async def pause(self, mission_id: str, *, reason: str | None = None, caller: Caller = OPERATOR) -> MissionState:
+    async def pause(self, mission_id: str, *, reason: str | None = None, caller: Caller | None = None) -> MissionState:
         """Stops it where it is; it stays resumable."""
-        async with self.audit.control(caller, "pause", mission_id, {"reason": reason}):
-            return await self._say(mission_id, MissionPaused(at=self.clock.now(), by=str(caller), reason=_text(reason)))
+        async with self._control(caller, "pause", mission_id, {"reason": reason}):
+            return await self._say(
+                mission_id, MissionPaused(at=self.clock.now(), by=str(caller or self.caller), reason=_text(reason))
+            )
 
-    async def resume(self, mission_id: str, *, caller: Caller = OPERATOR) -> MissionState:
+    async def resume(self, mission_id: str, *, caller: Caller | None = None) -> MissionState:
         """Lets a paused or failed mission go on; it does not drive it."""
-        async with self.audit.control(caller, "resume", mission_id):
+        async with self._control(caller, "resume", mission_id):
             state = await self.state(mission_id)
             if state.terminal:
                 raise _has_ended(mission_id, state)
             if state.status not in ("paused", "failed"):
                 raise NotPaused(f"{mission_id} is {state.status}, neither paused nor failed", session_id=mission_id)
-            return await self._say(mission_id, MissionResumed(at=self.clock.now(), by=str(caller)))
+            return await self._say(mission_id, MissionResumed(at=self.clock.now(), by=str(caller or self.caller)))
 
-    async def abort(self, mission_id: str, *, reason: str | None = None, caller: Caller = OPERATOR) -> MissionState:
+    async def abort(self, mission_id: str, *, reason: str | None = None, caller: Caller | None = None) -> MissionState:
         """Ends it as terminated, also in the middle of a call."""
-        async with self.audit.control(caller, "abort", mission_id, {"reason": reason}):
-            word = AbortOrdered(at=self.clock.now(), by=str(caller), reason=_text(reason))
+        async with self._control(caller, "abort", mission_id, {"reason": reason}):
+            word = AbortOrdered(at=self.clock.now(), by=str(caller or self.caller), reason=_text(reason))
             state = await self._say(mission_id, word)
             return await self.driver.close(mission_id) or state
 
-    async def complete(self, mission_id: str, *, reason: str | None = None, caller: Caller = OPERATOR) -> MissionState:
+    async def complete(
+        self, mission_id: str, *, reason: str | None = None, caller: Caller | None = None
+    ) -> MissionState:
         """Ends it as completed, on the operator's word."""
-        async with self.audit.control(caller, "complete", mission_id, {"reason": reason}):
-            word = CompletionOrdered(at=self.clock.now(), by=str(caller), reason=_text(reason))
+        async with self._control(caller, "complete", mission_id, {"reason": reason}):
+            word = CompletionOrdered(at=self.clock.now(), by=str(caller or self.caller), reason=_text(reason))
             state = await self._say(mission_id, word)
             return await self.driver.close(mission_id) or state
 
-    async def extend(self, mission_id: str, caps: Mapping[str, float], *, caller: Caller = OPERATOR) -> MissionState:
+    async def extend(self, mission_id: str, caps: Mapping[str, float], *, caller: Caller | None = None) -> MissionState:
         """Raises caps. A mission that waits for budget goes on; one that ended by budget can be resumed."""
         state = await self.state(mission_id)
         if state.terminal and state.verdict_reason not in CAP_REASONS:
@@ -253,8 +258,8 @@ class Service:
         faults = cap_faults(caps, state)
         if faults:
             raise ValidationFailed(faults)
-        async with self.audit.control(caller, "extend", mission_id, caps):
-            word = BudgetExtended(at=self.clock.now(), by=str(caller), caps=dict(caps))
+        async with self._control(caller, "extend", mission_id, caps):
+            word = BudgetExtended(at=self.clock.now(), by=str(caller or self.caller), caps=dict(caps))
             return await self._say(mission_id, word, reopen=True)
 
     async def checkpoint(self, mission_id: str) -> dict[str, Any]:
@@ -306,6 +311,12 @@ class Service:
         body = await self.ledger.blob(state.report) if state.report is not None else None
         return await assemble(self.ledger, mission_id, state) if body is None else msgspec.json.decode(body)
 
+    async def audited(self, mission_id: str | None = None, *, limit: int = 100) -> Sequence[dict[str, Any]]:
+        """Who asked for what, the newest lines, oldest first; a mission that is forgotten still has its lines."""
+        if mission_id is not None:
+            _require_id(mission_id)
+        return await self.audit.lines(mission_id=mission_id, limit=limit)
+
     async def verify(self, *, expect: str | None = None) -> Verification:
         """Checks the whole ledger, and against a root that was written down earlier."""
         return await self.ledger.verify(expect=expect)
@@ -315,9 +326,9 @@ class Service:
         await self._load(mission_id)
         await export_stream(self.ledger, mission_id, path)
 
-    async def forget(self, mission_id: str, *, caller: Caller = OPERATOR) -> None:
+    async def forget(self, mission_id: str, *, caller: Caller | None = None) -> None:
         """Removes an ended mission, blobs included; a tombstone stays, and the audit."""
-        async with self.audit.control(caller, "forget", mission_id):
+        async with self._control(caller, "forget", mission_id):
             await self._forget(mission_id)
 
     async def _forget(self, mission_id: str) -> None:
@@ -335,11 +346,15 @@ class Service:
             await claim.release()
 
     async def _load(self, mission_id: str) -> tuple[MissionState, int]:
-        if MISSION_ID.fullmatch(mission_id) is None:
-            raise InvalidArgument(
-                f"{mission_id!r} is not a mission id; one is `mission-` and 16 hex digits", session_id=mission_id
-            )
+        _require_id(mission_id)
         return await self.states.look(mission_id)
+
+    def _control(
+        self, caller: Caller | None, verb: str, mission_id: str, arguments: Mapping[str, Any] | None = None
+    ) -> AbstractAsyncContextManager[None]:
+        """Puts a control call into the audit, unless it is about what could not be a mission."""
+        _require_id(mission_id)
+        return self.audit.control(caller or self.caller, verb, mission_id, arguments)
 
     async def _say(self, mission_id: str, word: OperatorWord, *, reopen: bool = False) -> MissionState:
         """Appends an operator's word at the head, whoever drives."""
@@ -362,6 +377,13 @@ class Service:
             with suppress(Conflict):  # whoever appended since has put it right
                 await self.ledger.append(mission_id, seq, [], status=now.status, summary=summary_of(now))
         return now
+
+
+def _require_id(mission_id: str) -> None:
+    if MISSION_ID.fullmatch(mission_id) is None:
+        raise InvalidArgument(
+            f"{mission_id!r} is not a mission id; one is `mission-` and 16 hex digits", session_id=mission_id
+        )
 
 
 def _text(reason: str | None) -> str | None:

@@ -18,6 +18,7 @@ from anyio.abc import TaskStatus
 from pursuit.app import Runtime
 from pursuit.errors import InvalidArgument
 from pursuit.places import locate_state
+from pursuit.service.caller import Caller, user_name
 from pursuit.surfaces.cli.options import Common
 from pursuit.tools.configuration import Configuration, find_configuration
 
@@ -59,12 +60,18 @@ def ledger_path(common: Common) -> Path:
 def driving(common: Common) -> Runtime:
     """A runtime with the configured servers."""
     config = configuration_path(common)
-    return Runtime(state=ledger_path(common), config=Configuration() if config is None else config)
+    return Runtime(
+        state=ledger_path(common), config=Configuration() if config is None else config, caller=_at_the_terminal()
+    )
 
 
 def looking(common: Common) -> Runtime:
     """A runtime over an existing ledger that needs no server, and so no sound configuration."""
-    return Runtime(state=existing_ledger(common), config=Configuration())
+    return Runtime(state=existing_ledger(common), config=Configuration(), caller=_at_the_terminal())
+
+
+def _at_the_terminal() -> Caller:
+    return Caller(who=user_name(), transport="terminal")
 
 
 def existing_ledger(common: Common) -> Path:

@@ -1,16 +1,18 @@
-"""Evidence and its end: verify, export, forget.
+"""Evidence and its end: verify, export, audit, forget.
 
-Owns: the three commands. What is proved is the ledger's.
+Owns: the four commands. What is proved is the ledger's.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pursuit.surfaces.cli.complete import mission_ids
 from pursuit.surfaces.cli.options import ConfigOption, JsonOption, MissionId, StateOption, common
 
 if TYPE_CHECKING:
@@ -147,6 +149,40 @@ def forget(
     return 0
 
 
+def audit(
+    ctx: typer.Context,
+    *,
+    mission_id: Annotated[
+        str | None,
+        typer.Argument(metavar="[ID]", show_default=False, autocompletion=mission_ids, help="Only of this mission."),
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="How many lines, the newest.")] = 50,
+    config: ConfigOption = None,
+    state: StateOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Show who asked for what: each start, drive, stop and extension, from wherever it came."""
+    from pursuit.surfaces.cli.context import look  # noqa: PLC0415 - commands import what they need
+    from pursuit.surfaces.cli.screen import Screen  # noqa: PLC0415
+    from pursuit.surfaces.cli.show import audit_line  # noqa: PLC0415
+
+    said = common(ctx, config, state, json)
+
+    async def verb(runtime: Runtime) -> Sequence[dict[str, Any]]:
+        return await runtime.service.audited(mission_id, limit=limit)
+
+    lines = look(said, verb)
+    screen = Screen(said)
+    if screen.json:
+        screen.document({"audit": lines})
+        return 0
+    for line in lines:
+        screen.plain(audit_line(line))
+    if not lines:
+        screen.hint("nothing has been asked yet")
+    return 0
+
+
 def _ask(mission_id: str, *, asking: bool) -> None:
     from pursuit.errors import InvalidArgument  # noqa: PLC0415 - commands import what they need
 
@@ -159,4 +195,5 @@ def register(app: typer.Typer) -> None:
     """Adds the commands."""
     app.command(rich_help_panel=PANEL)(verify)
     app.command(rich_help_panel=PANEL, epilog="Example:  pursuit export ID -o mission.jsonl")(export)
+    app.command(rich_help_panel=PANEL)(audit)
     app.command(rich_help_panel=PANEL)(forget)

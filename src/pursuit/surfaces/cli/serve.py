@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from pursuit.surfaces.cli.options import ConfigOption, StateOption, common
+from pursuit.surfaces.cli.options import ConfigOption, JsonOption, StateOption, common
 
 PANEL = "Serve"
 DEFAULT_PORT = 8765
@@ -40,6 +40,7 @@ def serve(
     ] = None,
     config: ConfigOption = None,
     state: StateOption = None,
+    json: JsonOption = False,
 ) -> int:
     """Serve missions to MCP clients, over stdio or HTTP."""
     import logging  # noqa: PLC0415 - commands import what they need
@@ -48,15 +49,17 @@ def serve(
     from pursuit.errors import Fault, ValidationFailed  # noqa: PLC0415
     from pursuit.surfaces import logs  # noqa: PLC0415
     from pursuit.surfaces.cli.context import Interrupted, conduct, driving, ledger_path  # noqa: PLC0415
+    from pursuit.surfaces.cli.screen import Screen  # noqa: PLC0415
     from pursuit.surfaces.mcp.serve import Door  # noqa: PLC0415
     from pursuit.surfaces.mcp.serve import serve as serving  # noqa: PLC0415
 
-    said = common(ctx, config, state, json=False)
+    said = common(ctx, config, state, json)
     logs.configure(log_level, log_format or ("text" if sys.stderr.isatty() else "json"))
     given = [
         ("--allow-host", bool(allow_host)),
         ("--require-token", require_token),
-        ("--host", ctx.get_parameter_source("host") is not None and host != "127.0.0.1"),
+        ("--host", host != "127.0.0.1"),
+        ("--json", said.json),
     ]
     faults = [Fault(field=name, reason="goes with --http") for name, there in given if there and not http]
     if faults:
@@ -76,8 +79,13 @@ def serve(
         )
     log = logging.getLogger(__name__)
 
+    def tell(url: str) -> None:
+        if said.json:
+            Screen(said).document({"transport": "http", "url": url})
+            sys.stdout.flush()
+
     async def work() -> int:
-        await serving(driving(said), door)
+        await serving(driving(said), door, listening=tell)
         return 0
 
     try:

@@ -226,6 +226,16 @@ def verification(screen: Screen, what: str, found: Mapping[str, Any]) -> None:
     screen.fact("root", found["root"])
 
 
+def audit_line(row: Mapping[str, Any]) -> str:
+    """One line of the audit: when, what, which mission, who, and whether it was refused."""
+    who = f"{row['who']} ({', '.join(part for part in (row['transport'], row.get('client')) if part)})"
+    asked = " ".join(f"{name}={compact(value)}" for name, value in row.get("arguments", {}).items())
+    parts = [moment(row["at"]), row["verb"], row.get("session_id", ""), f"by {who}", asked]
+    if "refused" in row:
+        parts.append(f"refused: {row['refused']['code']}: {row['refused']['message']}")
+    return line("  ".join(part for part in parts if part))
+
+
 def _table(screen: Screen, columns: Sequence[str], rows: Sequence[Sequence[str]], *, numeric: Sequence[int]) -> Any:
     from rich.table import Table  # noqa: PLC0415 - rich loads only for a terminal
     from rich.text import Text  # noqa: PLC0415

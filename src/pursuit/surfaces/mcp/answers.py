@@ -23,9 +23,9 @@ def result(answer: Answer, lines: list[str]) -> dict[str, Any]:
     return _result(answer, lines, is_error=False)
 
 
-def refusal(error: PursuitError) -> dict[str, Any]:
-    """The answer of a call that was refused."""
-    body = json.loads(json.dumps(error.as_dict(), default=str).encode(errors="replace"))
+def refusal(error: PursuitError, besides: Answer) -> dict[str, Any]:
+    """The answer of a call that was refused; `besides` is what such an answer has unless the error knows more."""
+    body = {**besides, **json.loads(json.dumps(error.as_dict(), default=str).encode(errors="replace"))}
     if "iterations" in error.details:
         body["iterations"] = body["details"].pop("iterations")
     lines = [f"{error.code}: {error.message}"]

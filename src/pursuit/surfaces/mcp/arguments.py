@@ -9,17 +9,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, TypeVar, cast
 
-from pydantic import Field, StringConstraints, ValidationError
+from pydantic import AfterValidator, Field, StringConstraints, ValidationError
 
 from pursuit.errors import Fault, ValidationFailed
 from pursuit.model.faults import faults_of
 from pursuit.model.mission import Mission, Proposal
 from pursuit.model.shape import Args, Broken, Flag, Shape, Text, Whole
 from pursuit.model.state import Status
+from pursuit.service.service import MISSION_ID
 
 MOST_ITERATIONS = 1_000_000
 
-SessionId = Annotated[str, StringConstraints(pattern=r"^mission-[0-9a-f]{16}$")]
+
+def _a_mission_id(value: str) -> str:
+    if MISSION_ID.fullmatch(value) is None:
+        raise ValueError("is no mission id; one is `mission-` and 16 hex digits, as mission_start and mission_list say")
+    return value
+
+
+SessionId = Annotated[
+    str, AfterValidator(_a_mission_id), Field(json_schema_extra={"pattern": f"^{MISSION_ID.pattern}$"})
+]
 Reason = Annotated[Text, StringConstraints(max_length=8_192)]
 Cursor = Annotated[str, StringConstraints(max_length=1_024)]
 

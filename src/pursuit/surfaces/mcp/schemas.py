@@ -9,12 +9,24 @@ from __future__ import annotations
 from typing import Any, cast
 
 from pursuit.model.events import Verdict, WaitingFor
+from pursuit.model.expressions import MAX_EXPRESSION, MAX_SCRIPT
 from pursuit.model.mission import CAPS, MAX_STAGNATION
+from pursuit.model.patterns import MAX_PATH, MAX_PATTERN
 from pursuit.model.shape import LARGEST, Shape
 from pursuit.model.state import STATUSES
 from pursuit.surfaces.mcp.arguments import Start
 
 Schema = dict[str, Any]
+
+NO_CAP = -1
+LENGTHS = (
+    ("Predicate", "expression", MAX_EXPRESSION),
+    ("Expectation", "predicate", MAX_EXPRESSION),
+    ("ScriptProposer", "script", MAX_SCRIPT),
+    ("Proposal", "script", MAX_SCRIPT),
+    ("ObserveRule", "regex", MAX_PATTERN),
+    ("ObserveRule", "jmespath", MAX_PATH),
+)
 
 TEXT: Schema = {"type": "string"}
 COUNT: Schema = {"type": "integer", "minimum": 0}
@@ -152,6 +164,8 @@ def input_schema(shape: type[Shape], words: dict[str, str]) -> Schema:
     for definition in cast("dict[str, Schema]", schema.get("$defs", {})).values():
         if "const" in definition["properties"].get("kind", {}):
             definition["required"] = ["kind", *definition.get("required", ())]
+            definition["properties"]["kind"].pop("default", None)
+    _bounded(schema)
     if shape is Start:
         _stricter(schema)
     for name, text in words.items():
@@ -186,6 +200,16 @@ def _is_noise(key: str, item: Any) -> bool:
     )
 
 
+def _bounded(schema: Schema) -> None:
+    """The lengths of code and patterns, which validators of ours look at."""
+    definitions = cast("dict[str, Schema]", schema.get("$defs", {}))
+    for name, field, longest in LENGTHS:
+        if name in definitions:
+            declared = definitions[name]["properties"][field]
+            text = next((form for form in declared.get("anyOf", ()) if form["type"] == "string"), declared)
+            text.update(minLength=1, maxLength=longest)
+
+
 def _stricter(schema: Schema) -> None:
     """What is asked of a client and not of a mission file, and what validators of ours add."""
     definitions = cast("dict[str, Schema]", schema["$defs"])
@@ -196,7 +220,12 @@ def _stricter(schema: Schema) -> None:
     for field in ("command", "cwd"):
         definitions["Check"]["properties"].pop(field)
     for cap in CAPS:
-        definitions["Budget"]["properties"][cap]["minimum"] = -1
+        declared = definitions["Budget"]["properties"][cap]
+        real = {"type": declared.pop("type"), "exclusiveMinimum": 0}
+        declared["anyOf"] = [real, {"const": NO_CAP}]
+    properties = schema["properties"]
+    properties["pace"]["anyOf"].insert(1, definitions["Pace"]["properties"]["seconds"])
+    properties["proposer"]["oneOf"].append({"const": "client"})
     schema["properties"]["stagnation_threshold"] = {
         "anyOf": [{"type": "integer", "minimum": 1, "maximum": MAX_STAGNATION}, {"enum": ["off", None]}]
     }

@@ -94,12 +94,12 @@ class _ToolDesk:
         try:
             return await self._answer(tool, ctx, params)
         except PursuitError as error:
-            return answers.refusal(error)
+            return answers.refusal(error, tool.refused)
         except BaseExceptionGroup as group:
             found = _ours(group)
             if found is None:
                 raise
-            return answers.refusal(found)
+            return answers.refusal(found, tool.refused)
 
     async def _answer(self, tool: MissionTool, ctx: Context, params: CallToolRequestParams) -> dict[str, Any]:
         asked = parse(tool.shape, params.arguments or {})

@@ -27,7 +27,7 @@ CURSOR = "next_cursor of the page before."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissionTool:
-    """One tool: `answer` is its verb, `lines` what people read of the answer."""
+    """One tool: `answer` is its verb, `lines` what people read of the answer, `refused` what a refusal has besides."""
 
     name: str
     title: str
@@ -38,6 +38,7 @@ class MissionTool:
     answer: Callable[[Missions, Context, Any], Awaitable[Answer]]
     lines: answers.Lines
     words: dict[str, str] = field(default_factory=dict[str, str])
+    refused: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def declared(self) -> Tool:
         """The tool as clients see it."""
@@ -116,6 +117,7 @@ TOOLS = (
             "background": "Answer at once and drive on in the server, also after you have gone.",
             "after": "How many iterations you know of: an answer that you missed is repeated, nothing is run twice.",
         },
+        refused={"iterations": []},
     ),
     MissionTool(
         name="mission_checkpoint",

@@ -1,0 +1,189 @@
+"""What the front door costs: `mission_status` and the start of `pursuit serve`, by the smallest server of the SDK.
+
+The floor (`smallest_server.py`) has one tool that reads one row of SQLite, and the SDK's own transport. Both run as
+processes of their own and are asked by the same client of the SDK, in both eras of the protocol and in interleaved
+rounds. That the client checks each answer against the declared output schema is part of what is measured.
+
+Run: python benchmarks/front_door.py [--check]
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncGenerator, Generator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+from engine import TOOLS, mission, open_runtime
+from figures import Figure, finish, ratio_of_rounds
+from mcp import Client, StdioServerParameters
+from mcp.client.stdio import get_default_environment, stdio_client
+from smallest_server import NAME, make
+
+ERAS = {"legacy": "2025 era", "2026-07-28": "2026-07-28"}
+YOUNG, OLD = 10, 10_000
+ROUNDS = 15
+CALLS = 40
+STARTS = 15
+OURS = "from pursuit.surfaces.cli.main import main; main()"
+FLOOR = str(Path(__file__).with_name("smallest_server.py"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """The files that both servers serve: one row, and a ledger with a young and an old mission."""
+
+    folder: Path
+    young: str
+    old: str
+
+    @property
+    def floor(self) -> list[str]:
+        return [FLOOR, str(self.folder / "row.db")]
+
+    @property
+    def ours(self) -> list[str]:
+        state, config = self.folder / "engine.db", self.folder / "pursuit.toml"
+        return ["-c", OURS, "serve", "--state", str(state), "--config", str(config), "--log-level", "error"]
+
+
+async def set_up(folder: Path) -> Stage:
+    make(str(folder / "row.db"))
+    words = [json.dumps(word) for word in (sys.executable, FLOOR, str(folder / "row.db"))]
+    (folder / "pursuit.toml").write_text(f"[servers.row]\ncommand = {words[0]}\nargs = [{words[1]}, {words[2]}]\n")
+    names: list[str] = []
+    async with open_runtime(folder) as runtime:
+        for iterations in (YOUNG, OLD):
+            names.append((await runtime.service.start(mission(TOOLS[0]))).session_id)
+            await runtime.service.driver.drive(names[-1], iterations=iterations)
+    return Stage(folder=folder, young=names[0], old=names[1])
+
+
+@asynccontextmanager
+async def over_stdio(words: list[str], era: str) -> AsyncGenerator[Client]:
+    # The environment is the SDK's short list: without PYTHONDONTWRITEBYTECODE, so that both have compiled modules.
+    transport = stdio_client(StdioServerParameters(command=sys.executable, args=words))
+    async with Client(transport, mode=era, cache=None) as client:
+        yield client
+
+
+@contextmanager
+def over_http(words: list[str]) -> Generator[str]:
+    """A server on a port of its own; its URL."""
+    ours = "serve" in words
+    more = ["--http", "--port", "0", "--log-level", "info"] if ours else ["--http"]
+    where = {"stderr" if ours else "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, *words, *more], env=get_default_environment(), text=True, **where) as child:
+        try:
+            line = (child.stderr if ours else child.stdout).readline()
+            yield json.loads(line)["url"] if ours else line.strip()
+        finally:
+            child.terminate()
+
+
+async def p50(client: Client, tool: str, arguments: dict[str, Any]) -> float:
+    times: list[float] = []
+    for _ in range(CALLS):
+        begin = time.perf_counter()
+        answer = await client.call_tool(tool, arguments)
+        times.append(time.perf_counter() - begin)
+        assert not answer.is_error, answer
+    return statistics.median(times)
+
+
+async def statuses(stage: Stage, floor: Client, ours: Client) -> tuple[float, list[tuple[float, float, float]]]:
+    """The seconds of the old mission's very first status; then of the floor, the young and the old in each round."""
+    await ours.list_tools()
+    begin = time.perf_counter()
+    cold = await ours.call_tool("mission_status", {"session_id": stage.old})
+    first = time.perf_counter() - begin
+    assert cold.structured_content and cold.structured_content["iteration_count"] == OLD, cold
+    rounds: list[tuple[float, float, float]] = []
+    for number in range(ROUNDS + 1):
+        measured = (
+            await p50(floor, NAME, {"id": "a"}),
+            await p50(ours, "mission_status", {"session_id": stage.young}),
+            await p50(ours, "mission_status", {"session_id": stage.old}),
+        )
+        if number > 0:  # the first round warms everything up
+            rounds.append(measured)
+    return first, rounds
+
+
+def status_figures(way: str, first: float, rounds: list[tuple[float, float, float]], *, required: bool) -> list[Figure]:
+    floors, young, old = zip(*rounds, strict=True)
+    limit = 1.5 if required else None
+    return [
+        Figure(what=f"{way}: the floor, one row", value=statistics.median(floors) * 1e6, unit="us"),
+        Figure(what="  mission_status", value=ratio_of_rounds(young, floors), unit="x the floor", limit=limit),
+        Figure(
+            what=f"  of {OLD:,} iterations by {YOUNG}", value=ratio_of_rounds(old, young), unit="x", limit=limit
+        ),
+        Figure(what=f"  of {OLD:,} iterations, the very first", value=first * 1e3, unit="ms"),
+    ]
+
+
+async def status_over_stdio(stage: Stage, era: str) -> list[Figure]:
+    async with over_stdio(stage.floor, era) as floor, over_stdio(stage.ours, era) as ours:
+        return status_figures(f"stdio, {ERAS[era]}", *await statuses(stage, floor, ours), required=True)
+
+
+async def status_over_http(stage: Stage, era: str) -> list[Figure]:
+    with over_http(stage.floor) as bare, over_http(stage.ours) as served:
+        async with AsyncExitStack() as stack:
+            floor, ours = [
+                await stack.enter_async_context(Client(url, mode=era, cache=None)) for url in (bare, served)
+            ]
+            return status_figures(f"HTTP, {ERAS[era]}", *await statuses(stage, floor, ours), required=False)
+
+
+async def start_seconds(words: list[str], era: str) -> float:
+    """From the spawn to the first listing of the tools."""
+    begin = time.perf_counter()
+    async with over_stdio(words, era) as client:
+        await client.list_tools()
+        return time.perf_counter() - begin
+
+
+async def start_figures(stage: Stage, era: str) -> list[Figure]:
+    rounds: list[tuple[float, float]] = []
+    for number in range(STARTS + 1):
+        measured = (await start_seconds(stage.floor, era), await start_seconds(stage.ours, era))
+        if number > 0:  # the first round compiles modules and fills the page cache
+            rounds.append(measured)
+    floors, ours = zip(*rounds, strict=True)
+    by_medians = statistics.median(ours) / statistics.median(floors)
+    return [
+        Figure(what=f"start, {ERAS[era]}: the floor", value=statistics.median(floors) * 1e3, unit="ms"),
+        Figure(what="  pursuit serve", value=by_medians, unit="x the floor", limit=1.3),
+    ]
+
+
+async def measure(folder: Path) -> list[Figure]:
+    stage = await set_up(folder)
+    figures: list[Figure] = []
+    for era in ERAS:
+        figures += await status_over_stdio(stage, era)
+    for era in ERAS:
+        figures += await status_over_http(stage, era)
+    for era in ERAS:
+        figures += await start_figures(stage, era)
+    return figures
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        figures = anyio.run(measure, Path(name))
+    finish(f"The front door ({ROUNDS} interleaved rounds of {CALLS} calls; {STARTS} starts)", figures)
+
+
+if __name__ == "__main__":
+    main()

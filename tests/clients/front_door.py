@@ -1,0 +1,164 @@
+"""What the end-to-end tests of `pursuit serve` share: a folder with a workshop, and real processes that serve it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+from cli_stage import COMMAND, SERVERS, Place, Running
+
+from pursuit.ledger.sqlite import SqliteLedger
+from pursuit.model.events import AnyEvent, decode
+
+ROOT = Path(__file__).parents[2]
+CLIENTS = Path(__file__).parent
+MCP1 = ROOT / ".venv-mcp1" / "bin" / "python"
+TRANSPORTS = ("stdio", "http")
+
+CONFIG = """
+[servers.workshop]
+command = "__python_executable__"
+args = [{server}]
+env = {{ LOGS = {logs} }}
+"""
+
+
+class Served(Running):
+    """A `pursuit serve` over HTTP."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        super().__init__(process)
+        self.url: str = json.loads(self.until('"listening"'))["url"]
+
+    def kill(self) -> None:
+        """Kills it without a warning, and waits until what it had started is gone, too."""
+        children = psutil.Process(self.process.pid).children(recursive=True)
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(timeout=30)
+        gone(children)
+
+
+class House(Place):
+    """A folder with a ledger of its own and the workshop, whose logs tell what was really done."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.logs = folder / "logs"
+        self.logs.mkdir()
+        places = {"server": json.dumps(str(SERVERS / "workshop.py")), "logs": json.dumps(str(self.logs))}
+        self.write("pursuit.toml", CONFIG.format(**places))
+
+    @property
+    def stdio(self) -> str:
+        """The target of a client that starts its server itself."""
+        command, *words = [*COMMAND, "serve"]
+        return json.dumps({"command": command, "args": words, "cwd": str(self.folder), "env": self.environment})
+
+    @contextmanager
+    def target(self, transport: str) -> Iterator[str]:
+        """Where a client goes: a server over HTTP while the block runs, or how to start one over stdio."""
+        if transport == "stdio":
+            yield self.stdio
+        else:
+            with self.serving() as served:
+                yield served.url
+
+    @contextmanager
+    def serving(self) -> Iterator[Served]:
+        """Serves over HTTP at a free port of this machine; what is still there at the end is asked to leave."""
+        words = ("serve", "--http", "--port", "0")
+        process = subprocess.Popen(
+            [*COMMAND, *words],
+            cwd=self.folder,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        with leaving_none(process):
+            served = Served(process)
+            yield served
+            if process.poll() is None:
+                code, out, notes = served.end(signal.SIGTERM)
+                assert (code, out) == (0, ""), notes
+
+    @contextmanager
+    def client(self, era: str, target: str, tool: str, **arguments: Any) -> Iterator[subprocess.Popen[str]]:
+        """A client in a process of its own, in the middle of one call."""
+        words = [CLIENTS / "sdk_client.py", era, target, tool, json.dumps(arguments)]
+        process = subprocess.Popen(
+            [sys.executable, *words],
+            cwd=self.folder,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        with leaving_none(process):
+            yield process
+
+    def lines(self, log: str) -> list[str]:
+        """What the workshop wrote."""
+        path = self.logs / log
+        return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+
+    def until_logged(self, log: str, line: str, times: int = 1) -> None:
+        """Returns when the workshop has written a line, so many times."""
+        wait_until(lambda: self.lines(log).count(line) >= times, f"{line!r} in the log {log}", lambda: self.lines(log))
+
+    async def events(self, mission_id: str) -> list[AnyEvent]:
+        """All that the ledger has of a mission."""
+        ledger = SqliteLedger.open(self.ledger)
+        try:
+            assert (await ledger.verify()).ok
+            return [decode(stored.type, stored.body) for stored in await ledger.read(mission_id)]
+        finally:
+            await ledger.close()
+
+
+@contextmanager
+def leaving_none(process: subprocess.Popen[str]) -> Iterator[None]:
+    """However a test ends, its process does not outlive it."""
+    try:
+        yield
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait(timeout=30)
+        for stream in (process.stdout, process.stderr):
+            if stream is not None and not stream.closed:
+                stream.close()
+
+
+def wait_until(holds: Callable[[], bool], what: str, seen: Callable[[], object] = lambda: "", seconds: float = 30) -> None:
+    """Looks again and again until something holds."""
+    ends = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < ends, f"{what} did not come: {seen()}"
+        time.sleep(0.01)
+
+
+def gone(processes: list[psutil.Process], seconds: float = 10) -> None:
+    """Returns when none of them is left."""
+
+    def living() -> list[psutil.Process]:
+        return [each for each in processes if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
+
+    wait_until(lambda: not living(), "the end of every process", living, seconds)
+
+
+def mcp1_python() -> Path:
+    """The Python of an environment in which `mcp` is 1.30."""
+    assert MCP1.exists(), f"{MCP1} is missing; `make test` sets it up"
+    return MCP1

@@ -1,0 +1,109 @@
+"""`pursuit serve` keeps the protocol, in the judgement of the official conformance suite."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import suite
+from suite import Check, Judgement, Run, known_scenarios, run_suite, start_mission
+
+SCENARIOS = Path(__file__).with_name("scenarios.toml").read_text(encoding="utf-8")
+LISTED: Mapping[str, Any] = tomllib.loads(SCENARIOS)
+VERSIONS: Mapping[str, Any] = LISTED["versions"]
+LISTS = ("pass", "pass_as", "left_out")
+WIRE = "wire-schema-valid"
+MISSION = """
+directive = "Weigh a beam again and again"
+tool_allowlist = ["beam.evaluate"]
+[[criteria]]
+criterion_id = "cheap"
+kind = "metric_threshold"
+metric = "cost"
+op = "<="
+target = 0.1
+[budget]
+max_iterations = 100
+[proposer]
+kind = "repeat"
+tool_name = "evaluate"
+args = { h = 0.5, l = 3.0, t = 5.0, b = 0.6 }
+[servers.beam]
+command = "__python_executable__"
+args = ["-m", "pursuit.demo.welded_beam"]
+[servers.beam.tools.evaluate]
+read_only = true
+"""
+
+# One worker runs them all, so that the suite runs once.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("conformance")]
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> Judgement:
+    folder = tmp_path_factory.mktemp("conformance")
+    mission_id = start_mission(folder, MISSION)
+    stand_ins = tomllib.loads(SCENARIOS.replace("MISSION", mission_id))["stand_ins"]
+    return run_suite(folder, VERSIONS, stand_ins)
+
+
+def listed(kind: str) -> list[Any]:
+    pairs = [(version, scenario) for version, lists in VERSIONS.items() for scenario in lists[kind]]
+    return [pytest.param(*pair, id=":".join(pair)) for pair in pairs]
+
+
+def broken(checks: list[Check]) -> list[str]:
+    return [str(check) for check in checks if not check.good]
+
+
+def test_every_scenario_of_the_suite_is_listed() -> None:
+    ours = {scenario for lists in VERSIONS.values() for kind in LISTS for scenario in lists[kind]}
+    assert ours | set(LISTED["never_run"]) == known_scenarios()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_scenario_of_a_version_stands_in_one_list(version: str, judged: Judgement) -> None:
+    assert sorted(scenario for kind in LISTS for scenario in VERSIONS[version][kind]) == sorted(
+        judged.checks[version, "itself"]
+    )
+
+
+@pytest.mark.parametrize(("version", "scenario"), listed("pass"))
+def test_passes(version: str, scenario: str, judged: Judgement) -> None:
+    checks = judged.checks[version, "itself"][scenario]
+    excused = VERSIONS[version]["checks_left_out"].get(scenario, {})
+    assert broken([check for check in checks if check.name not in excused]) == []
+    assert any(check.status == "SUCCESS" for check in checks), "nothing was looked at"
+    assert excused.keys() == {check.name for check in checks if not check.good}, "an excuse is no longer needed"
+
+
+@pytest.mark.parametrize(("version", "scenario"), listed("pass_as"))
+def test_passes_with_ours_in_place_of_a_fixture(version: str, scenario: str, judged: Judgement) -> None:
+    checks = judged.checks[version, "stand-ins"][scenario]
+    assert broken(checks) == []
+    assert any(check.name == scenario for check in checks), "nothing was looked at"
+
+
+@pytest.mark.parametrize(
+    "run", [(version, how) for version in VERSIONS for how in ("itself", "stand-ins")], ids=":".join
+)
+def test_every_message_fits_the_schema_whatever_is_asked(run: Run, judged: Judgement) -> None:
+    wire = {
+        scenario: [check for check in checks if check.name == WIRE] for scenario, checks in judged.checks[run].items()
+    }
+    assert any(wire.values())
+    assert {scenario: broken(checks) for scenario, checks in wire.items() if broken(checks)} == {}
+
+
+def test_the_server_has_nothing_to_complain_of_itself(judged: Judgement) -> None:
+    assert [line for line in "".join(judged.notes).splitlines() if json.loads(line)["level"] == "error"] == []
+
+
+def test_a_missing_suite_fails_and_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suite, "INSTALLED", tmp_path)
+    with pytest.raises(suite.NotInstalled, match="make test"):
+        suite.command()

@@ -1,0 +1,74 @@
+"""Every client that people have goes the whole way of a mission, in both eras and over both transports."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import anyio
+import front_door
+import jsonschema
+import pytest
+from front_door import CLIENTS, TRANSPORTS, House, mcp1_python
+from journey import CODES, TOOLS, journey
+from sdk_client import ERAS, SdkPort, client
+
+ONE_THIRTY = "mcp-1.30"
+VERSIONS = {"legacy": "2025-11-25", "2026-07-28": "2026-07-28", ONE_THIRTY: "2025-11-25"}
+
+
+def through_sdk(house: House, era: str, target: str) -> dict[str, Any]:
+    async def main() -> dict[str, Any]:
+        async with client(target, era) as connected:
+            tools = await connected.list_tools()
+            me = await journey(SdkPort(connected), house.logs)
+            return {
+                "protocol": connected.protocol_version,
+                "tools": {tool.name: tool.output_schema for tool in tools.tools},
+                "answers": me.answers,
+            }
+
+    return anyio.run(main)
+
+
+def through_one_thirty(house: House, target: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [mcp1_python(), CLIENTS / "mcp1_client.py", target, house.logs],
+        cwd=house.folder,
+        env=house.environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.guarantee("front-door-journey")
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("which", [*ERAS, ONE_THIRTY])
+def test_every_client_goes_the_whole_way(which: str, transport: str, tmp_path: Path) -> None:
+    house = House(tmp_path)
+    with house.target(transport) as target:
+        seen = through_one_thirty(house, target) if which == ONE_THIRTY else through_sdk(house, which, target)
+    assert seen["protocol"] == VERSIONS[which]
+    assert seen["tools"].keys() == TOOLS == {name for name, _, _ in seen["answers"]}
+    met: set[str] = set()
+    for name, is_error, answer in seen["answers"]:
+        if is_error:
+            met.add(answer["code"])
+            assert answer["message"] and isinstance(answer["details"], dict), (name, answer)
+            assert isinstance(answer.get("iterations", None), list) == (name == "mission_iterate"), (name, answer)
+        else:
+            jsonschema.validate(answer, seen["tools"][name])
+    assert met == CODES
+
+
+def test_a_missing_environment_fails_and_says_how_to_make_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(front_door, "MCP1", tmp_path / "python")
+    with pytest.raises(AssertionError, match="make test"):
+        mcp1_python()

@@ -1,0 +1,80 @@
+"""A quick MCP server of the standard library whose one tool changes the world: each step leaves a line in a log.
+
+It runs calls side by side and hears when one is cancelled; the log then says so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(os.environ["LOGS"])
+STEP = {
+    "name": "step",
+    "description": "Writes a key into a log, works for so long, and says how many steps the log has.",
+    "inputSchema": {
+        "type": "object",
+        "properties": {
+            "log": {"type": "string", "pattern": "^[a-z0-9-]+$"},
+            "key": {"type": "string", "default": "-"},
+            "ms": {"type": "number", "default": 0},
+        },
+        "required": ["log"],
+        "additionalProperties": False,
+    },
+}
+SPEAKING = threading.Lock()
+cancelled: dict[Any, threading.Event] = {}
+
+
+def say(message: dict[str, Any]) -> None:
+    with SPEAKING:
+        sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+        sys.stdout.flush()
+
+
+def mark(log: str, word: str, key: str) -> None:
+    with (FOLDER / log).open("ab", buffering=0) as file:
+        file.write(f"{word} {key}\n".encode())
+
+
+def step(request: Any, log: str, key: str = "-", ms: float = 0) -> None:
+    mark(log, "begun", key)
+    if cancelled[request].wait(ms / 1000):
+        mark(log, "cancelled", key)
+        return
+    mark(log, "done", key)
+    steps = sum(line.startswith("done") for line in (FOLDER / log).read_text().splitlines())
+    body = {"metrics": {"steps": steps}}
+    say({"id": request, "result": {"content": [{"type": "text", "text": str(steps)}], "structuredContent": body}})
+
+
+def hear(message: dict[str, Any]) -> None:
+    request, params = message.get("id"), message.get("params", {})
+    match message["method"]:
+        case "initialize":
+            about = {"protocolVersion": "2025-11-25", "serverInfo": {"name": "workshop", "version": "1"}}
+            say({"id": request, "result": {"capabilities": {"tools": {}}, **about}})
+        case "tools/list":
+            say({"id": request, "result": {"tools": [STEP]}})
+        case "tools/call":
+            cancelled[request] = threading.Event()
+            threading.Thread(target=step, args=(request,), kwargs=params["arguments"], daemon=True).start()
+        case "notifications/cancelled":
+            if there := cancelled.get(params["requestId"]):
+                there.set()
+        case "ping":
+            say({"id": request, "result": {}})
+        case method if request is not None:
+            say({"id": request, "error": {"code": -32601, "message": f"no {method}"}})
+        case _:
+            pass
+
+
+if __name__ == "__main__":
+    for line in sys.stdin:
+        hear(json.loads(line))

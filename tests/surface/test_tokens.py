@@ -1,0 +1,214 @@
+"""Tokens are kept as hashes, in a file that two processes share and damage does not open."""
+
+from __future__ import annotations
+
+import json
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cli_stage import Place
+
+from pursuit.errors import InvalidArgument, LedgerUnavailable, PursuitError
+from pursuit.surfaces.tokens import Tokens
+
+MAKE_MANY = """
+import sys
+from pathlib import Path
+from pursuit.surfaces.tokens import Tokens
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(int(sys.argv[3])):
+    print(Tokens(Path(sys.argv[1])).make(f"{sys.argv[2]}-{number}"))
+"""
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> Tokens:
+    return Tokens(tmp_path / "state" / "tokens.json")
+
+
+def test_a_token_is_known_by_its_hash_alone(tokens: Tokens) -> None:
+    first, second = tokens.make("laptop"), tokens.make("ci")
+    assert first.startswith("pursuit_")
+    assert len(first) == len("pursuit_") + 43
+    assert first != second
+    text = tokens.path.read_text(encoding="utf-8")
+    assert first not in text
+    assert first.removeprefix("pursuit_") not in text
+    assert (tokens.owner(first), tokens.owner(second)) == ("laptop", "ci")
+    assert [row["name"] for row in tokens.names()] == ["laptop", "ci"]
+    assert set(tokens.names()[0]) == {"name", "created_at"}
+
+
+def test_what_is_no_token_has_no_owner(tokens: Tokens) -> None:
+    assert tokens.owner("") is None
+    token = tokens.make("laptop")
+    for wrong in ("", "laptop", token[:-1], f"{token} ", token.upper(), "\ud800", json.loads(tokens.path.read_text())):
+        assert tokens.owner(str(wrong)) is None
+    digest = json.loads(tokens.path.read_text())["tokens"][0]["sha256"]
+    assert tokens.owner(digest) is None
+
+
+def test_only_the_owner_can_read_the_file_and_its_new_folder(tokens: Tokens) -> None:
+    tokens.make("laptop")
+    tokens.make("ci")
+    tokens.revoke("ci")
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tokens.path.parent.iterdir()}
+    assert modes == {"tokens.json": 0o600, "tokens.json.lock": 0o600}
+    assert stat.S_IMODE(tokens.path.parent.stat().st_mode) == 0o700
+
+
+def test_another_process_revoking_is_seen_at_once(tokens: Tokens) -> None:
+    here, there = tokens, Tokens(tokens.path)
+    token = here.make("laptop")
+    assert there.owner(token) == "laptop"
+    here.revoke("laptop")
+    assert there.owner(token) is None
+    other = here.make("laptop")
+    assert (there.owner(token), there.owner(other)) == (None, "laptop")
+    tokens.path.unlink()
+    assert there.owner(other) is None
+
+
+def test_two_processes_at_once_lose_no_token(tokens: Tokens) -> None:
+    each = 15
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", MAKE_MANY, str(tokens.path), name, str(each)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for name in ("a", "b")
+    ]
+    made = [process.communicate(timeout=60)[0].split() for process in _at_once(processes)]
+    assert [process.returncode for process in processes] == [0, 0]
+    assert len(tokens.names()) == 2 * each
+    for name, printed in zip(("a", "b"), made, strict=True):
+        assert [tokens.owner(token) for token in printed] == [f"{name}-{number}" for number in range(each)]
+
+
+def _at_once(processes: list[subprocess.Popen[str]]) -> list[subprocess.Popen[str]]:
+    """Lets all begin in the same moment, when each has told that it is ready."""
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    return processes
+
+
+def test_what_a_dead_process_left_is_in_nobodys_way(tokens: Tokens) -> None:
+    tokens.make("a")
+    tokens.path.with_name("tokens.json.new").write_text("half", encoding="utf-8")
+    token = tokens.make("b")
+    assert tokens.owner(token) == "b"
+
+
+ENTRY = json.dumps({"name": "a", "sha256": "0" * 64, "created_at": "2026"})
+WHOLE = f'{{"version": 1, "tokens": [{ENTRY}]}}'
+DAMAGED = {
+    "empty": "",
+    "cut": '{"version": 1, "tok',
+    "no object": "[]",
+    "no version": '{"tokens": []}',
+    "another version": '{"version": 2, "tokens": []}',
+    "no tokens": '{"version": 1}',
+    "tokens that are no list": '{"version": 1, "tokens": {}}',
+    "a token that is nothing": '{"version": 1, "tokens": [null]}',
+    "a token without a hash": '{"version": 1, "tokens": [{"name": "a", "created_at": "2026"}]}',
+    "a short hash": WHOLE.replace(ENTRY, ENTRY.replace("00", "")),
+    "a wrong name": WHOLE.replace(ENTRY, ENTRY.replace('"a"', '"a b"')),
+    "nested without end": "[" * 100_000,
+    "no text": "\x00\x00",
+}
+
+
+@pytest.mark.parametrize("text", DAMAGED.values(), ids=DAMAGED)
+def test_a_damaged_file_is_told_and_lets_nobody_in(text: str, tokens: Tokens) -> None:
+    token = tokens.make("laptop")
+    tokens.path.write_text(text, encoding="utf-8")
+    for use in (lambda: tokens.owner(token), tokens.names, lambda: tokens.make("b"), lambda: tokens.revoke("laptop")):
+        with pytest.raises(InvalidArgument, match=r"is damaged .*no token is accepted.*pursuit token"):
+            use()
+    assert tokens.path.read_text(encoding="utf-8") == text
+
+
+def test_a_sound_file_by_hand_is_read(tokens: Tokens) -> None:
+    tokens.path.parent.mkdir()
+    tokens.path.write_text(WHOLE, encoding="utf-8")
+    assert tokens.names() == [{"name": "a", "created_at": "2026"}]
+
+
+def test_a_place_that_cannot_be_used_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    with pytest.raises(LedgerUnavailable, match="cannot change"):
+        Tokens(tmp_path / "file" / "tokens.json").make("a")
+    (tmp_path / "tokens.json").mkdir()
+    with pytest.raises(PursuitError, match="cannot read"):
+        Tokens(tmp_path / "tokens.json").owner("x")
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/b", "../a", "a\n", "\u00e9", "a" * 65])
+def test_a_wrong_name_is_refused(name: str, tokens: Tokens) -> None:
+    with pytest.raises(InvalidArgument, match="is no name for a token"):
+        tokens.make(name)
+    assert not tokens.path.exists()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path).configured()
+
+
+def test_the_command_makes_lists_and_revokes(place: Place) -> None:
+    out, notes = place.ask("token")
+    said = dict(line.split(": ", 1) for line in out.splitlines())
+    assert said["name"] == "token-1"
+    assert said["header"] == f"Authorization: Bearer {said['token']}"
+    assert "shown this once" in notes
+    assert "pursuit token revoke token-1" in notes
+    tokens = Tokens.beside(place.ledger)
+    assert tokens.owner(said["token"]) == "token-1"
+
+    made = place.json("token", "--name", "ci")
+    assert tokens.owner(made["token"]) == made["name"] == "ci"
+    assert place.json("token")["name"] == "token-2"
+    assert [row["name"] for row in place.json("token", "list")["tokens"]] == ["token-1", "ci", "token-2"]
+    out, _ = place.ask("token", "list")
+    assert "ci  made 20" in out
+    assert said["token"] not in out
+
+    assert place.json("token", "revoke", "token-1") == {"revoked": "token-1"}
+    assert tokens.owner(said["token"]) is None
+    assert place.json("token")["name"] == "token-1"
+    assert not place.ledger.exists()
+
+
+def test_the_command_refuses_what_is_wrong(place: Place) -> None:
+    assert place.ask("token", "list") == ("", "there are no tokens; to make one: pursuit token\n")
+    assert place.json("token", "revoke", "nobody", code=2)["code"] == "invalid_argument"
+    assert "is no name" in place.ask("token", "--name", "a/b", code=2)[1]
+    place.ask("token", "--name", "a")
+    assert "already" in place.ask("token", "--name", "a", code=2)[1]
+    assert "takes none" in place.ask("token", "--name", "a", "list", code=2)[1]
+    Tokens.beside(place.ledger).path.write_text("{", encoding="utf-8")
+    for words in (["token"], ["token", "list"], ["token", "revoke", "a"]):
+        assert "is damaged" in place.ask(*words, code=2)[1]
+
+
+def test_common_options_may_stand_anywhere(place: Place, tmp_path: Path) -> None:
+    state = tmp_path / "other" / "ledger.db"
+    place.ask("--state", state, "token", "--name", "x")
+    for words in (
+        ["--state", state, "token", "list"],
+        ["token", "--state", state, "list"],
+        ["token", "list", "--state", state],
+    ):
+        assert [row["name"] for row in place.json(*words)["tokens"]] == ["x"]
+    assert place.json("token", "list") == {"tokens": []}
