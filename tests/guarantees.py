@@ -182,4 +182,12 @@ GUARANTEES = {
         "A ledger that an earlier release wrote is read with nothing lost.",
         ("contract/test_old_ledgers.py::test_a_ledger_of_an_earlier_release_says_what_it_said_then",),
     ),
+    "control-calls-are-audited": Guarantee(
+        "Every control call is in the audit, with who asked and over which way, before it changes anything.",
+        ("unit/test_audit.py::test_each_verb_leaves_a_line_with_who_asked_and_a_refusal_says_why",),
+    ),
+    "a-lost-answer-is-repeated": Guarantee(
+        "A caller that says what it knows gets a lost answer again, and nothing runs twice.",
+        ("unit/test_background.py::test_a_lost_answer_is_repeated_and_nothing_runs_twice",),
+    ),
 }

@@ -141,7 +141,9 @@ def leaving_none(process: subprocess.Popen[str]) -> Iterator[None]:
                 stream.close()
 
 
-def wait_until(holds: Callable[[], bool], what: str, seen: Callable[[], object] = lambda: "", seconds: float = 30) -> None:
+def wait_until(
+    holds: Callable[[], bool], what: str, seen: Callable[[], object] = lambda: "", seconds: float = 30
+) -> None:
     """Looks again and again until something holds."""
     ends = time.monotonic() + seconds
     while not holds():

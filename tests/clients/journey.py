@@ -24,7 +24,8 @@ CODES = {
     "session_terminal",
     "validation_error",
 }
-TOOLS = {f"mission_{verb}" for verb in "start status iterate checkpoint complete abort resume history list".split()}
+VERBS = ("start", "status", "iterate", "checkpoint", "complete", "abort", "resume", "history", "list")
+TOOLS = {f"mission_{verb}" for verb in VERBS}
 NOBODY = "mission-0000000000000000"
 LONG = 250
 PATIENCE = 20.0

@@ -37,17 +37,13 @@ class Mcp1Port:
         result = await self._session.call_tool(name, arguments, progress_callback=told)
         return result.isError, result.structuredContent
 
-    async def call_and_cancel(
-        self, name: str, arguments: dict[str, Any], when: Callable[[], Awaitable[None]]
-    ) -> None:
+    async def call_and_cancel(self, name: str, arguments: dict[str, Any], when: Callable[[], Awaitable[None]]) -> None:
         number = self._session._request_id  # this SDK sends no cancellation by itself
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._session.call_tool, name, arguments)
             await when()
             params = types.CancelledNotificationParams(requestId=number, reason="changed my mind")
-            await self._session.send_notification(
-                types.ClientNotification(types.CancelledNotification(params=params))
-            )
+            await self._session.send_notification(types.ClientNotification(types.CancelledNotification(params=params)))
             tasks.cancel_scope.cancel()
 
 
@@ -57,9 +53,9 @@ async def connected(target: str) -> AsyncIterator[ClientSession]:
         async with streamable_http_client(target) as (read, write, _), ClientSession(read, write) as session:
             yield session
     else:
-        async with stdio_client(StdioServerParameters(**json.loads(target))) as (read, write):
-            async with ClientSession(read, write) as session:
-                yield session
+        server = StdioServerParameters(**json.loads(target))
+        async with stdio_client(server) as (read, write), ClientSession(read, write) as session:
+            yield session
 
 
 async def main(target: str, logs: str) -> None:

@@ -179,12 +179,12 @@ AnyProposer = Annotated[RepeatProposer | ScriptProposer | ClientProposer | Repla
 
 
 def _threshold(value: object) -> object:
-    if value is None or value == "off":
-        return value
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not 1 <= value <= MAX_STAGNATION or value != int(value):
+    number = value if isinstance(value, int | float) and not isinstance(value, bool) else 0
+    if 1 <= number <= MAX_STAGNATION and number == int(number):
+        return int(number)  # 3.0 is a whole number in JSON
+    if value is not None and value != "off":
         raise ValueError(f'must be a whole number from 1 to {MAX_STAGNATION}, or "off"')
-    return int(value)
+    return value
 
 
 class Mission(Shape):

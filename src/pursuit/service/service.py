@@ -168,7 +168,9 @@ class Service:
         state, _head = await self._load(mission_id)
         done = state.iteration_count
         if after is not None and after > done:
-            raise InvalidArgument(f"after={after}, but {mission_id} has finished {done} iterations", iteration_count=done)
+            raise InvalidArgument(
+                f"after={after}, but {mission_id} has finished {done} iterations", iteration_count=done
+            )
         if after is not None and after < done:
             status = state.status
             rows = await self._verdicts(mission_id, after, iterations, 0)
