@@ -1,4 +1,4 @@
-"""Wrong arguments made from what a tool declares: each place of a good example, wrong in every way that the schema knows.
+"""Wrong arguments made from what a tool declares: each place of a good example, wrong in every way a schema knows.
 
 A case is wrong by the declared schema itself (jsonschema says so), or in one of the few ways that no schema can tell.
 """
@@ -33,7 +33,8 @@ def nested(levels: int) -> Any:
 
 
 DEEP = nested(150)
-ANY_TYPE: list[Any] = [None, True, False, 0, -1, -2, 1.5, "", "no such word", [], [None], DEEP, HUGE]
+ANY_TYPE: list[Any] = [None, True, False, 0, -1, -2, 1.5, "", "no such word", [], HUGE]
+LISTS: list[Any] = [[None], DEEP]
 OBJECTS: list[Any] = [{}, {"zzz": 1}]
 
 
@@ -57,19 +58,18 @@ def written(place: Place) -> str:
 
 
 def wrong_variants(tool: str, schema: Schema, examples: list[dict[str, Any]]) -> list[Wrong]:
-    """Every wrong variant of these examples, none twice."""
-    found: dict[tuple[str, str], Wrong] = {}
+    """Every wrong variant of these examples; a place that is the same in two of them is made wrong once."""
+    seen: set[tuple[Place, int]] = set()
+    found: list[Wrong] = []
     for example in examples:
         assert Draft202012Validator(schema).is_valid(example), f"the example for {tool} is good"
-        corpus = _Corpus(tool, schema, example)
-        for case in corpus.at((), schema, example):
-            found.setdefault((case.how, case.field), case)
-    return list(found.values())
+        found += _Corpus(tool, schema, example, seen).at((), schema, example)
+    return found
 
 
 class _Corpus:
-    def __init__(self, tool: str, schema: Schema, example: dict[str, Any]) -> None:
-        self._tool, self._root, self._example = tool, schema, example
+    def __init__(self, tool: str, schema: Schema, example: dict[str, Any], seen: set[tuple[Place, int]]) -> None:
+        self._tool, self._root, self._example, self._seen = tool, schema, example, seen
         self._validator = cache(self._validator_of)
 
     def at(self, place: Place, declared: Schema, value: Any) -> Iterator[Wrong]:
@@ -78,7 +78,8 @@ class _Corpus:
         if place:
             yield from self._values(place, declared, schema)
         if schema.get("type") == "object" and not schema.get("additionalProperties", True):
-            yield from self._keys(place, schema, value)
+            if self._is_new((*place, "keys"), schema):
+                yield from self._keys(place, schema, value)
             for name, inner in schema["properties"].items():
                 yield from self._property((*place, name), inner, value.get(name))
         if schema.get("type") == "array":
@@ -93,19 +94,20 @@ class _Corpus:
             yield from self._values(place, declared, schema)
 
     def _values(self, place: Place, declared: Schema, schema: Schema) -> Iterator[Wrong]:
-        """Wrong values for one place, whatever it holds in the example."""
+        """Wrong values for one place, whatever it holds in the example; what is wrong inside a list is not here."""
+        if not self._is_new(place, schema):
+            return
         is_kind = place[-1] == "kind"
+        types = {branch.get("type") for branch in self._branches(declared)}
         pool = [*ANY_TYPE, *_beside(schema)]
-        if not any(branch.get("type") == "object" for branch in self._branches(declared)):
-            pool += OBJECTS
+        pool += [] if "object" in types else OBJECTS
+        pool += [] if "array" in types else LISTS
         field = written(place[:-1] if is_kind else place)
         for value in pool:
             if not self._fits(declared, value):
-                # A bare number is the seconds of a pace.
-                number = place == ("pace",) and isinstance(value, int | float) and not isinstance(value, bool)
-                yield self._case(place, _told(value), value, f"{field}.seconds" if number else field, is_kind)
+                yield self._case(place, _told(value), value, _field(field, value), is_kind)
         for how, value in _beyond_the_schema(schema):
-            yield self._case(place, how, value, field, is_kind)
+            yield self._case(place, how, value, _field(field, value), is_kind)
 
     def _keys(self, place: Place, schema: Schema, value: Mapping[str, Any]) -> Iterator[Wrong]:
         """Keys that are missing, and keys that nobody knows."""
@@ -134,6 +136,13 @@ class _Corpus:
         word = "kind" if is_kind else word
         return Wrong(tool=self._tool, how=f"{written(place)}: {how}", arguments=arguments, field=field, word=word)
 
+    def _is_new(self, place: Place, schema: Schema) -> bool:
+        known = (place, id(schema))
+        if known in self._seen:
+            return False
+        self._seen.add(known)
+        return True
+
     def _branches(self, declared: Schema) -> list[Schema]:
         """The forms that a value may have."""
         if "$ref" in declared:
@@ -154,6 +163,12 @@ class _Corpus:
         return Draft202012Validator({**json.loads(declared), "$defs": self._root.get("$defs", {})})
 
 
+def _field(field: str, value: Any) -> str:
+    """Where a wrong value is told: a bare number is the seconds of a pace."""
+    bare = field == "pace" and isinstance(value, int | float) and not isinstance(value, bool)
+    return "pace.seconds" if bare else field
+
+
 def _beside(schema: Schema) -> Iterator[Any]:
     """Values just outside of what is declared."""
     for key, step in (("minimum", -1), ("maximum", 1), ("exclusiveMinimum", 0), ("exclusiveMaximum", 0)):
@@ -171,7 +186,7 @@ def _beside(schema: Schema) -> Iterator[Any]:
         yield from (f"{schema['const']}x", [schema["const"]])
     if "pattern" in schema:
         good = "mission-0123456789abcdef"
-        yield from (good[:-1], f"{good}0", good.upper(), f" {good}", f"{good}\n", f"{good[:-1]}g", "mission-../../etc/passwd")
+        yield from (good[:-1], f"{good}0", good.upper(), f" {good}", f"{good}\n", f"{good[:-1]}g", "mission-../../x")
     if "maxItems" in schema and schema["maxItems"] <= 1_000:
         yield [{}] * (schema["maxItems"] + 1)
 

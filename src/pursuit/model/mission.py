@@ -16,7 +16,7 @@ from pursuit.model.criteria import AnyCriterion, Check
 from pursuit.model.expressions import checked_script
 from pursuit.model.faults import faults_of
 from pursuit.model.patterns import checked_path, checked_pattern
-from pursuit.model.shape import Args, Broken, Flag, Name, Number, Shape, Whole
+from pursuit.model.shape import Args, Broken, Flag, Name, Number, Shape, Text, Whole
 
 MAX_CRITERIA = 64
 CAPS = ("max_iterations", "max_wall_clock_seconds", "max_tool_calls", "max_tokens", "max_cost_usd")
@@ -93,8 +93,8 @@ class ObserveRule(Shape):
 
     tool: Name
     metric: Name
-    jmespath: str | None = None
-    regex: str | None = None
+    jmespath: Text | None = None
+    regex: Text | None = None
 
     @field_validator("regex")
     @classmethod

@@ -132,10 +132,13 @@ class Service:
         before = state.iteration_count
         asked = {"max_iterations_this_call": iterations, "after": after, "proposal": gist_of_proposal(proposal)}
         async with self._control(caller, "iterate", mission_id, asked):
+            ours: set[int] = set()  # what another driver does meanwhile is not this caller's
             try:
-                state = await self.driver.drive(mission_id, iterations=iterations, proposal=proposal, observer=observer)
+                state = await self.driver.drive(
+                    mission_id, iterations=iterations, proposal=proposal, observer=observer, claimed=lambda: ours.add(1)
+                )
             except PursuitError as error:
-                error.details["iterations"] = await self._verdicts(mission_id, before, iterations, head)
+                error.details["iterations"] = await self._verdicts(mission_id, before, iterations, head) if ours else []
                 raise
         rows = await self._verdicts(mission_id, before, iterations, head)
         return {"session_id": mission_id, "status": state.status, "iterations": rows}
@@ -184,8 +187,7 @@ class Service:
 
     async def _verdicts(self, mission_id: str, first: int, limit: int, after: int) -> list[dict[str, Any]]:
         page = await history_page(self.ledger, mission_id, full=False, first=first, limit=limit, after=after)
-        keys = ("iteration_index", "verdict", "verdict_reason")
-        return [{key: row[key] for key in keys} for row in page.iterations]
+        return [{key: row[key] for key in ("iteration_index", "verdict", "verdict_reason")} for row in page.iterations]
 
     async def run(
         self, mission_id: str, *, observer: Observer | None = None, caller: Caller | None = None

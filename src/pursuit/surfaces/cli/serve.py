@@ -43,9 +43,11 @@ def serve(
     json: JsonOption = False,
 ) -> int:
     """Serve missions to MCP clients, over stdio or HTTP."""
-    import logging  # noqa: PLC0415 - commands import what they need
+    import gc  # noqa: PLC0415 - commands import what they need
+    import logging  # noqa: PLC0415
     import sys  # noqa: PLC0415
 
+    gc.disable()  # the half million objects that are imported now stay: looking at them again and again is in vain
     from pursuit.errors import Fault, ValidationFailed  # noqa: PLC0415
     from pursuit.surfaces import logs  # noqa: PLC0415
     from pursuit.surfaces.cli.context import Interrupted, conduct, driving, ledger_path  # noqa: PLC0415
@@ -53,6 +55,8 @@ def serve(
     from pursuit.surfaces.mcp.serve import Door  # noqa: PLC0415
     from pursuit.surfaces.mcp.serve import serve as serving  # noqa: PLC0415
 
+    gc.freeze()
+    gc.enable()
     said = common(ctx, config, state, json)
     logs.configure(log_level, log_format or ("text" if sys.stderr.isatty() else "json"))
     given = [

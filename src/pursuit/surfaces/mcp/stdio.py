@@ -30,6 +30,7 @@ from mcp_types import (
     PARSE_ERROR,
     ErrorData,
     JSONRPCError,
+    JSONRPCNotification,
     JSONRPCRequest,
     JSONRPCResponse,
     jsonrpc_message_adapter,
@@ -111,8 +112,13 @@ async def _read(
                 if refusal is not None:
                     await outbox.send(SessionMessage(refusal))
                 continue
-            if isinstance(message, JSONRPCRequest):
-                outbox.owed.add(message.id)
+            match message:
+                case JSONRPCRequest():
+                    outbox.owed.add(message.id)
+                case JSONRPCNotification(method="notifications/cancelled", params={"requestId": int() | str() as id_}):
+                    outbox.owed.discard(id_)  # it gets no answer, so nobody waits for one
+                case _:
+                    pass
             await send.send(SessionMessage(message))
         with anyio.move_on_after(LAST_ANSWERS):
             await outbox.settled()
