@@ -82,10 +82,13 @@ def over_http(words: list[str]) -> Generator[str]:
     """A server on a port of its own; its URL."""
     ours = "serve" in words
     more = ["--http", "--port", "0", "--log-level", "info"] if ours else ["--http"]
-    where = {"stderr" if ours else "stdout": subprocess.PIPE}
-    with subprocess.Popen([sys.executable, *words, *more], env=get_default_environment(), text=True, **where) as child:
+    out, err = (None, subprocess.PIPE) if ours else (subprocess.PIPE, None)
+    command = [sys.executable, *words, *more]
+    with subprocess.Popen(command, env=get_default_environment(), text=True, stdout=out, stderr=err) as child:
+        told = child.stderr or child.stdout
+        assert told is not None
         try:
-            line = (child.stderr if ours else child.stdout).readline()
+            line = told.readline()
             yield json.loads(line)["url"] if ours else line.strip()
         finally:
             child.terminate()

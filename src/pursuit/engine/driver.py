@@ -24,7 +24,7 @@ from pursuit.engine.report import write_report
 from pursuit.engine.run import Observer, Run, Settings, Tools
 from pursuit.engine.states import States
 from pursuit.engine.turn import closing, ending, turn
-from pursuit.errors import Conflict, InvalidArgument, PursuitError, SessionPaused, SessionTerminal
+from pursuit.errors import Conflict, InvalidArgument, Overtaken, PursuitError, SessionPaused, SessionTerminal
 from pursuit.ledger.contract import Ledger
 from pursuit.model.decide import Decision
 from pursuit.model.events import (
@@ -76,13 +76,15 @@ class Driver:
         observer: Observer | None = None,
         resume: bool = False,
         background: bool = False,
-        claimed: Callable[[], None] | None = None,
+        after: int | None = None,
+        claimed: Callable[[MissionState], None] | None = None,
     ) -> MissionState:
         """Advances a mission by so many iterations (None: until it ends or waits) and returns its state.
 
         With `resume` a paused or failed mission goes on. Raises `Conflict` at once if somebody drives it already,
-        and `UpstreamUnavailable` before anything is spent if one of its servers cannot be reached. `claimed` is
-        called once the run is in the ledger, so that from there on a death of this process leaves it to be resumed.
+        and `UpstreamUnavailable` before anything is spent if one of its servers cannot be reached. Who knows of `after`
+        iterations gets `Overtaken` if there are more by now. `claimed` is called with the state once the run is in the
+        ledger: from there on a death of this process leaves it to be resumed.
         """
         claim = await self.ledger.claim(mission_id)
         if claim is None:
@@ -90,10 +92,12 @@ class Driver:
         try:
             with self.ledger.bell(mission_id) as bell:
                 journal = Journal(self.ledger, mission_id, *await self.states.take(mission_id), bell)
+                if after is not None and journal.state.iteration_count > after:
+                    raise Overtaken(f"{mission_id} has moved on", session_id=mission_id)
                 _runnable(mission_id, journal.state, proposal, resume=resume)
                 run = await self._begin(journal, iterations, proposal, observer, background=background)
                 if claimed is not None:
-                    claimed()
+                    claimed(journal.state)
                 state = await self._go(run, self.proposer_for(journal.state.mission, proposal))
         finally:
             with anyio.CancelScope(shield=True):

@@ -16,7 +16,7 @@ from pursuit.model.faults import faults_of
 from pursuit.model.mission import Mission, Proposal
 from pursuit.model.shape import Args, Broken, Flag, Shape, Whole, plain_text
 from pursuit.model.state import Status
-from pursuit.service.service import MISSION_ID
+from pursuit.service.looking import MISSION_ID
 
 MOST_ITERATIONS = 1_000_000
 
