@@ -16,7 +16,7 @@ from pursuit.engine.run import Run
 from pursuit.model.events import CallSettled, Outcome
 from pursuit.model.observe import lift, text_of
 from pursuit.model.records import CallRecord
-from pursuit.tools.contract import CallFailed, Tool
+from pursuit.tools.contract import CallFailed, Tool, ToolResult
 
 PREVIEW = 2_000
 MOST_ERROR = 4_000
@@ -32,20 +32,17 @@ class Settlement(NamedTuple):
 async def perform(run: Run, call: CallRecord, tool: Tool, timeout: float | None = None) -> Settlement:
     """Sends the call and waits; a timeout, a failure and an error result are outcomes, not exceptions."""
     began = run.clock.monotonic()
-    result: Mapping[str, Any] | None = None
-    failure = "no result"
-    with run.deadline(timeout or tool.traits.timeout or run.settings.call_timeout) as limit:
-        try:
-            answer = await run.tools.call(tool, call.args, call_id=call.call_id, on_progress=limit.progressed)
-            result = answer.as_dict()
-        except CallFailed as error:
-            failure = str(error)
+    limit = run.deadline(timeout or tool.traits.timeout or run.settings.call_timeout)
+    try:
+        sent = run.tools.call(tool, call.args, call_id=call.call_id, on_progress=limit.progressed)
+        answer = sent if isinstance(sent, ToolResult) else await limit.bound(sent)
+    except CallFailed as error:
+        return settle(run, call, "failed", error=str(error), seconds=run.clock.monotonic() - began)
     seconds = run.clock.monotonic() - began
-    if limit.scope.cancelled_caught:
+    if answer is None:
         return settle(run, call, "timed_out", error=limit.why(), seconds=seconds)
-    if result is None:
-        return settle(run, call, "failed", error=failure, seconds=seconds)
-    if result.get("isError"):
+    result = answer.as_dict()
+    if answer.is_error:
         said = text_of(result) or "the tool reported an error"
         return settle(run, call, "failed", result=result, error=said, seconds=seconds)
     return settle(run, call, "ok", result=result, seconds=seconds)

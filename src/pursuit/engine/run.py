@@ -6,7 +6,7 @@ Invariant: once the operator has said stop, no effect begins.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -45,10 +45,10 @@ class Tools(Protocol):
         """What policy says."""
         ...
 
-    async def call(
+    def call(
         self, tool: Tool, arguments: Mapping[str, Any], *, call_id: str, on_progress: ProgressFn | None = None
-    ) -> ToolResult:
-        """Sends it."""
+    ) -> ToolResult | Awaitable[ToolResult]:
+        """Sends it. What is answered at once comes as the result itself, anything else is to be awaited."""
         ...
 
 
@@ -110,7 +110,7 @@ class Run:
             self.observer = None
 
     def effects(self) -> anyio.CancelScope:
-        """A scope to do effects in; the operator's stop cancels the latest one, which is harmless once it was left."""
+        """A scope to turn in; the operator's stop cancels the latest one, which is harmless once it was left."""
         self._effects = anyio.CancelScope()
         if self.stop_heard:
             self._effects.cancel()

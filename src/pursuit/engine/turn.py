@@ -43,19 +43,10 @@ class Asked(NamedTuple):
 
 async def turn(run: Run, proposer: Proposer) -> bool:
     """Advances the mission by one iteration, or goes on with an open one; False if it has to wait."""
-    asked: Asked | None = None
-    with run.effects():
-        if run.state.open is None and not await propose(run, proposer):
-            return False
-        await act(run)
-        asked = await verify(run)
-    await run.hear()
-    if run.state.open is None:
+    if run.state.open is None and not await propose(run, proposer):
         return False
-    if asked is None and run.state.stop is None:  # interrupted, and not to be ended: it goes on at the same call
-        await run.journal.flush()
-    else:
-        await conclude(run, asked or _unasked(run))
+    await act(run)
+    await conclude(run, await verify(run))
     return True
 
 

@@ -175,6 +175,8 @@ def _check_drafts(stream: str, events: Sequence[Draft]) -> None:
 
 
 def _check_text(name: str, text: str) -> None:
+    if text.isascii():
+        return
     try:
         text.encode()
     except UnicodeEncodeError:
