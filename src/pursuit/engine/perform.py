@@ -85,12 +85,12 @@ def settle(
     blobs: dict[str, bytes] = {}
     blob = preview = None
     error = None if error is None else _shown(error)[:MOST_ERROR]
-    digest = hashlib.sha256(f"{outcome}:{error}".encode()).hexdigest()[:16]
-    if result is not None:
+    if result is None:
+        full = hashlib.sha256(f"{outcome}:{error}".encode()).hexdigest()
+    else:
         answer, body = _storable(result)
         result = answer
         full = hashlib.sha256(body).hexdigest()
-        digest = full[:16]
         metrics, events = lift(call.tool, answer, run.state.mission.observe)
         if "structuredContent" not in answer:  # what was parsed out of text may hold what JSON cannot
             metrics, events = _storable((metrics, events))[0]
@@ -106,7 +106,7 @@ def settle(
         result=result,
         blob=blob,
         preview=preview,
-        digest=digest,
+        digest=full[:16],
         error=error,
         metrics=metrics,
         events=events,

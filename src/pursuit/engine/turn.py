@@ -98,8 +98,7 @@ async def verify(run: Run) -> Asked:
         return asked
     run.tell("verify")
     answers = await answers_for(run)
-    now = _unasked(run)
-    return now if run.state.stopped else now._replace(answers=answers)
+    return Asked(None if run.state.stopped else answers, run.clock.now(), run.elapsed())
 
 
 async def conclude(run: Run, asked: Asked) -> None:

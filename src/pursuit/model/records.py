@@ -59,8 +59,9 @@ class Iteration(msgspec.Struct, kw_only=True, gc=False):
 
     def errors(self) -> list[tuple[str, str]]:
         """What went wrong, with the tool that it went wrong in."""
-        found = [(self.proposed.proposer, reason) for reason in self.proposed.failed]
-        found += [(call.tool, call.error) for call in self.calls.values() if call.error is not None]
+        found = [(call.tool, call.error) for call in self.calls.values() if call.error is not None]
+        if self.proposed.failed:
+            found = [(self.proposed.proposer, reason) for reason in self.proposed.failed] + found
         if self.script is not None and self.script.error is not None:
             found.append((SCRIPT_SOURCE, self.script.error))
         return found

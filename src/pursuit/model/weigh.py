@@ -18,17 +18,16 @@ from pursuit.model.thresholds import closer
 
 def reached_cap(state: MissionState, *, elapsed: float, iterations: int | None = None) -> str | None:
     """The first cap that is used up, as the reason of a verdict."""
-    used = (
-        ("max_iterations", "max_iterations", state.iteration_count + 1 if iterations is None else iterations),
-        ("max_wall_clock_seconds", "max_wall_clock", state.elapsed_before + max(elapsed, state.elapsed)),
-        ("max_tool_calls", "max_tool_calls", state.tool_calls),
-        ("max_tokens", "max_tokens", state.tokens),
-        ("max_cost_usd", "max_cost", state.cost_usd),
-    )
-    for name, reason, amount in used:
-        if amount >= state.budget[name] != -1:
-            return reason
-    return None
+    caps = state.budget
+    if (state.iteration_count + 1 if iterations is None else iterations) >= caps["max_iterations"] != -1:
+        return "max_iterations"
+    if state.elapsed_before + max(elapsed, state.elapsed) >= caps["max_wall_clock_seconds"] != -1:
+        return "max_wall_clock"
+    if state.tool_calls >= caps["max_tool_calls"] != -1:
+        return "max_tool_calls"
+    if state.tokens >= caps["max_tokens"] != -1:
+        return "max_tokens"
+    return "max_cost" if state.cost_usd >= caps["max_cost_usd"] != -1 else None
 
 
 def is_checkpoint(state: MissionState, *, now: float, cap: str | None) -> bool:

@@ -127,7 +127,9 @@ class FunctionUpstream:
             return _awaited(anyio.to_thread.run_sync(partial(entry.run, **values), abandon_on_cancel=True))
         try:
             value = entry.run(**values)
-            return _awaited(value) if inspect.isawaitable(value) else _result(value)
+            if not isinstance(value, dict) and inspect.isawaitable(value):
+                return _awaited(value)
+            return _result(cast("Any", value))
         except CallFailed:
             raise
         except Exception as error:  # noqa: BLE001 - the boundary to the user's code: what it raises is an outcome
@@ -210,8 +212,11 @@ def _field(parameter: inspect.Parameter) -> Any:
 def _values(entry: _Function, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments as the signature types them; what was not given is left to the function's own default."""
     checked = entry.model.model_validate(arguments)
-    parameters = entry.parameters
-    given = {parameters[key]: getattr(checked, key) for key in checked.model_fields_set if key in parameters}
+    given: dict[str, Any] = {}
+    for key in checked.model_fields_set:
+        name = entry.parameters.get(key)
+        if name is not None:
+            given[name] = getattr(checked, key)
     if entry.takes_more and checked.model_extra:
         given.update(checked.model_extra)
     return given
