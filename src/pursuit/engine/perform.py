@@ -110,7 +110,7 @@ def settle(
         error=error,
         metrics=metrics,
         events=events,
-        seconds=round(seconds, 6),
+        seconds=int(seconds * 1e6) / 1e6,
         elapsed=run.elapsed(),
     )
     return Settlement(event, blobs)

@@ -228,8 +228,11 @@ def _unfinished(state: MissionState) -> bool:
         return False
     if iteration.proposed.script is not None:
         return iteration.script is None
-    calls = (iteration.calls.get(planned.call_id) for planned in iteration.proposed.calls)
-    return any(call is None or call.outcome is None for call in calls)
+    for planned in iteration.proposed.calls:
+        call = iteration.calls.get(planned.call_id)
+        if call is None or call.outcome is None:
+            return True
+    return False
 
 
 async def _begin_wait(run: Run, wait: Waiting) -> None:

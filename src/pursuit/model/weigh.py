@@ -82,16 +82,17 @@ def _no_progress(state: MissionState, results: Sequence[CriterionResult]) -> int
 
 def _progressed(state: MissionState, results: Sequence[CriterionResult]) -> bool:
     for result in results:
-        before = state.results.get(result.criterion_id)
-        if result.status == "met" and (before is None or before.status != "met"):
-            return True
+        if result.status == "met":
+            before = state.results.get(result.criterion_id)
+            if before is None or before.status != "met":
+                return True
     if not state.thresholds:
         return state.news or (state.open is not None and state.open.outputs() not in state.outputs_seen)
-    return any(
-        closer(criterion, point.value, state.checkpoint_best.get(criterion.criterion_id))
-        for criterion in state.thresholds
-        if (point := state.best.get(criterion.criterion_id)) is not None
-    )
+    for criterion in state.thresholds:
+        point = state.best.get(criterion.criterion_id)
+        if point is not None and closer(criterion, point.value, state.checkpoint_best.get(criterion.criterion_id)):
+            return True
+    return False
 
 
 def _same_calls(state: MissionState, iteration: Iteration) -> bool:
