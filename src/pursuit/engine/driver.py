@@ -91,10 +91,11 @@ class Driver:
             raise Conflict(f"{mission_id} is being driven already; one driver at a time", session_id=mission_id)
         try:
             with self.ledger.bell(mission_id) as bell:
-                journal = Journal(self.ledger, mission_id, *await self.states.take(mission_id), bell)
-                if after is not None and journal.state.iteration_count > after:
+                state, _ = await self.states.look(mission_id)
+                if after is not None and state.iteration_count > after:
                     raise Overtaken(f"{mission_id} has moved on", session_id=mission_id)
-                _runnable(mission_id, journal.state, proposal, resume=resume)
+                _runnable(mission_id, state, proposal, resume=resume)
+                journal = Journal(self.ledger, mission_id, *await self.states.take(mission_id), bell)
                 run = await self._begin(journal, iterations, proposal, observer, background=background)
                 if claimed is not None:
                     claimed(journal.state)
@@ -186,24 +187,18 @@ class Driver:
 
     async def _advance(self, run: Run, proposer: Proposer) -> None:
         """Turns until the mission has ended, waits, is paused, or the run has gone as far as it was to go."""
-        while True:
+        at_rest = False
+        while not at_rest:
             await run.hear()
-            state = run.state
-            if state.stop is not None and not state.closed:
+            if run.state.stop is not None and not run.state.closed:
                 await _end_as_ordered(run)
-            if state.terminal:
+            if run.state.terminal:
                 await write_report(run)
                 return
-            if state.status == "paused" or (state.run_goal is not None and state.iteration_count >= state.run_goal):
+            if run.state.status == "paused" or run.state.run is None:
                 break
-            if state.open is None and await _out_of_budget(run):
-                continue
-            if state.waiting_for == "budget":
-                break
-            if not await _pace(run):
-                continue
-            if not await turn(run, proposer) and run.state.status == "waiting":
-                break
+            with run.effects():  # the operator's stop leaves the turn where it is; it goes on at the same call
+                at_rest = await _go_on(run, proposer)
         await run.journal.flush()
         run.tell("waiting")
 
@@ -218,6 +213,21 @@ def _runnable(mission_id: str, state: MissionState, proposal: Proposal | None, *
         raise SessionTerminal(f"{mission_id} has ended: {state.status}", session_id=mission_id, status=state.status)
     if state.status == "paused" and not resume:
         raise SessionPaused(f"{mission_id} is paused; resume it first", session_id=mission_id)
+
+
+async def _go_on(run: Run, proposer: Proposer) -> bool:
+    """Turn after turn; True once there is nothing more to do in this run, False if the mission ended or was stopped."""
+    state = run.state
+    while not (state.terminal or state.stopped or state.run is None or run.stop_heard):
+        if state.run_goal is not None and state.iteration_count >= state.run_goal:
+            return True
+        if state.open is None and await _out_of_budget(run):
+            continue
+        if state.waiting_for == "budget":
+            return True
+        if await _pace(run) and not await turn(run, proposer) and state.status == "waiting":
+            return True
+    return False
 
 
 async def _out_of_budget(run: Run) -> bool:

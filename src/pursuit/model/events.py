@@ -23,8 +23,8 @@ WaitingFor = Literal["approval", "input", "task", "proposal", "pace", "budget"]
 Purpose = Literal["proposal", "script", "check"]
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A value inside an event."""
+class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """A value inside an event; plain data cannot form a cycle, so the collector need not look at it."""
 
 
 class Event(Record, frozen=True, kw_only=True, omit_defaults=True, tag=True):

@@ -47,7 +47,7 @@ def serve(
     import logging  # noqa: PLC0415
     import sys  # noqa: PLC0415
 
-    gc.disable()  # the half million objects that are imported now stay: looking at them again and again is in vain
+    gc.disable()  # what is imported now, about 150,000 objects, stays: searching it for garbage is in vain
     from pursuit.errors import Fault, ValidationFailed  # noqa: PLC0415
     from pursuit.surfaces import logs  # noqa: PLC0415
     from pursuit.surfaces.cli.context import Interrupted, conduct, driving, ledger_path  # noqa: PLC0415
