@@ -138,11 +138,11 @@ class Driver:
         """Writes down who drives now and how far, and what a dead driver left behind."""
         tools = await self.source.tools_for(journal.state.tools)
         run = self._new_run(journal, tools, observer)
-        if journal.state.status in ("paused", "failed"):
-            journal.stage(MissionResumed(at=self.clock.now()))
-        journal.stage(
+        now = self.clock.now()
+        begun: list[Event] = [MissionResumed(at=now)] if journal.state.status in ("paused", "failed") else []
+        begun.append(
             RunClaimed(
-                at=self.clock.now(),
+                at=now,
                 run=secrets.token_hex(8),
                 pid=os.getpid(),
                 host=platform.node(),
@@ -151,6 +151,7 @@ class Driver:
                 proposal=proposal.model_dump(mode="json") if background and proposal is not None else None,
             )
         )
+        await journal.record(lambda _state: begun)  # not staged: a pause before it and one after it are not the same
         settle_lost(run)
         await journal.flush()
         return run

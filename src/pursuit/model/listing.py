@@ -8,7 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pursuit.model.events import Event, IterationEnded, MissionEnded, MissionFailed, WaitBegan, WaitingFor
+from pursuit.model.events import (
+    Event,
+    IterationEnded,
+    MissionEnded,
+    MissionFailed,
+    MissionResumed,
+    RunClaimed,
+    WaitBegan,
+    WaitingFor,
+)
 from pursuit.model.state import MissionState, Status
 
 DIRECTIVE_PREVIEW = 500
@@ -39,17 +48,27 @@ class Listing(NamedTuple):
 def listing_after(state: MissionState, events: Sequence[Event] = ()) -> Listing:
     """The row once these events of a driver are stored."""
     status, count, waiting_for = state.status, state.iteration_count, state.waiting_for
+    goal, background = state.run_goal, state.background
     for event in events:
-        if isinstance(event, IterationEnded):
-            count = event.iteration + 1
-        elif isinstance(event, MissionEnded):
-            status, waiting_for = event.status, None
-        elif isinstance(event, WaitBegan) and status in ("running", "pending", "waiting"):
-            status, waiting_for = "waiting", event.waiting_for
-        elif isinstance(event, MissionFailed) and not state.terminal:
-            status = "failed"
-    directive = state.mission.directive[:DIRECTIVE_PREVIEW]
-    return Listing(status, count, waiting_for, directive, state.run_goal, state.background)
+        match event:
+            case MissionResumed() if status in ("paused", "failed"):
+                status, waiting_for = "running", None
+            case RunClaimed():
+                goal = None if event.iterations is None else count + event.iterations
+                background = event.background
+                if status != "paused" and waiting_for != "pace" and not state.terminal:
+                    status, waiting_for = "running", None
+            case IterationEnded():
+                count = event.iteration + 1
+            case MissionEnded():
+                status, waiting_for = event.status, None
+            case WaitBegan() if status in ("running", "pending", "waiting"):
+                status, waiting_for = "waiting", event.waiting_for
+            case MissionFailed() if not state.terminal:
+                status = "failed"
+            case _:
+                pass
+    return Listing(status, count, waiting_for, state.mission.directive[:DIRECTIVE_PREVIEW], goal, background)
 
 
 def cut_short(status: str, summary: Mapping[str, Any]) -> bool:

@@ -190,9 +190,9 @@ class Service(Looking):
     async def go_on(self, mission_id: str, *, observer: Observer | None = None) -> MissionState:
         """Drives an interrupted run as far as it was to go; a mission that was paused meanwhile stays paused."""
         state = await self.state(mission_id)
-        if not state.interrupted:
+        left = None if state.run_goal is None else max(0, state.run_goal - state.iteration_count)
+        if left == 0:
             return state
-        left = None if state.run_goal is None else state.run_goal - state.iteration_count
         kept = None if state.handed_in is None else parse_proposal(state.handed_in)
         return await self.driver.drive(
             mission_id, iterations=left, proposal=kept, observer=observer, background=state.background
