@@ -182,4 +182,11 @@ GUARANTEES = {
         "A ledger that an earlier release wrote is read with nothing lost.",
         ("contract/test_old_ledgers.py::test_a_ledger_of_an_earlier_release_says_what_it_said_then",),
     ),
+    "policy-only-tightens": Guarantee(
+        "No mission and no caller loosens the operator's policy: each layer may only tighten the ones before it.",
+        (
+            "property/test_policy_layers.py::test_a_further_layer_never_loosens",
+            "property/test_policy_layers.py::test_a_missions_own_policy_never_loosens_the_operators",
+        ),
+    ),
 }

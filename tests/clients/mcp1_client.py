@@ -37,17 +37,13 @@ class Mcp1Port:
         result = await self._session.call_tool(name, arguments, progress_callback=told)
         return result.isError, result.structuredContent
 
-    async def call_and_cancel(
-        self, name: str, arguments: dict[str, Any], when: Callable[[], Awaitable[None]]
-    ) -> None:
+    async def call_and_cancel(self, name: str, arguments: dict[str, Any], when: Callable[[], Awaitable[None]]) -> None:
         number = self._session._request_id  # this SDK sends no cancellation by itself
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._session.call_tool, name, arguments)
             await when()
             params = types.CancelledNotificationParams(requestId=number, reason="changed my mind")
-            await self._session.send_notification(
-                types.ClientNotification(types.CancelledNotification(params=params))
-            )
+            await self._session.send_notification(types.ClientNotification(types.CancelledNotification(params=params)))
             tasks.cancel_scope.cancel()
 
 

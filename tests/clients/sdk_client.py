@@ -34,9 +34,7 @@ class SdkPort:
         result = await self._client.call_tool(name, arguments, progress_callback=told)
         return bool(result.is_error), result.structured_content
 
-    async def call_and_cancel(
-        self, name: str, arguments: dict[str, Any], when: Callable[[], Awaitable[None]]
-    ) -> None:
+    async def call_and_cancel(self, name: str, arguments: dict[str, Any], when: Callable[[], Awaitable[None]]) -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._client.call_tool, name, arguments)
             await when()

@@ -53,6 +53,7 @@ from pursuit.service.admission import admit
 from pursuit.service.audit import Audit, gist_of_mission, gist_of_proposal
 from pursuit.service.caller import OPERATOR, Caller
 from pursuit.service.caps import cap_faults
+from pursuit.service.gateway import gateway_lines
 from pursuit.service.history import history_page
 from pursuit.service.proposals import check_proposal, is_of
 from pursuit.service.status import list_row, status_of
@@ -98,7 +99,7 @@ class Service:
             by=str(caller or self.caller),
         )
         summary = summary_of(advance(None, created))
-        async with self._control(caller, "start", mission_id, gist_of_mission(mission)):
+        async with self.control(caller, "start", mission_id, gist_of_mission(mission)):
             await self.ledger.append(mission_id, 0, [Draft(*encode(created))], status="pending", summary=summary)
         return Started(session_id=mission_id, warnings=admitted.warnings)
 
@@ -131,7 +132,7 @@ class Service:
         state, head = await self._load(mission_id)
         before = state.iteration_count
         asked = {"max_iterations_this_call": iterations, "after": after, "proposal": gist_of_proposal(proposal)}
-        async with self._control(caller, "iterate", mission_id, asked):
+        async with self.control(caller, "iterate", mission_id, asked):
             try:
                 state = await self.driver.drive(mission_id, iterations=iterations, proposal=proposal, observer=observer)
             except PursuitError as error:
@@ -155,7 +156,7 @@ class Service:
         if repeated is not None:
             return repeated
         asked = {"max_iterations_this_call": iterations, "after": after, "proposal": gist_of_proposal(proposal)}
-        async with self._control(caller, "iterate", mission_id, {**asked, "background": True}):
+        async with self.control(caller, "iterate", mission_id, {**asked, "background": True}):
             await drive(iterations, proposal)
         return {"session_id": mission_id, "status": (await self.state(mission_id)).status, "iterations": []}
 
@@ -168,7 +169,9 @@ class Service:
         state, _head = await self._load(mission_id)
         done = state.iteration_count
         if after is not None and after > done:
-            raise InvalidArgument(f"after={after}, but {mission_id} has finished {done} iterations", iteration_count=done)
+            raise InvalidArgument(
+                f"after={after}, but {mission_id} has finished {done} iterations", iteration_count=done
+            )
         if after is not None and after < done:
             status = state.status
             rows = await self._verdicts(mission_id, after, iterations, 0)
@@ -190,7 +193,7 @@ class Service:
     ) -> MissionState:
         """Drives any mission that has not ended until it ends or waits; a paused or failed one is resumed first."""
         await self._load(mission_id)
-        async with self._control(caller, "run", mission_id):
+        async with self.control(caller, "run", mission_id):
             return await self.driver.drive(mission_id, observer=observer, resume=True)
 
     async def go_on(self, mission_id: str, *, observer: Observer | None = None) -> MissionState:
@@ -211,7 +214,9 @@ class Service:
         while True:
             page = await self.ledger.streams(kind="mission", status=("running", "waiting"), cursor=cursor)
             for row in page.rows:
-                if cut_short(row.status, row.summary) and (row.summary.get("background") or not background):
+                if cut_short(row.status, row.summary, self.clock.now()) and (
+                    row.summary.get("background") or not background
+                ):
                     found.append(row.name)
             cursor = page.next_cursor
             if cursor is None:
@@ -219,35 +224,35 @@ class Service:
 
     async def pause(self, mission_id: str, *, reason: str | None = None, caller: Caller | None = None) -> MissionState:
         """Stops it where it is; it stays resumable."""
-        async with self._control(caller, "pause", mission_id, {"reason": reason}):
-            return await self._say(
+        async with self.control(caller, "pause", mission_id, {"reason": reason}):
+            return await self.say(
                 mission_id, MissionPaused(at=self.clock.now(), by=str(caller or self.caller), reason=_text(reason))
             )
 
     async def resume(self, mission_id: str, *, caller: Caller | None = None) -> MissionState:
         """Lets a paused or failed mission go on; it does not drive it."""
-        async with self._control(caller, "resume", mission_id):
+        async with self.control(caller, "resume", mission_id):
             state = await self.state(mission_id)
             if state.terminal:
                 raise _has_ended(mission_id, state)
             if state.status not in ("paused", "failed"):
                 raise NotPaused(f"{mission_id} is {state.status}, neither paused nor failed", session_id=mission_id)
-            return await self._say(mission_id, MissionResumed(at=self.clock.now(), by=str(caller or self.caller)))
+            return await self.say(mission_id, MissionResumed(at=self.clock.now(), by=str(caller or self.caller)))
 
     async def abort(self, mission_id: str, *, reason: str | None = None, caller: Caller | None = None) -> MissionState:
         """Ends it as terminated, also in the middle of a call."""
-        async with self._control(caller, "abort", mission_id, {"reason": reason}):
+        async with self.control(caller, "abort", mission_id, {"reason": reason}):
             word = AbortOrdered(at=self.clock.now(), by=str(caller or self.caller), reason=_text(reason))
-            state = await self._say(mission_id, word)
+            state = await self.say(mission_id, word)
             return await self.driver.close(mission_id) or state
 
     async def complete(
         self, mission_id: str, *, reason: str | None = None, caller: Caller | None = None
     ) -> MissionState:
         """Ends it as completed, on the operator's word."""
-        async with self._control(caller, "complete", mission_id, {"reason": reason}):
+        async with self.control(caller, "complete", mission_id, {"reason": reason}):
             word = CompletionOrdered(at=self.clock.now(), by=str(caller or self.caller), reason=_text(reason))
-            state = await self._say(mission_id, word)
+            state = await self.say(mission_id, word)
             return await self.driver.close(mission_id) or state
 
     async def extend(self, mission_id: str, caps: Mapping[str, float], *, caller: Caller | None = None) -> MissionState:
@@ -258,9 +263,9 @@ class Service:
         faults = cap_faults(caps, state)
         if faults:
             raise ValidationFailed(faults)
-        async with self._control(caller, "extend", mission_id, caps):
+        async with self.control(caller, "extend", mission_id, caps):
             word = BudgetExtended(at=self.clock.now(), by=str(caller or self.caller), caps=dict(caps))
-            return await self._say(mission_id, word, reopen=True)
+            return await self.say(mission_id, word, reopen=True)
 
     async def checkpoint(self, mission_id: str) -> dict[str, Any]:
         """The cascade again over the latest iteration."""
@@ -315,7 +320,9 @@ class Service:
         """Who asked for what, the newest lines, oldest first; a mission that is forgotten still has its lines."""
         if mission_id is not None:
             _require_id(mission_id)
-        return await self.audit.lines(mission_id=mission_id, limit=limit)
+            return await self.audit.lines(mission_id=mission_id, limit=limit)
+        lines = [*await self.audit.lines(limit=limit), *await gateway_lines(self.ledger, limit=limit)]
+        return sorted(lines, key=lambda line: line["at"])[-limit:]
 
     async def verify(self, *, expect: str | None = None) -> Verification:
         """Checks the whole ledger, and against a root that was written down earlier."""
@@ -328,7 +335,7 @@ class Service:
 
     async def forget(self, mission_id: str, *, caller: Caller | None = None) -> None:
         """Removes an ended mission, blobs included; a tombstone stays, and the audit."""
-        async with self._control(caller, "forget", mission_id):
+        async with self.control(caller, "forget", mission_id):
             await self._forget(mission_id)
 
     async def _forget(self, mission_id: str) -> None:
@@ -349,14 +356,14 @@ class Service:
         _require_id(mission_id)
         return await self.states.look(mission_id)
 
-    def _control(
+    def control(
         self, caller: Caller | None, verb: str, mission_id: str, arguments: Mapping[str, Any] | None = None
     ) -> AbstractAsyncContextManager[None]:
         """Puts a control call into the audit, unless it is about what could not be a mission."""
         _require_id(mission_id)
         return self.audit.control(caller or self.caller, verb, mission_id, arguments)
 
-    async def _say(self, mission_id: str, word: OperatorWord, *, reopen: bool = False) -> MissionState:
+    async def say(self, mission_id: str, word: OperatorWord, *, reopen: bool = False) -> MissionState:
         """Appends an operator's word at the head, whoever drives."""
         await self._load(mission_id)
         state, head = await self.states.take(mission_id)

@@ -16,7 +16,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from pursuit import __version__
-from pursuit.surfaces.cli import install, look, missions, operator, prove, serve, setup, token
+from pursuit.surfaces.cli import approvals, doctor, install, look, missions, operator, prove, serve, setup, token, tools
 from pursuit.surfaces.cli.options import Common, ConfigOption, JsonOption, StateOption
 
 EPILOG = "Start here:  pursuit init demo,  then  cd demo  and  pursuit run mission.toml"
@@ -58,9 +58,12 @@ install.register(app)
 missions.register(app)
 look.register(app)
 operator.register(app)
+approvals.register(app)
 prove.register(app)
 serve.register(app)
 token.register(app)
+tools.register(app)
+doctor.register(app)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

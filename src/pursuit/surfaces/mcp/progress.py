@@ -43,12 +43,13 @@ async def progress(session: ServerSession, total: int) -> AsyncGenerator[Observe
         if told is not None and send.statistics().current_buffer_used < BACKLOG:
             send.send_nowait(told)
 
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(pass_on)
-        try:
-            yield observe
-        finally:
-            send.close()
+    with receive:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(pass_on)
+            try:
+                yield observe
+            finally:
+                send.close()
 
 
 class _Steps:
