@@ -5,13 +5,14 @@ BIN := $(VENV)/bin
 RUN := $(VENV)/.installed-run
 STAMP := $(VENV)/.installed-dev
 SUITE := $(VENV)/conformance/.installed
+MCP1 := .venv-mcp1/.installed
 
 .PHONY: demo test check conformance soak bench format clean
 
 demo: $(RUN)  ## size a welded beam with a scripted strategy, no key and no server needed
 	@$(BIN)/python -m pursuit.demo.show
 
-test: $(STAMP) $(SUITE) check-static  ## everything CI runs
+test: $(STAMP) $(SUITE) $(MCP1) check-static  ## everything CI runs
 	$(BIN)/python -m pytest -n 2 --dist loadgroup tests
 
 check: $(STAMP) check-static  ## the fast loop: format, lint, types, import rules, unit tests
@@ -27,7 +28,7 @@ check-static: $(STAMP)
 conformance: $(STAMP) $(SUITE)  ## the official suite against `pursuit serve`
 	$(BIN)/python -m pytest tests/conformance
 
-soak: $(STAMP) $(SUITE)  ## the fault and race runs at full length
+soak: $(STAMP) $(SUITE) $(MCP1)  ## the fault and race runs at full length
 	PURSUIT_SOAK=1 $(BIN)/python -m pytest -n 2 -m slow tests
 
 bench: $(STAMP)  ## ratios against floors and peers, in one run
@@ -55,5 +56,11 @@ $(SUITE): tests/conformance/package.json | $(STAMP)
 	$(BIN)/npm install --prefix $(@D) --ignore-scripts --no-package-lock --no-audit --no-fund --loglevel=error >/dev/null
 	touch $(SUITE)
 
+# A client of the SDK's 1.x line, which cannot live beside ours in one environment.
+$(MCP1): constraints-mcp1.txt
+	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $< "mcp==1.30.*"
+	touch $(MCP1)
+
 clean:
-	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(dir $(MCP1)) .pytest_cache .ruff_cache .hypothesis .import_linter_cache

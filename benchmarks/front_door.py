@@ -2,7 +2,8 @@
 
 The floor (`smallest_server.py`) has one tool that reads one row of SQLite, and the SDK's own transport. Both run as
 processes of their own and are asked by the same client of the SDK, in both eras of the protocol and in interleaved
-rounds. That the client checks each answer against the declared output schema is part of what is measured.
+rounds. That the client checks each answer against the declared output schema is part of what is measured. Over HTTP
+the figures are only shown. A start is timed from the spawn to the first listing of the tools.
 
 Run: python benchmarks/front_door.py [--check]
 """
@@ -30,9 +31,10 @@ from smallest_server import NAME, make
 
 ERAS = {"legacy": "2025 era", "2026-07-28": "2026-07-28"}
 YOUNG, OLD = 10, 10_000
-ROUNDS = 15
-CALLS = 40
-STARTS = 15
+ROUNDS = 11
+CALLS = 30
+ROUNDS_OVER_HTTP = 5
+STARTS = 11
 OURS = "from pursuit.surfaces.cli.main import main; main()"
 FLOOR = str(Path(__file__).with_name("smallest_server.py"))
 
@@ -81,10 +83,13 @@ def over_http(words: list[str]) -> Generator[str]:
     """A server on a port of its own; its URL."""
     ours = "serve" in words
     more = ["--http", "--port", "0", "--log-level", "info"] if ours else ["--http"]
-    where = {"stderr" if ours else "stdout": subprocess.PIPE}
-    with subprocess.Popen([sys.executable, *words, *more], env=get_default_environment(), text=True, **where) as child:
+    out, err = (None, subprocess.PIPE) if ours else (subprocess.PIPE, None)
+    command = [sys.executable, *words, *more]
+    with subprocess.Popen(command, env=get_default_environment(), text=True, stdout=out, stderr=err) as child:
+        told = child.stderr or child.stdout
+        assert told is not None
         try:
-            line = (child.stderr if ours else child.stdout).readline()
+            line = told.readline()
             yield json.loads(line)["url"] if ours else line.strip()
         finally:
             child.terminate()
@@ -100,23 +105,25 @@ async def p50(client: Client, tool: str, arguments: dict[str, Any]) -> float:
     return statistics.median(times)
 
 
-async def statuses(stage: Stage, floor: Client, ours: Client) -> tuple[float, list[tuple[float, float, float]]]:
+async def statuses(
+    stage: Stage, floor: Client, ours: Client, rounds: int
+) -> tuple[float, list[tuple[float, float, float]]]:
     """The seconds of the old mission's very first status; then of the floor, the young and the old in each round."""
     await ours.list_tools()
     begin = time.perf_counter()
     cold = await ours.call_tool("mission_status", {"session_id": stage.old})
     first = time.perf_counter() - begin
     assert cold.structured_content and cold.structured_content["iteration_count"] == OLD, cold
-    rounds: list[tuple[float, float, float]] = []
-    for number in range(ROUNDS + 1):
+    found: list[tuple[float, float, float]] = []
+    for number in range(rounds + 1):
         measured = (
             await p50(floor, NAME, {"id": "a"}),
             await p50(ours, "mission_status", {"session_id": stage.young}),
             await p50(ours, "mission_status", {"session_id": stage.old}),
         )
         if number > 0:  # the first round warms everything up
-            rounds.append(measured)
-    return first, rounds
+            found.append(measured)
+    return first, found
 
 
 def status_figures(way: str, first: float, rounds: list[tuple[float, float, float]], *, required: bool) -> list[Figure]:
@@ -125,25 +132,23 @@ def status_figures(way: str, first: float, rounds: list[tuple[float, float, floa
     return [
         Figure(what=f"{way}: the floor, one row", value=statistics.median(floors) * 1e6, unit="us"),
         Figure(what="  mission_status", value=ratio_of_rounds(young, floors), unit="x the floor", limit=limit),
-        Figure(
-            what=f"  of {OLD:,} iterations by {YOUNG}", value=ratio_of_rounds(old, young), unit="x", limit=limit
-        ),
+        Figure(what=f"  of {OLD:,} iterations by {YOUNG}", value=ratio_of_rounds(old, young), unit="x", limit=limit),
         Figure(what=f"  of {OLD:,} iterations, the very first", value=first * 1e3, unit="ms"),
     ]
 
 
 async def status_over_stdio(stage: Stage, era: str) -> list[Figure]:
     async with over_stdio(stage.floor, era) as floor, over_stdio(stage.ours, era) as ours:
-        return status_figures(f"stdio, {ERAS[era]}", *await statuses(stage, floor, ours), required=True)
+        found = await statuses(stage, floor, ours, ROUNDS)
+    return status_figures(f"stdio, {ERAS[era]}", *found, required=True)
 
 
 async def status_over_http(stage: Stage, era: str) -> list[Figure]:
     with over_http(stage.floor) as bare, over_http(stage.ours) as served:
         async with AsyncExitStack() as stack:
-            floor, ours = [
-                await stack.enter_async_context(Client(url, mode=era, cache=None)) for url in (bare, served)
-            ]
-            return status_figures(f"HTTP, {ERAS[era]}", *await statuses(stage, floor, ours), required=False)
+            floor, ours = [await stack.enter_async_context(Client(url, mode=era, cache=None)) for url in (bare, served)]
+            found = await statuses(stage, floor, ours, ROUNDS_OVER_HTTP)
+    return status_figures(f"HTTP, {ERAS[era]}", *found, required=False)
 
 
 async def start_seconds(words: list[str], era: str) -> float:

@@ -189,4 +189,55 @@ GUARANTEES = {
             "property/test_policy_layers.py::test_a_missions_own_policy_never_loosens_the_operators",
         ),
     ),
+    "control-calls-are-audited": Guarantee(
+        "Every control call is in the audit, with who asked and over which way, before it changes anything.",
+        ("unit/test_audit.py::test_each_verb_leaves_a_line_with_who_asked_and_a_refusal_says_why",),
+    ),
+    "a-lost-answer-is-repeated": Guarantee(
+        "A caller that says what it knows gets a lost answer again, and nothing runs twice.",
+        ("unit/test_background.py::test_a_lost_answer_is_repeated_and_nothing_runs_twice",),
+    ),
+    "front-door-journey": Guarantee(
+        "Clients of both eras and of the 1.x SDK can do all that a mission needs, over stdio and HTTP alike.",
+        ("e2e/test_front_door.py::test_every_client_goes_the_whole_way",),
+    ),
+    "progress-to-who-asked": Guarantee(
+        "Progress goes to the one who asked for it and to nobody else, and its numbers rise.",
+        ("e2e/test_front_door_together.py::test_progress_goes_only_to_the_one_who_asked",),
+    ),
+    "one-mission-for-all": Guarantee(
+        "All clients and the terminal see the same mission, and a pause from any of them holds within half a second.",
+        (
+            "e2e/test_front_door_together.py"
+            "::test_two_clients_and_the_terminal_see_one_mission_and_the_terminal_stops_it",
+        ),
+    ),
+    "killed-client-continues": Guarantee(
+        "A client that is killed in the middle of a call leaves a mission that another client goes on with.",
+        ("fault/test_front_door_clients.py::test_a_killed_client_leaves_a_mission_that_another_continues",),
+    ),
+    "background-survives-kill": Guarantee(
+        "A background run goes on by itself when its server was killed: served again, or by another server at once.",
+        (
+            "fault/test_front_door_servers.py::test_a_background_run_goes_on_when_it_is_served_again",
+            "fault/test_front_door_servers.py::test_another_server_on_the_same_ledger_takes_over",
+        ),
+    ),
+    "wrong-input-stores-nothing": Guarantee(
+        "Wrong input to any tool is refused with the field that is wrong, nothing is stored, and the server lives.",
+        (
+            "surface/test_mcp_wrong_input.py::test_wrong_input_to_every_tool_is_refused_by_name_and_stores_nothing",
+            "surface/test_mcp_malformed.py::test_malformed_lines_are_refused_and_the_server_lives",
+        ),
+    ),
+    "many-clients": Guarantee(
+        "Many clients at once get their own answers and nothing runs twice; who cannot drive gets a conflict.",
+        (
+            "e2e/test_many_clients.py::test_twenty_clients_on_twenty_missions_get_their_own_answers",
+            "e2e/test_many_clients.py::test_twenty_clients_on_one_mission_drive_it_one_at_a_time",
+            "e2e/test_many_clients.py::test_twenty_clients_that_know_as_much_begin_one_iteration_between_them",
+            "e2e/test_many_clients.py::test_twenty_clients_that_poll_one_mission_run_each_poll_once",
+            "e2e/test_many_clients.py::test_processes_that_serve_the_same_ledger_drive_a_mission_one_at_a_time",
+        ),
+    ),
 }

@@ -9,6 +9,7 @@
       NotPaused                  not_paused: there is nothing to resume
       NoIterations               no_iterations: nothing has been run yet
       Conflict                   conflict: another process drives it, or the stream moved on
+        Overtaken                the caller's next step was made meanwhile; its answer is told again
       LedgerUnavailable          ledger_unavailable: disk full, read-only, or not ours to open
       LedgerTooNew               ledger_too_new: written by a newer release
       UpstreamUnavailable        upstream_unavailable: a server cannot be reached
@@ -131,6 +132,10 @@ class Conflict(PursuitError):
 
     code = "conflict"
     exit_code = 2
+
+
+class Overtaken(Conflict):
+    """Somebody else did already what the caller asked for."""
 
 
 class LedgerUnavailable(PursuitError):

@@ -110,6 +110,10 @@ class House(Place):
         with leaving_none(process):
             yield process
 
+    def json_of(self, *words: object) -> Any:
+        """What a command answers as JSON, as a process of its own: this one may be in an event loop."""
+        return json.loads(self.run(*words, "--json").stdout)
+
     def lines(self, log: str) -> list[str]:
         """What the workshop wrote."""
         path = self.logs / log

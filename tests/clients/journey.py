@@ -24,7 +24,8 @@ CODES = {
     "session_terminal",
     "validation_error",
 }
-TOOLS = {f"mission_{verb}" for verb in "start status iterate checkpoint complete abort resume history list".split()}
+VERBS = ("start", "status", "iterate", "checkpoint", "complete", "abort", "resume", "history", "list")
+TOOLS = {f"mission_{verb}" for verb in VERBS}
 NOBODY = "mission-0000000000000000"
 LONG = 250
 PATIENCE = 20.0
@@ -108,6 +109,17 @@ class Traveller:
             if not is_error:
                 return answer
             assert answer["code"] == "conflict" and time.monotonic() < ends, answer
+            await asyncio.sleep(0.02)
+
+    async def until_let_go(self, mission: str) -> None:
+        """Returns when the driver of a mission that was paused has gone: only then does the pause itself refuse."""
+        ends = time.monotonic() + PATIENCE
+        while True:
+            is_error, answer = await self._call("mission_iterate", {"session_id": mission})
+            assert is_error and answer["code"] in ("conflict", "session_paused"), answer
+            if answer["code"] == "session_paused":
+                return
+            assert time.monotonic() < ends, answer
             await asyncio.sleep(0.02)
 
     async def until_logged(self, log: str, line: str) -> None:
@@ -245,9 +257,10 @@ async def in_the_background(me: Traveller) -> None:
     assert (await me.refused("conflict", "mission_iterate", session_id=mission))["iterations"] == []
     await me.until(mission, lambda status: status["iteration_count"] >= 3)
     assert (await me.done("mission_abort", session_id=mission, pause=True))["status"] == "paused"
+    await me.until_let_go(mission)
     assert (await me.done("mission_resume", session_id=mission))["status"] == "running"
     before = (await me.done("mission_status", session_id=mission))["iteration_count"]
-    turn = await me.until_free(mission, max_iterations_this_call=2)
+    turn = await me.done("mission_iterate", session_id=mission, max_iterations_this_call=2)
     indexes = [row["iteration_index"] for row in turn["iterations"]]
     assert indexes == [before, before + 1], (before, indexes)
     ended = await me.done("mission_abort", session_id=mission, reason="enough")

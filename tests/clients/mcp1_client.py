@@ -53,9 +53,9 @@ async def connected(target: str) -> AsyncIterator[ClientSession]:
         async with streamable_http_client(target) as (read, write, _), ClientSession(read, write) as session:
             yield session
     else:
-        async with stdio_client(StdioServerParameters(**json.loads(target))) as (read, write):
-            async with ClientSession(read, write) as session:
-                yield session
+        server = StdioServerParameters(**json.loads(target))
+        async with stdio_client(server) as (read, write), ClientSession(read, write) as session:
+            yield session
 
 
 async def main(target: str, logs: str) -> None:

@@ -12,7 +12,9 @@ import front_door
 import jsonschema
 import pytest
 from front_door import CLIENTS, TRANSPORTS, House, mcp1_python
-from journey import CODES, TOOLS, journey
+from journey import AN_HOUR, CODES, TOOLS, Traveller, calls, journey
+from mcp import Client, StdioServerParameters
+from mcp.client.stdio import stdio_client
 from sdk_client import ERAS, SdkPort, client
 
 ONE_THIRTY = "mcp-1.30"
@@ -66,6 +68,27 @@ def test_every_client_goes_the_whole_way(which: str, transport: str, tmp_path: P
         else:
             jsonschema.validate(answer, seen["tools"][name])
     assert met == CODES
+
+
+@pytest.mark.slow
+def test_a_client_that_cancelled_a_call_leaves_without_waiting_for_its_answer(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    patient = "from pursuit.surfaces.mcp import stdio; stdio.LAST_ANSWERS = 3600.0; "
+    server = json.loads(house.stdio)
+    assert server["args"][0] == "-c"
+    server["args"][1] = patient + server["args"][1]
+
+    async def main() -> None:
+        with (tmp_path / "notes").open("w") as notes:
+            async with Client(stdio_client(StdioServerParameters(**server), errlog=notes), mode=ERAS[0]) as connected:
+                me = Traveller(SdkPort(connected), house.logs)
+                mission = await me.start("cancelled", steps=1)
+                asked = {"session_id": mission, "proposal": calls("log", ("a", AN_HOUR))}
+                await me.port.call_and_cancel("mission_iterate", asked, lambda: me.until_logged("log", "begun a"))
+
+    anyio.run(main)
+    # A server that does not leave by itself is told to by the SDK: its last word is then another one.
+    assert "the client has gone" in (tmp_path / "notes").read_text().splitlines()[-1]
 
 
 def test_a_missing_environment_fails_and_says_how_to_make_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,7 +167,7 @@ def call(ident: Any, params: dict[str, Any]) -> dict[str, Any]:
         case "die":
             print("out of cheese", file=sys.stderr, flush=True)
             sys.stdout.close()
-            import os  # noqa: PLC0415 - only here
+            import os
 
             os._exit(3)
         case _:

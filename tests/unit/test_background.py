@@ -10,8 +10,9 @@ import pytest
 from engine_stage import Gate, events_of, mission, play, proposal, repeat, stage
 
 from pursuit import Budget, Proposal, Runtime
-from pursuit.errors import Conflict, InvalidArgument, SessionTerminal, ValidationFailed
-from pursuit.model.events import IterationProposed, RunClaimed
+from pursuit.errors import Conflict, InvalidArgument, Overtaken, SessionTerminal, ValidationFailed
+from pursuit.ledger.contract import ANY, Draft
+from pursuit.model.events import IterationProposed, MissionPaused, MissionResumed, RunClaimed, encode
 from pursuit.service.background import BackgroundRuns
 
 
@@ -116,7 +117,7 @@ def test_a_clients_proposal_for_a_background_run_survives_the_end_of_the_process
             said = Proposal(**proposal(("step", {"by": 7})))
             with pytest.raises(ZeroDivisionError):  # the process ends right after the answer was promised
                 await runtime.service.driver.drive(
-                    name, iterations=1, proposal=said, background=True, claimed=lambda: print(1 // 0)
+                    name, iterations=1, proposal=said, background=True, claimed=lambda _: print(1 // 0)
                 )
             assert await events_of(runtime, name, IterationProposed) == []
             async with BackgroundRuns(runtime.service, runtime.use_servers_of):
@@ -240,5 +241,38 @@ def test_a_mission_may_deny_itself_tools_and_must_leave_one(tmp_path: Path) -> N
             with pytest.raises(ValidationFailed) as caught:
                 await _started(runtime, policy={"deny": ["*", "nothing.such"]})
             assert {fault.field for fault in caught.value.faults} == {"policy.deny", "policy.deny[1]"}
+
+    play(scene)
+
+
+def test_who_comes_second_with_the_same_knowledge_begins_nothing(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with stage(tmp_path, step) as runtime:
+            name = await _started(runtime, proposer=repeat("step"))
+            done = await runtime.service.iterate(name, after=0)
+            with pytest.raises(Overtaken):  # between its look and its claim somebody else was faster
+                await runtime.service.driver.drive(name, iterations=1, after=0)
+            assert await runtime.service.iterate(name, after=0) == done
+            assert (await runtime.service.state(name)).iteration_count == 1
+
+    play(scene)
+
+
+def test_a_pause_and_a_resume_that_are_heard_together_end_the_run_all_the_same(tmp_path: Path) -> None:
+    gate = Gate()
+
+    async def scene() -> None:
+        async with stage(tmp_path, gate.hold) as runtime:
+            name = await _started(runtime, proposer=repeat("hold"))
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(runtime.service.run, name)
+                await gate.entered.wait()
+                words = [MissionPaused(at=1.0), MissionResumed(at=2.0)]
+                await runtime.service.ledger.append(name, ANY, [Draft(*encode(word)) for word in words])
+            state = await runtime.service.state(name)
+            assert (state.status, state.iteration_count) == ("running", 0)
+            gate.release.set()
+            answer = await runtime.service.iterate(name, iterations=2)
+            assert len(answer["iterations"]) == 2
 
     play(scene)

@@ -135,6 +135,6 @@ async def _perform_command(run: Run, plan: CheckPlan, call: CallRecord, argv: Se
         seconds = run.clock.monotonic() - began
         settlement = settle(run, call, "ok", result=result, seconds=seconds)
         run.journal.stage(settlement.event, settlement.blobs)
-    if limit.scope.cancelled_caught:
+    if limit.ran_out:
         seconds = run.clock.monotonic() - began
         run.journal.stage(settle(run, call, "timed_out", error=limit.why(), seconds=seconds).event)

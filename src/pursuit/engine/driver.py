@@ -24,7 +24,7 @@ from pursuit.engine.report import write_report
 from pursuit.engine.run import Observer, Run, Settings, Tools
 from pursuit.engine.states import States
 from pursuit.engine.turn import closing, ending, turn
-from pursuit.errors import Conflict, InvalidArgument, PursuitError, SessionPaused, SessionTerminal
+from pursuit.errors import Conflict, InvalidArgument, Overtaken, PursuitError, SessionPaused, SessionTerminal
 from pursuit.ledger.contract import Ledger
 from pursuit.model.decide import Decision
 from pursuit.model.events import (
@@ -47,7 +47,10 @@ class ToolSource(Protocol):
     """Gives the tools of a mission, connecting what is needed."""
 
     async def tools_for(self, names: tuple[str, ...], policy: MissionPolicy | None = None) -> Tools:
-        """The tools by these names, under this policy of the mission's own; raises `UpstreamUnavailable` if one of their servers cannot be reached."""
+        """The tools by these names, under this policy of the mission's own.
+
+        Raises `UpstreamUnavailable` if one of their servers cannot be reached.
+        """
         ...
 
 
@@ -76,24 +79,29 @@ class Driver:
         observer: Observer | None = None,
         resume: bool = False,
         background: bool = False,
-        claimed: Callable[[], None] | None = None,
+        after: int | None = None,
+        claimed: Callable[[MissionState], None] | None = None,
     ) -> MissionState:
         """Advances a mission by so many iterations (None: until it ends or waits) and returns its state.
 
         With `resume` a paused or failed mission goes on. Raises `Conflict` at once if somebody drives it already,
-        and `UpstreamUnavailable` before anything is spent if one of its servers cannot be reached. `claimed` is
-        called once the run is in the ledger, so that from there on a death of this process leaves it to be resumed.
+        and `UpstreamUnavailable` before anything is spent if one of its servers cannot be reached. Who knows of `after`
+        iterations gets `Overtaken` if there are more by now. `claimed` is called with the state once the run is in the
+        ledger: from there on a death of this process leaves it to be resumed.
         """
         claim = await self.ledger.claim(mission_id)
         if claim is None:
             raise Conflict(f"{mission_id} is being driven already; one driver at a time", session_id=mission_id)
         try:
             with self.ledger.bell(mission_id) as bell:
+                state, _ = await self.states.look(mission_id)
+                if after is not None and state.iteration_count > after:
+                    raise Overtaken(f"{mission_id} has moved on", session_id=mission_id)
+                _runnable(mission_id, state, proposal, resume=resume)
                 journal = Journal(self.ledger, mission_id, *await self.states.take(mission_id), bell)
-                _runnable(mission_id, journal.state, proposal, resume=resume)
                 run = await self._begin(journal, iterations, proposal, observer, background=background)
                 if claimed is not None:
-                    claimed()
+                    claimed(journal.state)
                 state = await self._go(run, self.proposer_for(journal.state.mission, proposal))
         finally:
             with anyio.CancelScope(shield=True):
@@ -133,11 +141,11 @@ class Driver:
         """Writes down who drives now and how far, and what a dead driver left behind."""
         tools = await self.source.tools_for(journal.state.tools, journal.state.mission.policy)
         run = self._new_run(journal, tools, observer)
-        if journal.state.status in ("paused", "failed"):
-            journal.stage(MissionResumed(at=self.clock.now()))
-        journal.stage(
+        now = self.clock.now()
+        begun: list[Event] = [MissionResumed(at=now)] if journal.state.status in ("paused", "failed") else []
+        begun.append(
             RunClaimed(
-                at=self.clock.now(),
+                at=now,
                 run=secrets.token_hex(8),
                 pid=os.getpid(),
                 host=platform.node(),
@@ -146,6 +154,7 @@ class Driver:
                 proposal=proposal.model_dump(mode="json") if background and proposal is not None else None,
             )
         )
+        await journal.record(lambda _state: begun)  # not staged: a pause before it and one after it are not the same
         settle_lost(run)
         await journal.flush()
         return run
@@ -182,24 +191,18 @@ class Driver:
 
     async def _advance(self, run: Run, proposer: Proposer) -> None:
         """Turns until the mission has ended, waits, is paused, or the run has gone as far as it was to go."""
-        while True:
+        at_rest = False
+        while not at_rest:
             await run.hear()
-            state = run.state
-            if state.stop is not None and not state.closed:
+            if run.state.stop is not None and not run.state.closed:
                 await _end_as_ordered(run)
-            if state.terminal:
+            if run.state.terminal:
                 await write_report(run)
                 return
-            if state.status == "paused" or (state.run_goal is not None and state.iteration_count >= state.run_goal):
+            if run.state.status == "paused" or run.state.run is None:
                 break
-            if state.open is None and await _out_of_budget(run):
-                continue
-            if state.waiting_for == "budget":
-                break
-            if not await _pace(run):
-                continue
-            if not await turn(run, proposer) and run.state.status == "waiting":
-                break
+            with run.effects():  # the operator's stop leaves the turn where it is; it goes on at the same call
+                at_rest = await _go_on(run, proposer)
         await run.journal.flush()
         run.tell("waiting")
 
@@ -214,6 +217,21 @@ def _runnable(mission_id: str, state: MissionState, proposal: Proposal | None, *
         raise SessionTerminal(f"{mission_id} has ended: {state.status}", session_id=mission_id, status=state.status)
     if state.status == "paused" and not resume:
         raise SessionPaused(f"{mission_id} is paused; resume it first", session_id=mission_id)
+
+
+async def _go_on(run: Run, proposer: Proposer) -> bool:
+    """Turn after turn; True once there is nothing more to do in this run, False if the mission ended or was stopped."""
+    state = run.state
+    while not (state.terminal or state.stopped or state.run is None or run.stop_heard):
+        if state.run_goal is not None and state.iteration_count >= state.run_goal:
+            return True
+        if state.open is None and await _out_of_budget(run):
+            continue
+        if state.waiting_for == "budget":
+            return True
+        if await _pace(run) and not await turn(run, proposer) and state.status == "waiting":
+            return True
+    return False
 
 
 async def _out_of_budget(run: Run) -> bool:

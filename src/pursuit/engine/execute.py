@@ -7,10 +7,10 @@ Invariant: nothing is sent whose intent is not durable; a settled call is never 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import anyio
+import msgspec
 
 from pursuit.engine.approvals import ask_first, refusal
 from pursuit.engine.perform import Settlement, perform, settle
@@ -24,8 +24,7 @@ GUARD = 2
 Refusal = Literal["denied", "skipped", "failed"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
+class Planned(msgspec.Struct, frozen=True, kw_only=True):
     """A call that is wanted."""
 
     call_id: str

@@ -16,7 +16,7 @@ from pursuit.engine.run import Run
 from pursuit.model.events import CallSettled, Outcome
 from pursuit.model.observe import lift, text_of
 from pursuit.model.records import CallRecord
-from pursuit.tools.contract import CallFailed, Tool
+from pursuit.tools.contract import CallFailed, Tool, ToolResult
 
 PREVIEW = 2_000
 MOST_ERROR = 4_000
@@ -32,20 +32,17 @@ class Settlement(NamedTuple):
 async def perform(run: Run, call: CallRecord, tool: Tool, timeout: float | None = None) -> Settlement:
     """Sends the call and waits; a timeout, a failure and an error result are outcomes, not exceptions."""
     began = run.clock.monotonic()
-    result: Mapping[str, Any] | None = None
-    failure = "no result"
-    with run.deadline(timeout or tool.traits.timeout or run.settings.call_timeout) as limit:
-        try:
-            answer = await run.tools.call(tool, call.args, call_id=call.call_id, on_progress=limit.progressed)
-            result = answer.as_dict()
-        except CallFailed as error:
-            failure = str(error)
+    limit = run.deadline(timeout or tool.traits.timeout or run.settings.call_timeout)
+    try:
+        sent = run.tools.call(tool, call.args, call_id=call.call_id, on_progress=limit.progressed)
+        answer = sent if isinstance(sent, ToolResult) else await limit.bound(sent)
+    except CallFailed as error:
+        return settle(run, call, "failed", error=str(error), seconds=run.clock.monotonic() - began)
     seconds = run.clock.monotonic() - began
-    if limit.scope.cancelled_caught:
+    if answer is None:
         return settle(run, call, "timed_out", error=limit.why(), seconds=seconds)
-    if result is None:
-        return settle(run, call, "failed", error=failure, seconds=seconds)
-    if result.get("isError"):
+    result = answer.as_dict()
+    if answer.is_error:
         said = text_of(result) or "the tool reported an error"
         return settle(run, call, "failed", result=result, error=said, seconds=seconds)
     return settle(run, call, "ok", result=result, seconds=seconds)
@@ -88,12 +85,12 @@ def settle(
     blobs: dict[str, bytes] = {}
     blob = preview = None
     error = None if error is None else _shown(error)[:MOST_ERROR]
-    digest = hashlib.sha256(f"{outcome}:{error}".encode()).hexdigest()[:16]
-    if result is not None:
+    if result is None:
+        full = hashlib.sha256(f"{outcome}:{error}".encode()).hexdigest()
+    else:
         answer, body = _storable(result)
         result = answer
         full = hashlib.sha256(body).hexdigest()
-        digest = full[:16]
         metrics, events = lift(call.tool, answer, run.state.mission.observe)
         if "structuredContent" not in answer:  # what was parsed out of text may hold what JSON cannot
             metrics, events = _storable((metrics, events))[0]
@@ -109,11 +106,11 @@ def settle(
         result=result,
         blob=blob,
         preview=preview,
-        digest=digest,
+        digest=full[:16],
         error=error,
         metrics=metrics,
         events=events,
-        seconds=round(seconds, 6),
+        seconds=int(seconds * 1e6) / 1e6,
         elapsed=run.elapsed(),
     )
     return Settlement(event, blobs)

@@ -6,7 +6,7 @@ Invariant: once the operator has said stop, no effect begins.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -50,10 +50,10 @@ class Tools(Protocol):
         """What policy says."""
         ...
 
-    async def call(
+    def call(
         self, tool: Tool, arguments: Mapping[str, Any], *, call_id: str, on_progress: ProgressFn | None = None
-    ) -> ToolResult:
-        """Sends it."""
+    ) -> ToolResult | Awaitable[ToolResult]:
+        """Sends it. What is answered at once comes as the result itself, anything else is to be awaited."""
         ...
 
 
@@ -83,12 +83,11 @@ class Run:
     stop_heard: bool = False
     word_heard: anyio.Event = field(default_factory=anyio.Event)
     deadlines: set[Deadline] = field(default_factory=set[Deadline])
+    state: MissionState = field(init=False)
     _effects: anyio.CancelScope | None = None
 
-    @property
-    def state(self) -> MissionState:
-        """The mission now."""
-        return self.journal.state
+    def __post_init__(self) -> None:
+        self.state = self.journal.state  # one object for a whole run, which the journal keeps up to date
 
     @property
     def ledger(self) -> Ledger:
@@ -96,12 +95,13 @@ class Run:
         return self.journal.ledger
 
     def elapsed(self) -> float:
-        """Seconds that this run has held the mission."""
-        return round(self.clock.monotonic() - self.started, 6)
+        """Seconds that this run has held the mission, in whole microseconds."""
+        return int((self.clock.monotonic() - self.started) * 1e6) / 1e6
 
     def wall_clock_left(self) -> float | None:
         """Seconds until the wall-clock cap, or None."""
-        return self._left_of(self.state.budget["max_wall_clock_seconds"])
+        cap = self.state.budget["max_wall_clock_seconds"]
+        return None if cap == -1 else self._left_of(cap)
 
     def _left_of(self, cap: float) -> float | None:
         return None if cap == -1 else cap - self.state.elapsed_before - self.elapsed()
@@ -116,7 +116,7 @@ class Run:
             self.observer = None
 
     def effects(self) -> anyio.CancelScope:
-        """A scope to do effects in; the operator's stop cancels the latest one, which is harmless once it was left."""
+        """A scope to turn in; the operator's stop cancels the latest one, which is harmless once it was left."""
         self._effects = anyio.CancelScope()
         if self.stop_heard:
             self._effects.cancel()

@@ -44,22 +44,14 @@ class Asked(NamedTuple):
 
 async def turn(run: Run, proposer: Proposer) -> bool:
     """Advances the mission by one iteration, or goes on with an open one; False if it has to wait."""
-    asked: Asked | None = None
-    with run.effects():
-        if run.state.open is None and not await propose(run, proposer):
-            return False
-        try:
-            await act(run)
-            asked = await verify(run)
-        except MustWait:
-            return False
-    await run.hear()
-    if run.state.open is None:
+    if run.state.open is None and not await propose(run, proposer):
         return False
-    if asked is None and run.state.stop is None:  # interrupted, and not to be ended: it goes on at the same call
-        await run.journal.flush()
-    else:
-        await conclude(run, asked or _unasked(run))
+    try:
+        await act(run)
+        asked = await verify(run)
+    except MustWait:
+        return False
+    await conclude(run, asked)
     return True
 
 
@@ -111,8 +103,7 @@ async def verify(run: Run) -> Asked:
         return asked
     run.tell("verify")
     answers = await answers_for(run)
-    now = _unasked(run)
-    return now if run.state.stopped else now._replace(answers=answers)
+    return Asked(None if run.state.stopped else answers, run.clock.now(), run.elapsed())
 
 
 async def conclude(run: Run, asked: Asked) -> None:
@@ -242,8 +233,11 @@ def _unfinished(state: MissionState) -> bool:
         return False
     if iteration.proposed.script is not None:
         return iteration.script is None
-    calls = (iteration.calls.get(planned.call_id) for planned in iteration.proposed.calls)
-    return any(call is None or call.outcome is None for call in calls)
+    for planned in iteration.proposed.calls:
+        call = iteration.calls.get(planned.call_id)
+        if call is None or call.outcome is None:
+            return True
+    return False
 
 
 async def _begin_wait(run: Run, wait: Waiting) -> None:

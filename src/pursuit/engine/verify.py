@@ -6,7 +6,7 @@ Invariant: a check is a recorded call like any other: intent, settlement, timeou
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,17 @@ from pursuit.model.records import CallRecord
 from pursuit.model.thresholds import COMPARE
 from pursuit.model.view import observation_view
 
+ASKING = (Check, Predicate)
+"""The criteria that the state alone does not decide."""
+
 
 async def answers_for(run: Run) -> dict[str, Answer]:
     """What the sandbox says of each predicate, and each check that is due its result."""
-    answers = await _predicates(run)
-    checks = [criterion for criterion in run.state.mission.criteria if isinstance(criterion, Check)]
+    asking = [criterion for criterion in run.state.mission.criteria if isinstance(criterion, ASKING)]
+    if not asking:
+        return {}
+    answers = await _predicates(run, [criterion for criterion in asking if isinstance(criterion, Predicate)])
+    checks = [criterion for criterion in asking if isinstance(criterion, Check)]
     for check in checks:
         if check.when == "checkpoint":
             answers[check.criterion_id] = await _checked(run, check)
@@ -38,8 +44,7 @@ async def answers_for(run: Run) -> dict[str, Answer]:
     return answers
 
 
-async def _predicates(run: Run) -> dict[str, Answer]:
-    predicates = [c for c in run.state.mission.criteria if isinstance(c, Predicate)]
+async def _predicates(run: Run, predicates: Sequence[Predicate]) -> dict[str, Answer]:
     if not predicates:
         return {}
     await run.journal.flush()

@@ -11,6 +11,8 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from pursuit.errors import Conflict, InvalidArgument, PursuitError
 from pursuit.ledger.chain import GENESIS, link
 from pursuit.ledger.contract import ANY, FORGOTTEN, Anywhere, Bell, Draft, Head
@@ -32,8 +34,7 @@ _INSERT_BLOB = "INSERT OR IGNORE INTO blobs (digest, size, body) VALUES (?, ?, ?
 _INSERT_REF = "INSERT OR IGNORE INTO blob_refs (stream, digest) VALUES (?, ?)"
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class Request:
+class Request(msgspec.Struct, kw_only=True, eq=False):
     """An append that waits for its commit; `outcome` is set once, when the outcome is known for good."""
 
     stream: str
@@ -47,8 +48,7 @@ class Request:
     outcome: Head | PursuitError | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Tip:
+class _Tip(msgspec.Struct, frozen=True, gc=False):
     """What the writer remembers of a stream."""
 
     id: int

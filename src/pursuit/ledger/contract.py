@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, Protocol
 
+import msgspec
+
 
 class Anywhere(Enum):
     """The type of `ANY`: append at the head, whatever its number."""
@@ -25,16 +27,14 @@ FORGOTTEN: Final = "forgotten"
 """The status of a stream of which only the tombstone is left."""
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(msgspec.Struct, frozen=True, gc=False):
     """An event that is not stored yet."""
 
     type: str
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class StoredEvent:
+class StoredEvent(msgspec.Struct, frozen=True, gc=False):
     """An event as it lies in the ledger; `seq` counts from 1 in its stream, `position` over all streams."""
 
     stream: str
@@ -46,8 +46,7 @@ class StoredEvent:
     hash: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(msgspec.Struct, frozen=True, gc=False):
     """Where a stream ends: the number and the chain hash of its last event."""
 
     seq: int

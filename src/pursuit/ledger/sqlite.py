@@ -74,9 +74,8 @@ class SqliteLedger:
             raise InvalidArgument(f"an append to stream {stream} needs an event, a status or a summary", stream=stream)
         _check_drafts(stream, events)
         _check_text("kind", kind)
-        _check_text("status", status or "")
-        if status == FORGOTTEN:
-            raise InvalidArgument(f"the status {FORGOTTEN!r} is kept for streams that were forgotten", stream=stream)
+        if status is not None:
+            _check_status(stream, status)
         if blobs:
             _check_blobs(blobs)
         request = Request(
@@ -169,12 +168,22 @@ class SqliteLedger:
 
 def _check_drafts(stream: str, events: Sequence[Draft]) -> None:
     for draft in events:
+        if draft.type.isascii() and type(draft.body) is bytes:
+            continue
         _check_text("type", draft.type)
         if not isinstance(draft.body, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidArgument(f"the body of an event must be bytes, not {type(draft.body).__name__}", stream=stream)
 
 
+def _check_status(stream: str, status: str) -> None:
+    _check_text("status", status)
+    if status == FORGOTTEN:
+        raise InvalidArgument(f"the status {FORGOTTEN!r} is kept for streams that were forgotten", stream=stream)
+
+
 def _check_text(name: str, text: str) -> None:
+    if text.isascii():
+        return
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -25,6 +25,7 @@ from pursuit.ledger.schema import unavailable
 CHUNK = 2000
 """Rows that are read before other tasks get their turn."""
 
+LARGEST = 2**63 - 1
 _TOO_MANY = 10_000
 _ROW = "SELECT id, name, kind, status, created_at, updated_at, head_seq, head_hash, summary FROM streams"
 _EVENTS = (
@@ -159,6 +160,8 @@ def _read_cursor(cursor: str) -> tuple[float, int]:
     try:
         text = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
         created_at, identity = msgspec.json.decode(text, type=tuple[float, int])
+        if not -LARGEST <= identity <= LARGEST:
+            raise ValueError("no row has such a number")
     except (ValueError, binascii.Error, msgspec.DecodeError) as error:
         raise InvalidArgument(
             f"{cursor!r} is no cursor of this ledger: use `next_cursor` of the page before, or none to start over",

@@ -7,6 +7,7 @@ that wait for it, and a transaction never spans a turn of the event loop.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import random
 import sqlite3
@@ -32,13 +33,24 @@ _COURTESY_SECONDS = 1.0
 
 
 class _Batch:
-    """Requests that will share a commit; the task that opened it is the one that commits it."""
+    """Requests that will share a commit; the task that opened it is the one that commits it.
 
-    __slots__ = ("done", "requests")
+    Each follower waits on a future of its own, which costs less than an event for all and is its own to cancel.
+    """
 
-    def __init__(self) -> None:
-        self.requests: list[Request] = []
-        self.done = anyio.Event()
+    __slots__ = ("done", "followers", "requests")
+
+    def __init__(self, first: Request) -> None:
+        self.requests = [first]
+        self.followers: list[asyncio.Future[None]] = []
+        self.done = asyncio.Event()
+
+    def end(self) -> None:
+        """Wakes everybody: the outcomes are there."""
+        self.done.set()
+        for follower in self.followers:
+            if not follower.done():
+                follower.set_result(None)
 
 
 class Writer:
@@ -62,8 +74,7 @@ class Writer:
             raise LedgerUnavailable(f"the ledger {self._path} is closed; open it again", path=str(self._path))
         batch = self._filling
         if batch is None:
-            batch = self._filling = _Batch()
-            batch.requests.append(request)
+            batch = self._filling = _Batch(request)
             with anyio.CancelScope(shield=True):
                 await self._lead(batch)
         else:
@@ -77,9 +88,11 @@ class Writer:
 
     async def _follow(self, batch: _Batch) -> None:
         """Waits for the outcome; a shield around every wait would cost more than the wait, so it comes when needed."""
+        outcome = asyncio.get_running_loop().create_future()
+        batch.followers.append(outcome)
         try:
-            await batch.done.wait()
-        except anyio.get_cancelled_exc_class():
+            await outcome
+        except asyncio.CancelledError:
             with anyio.CancelScope(shield=True):
                 await batch.done.wait()
             if not _cancelled_by_scope():
@@ -97,13 +110,13 @@ class Writer:
         courtesy = deadline - PATIENCE_SECONDS + _COURTESY_SECONDS
         try:
             # One turn of the loop: whoever is ready to append now comes along.
-            await anyio.lowlevel.cancel_shielded_checkpoint()
+            await asyncio.sleep(0)
             while True:
                 now = time.monotonic()
                 if self._try_commit(batch, courteous=now < courtesy) or now > deadline:
                     break
                 await anyio.sleep(random.uniform(0.0005, 0.003))  # noqa: S311 - jitter needs no secrecy
-        except anyio.get_cancelled_exc_class():
+        except asyncio.CancelledError:
             # A plain `task.cancel()` goes through the shield: those who follow must not suffer from it.
             self._try_commit(batch, courteous=False)
             raise
@@ -115,7 +128,7 @@ class Writer:
             request.outcome = request.outcome or self._gave_up()
         self._stop_filling(batch)
         self._unfinished.discard(batch)
-        batch.done.set()
+        batch.end()
 
     def _try_commit(self, batch: _Batch, *, courteous: bool) -> bool:
         """One try, without waiting: False if another process is writing, else every request has its outcome."""

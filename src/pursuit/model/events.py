@@ -25,8 +25,8 @@ Purpose = Literal["proposal", "script", "check"]
 Permission = Literal["once", "arguments", "mission", "denied"]
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A value inside an event."""
+class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """A value inside an event; plain data cannot form a cycle, so the collector need not look at it."""
 
 
 class Event(Record, frozen=True, kw_only=True, omit_defaults=True, tag=True):

@@ -81,5 +81,7 @@ def _parse(text: str, mode: str) -> None:
         raise SyntaxProblem(f"is no valid Python: {error.msg}", error.lineno, error.offset) from None
     except (RecursionError, MemoryError):
         raise SyntaxProblem("is nested too deeply to parse") from None
+    except UnicodeEncodeError:
+        raise SyntaxProblem("is no valid Unicode; it holds half of a surrogate pair") from None
     except ValueError as error:
         raise SyntaxProblem(f"is no valid Python: {error}") from None

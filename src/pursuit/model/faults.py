@@ -16,16 +16,19 @@ from pursuit.errors import Fault
 from pursuit.model.spelling import nearest
 
 WHOLE = "(input)"
+HALF_A_CHARACTER = "must be valid Unicode text; it holds half of a surrogate pair"
 MOST_FAULTS = 500
 MOST_HINTS = 100
 LONGEST_KEY = 100
 LONGEST_REASON = 1_000
 
+_A_DICTIONARY = "must be a dictionary (an object in JSON, a table in TOML)"
 _PLAIN = {
-    "model_type": "must be a dictionary (an object in JSON, a table in TOML)",
-    "model_attributes_type": "must be a dictionary (an object in JSON, a table in TOML)",
-    "mapping_type": "must be a dictionary (an object in JSON, a table in TOML)",
-    "string_unicode": "must be valid Unicode text; it holds half of a surrogate pair",
+    "model_type": _A_DICTIONARY,
+    "model_attributes_type": _A_DICTIONARY,
+    "mapping_type": _A_DICTIONARY,
+    "dict_type": _A_DICTIONARY,
+    "string_unicode": HALF_A_CHARACTER,
     "union_tag_not_found": "needs a `kind`",
     "missing": "is missing; it must be given",
 }
@@ -68,9 +71,11 @@ def _walk(model: type[BaseModel], loc: Sequence[int | str]) -> tuple[str, list[s
 
 
 def _short(key: str) -> str:
-    if not key:
-        return '""'
-    return key if len(key) <= LONGEST_KEY else f"{key[:LONGEST_KEY]}…"
+    return _cut(key, LONGEST_KEY) or '""'
+
+
+def _cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[:longest]}…"
 
 
 def _reason(item: ErrorDetails, keys: Sequence[str]) -> str:
@@ -83,12 +88,15 @@ def _reason(item: ErrorDetails, keys: Sequence[str]) -> str:
         case "union_tag_invalid":
             expected, tag = str(ctx.get("expected_tags", "")), str(ctx.get("tag", ""))
             known = [word.strip(" '") for word in expected.split(",")]
-            reason = f"kind {_short(tag)!r} is not one of {expected}{nearest(tag, known, most=1)}"
+            whole = item["input"]
+            kind = cast("Mapping[str, Any]", whole).get("kind") if isinstance(whole, Mapping) else tag
+            given = f"kind {_cut(tag, LONGEST_KEY)!r} is not" if isinstance(kind, str) else "kind must be"
+            reason = f"{given} one of {expected}{nearest(tag, known, most=1)}"
         case "value_error":
             reason = message.removeprefix("Value error, ")
         case _:
             reason = (message[:1].lower() + message[1:]).replace(" after validation", "")
-    return reason if len(reason) <= LONGEST_REASON else f"{reason[:LONGEST_REASON]}…"
+    return _cut(reason, LONGEST_REASON)
 
 
 def _place(ctx: Mapping[str, Any]) -> tuple[int | None, int | None]:

@@ -309,7 +309,7 @@ def _report_written(state: MissionState, event: ReportWritten) -> None:
 def _paused(state: MissionState, _event: MissionPaused) -> None:
     if not state.terminal:
         state.status = "paused"
-        state.background = False  # whoever resumes it drives it
+        state.run, state.background = None, False  # the run is over; whoever resumes the mission begins another
         state.waiting_for = state.wait_detail = state.wait_until = None
 
 

@@ -9,7 +9,16 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pursuit.model.events import Event, IterationEnded, MissionEnded, MissionFailed, WaitBegan, WaitingFor
+from pursuit.model.events import (
+    Event,
+    IterationEnded,
+    MissionEnded,
+    MissionFailed,
+    MissionResumed,
+    RunClaimed,
+    WaitBegan,
+    WaitingFor,
+)
 from pursuit.model.state import MissionState, Status
 
 DIRECTIVE_PREVIEW = 500
@@ -43,17 +52,28 @@ class Listing(NamedTuple):
 def listing_after(state: MissionState, events: Sequence[Event] = ()) -> Listing:
     """The row once these events of a driver are stored."""
     status, count, waiting_for, until = state.status, state.iteration_count, state.waiting_for, state.wait_until
+    goal, background = state.run_goal, state.background
     for event in events:
-        if isinstance(event, IterationEnded):
-            count = event.iteration + 1
-        elif isinstance(event, MissionEnded):
-            status, waiting_for, until = event.status, None, None
-        elif isinstance(event, WaitBegan) and status in ("running", "pending", "waiting"):
-            status, waiting_for, until = "waiting", event.waiting_for, event.until
-        elif isinstance(event, MissionFailed) and not state.terminal:
-            status = "failed"
+        match event:
+            case MissionResumed() if status in ("paused", "failed"):
+                status, waiting_for, until = "running", None, None
+            case RunClaimed():
+                goal = None if event.iterations is None else count + event.iterations
+                background = event.background
+                if status != "paused" and waiting_for != "pace" and not state.terminal:
+                    status, waiting_for, until = "running", None, None
+            case IterationEnded():
+                count = event.iteration + 1
+            case MissionEnded():
+                status, waiting_for, until = event.status, None, None
+            case WaitBegan() if status in ("running", "pending", "waiting"):
+                status, waiting_for, until = "waiting", event.waiting_for, event.until
+            case MissionFailed() if not state.terminal:
+                status = "failed"
+            case _:
+                pass
     directive = state.mission.directive[:DIRECTIVE_PREVIEW]
-    return Listing(status, count, waiting_for, directive, state.run_goal, state.background, until)
+    return Listing(status, count, waiting_for, directive, goal, background, until)
 
 
 def cut_short(status: str, summary: Mapping[str, Any], now: float) -> bool:

@@ -16,7 +16,7 @@ from pursuit.model.criteria import AnyCriterion, Check
 from pursuit.model.expressions import checked_script
 from pursuit.model.faults import faults_of
 from pursuit.model.patterns import checked_path, checked_pattern
-from pursuit.model.shape import Args, Broken, Flag, Name, Number, Shape, Whole
+from pursuit.model.shape import Args, Broken, Flag, Name, Number, Shape, Text, Whole
 
 MAX_CRITERIA = 64
 CAPS = ("max_iterations", "max_wall_clock_seconds", "max_tool_calls", "max_tokens", "max_cost_usd")
@@ -93,8 +93,8 @@ class ObserveRule(Shape):
 
     tool: Name
     metric: Name
-    jmespath: str | None = None
-    regex: str | None = None
+    jmespath: Text | None = None
+    regex: Text | None = None
 
     @field_validator("regex")
     @classmethod
@@ -181,12 +181,12 @@ AnyProposer = Annotated[RepeatProposer | ScriptProposer | ClientProposer | Repla
 
 
 def _threshold(value: object) -> object:
-    if value is None or value == "off":
-        return value
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not 1 <= value <= MAX_STAGNATION or value != int(value):
+    number = value if isinstance(value, int | float) and not isinstance(value, bool) else 0
+    if 1 <= number <= MAX_STAGNATION and number == int(number):
+        return int(number)  # 3.0 is a whole number in JSON
+    if value is not None and value != "off":
         raise ValueError(f'must be a whole number from 1 to {MAX_STAGNATION}, or "off"')
-    return int(value)
+    return value
 
 
 class Mission(Shape):

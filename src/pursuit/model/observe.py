@@ -1,7 +1,7 @@
 """Lifts metrics and events out of what a tool answered.
 
-Owns: where numbers and events may stand in a result. No I/O, and no clock but to give up on rules that take too long:
-what is lifted is stored with the call, so it is never lifted again.
+Owns: where numbers and events may stand in a result, which is plain JSON. No I/O, and no clock but to give up on rules
+that take too long: what is lifted is stored with the call, so it is never lifted again.
 Invariant: an error result is an error and yields nothing, whatever its shape.
 """
 
@@ -21,6 +21,7 @@ MAX_EVENTS = 256
 MAX_LEAVES = 1_024
 MAX_DEPTH = 32
 ALL_RULES_SECONDS = 0.5
+NUMBER = (int, float)
 
 
 def lift(
@@ -33,8 +34,8 @@ def lift(
     events: list[dict[str, Any]] = []
     for body in _bodies(result):
         found = body.get("metrics")
-        if isinstance(found, Mapping):
-            for name, value in cast("Mapping[str, Any]", found).items():
+        if isinstance(found, dict):
+            for name, value in cast("dict[str, Any]", found).items():
                 kept = numbers_only(value)
                 if kept is not None:
                     metrics[str(name)] = kept
@@ -52,12 +53,12 @@ def lift(
 
 def numbers_only(value: Any, depth: int = MAX_DEPTH) -> Any:
     """The value without leaves that are no finite numbers, or lie too deep; None if nothing is left."""
-    if isinstance(value, int | float):
+    if isinstance(value, NUMBER):
         return _finite(value)
     if depth == 0:
         return None
-    if isinstance(value, Mapping):
-        pairs = cast("Mapping[Any, Any]", value).items()
+    if isinstance(value, dict):
+        pairs = cast("dict[Any, Any]", value).items()
         kept = {str(key): inner for key, item in pairs if (inner := numbers_only(item, depth - 1)) is not None}
         return kept or None
     if isinstance(value, list | tuple):
@@ -77,22 +78,22 @@ def _finite(value: float) -> float | None:
 def leaves(metrics: Mapping[str, Any]) -> list[tuple[str, float]]:
     """Every number with its dotted path: `{"scores": [{"f1": 1}]}` is `scores.0.f1`."""
     found: list[tuple[str, float]] = []
-    for path, number in _walk(metrics, ""):
-        found.append((path, number))
-        if len(found) >= MAX_LEAVES:
-            break
+    for name, value in metrics.items():
+        _gather(value, name, found)
     return found
 
 
-def _walk(value: Any, path: str) -> Iterator[tuple[str, float]]:
-    if isinstance(value, int | float):
-        yield path, value
-    elif isinstance(value, Mapping):
-        for key, item in cast("Mapping[str, Any]", value).items():
-            yield from _walk(item, f"{path}.{key}" if path else str(key))
+def _gather(value: Any, path: str, found: list[tuple[str, float]]) -> None:
+    if len(found) >= MAX_LEAVES:
+        return
+    if isinstance(value, NUMBER):
+        found.append((path, value))
+    elif isinstance(value, dict):
+        for key, item in cast("dict[str, Any]", value).items():
+            _gather(item, f"{path}.{key}", found)
     elif isinstance(value, list):
         for place, item in enumerate(cast("list[Any]", value)):
-            yield from _walk(item, f"{path}.{place}" if path else str(place))
+            _gather(item, f"{path}.{place}", found)
 
 
 def source_matches(pattern: str | None, tool: str) -> bool:
@@ -122,19 +123,19 @@ def value_of(result: Mapping[str, Any]) -> Any:
 def _bodies(result: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """The mappings in a result that may hold `metrics` and `events`, best first."""
     structured = result.get("structuredContent")
-    if isinstance(structured, Mapping):
-        body = cast("Mapping[str, Any]", structured)
+    if isinstance(structured, dict):
+        body = cast("dict[str, Any]", structured)
         yield body
         inner = body.get("result")
         if isinstance(inner, str):
             inner = _json(inner)
-        if isinstance(inner, Mapping):
-            yield cast("Mapping[str, Any]", inner)
+        if isinstance(inner, dict):
+            yield cast("dict[str, Any]", inner)
     for block in cast("Sequence[Mapping[str, Any]]", result.get("content") or ()):
         if block.get("type") == "text":
             parsed = _json(str(block.get("text", "")))
-            if isinstance(parsed, Mapping):
-                yield cast("Mapping[str, Any]", parsed)
+            if isinstance(parsed, dict):
+                yield cast("dict[str, Any]", parsed)
 
 
 def _json(text: str) -> Any:
@@ -150,8 +151,8 @@ def _json(text: str) -> Any:
 def _events(found: Any) -> Iterator[dict[str, Any]]:
     if isinstance(found, list):
         for item in cast("list[Any]", found):
-            if isinstance(item, Mapping):
-                event = cast("Mapping[str, Any]", item)
+            if isinstance(item, dict):
+                event = cast("dict[str, Any]", item)
                 if isinstance(event.get("event_name"), str):
                     yield dict(event)
 

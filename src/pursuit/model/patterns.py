@@ -11,12 +11,14 @@ import time
 import warnings
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import jmespath
-import regex
 from jmespath.exceptions import JMESPathError
 from jmespath.visitor import TreeInterpreter
+
+if TYPE_CHECKING:
+    import regex
 
 MAX_PATTERN = 1_000
 MAX_REPEATS = 20_000
@@ -63,7 +65,7 @@ def checked_pattern(value: str) -> str:
         raise ValueError(f"has {len(value)} characters; a regular expression has at most {MAX_PATTERN}")
     try:
         _compiled(value)
-    except (re.error, regex.error, RecursionError, OverflowError) as error:
+    except (re.error, RecursionError, OverflowError) as error:
         raise ValueError(f"is not a regular expression: {error}") from None
     return value
 
@@ -110,11 +112,17 @@ def _compiled(pattern: str) -> regex.Pattern[str]:
             atoms += int(part["least"])
     if groups * atoms > MAX_REPEATS:  # compiling unrolls the least count of a repeat, so nested ones multiply
         raise ValueError(f"repeats too much: its counts come to more than {MAX_REPEATS} characters")
+    import regex  # noqa: PLC0415 - it loads slowly, and most missions have no pattern
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         re.compile(_PART.sub(_narrow, pattern))
         # What is a brace to `re` may be a fuzzy match to `regex`.
-        return regex.compile(_PART.sub(lambda part: "\\{" if part["brace"] else part[0], pattern), cache_pattern=False)
+        plain = _PART.sub(lambda part: "\\{" if part["brace"] else part[0], pattern)
+        try:
+            return regex.compile(plain, cache_pattern=False)
+        except regex.error as error:
+            raise ValueError(f"is not a regular expression: {error}") from None
 
 
 def _narrow(part: re.Match[str]) -> str:

@@ -6,7 +6,6 @@ Owns: what one call and one iteration amount to, and what makes two of them alik
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -17,8 +16,7 @@ REMEMBERED = 4_096
 SCRIPT_SOURCE = "script"
 
 
-@dataclass(slots=True, kw_only=True)
-class CallRecord:
+class CallRecord(msgspec.Struct, kw_only=True, gc=False):
     """One call of the open iteration, or of a recent one; no outcome means that it is still under way."""
 
     call_id: str
@@ -36,18 +34,17 @@ class CallRecord:
     preview: str | None = None
     digest: str = ""
     error: str | None = None
-    _key: str = field(default="", repr=False, compare=False)
+    fingerprint: str = ""
 
     @property
     def key(self) -> str:
         """What makes two calls the same call."""
-        if not self._key:
-            self._key = fingerprint([self.tool, self.args])
-        return self._key
+        if not self.fingerprint:
+            self.fingerprint = fingerprint([self.tool, self.args])
+        return self.fingerprint
 
 
-@dataclass(slots=True, kw_only=True)
-class Iteration:
+class Iteration(msgspec.Struct, kw_only=True, gc=False):
     """An iteration that has been proposed: its calls in the order of their intents.
 
     `view` is what a script saw as `state` when the iteration began, so that a replay sees the same.
@@ -56,14 +53,15 @@ class Iteration:
     index: int
     started_at: float
     proposed: IterationProposed
-    calls: dict[str, CallRecord] = field(default_factory=dict[str, CallRecord])
+    calls: dict[str, CallRecord] = {}
     script: ScriptEnded | None = None
     view: dict[str, Any] | None = None
 
     def errors(self) -> list[tuple[str, str]]:
         """What went wrong, with the tool that it went wrong in."""
-        found = [(self.proposed.proposer, reason) for reason in self.proposed.failed]
-        found += [(call.tool, call.error) for call in self.calls.values() if call.error is not None]
+        found = [(call.tool, call.error) for call in self.calls.values() if call.error is not None]
+        if self.proposed.failed:
+            found = [(self.proposed.proposer, reason) for reason in self.proposed.failed] + found
         if self.script is not None and self.script.error is not None:
             found.append((SCRIPT_SOURCE, self.script.error))
         return found

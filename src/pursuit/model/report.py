@@ -215,7 +215,8 @@ def _metrics(state: MissionState, tally: _Tally) -> dict[str, Any]:
     for name in sorted(tally.points, key=lambda name: (name not in thresholds, name)):
         criterion = thresholds.get(name)
         source = criterion.source if criterion is not None else None
-        counted = sorted(point for point in tally.points[name] if source_matches(source, point.tool))
+        matching = (point for point in tally.points[name] if source_matches(source, point.tool))
+        counted = sorted(matching, key=lambda point: point.place)
         if not counted:
             continue
         points = list({point.iteration: point.value for point in counted}.items())

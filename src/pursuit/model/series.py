@@ -9,11 +9,13 @@ from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
+import msgspec
+
 from pursuit.model.criteria import MAX_WINDOW
 from pursuit.model.observe import source_matches
 
 
-class Point(NamedTuple):
+class Point(msgspec.Struct, frozen=True, gc=False):
     """One value: when, in what order within its iteration, and from which call."""
 
     iteration: int
@@ -21,6 +23,11 @@ class Point(NamedTuple):
     value: float
     tool: str
     call_id: str
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """What the points of a metric are ordered by."""
+        return self.iteration, self.order
 
 
 class Seen(NamedTuple):
@@ -42,9 +49,12 @@ class Metrics:
 
     def add(self, name: str, point: Point) -> None:
         """Keeps the points of an iteration in proposed order, whichever call came back first."""
-        series = self._series.setdefault(name, {}).setdefault(point.tool, deque(maxlen=MAX_WINDOW))
+        by_tool = self._series.setdefault(name, {})
+        series = by_tool.get(point.tool)
+        if series is None:
+            series = by_tool[point.tool] = deque(maxlen=MAX_WINDOW)
         held: list[Point] = []
-        while series and series[-1][:2] > point[:2]:
+        while series and series[-1].place > point.place:
             held.append(series.pop())
         series.append(point)
         series.extend(reversed(held))
@@ -53,7 +63,7 @@ class Metrics:
         """The newest point that counts under the source glob."""
         newest: Point | None = None
         for tool, series in self._series.get(name, {}).items():
-            if source_matches(source, tool) and (newest is None or series[-1][:2] > newest[:2]):
+            if source_matches(source, tool) and (newest is None or series[-1].place > newest.place):
                 newest = series[-1]
         return newest
 
@@ -66,7 +76,7 @@ class Metrics:
             for point in series
         ]
         if len(self._series.get(name, ())) > 1:
-            merged.sort(key=lambda point: point[:2])
+            merged.sort(key=lambda point: point.place)
         return merged[-MAX_WINDOW:]
 
     def names(self) -> Iterable[str]:

@@ -7,6 +7,7 @@ Invariant: a fault in one field never hides a broken rule between fields, nor th
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple, Self, cast
 
@@ -25,9 +26,10 @@ from pydantic import (
 from pydantic_core import InitErrorDetails
 
 from pursuit.errors import ValidationFailed
-from pursuit.model.faults import faults_of
+from pursuit.model.faults import HALF_A_CHARACTER, faults_of
 
 LARGEST = 2**53
+_HALF = re.compile("[\ud800-\udfff]")
 MAX_ARGS_DEPTH = 100
 MAX_ARGS_BITS = 10_000
 """Python itself reads and writes no number of more than 4,300 digits."""
@@ -95,9 +97,12 @@ def _a_number(value: object) -> object:
     return value
 
 
-def _no_null(value: str) -> str:
+def plain_text(value: str) -> str:
+    """The text itself if any store and any system takes it."""
     if "\x00" in value:
         raise ValueError("must not hold a null byte")
+    if not value.isascii() and _HALF.search(value):
+        raise ValueError(HALF_A_CHARACTER)
     return value
 
 
@@ -120,8 +125,8 @@ def _children(item: object) -> Iterable[Any]:
                 raise ValueError("holds a number of more than 3,000 digits")
             return ()
         case str():
-            if any("\ud800" <= character <= "\udfff" for character in item):
-                raise ValueError("must be JSON; it holds text that is no valid Unicode")
+            if not item.isascii() and _HALF.search(item):
+                raise ValueError(HALF_A_CHARACTER)
             return ()
         case float():
             if not math.isfinite(item):
@@ -142,8 +147,10 @@ def _key(key: object) -> str:
     return key
 
 
-Text = Annotated[str, AfterValidator(_no_null)]
-Name = Annotated[str, StringConstraints(min_length=1, max_length=256, strip_whitespace=True), AfterValidator(_no_null)]
+Text = Annotated[str, AfterValidator(plain_text)]
+Name = Annotated[
+    str, StringConstraints(min_length=1, max_length=256, strip_whitespace=True), AfterValidator(plain_text)
+]
 Whole = Annotated[int, BeforeValidator(_a_number), Field(ge=-LARGEST, le=LARGEST)]
 Number = Annotated[float, BeforeValidator(_a_number), Field(allow_inf_nan=False)]
 Flag = Annotated[bool, Strict()]

@@ -18,17 +18,16 @@ from pursuit.model.thresholds import closer
 
 def reached_cap(state: MissionState, *, elapsed: float, iterations: int | None = None) -> str | None:
     """The first cap that is used up, as the reason of a verdict."""
-    used = (
-        ("max_iterations", "max_iterations", state.iteration_count + 1 if iterations is None else iterations),
-        ("max_wall_clock_seconds", "max_wall_clock", state.elapsed_before + max(elapsed, state.elapsed)),
-        ("max_tool_calls", "max_tool_calls", state.tool_calls),
-        ("max_tokens", "max_tokens", state.tokens),
-        ("max_cost_usd", "max_cost", state.cost_usd),
-    )
-    for name, reason, amount in used:
-        if amount >= state.budget[name] != -1:
-            return reason
-    return None
+    caps = state.budget
+    if (state.iteration_count + 1 if iterations is None else iterations) >= caps["max_iterations"] != -1:
+        return "max_iterations"
+    if state.elapsed_before + max(elapsed, state.elapsed) >= caps["max_wall_clock_seconds"] != -1:
+        return "max_wall_clock"
+    if state.tool_calls >= caps["max_tool_calls"] != -1:
+        return "max_tool_calls"
+    if state.tokens >= caps["max_tokens"] != -1:
+        return "max_tokens"
+    return "max_cost" if state.cost_usd >= caps["max_cost_usd"] != -1 else None
 
 
 def is_checkpoint(state: MissionState, *, now: float, cap: str | None) -> bool:
@@ -83,16 +82,17 @@ def _no_progress(state: MissionState, results: Sequence[CriterionResult]) -> int
 
 def _progressed(state: MissionState, results: Sequence[CriterionResult]) -> bool:
     for result in results:
-        before = state.results.get(result.criterion_id)
-        if result.status == "met" and (before is None or before.status != "met"):
-            return True
+        if result.status == "met":
+            before = state.results.get(result.criterion_id)
+            if before is None or before.status != "met":
+                return True
     if not state.thresholds:
         return state.news or (state.open is not None and state.open.outputs() not in state.outputs_seen)
-    return any(
-        closer(criterion, point.value, state.checkpoint_best.get(criterion.criterion_id))
-        for criterion in state.thresholds
-        if (point := state.best.get(criterion.criterion_id)) is not None
-    )
+    for criterion in state.thresholds:
+        point = state.best.get(criterion.criterion_id)
+        if point is not None and closer(criterion, point.value, state.checkpoint_best.get(criterion.criterion_id)):
+            return True
+    return False
 
 
 def _same_calls(state: MissionState, iteration: Iteration) -> bool:

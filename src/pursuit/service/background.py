@@ -16,6 +16,7 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from pursuit.errors import Conflict, PursuitError, SessionNotFound
 from pursuit.model.mission import Proposal
+from pursuit.model.state import MissionState
 from pursuit.service.service import Service
 
 LOOK_EVERY = 0.5
@@ -49,10 +50,12 @@ class BackgroundRuns:
         self._tasks.cancel_scope.cancel()
         return await self._tasks.__aexit__(kind, value, trace)
 
-    async def begin(self, mission_id: str, iterations: int, proposal: Proposal | None) -> None:
+    async def begin(
+        self, mission_id: str, iterations: int, proposal: Proposal | None, after: int | None = None
+    ) -> None:
         """Starts a run and returns once it is in the ledger; raises what refuses it."""
         await self._prepare(mission_id)
-        refused = await self._tasks.start(self._run, mission_id, iterations, proposal)
+        refused = await self._tasks.start(self._run, mission_id, iterations, proposal, after)
         if refused is not None:
             raise refused
 
@@ -61,19 +64,20 @@ class BackgroundRuns:
         mission_id: str,
         iterations: int,
         proposal: Proposal | None,
+        after: int | None,
         *,
         task_status: TaskStatus[Exception | None] = anyio.TASK_STATUS_IGNORED,
     ) -> None:
         claimed: list[bool] = []
 
-        def tell() -> None:
+        def tell(_state: MissionState) -> None:
             self._driving.add(mission_id)
             claimed.append(True)
             task_status.started(None)
 
         try:
             await self._service.driver.drive(
-                mission_id, iterations=iterations, proposal=proposal, background=True, claimed=tell
+                mission_id, iterations=iterations, proposal=proposal, background=True, after=after, claimed=tell
             )
         except Exception as error:  # noqa: BLE001 - the boundary: one mission's fault must not stop the others
             if not claimed:

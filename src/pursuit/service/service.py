@@ -1,4 +1,4 @@
-"""The verbs: start, drive, stop, extend, look, prove, forget.
+"""The verbs that change something: start, drive, stop, extend, forget.
 
 Owns: what each verb means and which errors it answers with. Knows no surface, no transport and no SQL.
 Invariant: a verb that is refused has changed nothing.
@@ -6,62 +6,48 @@ Invariant: a verb that is refused has changed nothing.
 
 from __future__ import annotations
 
-import re
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from pursuit.engine.clock import Clock
-from pursuit.engine.driver import Driver
-from pursuit.engine.report import assemble
 from pursuit.engine.run import Observer
-from pursuit.engine.states import States
 from pursuit.errors import (
     Conflict,
     InvalidArgument,
-    NoIterations,
     NotPaused,
+    Overtaken,
     PursuitError,
     SessionTerminal,
     ValidationFailed,
 )
-from pursuit.ledger.archive import export_stream
-from pursuit.ledger.contract import ANY, Draft, Ledger, Verification
-from pursuit.model.decide import decide
+from pursuit.ledger.contract import ANY, Draft
 from pursuit.model.events import (
     AbortOrdered,
-    AnyEvent,
     BudgetExtended,
     CompletionOrdered,
     MissionCreated,
     MissionPaused,
     MissionResumed,
     OperatorWord,
-    decode,
     encode,
 )
 from pursuit.model.fold import CAP_REASONS, advance
-from pursuit.model.listing import cut_short, summary_of
+from pursuit.model.listing import summary_of
 from pursuit.model.mission import Mission, Proposal, parse_proposal
-from pursuit.model.state import STATUSES, MissionState
+from pursuit.model.state import MissionState
 from pursuit.service.admission import admit
-from pursuit.service.audit import Audit, gist_of_mission, gist_of_proposal
+from pursuit.service.audit import gist_of_mission, gist_of_proposal
 from pursuit.service.caller import OPERATOR, Caller
 from pursuit.service.caps import cap_faults
-from pursuit.service.gateway import gateway_lines
 from pursuit.service.history import history_page
+from pursuit.service.looking import Looking, require_id
 from pursuit.service.proposals import check_proposal, is_of
-from pursuit.service.status import list_row, status_of
 from pursuit.tools.pool import Pool
 
-LONGEST_CURSOR = 18
 LONGEST_REASON = 8_192
-MISSION_ID = re.compile(r"mission-[0-9a-f]{16}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,16 +59,11 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Service:
+class Service(Looking):
     """One process's view of the missions in a ledger; `caller` is who asks where a verb is not told."""
 
-    ledger: Ledger
-    states: States
-    driver: Driver
     pool: Pool
-    clock: Clock
     checks: Mapping[str, Mapping[str, Any]]
-    audit: Audit
     caller: Caller = OPERATOR
 
     async def start(self, mission: Mission, *, file: Path | None = None, caller: Caller | None = None) -> Started:
@@ -103,14 +84,6 @@ class Service:
             await self.ledger.append(mission_id, 0, [Draft(*encode(created))], status="pending", summary=summary)
         return Started(session_id=mission_id, warnings=admitted.warnings)
 
-    async def state(self, mission_id: str) -> MissionState:
-        """The state of a mission now."""
-        return (await self._load(mission_id))[0]
-
-    async def status(self, mission_id: str) -> dict[str, Any]:
-        """What a person or an agent wants to know of a mission."""
-        return status_of(mission_id, await self.state(mission_id))
-
     async def iterate(
         self,
         mission_id: str,
@@ -129,16 +102,25 @@ class Service:
         repeated, proposal = await self._before(mission_id, iterations, proposal, after)
         if repeated is not None:
             return repeated
-        state, head = await self._load(mission_id)
-        before = state.iteration_count
+        _, head = await self._load(mission_id)
+        first: list[int] = []  # where this run began: what another driver does before is not this caller's
         asked = {"max_iterations_this_call": iterations, "after": after, "proposal": gist_of_proposal(proposal)}
         async with self.control(caller, "iterate", mission_id, asked):
             try:
-                state = await self.driver.drive(mission_id, iterations=iterations, proposal=proposal, observer=observer)
+                state = await self.driver.drive(
+                    mission_id,
+                    iterations=iterations,
+                    proposal=proposal,
+                    observer=observer,
+                    after=after,
+                    claimed=lambda state: first.append(state.iteration_count),
+                )
+            except Overtaken:
+                return await self._missed(mission_id, iterations, after or 0)
             except PursuitError as error:
-                error.details["iterations"] = await self._verdicts(mission_id, before, iterations, head)
+                error.details["iterations"] = await self._verdicts(mission_id, first, iterations, head)
                 raise
-        rows = await self._verdicts(mission_id, before, iterations, head)
+        rows = await self._verdicts(mission_id, first, iterations, head)
         return {"session_id": mission_id, "status": state.status, "iterations": rows}
 
     async def iterate_later(
@@ -157,7 +139,10 @@ class Service:
             return repeated
         asked = {"max_iterations_this_call": iterations, "after": after, "proposal": gist_of_proposal(proposal)}
         async with self.control(caller, "iterate", mission_id, {**asked, "background": True}):
-            await drive(iterations, proposal)
+            try:
+                await drive(iterations, proposal)
+            except Overtaken:
+                return await self._missed(mission_id, iterations, after or 0)
         return {"session_id": mission_id, "status": (await self.state(mission_id)).status, "iterations": []}
 
     async def _before(
@@ -173,9 +158,7 @@ class Service:
                 f"after={after}, but {mission_id} has finished {done} iterations", iteration_count=done
             )
         if after is not None and after < done:
-            status = state.status
-            rows = await self._verdicts(mission_id, after, iterations, 0)
-            return {"session_id": mission_id, "status": status, "iterations": rows}, None
+            return await self._missed(mission_id, iterations, after), None
         if proposal is None:
             return None, None
         if after is not None and state.open is not None and is_of(state.open.proposed, proposal):
@@ -183,10 +166,18 @@ class Service:
         await check_proposal(state, proposal, self.driver.source)
         return None, proposal
 
-    async def _verdicts(self, mission_id: str, first: int, limit: int, after: int) -> list[dict[str, Any]]:
-        page = await history_page(self.ledger, mission_id, full=False, first=first, limit=limit, after=after)
-        keys = ("iteration_index", "verdict", "verdict_reason")
-        return [{key: row[key] for key in keys} for row in page.iterations]
+    async def _missed(self, mission_id: str, iterations: int, after: int) -> dict[str, Any]:
+        """An answer that somebody did not get, once more."""
+        status = (await self.state(mission_id)).status
+        rows = await self._verdicts(mission_id, [after], iterations, 0)
+        return {"session_id": mission_id, "status": status, "iterations": rows}
+
+    async def _verdicts(self, mission_id: str, first: Sequence[int], limit: int, head: int) -> list[dict[str, Any]]:
+        """The verdicts from `first` on; none if nothing was begun."""
+        if not first:
+            return []
+        page = await history_page(self.ledger, mission_id, full=False, first=first[0], limit=limit, after=head)
+        return [{key: row[key] for key in ("iteration_index", "verdict", "verdict_reason")} for row in page.iterations]
 
     async def run(
         self, mission_id: str, *, observer: Observer | None = None, caller: Caller | None = None
@@ -199,28 +190,13 @@ class Service:
     async def go_on(self, mission_id: str, *, observer: Observer | None = None) -> MissionState:
         """Drives an interrupted run as far as it was to go; a mission that was paused meanwhile stays paused."""
         state = await self.state(mission_id)
-        if not state.interrupted:
+        left = None if state.run_goal is None else max(0, state.run_goal - state.iteration_count)
+        if left == 0:
             return state
-        left = None if state.run_goal is None else state.run_goal - state.iteration_count
         kept = None if state.handed_in is None else parse_proposal(state.handed_in)
         return await self.driver.drive(
             mission_id, iterations=left, proposal=kept, observer=observer, background=state.background
         )
-
-    async def interrupted(self, *, background: bool = False) -> list[str]:
-        """The missions whose run stopped short of how far it was to go; with `background` those that nobody awaits."""
-        found: list[str] = []
-        cursor: str | None = None
-        while True:
-            page = await self.ledger.streams(kind="mission", status=("running", "waiting"), cursor=cursor)
-            for row in page.rows:
-                if cut_short(row.status, row.summary, self.clock.now()) and (
-                    row.summary.get("background") or not background
-                ):
-                    found.append(row.name)
-            cursor = page.next_cursor
-            if cursor is None:
-                return found
 
     async def pause(self, mission_id: str, *, reason: str | None = None, caller: Caller | None = None) -> MissionState:
         """Stops it where it is; it stays resumable."""
@@ -267,72 +243,6 @@ class Service:
             word = BudgetExtended(at=self.clock.now(), by=str(caller or self.caller), caps=dict(caps))
             return await self.say(mission_id, word, reopen=True)
 
-    async def checkpoint(self, mission_id: str) -> dict[str, Any]:
-        """The cascade again over the latest iteration."""
-        state = await self.state(mission_id)
-        if state.last_ended is None:
-            raise NoIterations(f"{mission_id} has not finished an iteration yet", session_id=mission_id)
-        decision = decide(state.last_ended.facts)
-        return {
-            "session_id": mission_id,
-            "iteration_index": state.last_ended.iteration,
-            "verdict": decision.verdict,
-            "verdict_reason": decision.reason,
-        }
-
-    async def history(self, mission_id: str, *, full: bool = False, cursor: str | None = None) -> dict[str, Any]:
-        """The iterations, a hundred a page."""
-        await self._load(mission_id)
-        if cursor is not None and (len(cursor) > LONGEST_CURSOR or not cursor.isdecimal()):
-            raise InvalidArgument(f"cursor {cursor[:40]!r} is not one that history gave")
-        page = await history_page(self.ledger, mission_id, full=full, first=int(cursor or 0))
-        answer: dict[str, Any] = {"session_id": mission_id, "iterations": page.iterations}
-        if page.next_first is not None:
-            answer["next_cursor"] = str(page.next_first)
-        return answer
-
-    async def list(self, *, status: str | None = None, cursor: str | None = None, limit: int = 100) -> dict[str, Any]:
-        """The missions, newest first."""
-        page = await self.ledger.streams(kind="mission", status=status or STATUSES, cursor=cursor, limit=limit)
-        answer: dict[str, Any] = {"sessions": [list_row(row) for row in page.rows]}
-        if page.next_cursor is not None:
-            answer["next_cursor"] = page.next_cursor
-        return answer
-
-    async def watch(self, mission_id: str) -> AsyncIterator[tuple[AnyEvent, MissionState]]:
-        """Every event of a mission, past and future, with the state after it."""
-        await self._load(mission_id)
-        state: MissionState | None = None
-        async for stored in self.ledger.watch(mission_id):
-            event = decode(stored.type, stored.body)
-            state = advance(state, event)
-            yield event, state
-
-    async def report(self, mission_id: str) -> dict[str, Any]:
-        """The final report as it was written, or as it stands now for a mission that goes on."""
-        state = await self.state(mission_id)
-        if state.terminal and (not state.closed or state.report is None):
-            state = await self.driver.close(mission_id) or state
-        body = await self.ledger.blob(state.report) if state.report is not None else None
-        return await assemble(self.ledger, mission_id, state) if body is None else msgspec.json.decode(body)
-
-    async def audited(self, mission_id: str | None = None, *, limit: int = 100) -> Sequence[dict[str, Any]]:
-        """Who asked for what, the newest lines, oldest first; a mission that is forgotten still has its lines."""
-        if mission_id is not None:
-            _require_id(mission_id)
-            return await self.audit.lines(mission_id=mission_id, limit=limit)
-        lines = [*await self.audit.lines(limit=limit), *await gateway_lines(self.ledger, limit=limit)]
-        return sorted(lines, key=lambda line: line["at"])[-limit:]
-
-    async def verify(self, *, expect: str | None = None) -> Verification:
-        """Checks the whole ledger, and against a root that was written down earlier."""
-        return await self.ledger.verify(expect=expect)
-
-    async def export(self, mission_id: str, path: Path) -> None:
-        """One file that can be verified elsewhere."""
-        await self._load(mission_id)
-        await export_stream(self.ledger, mission_id, path)
-
     async def forget(self, mission_id: str, *, caller: Caller | None = None) -> None:
         """Removes an ended mission, blobs included; a tombstone stays, and the audit."""
         async with self.control(caller, "forget", mission_id):
@@ -352,15 +262,11 @@ class Service:
         finally:
             await claim.release()
 
-    async def _load(self, mission_id: str) -> tuple[MissionState, int]:
-        _require_id(mission_id)
-        return await self.states.look(mission_id)
-
     def control(
         self, caller: Caller | None, verb: str, mission_id: str, arguments: Mapping[str, Any] | None = None
     ) -> AbstractAsyncContextManager[None]:
         """Puts a control call into the audit, unless it is about what could not be a mission."""
-        _require_id(mission_id)
+        require_id(mission_id)
         return self.audit.control(caller or self.caller, verb, mission_id, arguments)
 
     async def say(self, mission_id: str, word: OperatorWord, *, reopen: bool = False) -> MissionState:
@@ -384,13 +290,6 @@ class Service:
             with suppress(Conflict):  # whoever appended since has put it right
                 await self.ledger.append(mission_id, seq, [], status=now.status, summary=summary_of(now))
         return now
-
-
-def _require_id(mission_id: str) -> None:
-    if MISSION_ID.fullmatch(mission_id) is None:
-        raise InvalidArgument(
-            f"{mission_id!r} is not a mission id; one is `mission-` and 16 hex digits", session_id=mission_id
-        )
 
 
 def _text(reason: str | None) -> str | None:

@@ -1,8 +1,7 @@
 """The tools that exist, at one moment, over all servers.
 
-Owns: how a name in a mission finds its tool, and the check of arguments against a tool's schema. Does not know:
-servers, connections or policy. Invariant: immutable but for the cache of compiled schemas; nothing is ever fetched
-to resolve a schema.
+Owns: how a name in a mission finds its tool, and which arguments were found to fit. Does not know: servers,
+connections or policy. Invariant: immutable but for the cache of compiled schemas.
 """
 
 from __future__ import annotations
@@ -11,23 +10,19 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from functools import lru_cache
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any
 
-import jsonschema
 import msgspec
-import referencing.exceptions
-from jsonschema.protocols import Validator
-from jsonschema.validators import validator_for
-from referencing.jsonschema import EMPTY_REGISTRY
 
 from pursuit.errors import Fault
 from pursuit.model.spelling import nearest
 from pursuit.tools.contract import Tool
 
+if TYPE_CHECKING:
+    from pursuit.tools.validation import Validator
+
 CONTROL_TOOLS = ("mission_*", "task_*", "approval*")
 _GLOB = re.compile(r"[*?\[]")
-_MOST_FAULTS = 20
 
 
 def is_control_tool(tool: str) -> bool:
@@ -125,42 +120,27 @@ class Catalogue:
             return [f"the arguments are no JSON: {error}"]
         if self._fitted.get(name) == asked:
             return []
+        from pursuit.tools.validation import UnusableSchema  # noqa: PLC0415 - loaded with the first validator
+
         try:
-            if validator.is_valid(arguments):
-                self._fitted[name] = asked
-                return []
-            errors = sorted(validator.iter_errors(arguments), key=lambda error: list(map(str, error.absolute_path)))
-            return [_sentence(error) for error in errors[:_MOST_FAULTS]]
-        except (referencing.exceptions.Unresolvable, RecursionError, re.error) as error:
-            # The meta-schema cannot see a dangling or circular `$ref`, or a pattern that is no Python pattern.
+            faults = validator.faults(arguments)
+        except UnusableSchema as error:
             self._unusable(tool, error)
             return []
+        if not faults:
+            self._fitted[name] = asked
+        return faults
 
     def _compile(self, tool: Tool) -> Validator | None:
-        schema = dict(tool.input_schema)
+        from pursuit.tools.validation import UnusableSchema, compiled  # noqa: PLC0415 - starting up checks nothing
+
         try:
-            return _compiled(msgspec.json.encode(schema))
-        except (jsonschema.SchemaError, referencing.exceptions.Unresolvable, RecursionError, re.error, TypeError) as e:
-            self._unusable(tool, e)
+            return compiled(dict(tool.input_schema))
+        except UnusableSchema as error:
+            self._unusable(tool, error)
             return None
 
     def _unusable(self, tool: Tool, error: Exception) -> None:
-        reason = error.message if isinstance(error, jsonschema.SchemaError) else str(error)
-        self.warnings.append(f"{tool.qualified}: arguments are not checked, its schema is unusable: {reason[:200]}")
+        reason = f"arguments are not checked, its schema is unusable: {str(error)[:200]}"
+        self.warnings.append(f"{tool.qualified}: {reason}")
         self._validators[tool.qualified] = None
-
-
-@lru_cache(maxsize=1_024)
-def _compiled(schema: bytes) -> Validator:
-    """The validator of a schema, made once for a process: checking one costs hundreds of times what using it does."""
-    body = msgspec.json.decode(schema)
-    kind = cast("Any", validator_for(body, default=jsonschema.Draft202012Validator))
-    kind.check_schema(body)
-    # An explicit registry: the default one would fetch a remote `$ref` over the network.
-    return cast("Validator", kind(body, registry=EMPTY_REGISTRY))
-
-
-def _sentence(error: jsonschema.ValidationError) -> str:
-    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.absolute_path)
-    text = error.message if len(error.message) <= 300 else error.message[:297] + "..."
-    return f"{place.removeprefix('.')}: {text}" if place else text

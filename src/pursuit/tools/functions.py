@@ -10,7 +10,7 @@ caller is cancelled such a thread is left behind to finish: its effect may still
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar, cast, get_type_hints
@@ -111,6 +111,11 @@ class FunctionUpstream:
         on_progress: ProgressFn | None = None,
     ) -> ToolResult:
         """Runs the function; what it raises is an error result, except `CallFailed`, which is passed on."""
+        started = self.start(tool, arguments)
+        return started if isinstance(started, ToolResult) else await started
+
+    def start(self, tool: str, arguments: Mapping[str, Any]) -> ToolResult | Awaitable[ToolResult]:
+        """Runs a plain function to its result; one that waits, or has a thread, is to be awaited."""
         entry = self._functions.get(tool)
         if entry is None:
             raise CallFailed(f"{self._name} has no tool {tool!r}")
@@ -118,20 +123,17 @@ class FunctionUpstream:
             values = _values(entry, arguments)
         except ValidationError as error:
             return _failed(f"the arguments do not fit: {_reasons(error)}")
+        if entry.threaded and not entry.awaits:
+            return _awaited(anyio.to_thread.run_sync(partial(entry.run, **values), abandon_on_cancel=True))
         try:
-            if entry.awaits:
-                value = await entry.run(**values)
-            elif entry.threaded:
-                value = await anyio.to_thread.run_sync(partial(entry.run, **values), abandon_on_cancel=True)
-            else:
-                value = entry.run(**values)
-                if inspect.isawaitable(value):
-                    value = await value
-            return _result(value)
+            value = entry.run(**values)
+            if not isinstance(value, dict) and inspect.isawaitable(value):
+                return _awaited(value)
+            return _result(cast("Any", value))
         except CallFailed:
             raise
         except Exception as error:  # noqa: BLE001 - the boundary to the user's code: what it raises is an outcome
-            return _failed(f"{type(error).__name__}: {error}")
+            return _raised(error)
 
     async def aclose(self) -> None:
         """Nothing to close."""
@@ -211,11 +213,27 @@ def _field(parameter: inspect.Parameter) -> Any:
 def _values(entry: _Function, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments as the signature types them; what was not given is left to the function's own default."""
     checked = entry.model.model_validate(arguments)
-    parameters = entry.parameters
-    given = {parameters[key]: getattr(checked, key) for key in checked.model_fields_set if key in parameters}
+    given: dict[str, Any] = {}
+    for key in checked.model_fields_set:
+        name = entry.parameters.get(key)
+        if name is not None:
+            given[name] = getattr(checked, key)
     if entry.takes_more and checked.model_extra:
         given.update(checked.model_extra)
     return given
+
+
+async def _awaited(value: Awaitable[Any]) -> ToolResult:
+    try:
+        return _result(await value)
+    except CallFailed:
+        raise
+    except Exception as error:  # noqa: BLE001 - the boundary to the user's code, as above
+        return _raised(error)
+
+
+def _raised(error: Exception) -> ToolResult:
+    return _failed(f"{type(error).__name__}: {error}")
 
 
 def _result(value: Any) -> ToolResult:

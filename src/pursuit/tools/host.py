@@ -5,7 +5,7 @@ Owns: putting the three together. Knows no transport and no mission state.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ from pursuit.errors import UpstreamUnavailable
 from pursuit.model.mission import MissionPolicy
 from pursuit.tools.catalogue import Catalogue
 from pursuit.tools.contract import CallFailed, ProgressFn, Tool, ToolResult
+from pursuit.tools.functions import FunctionUpstream
 from pursuit.tools.policy import Layers, OperatorPolicy, Ruling, Tightening, decide, may_ask
 from pursuit.tools.pool import Pool
 
@@ -42,15 +43,25 @@ class MissionTools:
         """What policy says."""
         return decide(self.layers, tool, arguments)
 
-    async def call(
+    def call(
         self, tool: Tool, arguments: Mapping[str, Any], *, call_id: str, on_progress: ProgressFn | None = None
-    ) -> ToolResult:
-        """Sends it to its server."""
+    ) -> ToolResult | Awaitable[ToolResult]:
+        """Sends it to its server; a plain function answers at once."""
         try:
             upstream = self.pool.upstream(tool.server)
-            return await upstream.call(tool.name, arguments, call_id=call_id, on_progress=on_progress)
         except UpstreamUnavailable as error:
             raise CallFailed(error.message) from None
+        if isinstance(upstream, FunctionUpstream):
+            return upstream.start(tool.name, arguments)
+        return _sent(upstream.call(tool.name, arguments, call_id=call_id, on_progress=on_progress))
+
+
+async def _sent(call: Awaitable[ToolResult]) -> ToolResult:
+    """A server that cannot be reached is a call that failed."""
+    try:
+        return await call
+    except UpstreamUnavailable as error:
+        raise CallFailed(error.message) from None
 
 
 @dataclass(frozen=True, slots=True)

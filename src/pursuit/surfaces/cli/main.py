@@ -11,9 +11,11 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from copy import copy
 from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.models import CommandInfo
 
 from pursuit import __version__
 from pursuit.surfaces.cli import approvals, doctor, install, look, missions, operator, prove, serve, setup, token, tools
@@ -88,7 +90,7 @@ def answer(words: Sequence[str]) -> int:
     """Runs one command in this process; its exit code, whatever happens in it."""
     as_json = "--json" in (words[: words.index("--")] if "--" in words else words)
     try:
-        code: Any = app(list(words), prog_name="pursuit", standalone_mode=False)
+        code: Any = _app_for(words)(list(words), prog_name="pursuit", standalone_mode=False)
     except KeyboardInterrupt:
         return 130
     except SystemExit as end:  # typer's own way out when nobody reads its help
@@ -101,6 +103,18 @@ def answer(words: Sequence[str]) -> int:
         except BrokenPipeError:
             return _lost_reader(1)
     return code if isinstance(code, int) else 0
+
+
+def _app_for(words: Sequence[str]) -> typer.Typer:
+    """The app with only the command that was asked for, where one comes first: building all of them takes a while."""
+    narrow = copy(app)
+    narrow.registered_commands = [one for one in app.registered_commands if words[:1] == [_name(one)]]
+    narrow.registered_groups = [one for one in app.registered_groups if words[:1] == [one.name]]
+    return narrow if narrow.registered_commands or narrow.registered_groups else app
+
+
+def _name(command: CommandInfo) -> str | None:
+    return command.name or (command.callback and command.callback.__name__)
 
 
 def _lost_reader(code: int) -> int:

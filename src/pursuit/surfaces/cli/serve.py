@@ -53,9 +53,11 @@ def serve(
     json: JsonOption = False,
 ) -> int:
     """Serve missions to MCP clients, over stdio or HTTP."""
-    import logging  # noqa: PLC0415 - commands import what they need
+    import gc  # noqa: PLC0415 - commands import what they need
+    import logging  # noqa: PLC0415
     import sys  # noqa: PLC0415
 
+    gc.disable()  # what is imported now, about 150,000 objects, stays: searching it for garbage is in vain
     from pursuit.errors import Fault, ValidationFailed  # noqa: PLC0415
     from pursuit.surfaces import logs  # noqa: PLC0415
     from pursuit.surfaces.cli.context import Interrupted, conduct, driving, ledger_path  # noqa: PLC0415
@@ -65,6 +67,8 @@ def serve(
     from pursuit.surfaces.mcp.serve import serve as serving  # noqa: PLC0415
     from pursuit.tools.policy import parse_mode  # noqa: PLC0415
 
+    gc.freeze()
+    gc.enable()
     said = common(ctx, config, state, json)
     drives = None if mode is None else parse_mode(mode)
     logs.configure(log_level, log_format or ("text" if sys.stderr.isatty() else "json"))

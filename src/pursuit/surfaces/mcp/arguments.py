@@ -14,9 +14,9 @@ from pydantic import AfterValidator, Field, StringConstraints, ValidationError
 from pursuit.errors import Fault, ValidationFailed
 from pursuit.model.faults import faults_of
 from pursuit.model.mission import Mission, Proposal
-from pursuit.model.shape import Args, Broken, Flag, Shape, Text, Whole
+from pursuit.model.shape import Args, Broken, Flag, Shape, Whole, plain_text
 from pursuit.model.state import Status
-from pursuit.service.service import MISSION_ID
+from pursuit.service.looking import MISSION_ID
 
 MOST_ITERATIONS = 1_000_000
 
@@ -30,7 +30,7 @@ def _a_mission_id(value: str) -> str:
 SessionId = Annotated[
     str, AfterValidator(_a_mission_id), Field(json_schema_extra={"pattern": f"^{MISSION_ID.pattern}$"})
 ]
-Reason = Annotated[Text, StringConstraints(max_length=8_192)]
+Reason = Annotated[str, StringConstraints(max_length=8_192), AfterValidator(plain_text)]
 Cursor = Annotated[str, StringConstraints(max_length=1_024)]
 
 Arguments = TypeVar("Arguments", bound=Shape)

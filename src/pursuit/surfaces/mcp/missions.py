@@ -60,7 +60,7 @@ class Missions:
                 iterations=count,
                 proposal=asked.proposal,
                 after=asked.after,
-                drive=lambda iterations, proposal: self._runs.begin(name, iterations, proposal),
+                drive=lambda iterations, proposal: self._runs.begin(name, iterations, proposal, asked.after),
                 caller=caller_of(ctx),
             )
         await self._runtime.use_servers_of(name)

@@ -167,11 +167,11 @@ def _fitting(rows: list[dict[str, Any]], *, from_the_end: bool) -> list[dict[str
     kept: list[dict[str, Any]] = []
     room = MOST_EVENT_BYTES
     for row in reversed(rows) if from_the_end else rows:
-        size = len(_json(row))
+        size = len(msgspec.json.encode(row))
         shown = row
         if size > MOST_EVENT_BYTES // 2:
             shown = {**row, "data": None, "omitted_bytes": size}
-            size = len(_json(shown))
+            size = len(msgspec.json.encode(shown))
         if size > room:
             break
         room -= size

@@ -20,12 +20,12 @@ Schema = dict[str, Any]
 
 NO_CAP = -1
 LENGTHS = (
-    ("Predicate", "expression", MAX_EXPRESSION),
-    ("Expectation", "predicate", MAX_EXPRESSION),
-    ("ScriptProposer", "script", MAX_SCRIPT),
-    ("Proposal", "script", MAX_SCRIPT),
-    ("ObserveRule", "regex", MAX_PATTERN),
-    ("ObserveRule", "jmespath", MAX_PATH),
+    ("Predicate", "expression", 1, MAX_EXPRESSION),
+    ("Expectation", "predicate", 1, MAX_EXPRESSION),
+    ("ScriptProposer", "script", 1, MAX_SCRIPT),
+    ("Proposal", "script", 1, MAX_SCRIPT),
+    ("ObserveRule", "regex", 0, MAX_PATTERN),
+    ("ObserveRule", "jmespath", 1, MAX_PATH),
 )
 
 TEXT: Schema = {"type": "string"}
@@ -203,11 +203,11 @@ def _is_noise(key: str, item: Any) -> bool:
 def _bounded(schema: Schema) -> None:
     """The lengths of code and patterns, which validators of ours look at."""
     definitions = cast("dict[str, Schema]", schema.get("$defs", {}))
-    for name, field, longest in LENGTHS:
+    for name, field, least, most in LENGTHS:
         if name in definitions:
             declared = definitions[name]["properties"][field]
             text = next((form for form in declared.get("anyOf", ()) if form["type"] == "string"), declared)
-            text.update(minLength=1, maxLength=longest)
+            text.update(minLength=least, maxLength=most)
 
 
 def _stricter(schema: Schema) -> None:

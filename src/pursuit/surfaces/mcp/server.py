@@ -10,7 +10,8 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
-from mcp.server.lowlevel import Server
+from mcp.server.lowlevel import NotificationOptions, Server
+from mcp.server.models import InitializationOptions
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
     INVALID_PARAMS,
@@ -18,6 +19,7 @@ from mcp_types import (
     InputRequiredResult,
     ListToolsResult,
     PaginatedRequestParams,
+    ServerCapabilities,
 )
 
 from pursuit import __version__
@@ -54,7 +56,7 @@ async def mission_server(runtime: Runtime) -> AsyncGenerator[Server[Any]]:
     async with BackgroundRuns(service, runtime.use_servers_of) as runs, Updates(service) as updates:
         resources, prompts = Resources(service), Prompts(service)
         desk = _ToolDesk(Missions(runtime, runs))
-        yield Server(
+        yield _MissionServer(
             NAME,
             version=__version__,
             title="Pursuit",
@@ -73,6 +75,28 @@ async def mission_server(runtime: Runtime) -> AsyncGenerator[Server[Any]]:
             on_get_prompt=prompts.get,
             on_completion=Completions(service).complete,
         )
+
+
+class _MissionServer(Server[Any]):
+    """What the SDK declares for us, made true: of our lists only that of the resources ever changes."""
+
+    def get_capabilities(self, *given: Any, **named: Any) -> ServerCapabilities:
+        """What is offered; since 2026-07-28 the SDK takes it for granted that every list changes."""
+        declared = super().get_capabilities(*given, **named)
+        for fixed in (declared.tools, declared.prompts):
+            if fixed is not None:
+                fixed.list_changed = False
+        return declared
+
+    def create_initialization_options(
+        self,
+        notification_options: NotificationOptions | None = None,
+        experimental_capabilities: dict[str, dict[str, Any]] | None = None,
+        extensions: dict[str, dict[str, Any]] | None = None,
+    ) -> InitializationOptions:
+        """What is declared at a handshake, over each transport."""
+        told = notification_options or NotificationOptions(resources_changed=True)
+        return super().create_initialization_options(told, experimental_capabilities, extensions)
 
 
 class _ToolDesk:

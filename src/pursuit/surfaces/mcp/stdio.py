@@ -1,8 +1,8 @@
 """The server on its own standard input and output.
 
 Owns: the two pipes while we serve: what else writes to standard output goes to standard error instead, and children
-read an empty standard input. Knows no message. Invariant: nothing but whole JSON-RPC lines reaches the client, and a
-signal ends the serving at once: no thread sits in a read.
+read an empty standard input. Knows no message. Invariant: nothing but whole JSON-RPC lines reaches the client, a line
+that is no message is refused and the next one served, and a signal ends the serving at once: no thread sits in a read.
 
 The SDK's own transport moves each line through a worker thread; pipes, sockets and terminals need none. Anything else
 (a file) is left to the SDK.
@@ -11,6 +11,7 @@ The SDK's own transport moves each line through a worker thread; pipes, sockets 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import stat
 import sys
@@ -24,9 +25,20 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCError, JSONRPCRequest, JSONRPCResponse, jsonrpc_message_adapter
+from mcp_types import (
+    INVALID_REQUEST,
+    PARSE_ERROR,
+    ErrorData,
+    JSONRPCError,
+    JSONRPCNotification,
+    JSONRPCRequest,
+    JSONRPCResponse,
+    jsonrpc_message_adapter,
+)
+from pydantic import ValidationError
 
 LONGEST_LINE = 64 * 1024 * 1024
+TOO_LONG = b"(too long)\n"
 LAST_ANSWERS = 1.0
 """Seconds that requests which came just before the end of the input have to be answered in."""
 
@@ -88,25 +100,65 @@ async def _read(
 ) -> None:
     with send, suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
         while True:
-            try:
-                line = await lines.readline()
-            except ValueError as error:  # a line beyond the limit; what follows it cannot be trusted to be whole
-                await send.send(error)
-                return
+            line = await _line(lines)
             if not line:
                 break
             if not line.strip():
                 continue
             try:
                 message = jsonrpc_message_adapter.validate_json(line, by_name=False)
-            except ValueError as error:
-                await send.send(error)
+            except ValidationError as error:
+                refusal = _refusal(line, error)
+                if refusal is not None:
+                    await outbox.send(SessionMessage(refusal))
                 continue
-            if isinstance(message, JSONRPCRequest):
-                outbox.owed.add(message.id)
+            match message:
+                case JSONRPCRequest():
+                    outbox.owed.add(message.id)
+                case JSONRPCNotification(method="notifications/cancelled", params={"requestId": int() | str() as id_}):
+                    outbox.owed.discard(id_)  # it gets no answer, so nobody waits for one
+                case _:
+                    pass
             await send.send(SessionMessage(message))
         with anyio.move_on_after(LAST_ANSWERS):
             await outbox.settled()
+
+
+async def _line(lines: asyncio.StreamReader) -> bytes:
+    """The next line, empty at the end; one beyond the limit is passed over and told as `TOO_LONG`."""
+    too_long = False
+    while True:
+        try:
+            line = await lines.readuntil()
+        except asyncio.LimitOverrunError as beyond:
+            await lines.readexactly(beyond.consumed)
+            too_long = True
+            continue
+        except asyncio.IncompleteReadError as end:
+            line = end.partial
+        return TOO_LONG if too_long else line
+
+
+def _refusal(line: bytes, error: ValidationError) -> JSONRPCError | None:
+    """What a client hears of a line that is no message, so that it does not wait for ever; nothing for an answer."""
+    said: object = None
+    with suppress(ValueError, RecursionError):
+        said = json.loads(line)
+    given = cast("dict[str, object]", said) if isinstance(said, dict) else {}
+    if "method" not in given and ("result" in given or "error" in given):
+        return None
+    fault = error.errors(include_url=False, include_input=False)[0]
+    if line is TOO_LONG:
+        code, why = PARSE_ERROR, f"a message has at most {LONGEST_LINE} bytes"
+    elif fault["type"] == "json_invalid":
+        code, why = PARSE_ERROR, fault["msg"]
+    else:
+        code, why = INVALID_REQUEST, "not one JSON-RPC 2.0 message: it needs jsonrpc, method and an id; no batches"
+    number = given.get("id")
+    known = number if isinstance(number, int | str) and not isinstance(number, bool) else None
+    if isinstance(known, str):
+        known = known.encode(errors="replace").decode()
+    return JSONRPCError(jsonrpc="2.0", id=known, error=ErrorData(code=code, message=why))
 
 
 class _Writable(asyncio.Protocol):

@@ -1,0 +1,71 @@
+"""The check of a call's arguments against the JSON Schema that the tool declares.
+
+Owns: compiled schemas, and how a fault in the arguments is told. Does not know: tools or servers. Only this module
+imports the JSON Schema library, and it is imported when the first arguments are checked: starting up does without.
+Invariant: nothing is ever fetched to resolve a schema.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, cast
+
+import jsonschema
+import msgspec
+import referencing.exceptions
+from jsonschema.protocols import Validator as SchemaValidator
+from jsonschema.validators import validator_for
+from referencing.jsonschema import EMPTY_REGISTRY
+
+_MOST_FAULTS = 20
+
+
+class UnusableSchema(Exception):
+    """A schema that nothing can be checked against; the message says why."""
+
+
+class Validator:
+    """One compiled schema."""
+
+    def __init__(self, compiled: SchemaValidator) -> None:
+        self._compiled = compiled
+
+    def faults(self, arguments: Mapping[str, Any]) -> list[str]:
+        """Everything that is wrong with the arguments, with its place; or `UnusableSchema`."""
+        try:
+            if self._compiled.is_valid(arguments):
+                return []
+            errors = self._compiled.iter_errors(arguments)
+            ordered = sorted(errors, key=lambda error: list(map(str, error.absolute_path)))
+        except (referencing.exceptions.Unresolvable, RecursionError, re.error) as error:
+            # The meta-schema cannot see a dangling or circular `$ref`, or a pattern that is no Python pattern.
+            raise UnusableSchema(str(error)) from error
+        return [_sentence(error) for error in ordered[:_MOST_FAULTS]]
+
+
+def compiled(schema: Mapping[str, Any]) -> Validator:
+    """The validator of a schema, or `UnusableSchema`."""
+    try:
+        return _compiled(msgspec.json.encode(schema))
+    except jsonschema.SchemaError as error:
+        raise UnusableSchema(error.message) from error
+    except (referencing.exceptions.Unresolvable, RecursionError, re.error, TypeError) as error:
+        raise UnusableSchema(str(error)) from error
+
+
+@lru_cache(maxsize=1_024)
+def _compiled(schema: bytes) -> Validator:
+    """Made once for a process: checking a schema costs hundreds of times what using it does."""
+    body = msgspec.json.decode(schema)
+    kind = cast("Any", validator_for(body, default=jsonschema.Draft202012Validator))
+    kind.check_schema(body)
+    # An explicit registry: the default one would fetch a remote `$ref` over the network.
+    return Validator(cast("SchemaValidator", kind(body, registry=EMPTY_REGISTRY)))
+
+
+def _sentence(error: jsonschema.ValidationError) -> str:
+    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.absolute_path)
+    text = error.message if len(error.message) <= 300 else error.message[:297] + "..."
+    return f"{place.removeprefix('.')}: {text}" if place else text

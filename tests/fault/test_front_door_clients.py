@@ -1,0 +1,65 @@
+"""Clients that die in the middle of a call leave a mission that another client goes on with."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import anyio
+import psutil
+import pytest
+from front_door import TRANSPORTS, House, gone
+from journey import AN_HOUR, Traveller, calls
+from sdk_client import ERAS, SdkPort, client
+
+MISSION = """
+directive = "Take three steps"
+tool_allowlist = ["workshop.*"]
+[[criteria]]
+criterion_id = "enough"
+kind = "metric_threshold"
+metric = "steps"
+op = ">="
+target = 2
+[budget]
+max_iterations = 5
+[proposer]
+kind = "client"
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.guarantee("killed-client-continues")
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("era", ERAS)
+def test_a_killed_client_leaves_a_mission_that_another_continues(era: str, transport: str, tmp_path: Path) -> None:
+    house = House(tmp_path)
+    mission = house.json("start", house.write("mission.toml", MISSION))["session_id"]
+    proposal = calls("log", ("a", 0), ("b", AN_HOUR), ("c", 0))
+    with house.target(transport) as target:
+        with house.client(era, target, "mission_iterate", session_id=mission, proposal=proposal) as first:
+            house.until_logged("log", "begun b")
+            its_own = psutil.Process(first.pid).children(recursive=True)
+            first.send_signal(signal.SIGKILL)
+            first.wait(timeout=30)
+        gone(its_own)
+        if (era, transport) != ("legacy", "http"):  # there a lost connection is no cancellation, says the protocol
+            house.until_logged("log", "cancelled b")
+        anyio.run(_go_on, house, era, target, mission)
+    assert house.lines("log") == ["begun a", "done a", "begun b", "cancelled b", "begun c", "done c"]
+
+
+async def _go_on(house: House, era: str, target: str, mission: str) -> None:
+    async with client(target, era) as second:
+        me = Traveller(SdkPort(second), house.logs)
+        assert (await me.done("mission_status", session_id=mission))["status"] == "running"
+        if "cancelled b" not in house.lines("log"):
+            await me.refused("conflict", "mission_iterate", session_id=mission, after=0)
+            await me.done("mission_abort", session_id=mission, pause=True)
+            await me.until_let_go(mission)
+            await me.done("mission_resume", session_id=mission)
+        answer = await me.until_free(mission, after=0)
+        assert [row["iteration_index"] for row in answer["iterations"]] == [0]
+        assert answer["status"] == "completed"
+        (only,) = (await me.done("mission_history", session_id=mission, format="full"))["iterations"]
+        assert [call["outcome"] for call in only["calls"]] == ["ok", "cancelled", "ok"]

@@ -1,0 +1,160 @@
+"""Wrong input to every tool is refused with the place that is wrong; nothing is stored and the server lives."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from good_input import EXAMPLES, GOOD, ID, RULES, START, start
+from jsonschema import Draft202012Validator
+from mcp import Client
+from mcp.shared.exceptions import MCPError
+from wrong_input import Wrong, wrong_variants
+
+from pursuit import Runtime
+from pursuit.model.faults import MOST_FAULTS
+from pursuit.surfaces.mcp.server import mission_server
+from pursuit.tools.configuration import Configuration
+
+LEGACY, MODERN = "legacy", "2026-07-28"
+LEAST_CASES = 1_000
+SPREAD = 7
+"""Every so many cases are tried in the second era as well: what looks at arguments is the same."""
+LONGEST = 120.0
+
+
+def weigh(kilos: float = 3, note: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Says what it weighs."""
+    return {"metrics": {"mass": kilos}}
+
+
+def ship() -> str:
+    """Sends it off."""
+    return "gone"
+
+
+class Stage:
+    """A server with one mission that waits for its client to propose."""
+
+    def __init__(self, runtime: Runtime, client: Client, mission_id: str) -> None:
+        self.runtime, self.client, self.mission_id = runtime, client, mission_id
+
+    async def call(self, tool: str, arguments: dict[str, Any]) -> tuple[bool, dict[str, Any]]:
+        if arguments.get("session_id") == ID:
+            arguments = {**arguments, "session_id": self.mission_id}
+        try:
+            result = await self.client.call_tool(tool, arguments)
+        except MCPError as error:
+            return True, {"code": error.error.code, "message": error.error.message}
+        body = result.structured_content
+        assert isinstance(body, dict)
+        return result.is_error, body
+
+    async def root(self) -> str:
+        return await self.runtime.service.ledger.root()
+
+
+@asynccontextmanager
+async def stage(folder: Path, era: str) -> AsyncIterator[Stage]:
+    here = Runtime(state=folder / "ledger.db", config=Configuration(), servers={"demo": [weigh, ship]})
+    async with here as runtime, mission_server(runtime) as server, Client(server, mode=era) as client:
+        known = START["criteria"][:1]
+        mission = start(criteria=known, proposer="client", pace=None, policy=None, allow_scripted_strategies=False)
+        mission["checkpoint_cadence"] = {"kind": "every_iteration"}
+        started = await client.call_tool("mission_start", mission)
+        assert started.structured_content is not None
+        yield Stage(runtime, client, started.structured_content["session_id"])
+
+
+def play(scene: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        with anyio.fail_after(LONGEST):
+            await scene()
+
+    anyio.run(bounded)
+
+
+async def corpus(client: Client) -> list[Wrong]:
+    """What is wrong by each tool's own schema, and by the rules that no schema holds."""
+    declared = {tool.name: tool.input_schema for tool in (await client.list_tools()).tools}
+    assert declared.keys() == EXAMPLES.keys()
+    made = [case for name in declared for case in wrong_variants(name, declared[name], EXAMPLES[name])]
+    made += [Wrong(tool=tool, how=word, arguments=given, field=at, word=word) for tool, given, at, word in RULES]
+    return made
+
+
+def complaint(case: Wrong, failed: bool, body: dict[str, Any]) -> str | None:
+    """What is wrong with how a wrong call was refused."""
+    if not failed:
+        return "was accepted"
+    if body["code"] != "validation_error":
+        return f"has code {body['code']}"
+    faults = body["details"]["faults"]
+    here = [fault["reason"] for fault in faults if fault["field"] == case.field]
+    if not any(case.word in reason for reason in here):
+        return f"says nothing of {case.field} ({case.word}), but {faults[:3]}"
+    if len(json.dumps(body)) > 20_000:
+        return f"is told at length: {len(json.dumps(body))}"
+    return None
+
+
+@pytest.mark.guarantee("wrong-input-stores-nothing")
+@pytest.mark.parametrize("era", [LEGACY, MODERN])
+def test_wrong_input_to_every_tool_is_refused_by_name_and_stores_nothing(era: str, tmp_path: Path) -> None:
+    async def scene() -> None:
+        complaints: list[str] = []
+        async with stage(tmp_path, era) as here:
+            cases = await corpus(here.client)
+            assert len(cases) >= LEAST_CASES
+            assert {case.tool for case in cases} == EXAMPLES.keys()
+            before = await here.root()
+            for case in cases[:: 1 if era == LEGACY else SPREAD]:
+                wrong = complaint(case, *await here.call(case.tool, case.arguments))
+                if await here.root() != before:
+                    wrong, before = f"{wrong or ''} has stored something", await here.root()
+                if wrong is not None:
+                    complaints.append(f"{case.tool} {case.how}: {wrong}"[:500])
+            listed = (await here.call("mission_list", {}))[1]
+            assert [row["session_id"] for row in listed["sessions"]] == [here.mission_id]
+        assert not complaints, "\n".join([f"{len(complaints)} of {len(cases)}", *complaints[:40]])
+
+    play(scene)
+
+
+def test_a_flood_of_faults_is_told_in_few_words(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with stage(tmp_path, LEGACY) as here:
+            keys = {f"directiv{number}": number for number in range(20_000)}
+            failed, body = await here.call("mission_start", {**START, **keys})
+            assert failed
+            *first, last = body["details"]["faults"]
+            assert len(first) == MOST_FAULTS
+            assert first[0] == {"field": "directiv0", "reason": "is not a known key; did you mean 'directive'?"}
+            assert last == {"field": "(input)", "reason": "there are 19500 more faults; mend these first"}
+
+    play(scene)
+
+
+def test_what_a_schema_takes_is_not_refused_as_wrong(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with stage(tmp_path, MODERN) as here:
+            declared = {tool.name: tool.input_schema for tool in (await here.client.list_tools()).tools}
+            assert {tool for tool, _ in GOOD} == declared.keys()
+            started: list[str] = []
+            for tool, arguments in GOOD:
+                assert Draft202012Validator(declared[tool]).is_valid(arguments), arguments
+                failed, body = await here.call(tool, arguments)
+                assert not failed, (tool, str(arguments)[:300], body)
+                started += [body["session_id"]] if tool == "mission_start" else []
+            # What was accepted can be driven, told and read, whatever its arguments were.
+            for mission_id in started:
+                for tool in ("mission_iterate", "mission_status", "mission_history"):
+                    failed, body = await here.call(tool, {"session_id": mission_id})
+                    assert not failed, (tool, body)
+
+    play(scene)
