@@ -115,7 +115,7 @@ def test_a_signal_records_what_was_under_way_and_says_how_to_go_on(
     place: Place, tmp_path: Path, number: int, code: int
 ) -> None:
     record = tmp_path / "record"
-    place.write("m.toml", recorded(record, steps=3, needed=3, ms=250))
+    place.write("m.toml", recorded(record, steps=3, needed=3, ms=800))
     running = place.begin("run", "m.toml")
     running.until("iteration 1/3")
     returned, out, notes = running.end(number)
