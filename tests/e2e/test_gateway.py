@@ -31,7 +31,7 @@ class Place:
         self.write("hostile", mode=mode)
 
     def write(self, *names: str, mode: str = "auto") -> None:
-        words = ["-S", str(SERVER), f"log={self.log}", *(["modern"] if self.modern else [])]
+        words = ["-S", str(SERVER), "tidy", f"log={self.log}", *(["modern"] if self.modern else [])]
         servers = [
             f'[servers.{name}]\ncommand = "__python_executable__"\nargs = {json.dumps([*words, f"name={name}"])}\n'
             for name in names

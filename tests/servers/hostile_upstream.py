@@ -1,12 +1,14 @@
 """A server on the raw wire, so that no SDK tidies what it says: odd schemas, odd results, and every kind of question.
 
 `modern` on the command line makes it one of 2026-07-28, otherwise it shakes hands as 2025-11-25. `name=X` is its name,
-`pages=N` in how many pages it lists its tools. What it was asked lies in `log=PATH`, one JSON line for each message.
+`pages=N` in how many pages it lists its tools, `tidy` leaves the odd ones out. What it was asked lies in `log=PATH`,
+one JSON line for each message.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 import time
@@ -57,13 +59,15 @@ ODD: list[Any] = [
     "not an object",
 ]
 NAMES = ("echo", "image", "audio", "mixed", "wrong", "refuse", "steps", "logs", "slow", "elicit", "sample", "roots")
-TOOLS: list[Any] = ODD + [{"name": name, "inputSchema": OBJECT} for name in (*NAMES, "grow", "twice", "die")]
+TOOLS: list[Any] = ([] if "tidy" in WORDS else ODD) + [
+    {"name": name, "inputSchema": OBJECT} for name in (*NAMES, "grow", "twice", "die")
+]
 EXTRA: list[Any] = []
 LOCK = threading.Lock()
 ANSWERS: dict[Any, Any] = {}
 ANSWERED = threading.Condition()
 CANCELLED: set[Any] = set()
-STATE: dict[str, Any] = {"client": {}, "level": None, "subscribed": [], "listening": {}}
+STATE: dict[str, Any] = {"level": None, "listening": {}}
 
 
 class Refused(Exception):
@@ -107,78 +111,94 @@ SAMPLE = {"messages": [{"role": "user", "content": text("say x")}], "maxTokens":
 LIST_CHANGED = "notifications/tools/list_changed"
 
 
-def call(ident: Any, params: dict[str, Any]) -> dict[str, Any]:
-    name, meta = params["name"], params.get("_meta", {})
-    token = meta.get("progressToken")
-    arguments = params.get("arguments")
-    match name:
-        case "image":
-            return {"content": [{"type": "image", "data": "aGk=", "mimeType": "image/png", "annotations": {"x": None}}]}
-        case "audio":
-            return {"content": [{"type": "audio", "data": "aGk=", "mimeType": "audio/wav", "_meta": {"a": None}}]}
-        case "mixed":
-            link = {"type": "resource_link", "uri": "x://1", "name": "n", "size": None, "x": []}
-            held = {"type": "resource", "resource": {"uri": "x://2", "text": "t", "x": None}}
-            blocks = [text("a"), link, held, {"type": "hologram", "depth": 3}]
-            return {"content": blocks, "structuredContent": {"n": None, "big": 2**70, "f": 1.0}, "x-top": {"k": None}}
-        case "wrong":
-            return {"content": [text("one"), text("two")], "isError": True, "_meta": {"why": None}}
-        case "refuse":
-            raise Refused(-31999, "no ü", {"null": None, "list": [1]})
-        case "steps":
-            for number in (1, 2, 3):
-                if token is not None:
-                    told = {"progressToken": token, "progress": number, "total": 3, "message": f"s{number}", "x": None}
-                    say({"method": "notifications/progress", "params": told})
-            return {"content": [text("with token" if token is not None else "without")]}
-        case "logs":
-            level = meta.get(f"{ENVELOPE}logLevel") if MODERN else STATE["level"]
-            for one in ("debug", "error"):
-                if level == "debug" or (level is not None and one == "error"):
-                    say({"method": "notifications/message", "params": {"level": one, "data": {"n": None}, "x": 1}})
-            return {"content": [text(str(level))]}
-        case "slow":
-            end = time.monotonic() + 30
-            while ident not in CANCELLED and time.monotonic() < end:
-                time.sleep(0.01)
-            note({"cancelled": ident in CANCELLED})
-            return {"content": []}
-        case "elicit":
-            asking, answer = ask(params, "who", "elicitation/create", FORM)
-            return asking or {"content": [text(json.dumps(answer))]}
-        case "twice":
-            asking, answer = ask(params, "who", "elicitation/create", FORM)
-            if token is not None:
-                say({"method": "notifications/progress", "params": {"progressToken": token, "progress": 1}})
-            if asking is not None and params.get("requestState") != "asked more":
-                return asking
-            asking, more = ask(params, "more", "elicitation/create", FORM)
-            return asking or {"content": [text(json.dumps([answer, more]))]}
-        case "sample":
-            asking, answer = ask(params, "model", "sampling/createMessage", SAMPLE)
-            return asking or {"content": [text(json.dumps(answer))]}
-        case "roots":
-            asking, answer = ask(params, "roots", "roots/list", {})
-            return asking or {"content": [text(json.dumps(answer))]}
-        case "grow":
-            EXTRA.append({"name": f"grown{len(EXTRA) + 1}", "inputSchema": OBJECT})
-            changed(LIST_CHANGED, {})
-            return {"content": [text(str(len(EXTRA)))]}
-        case "die":
-            print("out of cheese", file=sys.stderr, flush=True)
-            sys.stdout.close()
-            import os
+class Call:
+    """One call of a tool: a method for each of them; any other one echoes."""
 
-            os._exit(3)
-        case _:
-            if name not in {tool["name"] for tool in (*TOOLS, *EXTRA) if isinstance(tool, dict)}:
-                raise Refused(-32602, f"Tool {name} not found here", {"name": name})
-            shown = {key: value for key, value in meta.items() if not key.startswith(ENVELOPE)}
-            shown.pop("progressToken", None)
-            return {
-                "content": [],
-                "structuredContent": {"arguments": arguments, "meta": shown, "given": "arguments" in params},
-            }
+    def __init__(self, ident: Any, params: dict[str, Any]) -> None:
+        self.ident = ident
+        self.params = params
+        self.meta = params.get("_meta", {})
+        self.token = self.meta.get("progressToken")
+
+    def answer(self) -> dict[str, Any]:
+        return getattr(self, self.params["name"], self.echo)()
+
+    def echo(self) -> dict[str, Any]:
+        name = self.params["name"]
+        if name not in {tool["name"] for tool in (*TOOLS, *EXTRA) if isinstance(tool, dict)}:
+            raise Refused(-32602, f"Tool {name} not found here", {"name": name})
+        shown = {key: one for key, one in self.meta.items() if not key.startswith(ENVELOPE) and key != "progressToken"}
+        arguments = {"arguments": self.params.get("arguments"), "given": "arguments" in self.params}
+        return {"content": [], "structuredContent": {**arguments, "meta": shown}}
+
+    def image(self) -> dict[str, Any]:
+        return {"content": [{"type": "image", "data": "aGk=", "mimeType": "image/png", "annotations": {"x": None}}]}
+
+    def audio(self) -> dict[str, Any]:
+        return {"content": [{"type": "audio", "data": "aGk=", "mimeType": "audio/wav", "_meta": {"a": None}}]}
+
+    def mixed(self) -> dict[str, Any]:
+        link = {"type": "resource_link", "uri": "x://1", "name": "n", "size": None, "x": []}
+        held = {"type": "resource", "resource": {"uri": "x://2", "text": "t", "x": None}}
+        blocks = [text("a"), link, held, {"type": "hologram", "depth": 3}]
+        return {"content": blocks, "structuredContent": {"n": None, "big": 2**70, "f": 1.0}, "x-top": {"k": None}}
+
+    def wrong(self) -> dict[str, Any]:
+        return {"content": [text("one"), text("two")], "isError": True, "_meta": {"why": None}}
+
+    def refuse(self) -> dict[str, Any]:
+        raise Refused(-31999, "no ü", {"null": None, "list": [1]})
+
+    def progress(self, number: int, **more: Any) -> None:
+        if self.token is not None:
+            params = {"progressToken": self.token, "progress": number, **more}
+            say({"method": "notifications/progress", "params": params})
+
+    def steps(self) -> dict[str, Any]:
+        for number in (1, 2, 3):
+            self.progress(number, total=3, message=f"s{number}", x=None)
+        return {"content": [text("with token" if self.token is not None else "without")]}
+
+    def logs(self) -> dict[str, Any]:
+        level = self.meta.get(f"{ENVELOPE}logLevel") if MODERN else STATE["level"]
+        for one in ("debug", "error"):
+            if level == "debug" or (level is not None and one == "error"):
+                say({"method": "notifications/message", "params": {"level": one, "data": {"n": None}, "x": 1}})
+        return {"content": [text(str(level))]}
+
+    def slow(self) -> dict[str, Any]:
+        end = time.monotonic() + 30
+        while self.ident not in CANCELLED and time.monotonic() < end:
+            time.sleep(0.01)
+        note({"cancelled": self.ident in CANCELLED})
+        return {"content": []}
+
+    def elicit(self) -> dict[str, Any]:
+        asking, answer = ask(self.params, "who", "elicitation/create", FORM)
+        return asking or {"content": [text(json.dumps(answer))]}
+
+    def twice(self) -> dict[str, Any]:
+        self.progress(1)
+        asking, answer = ask(self.params, "who", "elicitation/create", FORM)
+        self.progress(2)
+        return asking or {"content": [text(json.dumps(answer))]}
+
+    def sample(self) -> dict[str, Any]:
+        asking, answer = ask(self.params, "model", "sampling/createMessage", SAMPLE)
+        return asking or {"content": [text(json.dumps(answer))]}
+
+    def roots(self) -> dict[str, Any]:
+        asking, answer = ask(self.params, "roots", "roots/list", {})
+        return asking or {"content": [text(json.dumps(answer))]}
+
+    def grow(self) -> dict[str, Any]:
+        EXTRA.append({"name": f"grown{len(EXTRA) + 1}", "inputSchema": OBJECT})
+        changed(LIST_CHANGED, {})
+        return {"content": [text(str(len(EXTRA)))]}
+
+    def die(self) -> dict[str, Any]:
+        print("out of cheese", file=sys.stderr, flush=True)
+        os._exit(3)
 
 
 def changed(method: str, params: dict[str, Any]) -> None:
@@ -200,62 +220,81 @@ def listing(params: dict[str, Any]) -> dict[str, Any]:
     return page | ({"nextCursor": f"p{place + 1}"} if (place + 1) * size < len(everything) else {})
 
 
+def hello(_params: dict[str, Any]) -> dict[str, Any]:
+    words = {"capabilities": CAPABILITIES, "instructions": f"Be kind to {NAME}."}
+    if MODERN:
+        return {**words, "supportedVersions": ["2026-07-28"], "ttlMs": 0, "cacheScope": "private"}
+    return {**words, "protocolVersion": "2025-11-25", "serverInfo": INFO}
+
+
+def resources(_params: dict[str, Any]) -> dict[str, Any]:
+    shared = {"uri": "x://shared", "name": "shared", "x": None}
+    return {"resources": [{"uri": f"x://{NAME}", "name": "one", "size": None}, shared], "x-list": 1}
+
+
+def templates(_params: dict[str, Any]) -> dict[str, Any]:
+    return {"resourceTemplates": [{"uriTemplate": f"{NAME}://{{id}}", "name": "t", "x": None}]}
+
+
+def read(params: dict[str, Any]) -> dict[str, Any]:
+    uri = params["uri"]
+    if uri.startswith((f"x://{NAME}", "x://shared", f"{NAME}://")):
+        return {"contents": [{"uri": uri, "text": NAME, "x": None}], "x-read": None}
+    raise Refused(-32602 if MODERN else -32002, "Resource not found", {"uri": uri})
+
+
+def subscribe(params: dict[str, Any]) -> dict[str, Any]:
+    say({"method": "notifications/resources/updated", "params": {"uri": params["uri"], "x": None}})
+    return {}
+
+
+def prompts(_params: dict[str, Any]) -> dict[str, Any]:
+    return {"prompts": [{"name": "greet", "arguments": [{"name": "who", "x": None}], "x": None}]}
+
+
+def prompt(params: dict[str, Any]) -> dict[str, Any]:
+    if params["name"] != "greet":
+        raise Refused(-32602, f"no prompt {params['name']}")
+    return {"messages": [{"role": "user", "content": text(NAME), "x": None}], "x": None}
+
+
+def complete(params: dict[str, Any]) -> dict[str, Any]:
+    return {"completion": {"values": [NAME, json.dumps(params["ref"])], "hasMore": False}, "x": None}
+
+
+def set_level(params: dict[str, Any]) -> dict[str, Any]:
+    STATE["level"] = params["level"]
+    return {}
+
+
+METHODS: dict[str, Any] = {
+    "tools/list": listing,
+    "resources/list": resources,
+    "resources/templates/list": templates,
+    "resources/read": read,
+    "prompts/list": prompts,
+    "prompts/get": prompt,
+    "completion/complete": complete,
+    "x/custom": lambda params: {"custom": params.get("n"), "none": None},
+}
+if MODERN:
+    METHODS["server/discover"] = hello
+else:
+    METHODS |= {
+        "initialize": hello,
+        "ping": lambda _params: {},
+        "resources/subscribe": subscribe,
+        "resources/unsubscribe": lambda _params: {},
+        "logging/setLevel": set_level,
+    }
+
+
 def answer(ident: Any, method: str, params: dict[str, Any]) -> dict[str, Any]:
-    match method:
-        case "initialize" if not MODERN:
-            STATE["client"] = params["capabilities"]
-            return {
-                "protocolVersion": "2025-11-25",
-                "capabilities": CAPABILITIES,
-                "serverInfo": INFO,
-                "instructions": f"Be kind to {NAME}.",
-            }
-        case "server/discover" if MODERN:
-            body = {
-                "supportedVersions": ["2026-07-28"],
-                "capabilities": CAPABILITIES,
-                "ttlMs": 0,
-                "cacheScope": "private",
-            }
-            return {**body, "instructions": f"Be kind to {NAME}.", "_meta": {f"{ENVELOPE}serverInfo": INFO}}
-        case "ping":
-            return {}
-        case "tools/list":
-            return listing(params)
-        case "tools/call":
-            return call(ident, params)
-        case "resources/list":
-            shared = {"uri": "x://shared", "name": "shared", "x": None}
-            return {"resources": [{"uri": f"x://{NAME}", "name": "one", "size": None}, shared], "x-list": 1}
-        case "resources/templates/list":
-            return {"resourceTemplates": [{"uriTemplate": f"{NAME}://{{id}}", "name": "t", "x": None}]}
-        case "resources/read":
-            uri = params["uri"]
-            if uri.startswith((f"x://{NAME}", "x://shared", f"{NAME}://")):
-                return {"contents": [{"uri": uri, "text": NAME, "x": None}], "x-read": None}
-            raise Refused(-32602 if MODERN else -32002, "Resource not found", {"uri": uri})
-        case "resources/subscribe" if not MODERN:
-            STATE["subscribed"].append(params["uri"])
-            say({"method": "notifications/resources/updated", "params": {"uri": params["uri"], "x": None}})
-            return {}
-        case "resources/unsubscribe" if not MODERN:
-            STATE["subscribed"].remove(params["uri"])
-            return {}
-        case "prompts/list":
-            return {"prompts": [{"name": "greet", "arguments": [{"name": "who", "x": None}], "x": None}]}
-        case "prompts/get":
-            if params["name"] != "greet":
-                raise Refused(-32602, f"no prompt {params['name']}")
-            return {"messages": [{"role": "user", "content": text(NAME), "x": None}], "x": None}
-        case "completion/complete":
-            return {"completion": {"values": [NAME, json.dumps(params["ref"])], "hasMore": False}, "x": None}
-        case "logging/setLevel" if not MODERN:
-            STATE["level"] = params["level"]
-            return {}
-        case "x/custom":
-            return {"custom": params.get("n"), "none": None}
-        case _:
-            raise Refused(-32601, f"Method not found: {method}")
+    if method == "tools/call":
+        return Call(ident, params).answer()
+    if method not in METHODS:
+        raise Refused(-32601, f"Method not found: {method}")
+    return METHODS[method](params)
 
 
 def respond(ident: Any, method: str, params: dict[str, Any]) -> None:

@@ -16,6 +16,7 @@ from typing import Any, cast
 import anyio
 import anyio.abc
 
+from pursuit.errors import UpstreamUnavailable
 from pursuit.tools.client_side import ClientSide
 from pursuit.tools.connection import Connection, Opener
 from pursuit.tools.contract import About, CallFailed, NotifyFn, ProgressFn, Tool, ToolResult, UpstreamError
@@ -53,6 +54,8 @@ class McpUpstream:
         self._announced = False
         self._changes = self._listed_changes = 0
         self._refreshing = anyio.Lock()
+        self._trying_old = anyio.Lock()
+        self._old: bool | None = None
 
     def _supervised(self, side: ClientSide, listener: Heard, era: Era) -> Supervisor:
         return Supervisor(
@@ -69,7 +72,8 @@ class McpUpstream:
         def heard(method: str, params: Mapping[str, Any]) -> None:
             (side.heard or self._heard_elsewhere)(method, params)
 
-        return self._supervised(side, heard, self._supervisor.era)
+        # Only for the old era are there connections to lend.
+        return self._supervised(side, heard, "legacy")
 
     @property
     def name(self) -> str:
@@ -116,23 +120,36 @@ class McpUpstream:
         return await self._talk.entries(kind)
 
     @asynccontextmanager
-    async def leased(self, side: ClientSide) -> AsyncGenerator[Conversation]:
+    async def leased(self, side: ClientSide, *, old: bool = False) -> AsyncGenerator[Conversation]:
         """A conversation as a client that can do more, for one interactive call at a time.
 
         In the new era each request says what its client can, and questions come as results: the connection is shared
-        and `side.answer` is not asked. In the old one it is a connection (on stdio: a process) of its own.
+        and `side.answer` is not asked. In the old one it is a connection (on stdio: a process) of its own. A server
+        that speaks both is spoken to in the old one if `old` is wished.
         """
         connection = await self._supervisor.connection()
-        if connection.modern:
+        if connection.modern and not (old and await self._speaks_old()):
             yield Conversation(self._supervisor, room=self._room, capabilities=side.capabilities)
             return
         async with self._leases.lent(side) as supervisor:
             yield Conversation(supervisor, room=self._room)
 
-    def become(self, side: ClientSide) -> None:
+    async def _speaks_old(self) -> bool:
+        """Whether a server of the new era shakes hands, too; it is tried once."""
+        async with self._trying_old:
+            if self._old is None:
+                try:
+                    async with self._leases.lent(ClientSide()) as supervisor:
+                        self._old = not (await supervisor.connection()).modern
+                except UpstreamUnavailable:
+                    self._old = False
+            return self._old
+
+    def become(self, side: ClientSide, *, era: Era = "auto") -> None:
         """Makes the shared connection that of one client, for a host that serves no other; from its next start on."""
         own = self._supervisor.side
         own.capabilities, own.answer, own.roots = side.capabilities, side.answer, side.roots
+        self._supervisor.era = era
 
     def listen(self, listener: Heard) -> Callable[[], None]:
         """Hands every notification that belongs to no request to `listener`, in order; returns how to stop.

@@ -33,6 +33,9 @@ CACHEABLE = frozenset(
 ASKING = frozenset({"tools/call", "prompts/get", "resources/read"})
 """The methods whose answer may be a question in the new era."""
 
+OLD_ONLY = frozenset({"initialize", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"})
+NEW_ONLY = frozenset({"server/discover", "subscriptions/listen"})
+
 _CACHE_FIELDS = ("ttlMs", "cacheScope")
 _NEVER_CACHED: Mapping[str, Any] = {"ttlMs": 0, "cacheScope": "private"}
 _ANSWERS = ("inputResponses", "requestState")

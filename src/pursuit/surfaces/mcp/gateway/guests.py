@@ -54,6 +54,7 @@ class Session(Guest):
     def __init__(self, capabilities: Mapping[str, Any], connection: Connection) -> None:
         super().__init__(capabilities, modern=False)
         self.gone = anyio.Event()
+        self.ready = anyio.Event()
         self.addresses: dict[tuple[str, str], str] = {}
         self._connection = connection
         self._untold: deque[tuple[str, Mapping[str, Any]]] = deque()
@@ -83,7 +84,8 @@ class Session(Guest):
                 await self._connection.notify(method, params or None)
 
     async def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Asks it something outside of any request; raises `UpstreamError`."""
+        """Asks it something outside of any request, once it has shaken hands; raises `UpstreamError`."""
+        await self.ready.wait()
         return await _asked(self._connection, method, params)
 
 

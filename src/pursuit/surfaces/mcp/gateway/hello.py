@@ -7,7 +7,7 @@ now costs the client nothing but its own part.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, cast
 
 import anyio
@@ -40,13 +40,15 @@ Found = Mapping[str, About | None]
 """What each server says about itself; None of one that cannot be reached."""
 
 
-async def everyone(upstreams: Mapping[str, McpUpstream]) -> Found:
-    """Asks all servers, side by side."""
+async def everyone(
+    upstreams: Mapping[str, McpUpstream], about: Callable[[McpUpstream], Awaitable[About]] = McpUpstream.about
+) -> Found:
+    """Asks all servers, side by side; `about` is how one is asked."""
     found: dict[str, About | None] = dict.fromkeys(upstreams)
 
     async def ask(name: str, upstream: McpUpstream) -> None:
         try:
-            found[name] = await upstream.about()
+            found[name] = await about(upstream)
         except PursuitError as error:
             _log.warning("%s", error.message)
 
@@ -56,23 +58,23 @@ async def everyone(upstreams: Mapping[str, McpUpstream]) -> Found:
     return found
 
 
-def initialized(params: Mapping[str, Any], found: Found, *, only_tools: bool = False) -> dict[str, Any]:
+def initialized(params: Mapping[str, Any], found: Found) -> dict[str, Any]:
     """The answer to `initialize`."""
     asked = params.get("protocolVersion")
     result: dict[str, Any] = {
         "protocolVersion": asked if asked in HANDSHAKE_PROTOCOL_VERSIONS else LATEST_HANDSHAKE_VERSION,
-        "capabilities": capabilities(found, modern=False, only_tools=only_tools),
+        "capabilities": capabilities(found, modern=False),
         "serverInfo": server_info(found),
     }
     words = instructions(found)
     return result if words is None else {**result, "instructions": words}
 
 
-def discovered(found: Found, *, only_tools: bool = False) -> dict[str, Any]:
+def discovered(found: Found) -> dict[str, Any]:
     """The answer to `server/discover`."""
     result: dict[str, Any] = {
         "supportedVersions": list(MODERN_PROTOCOL_VERSIONS),
-        "capabilities": capabilities(found, modern=True, only_tools=only_tools),
+        "capabilities": capabilities(found, modern=True),
     }
     words = instructions(found)
     body = result if words is None else {**result, "instructions": words}
@@ -96,10 +98,8 @@ def instructions(found: Found) -> str | None:
     return "\n\n".join(f"## {name}\n{words}" for name, words in said.items()) or None
 
 
-def capabilities(found: Found, *, modern: bool, only_tools: bool = False) -> dict[str, Any]:
+def capabilities(found: Found, *, modern: bool) -> dict[str, Any]:
     """What all servers together can do, as a client of this era is told."""
-    if only_tools:
-        return {"tools": {}}
     union: dict[str, Any] = {}
     for about in found.values():
         mine = dict(_ANYTHING) if about is None else _translated(about, modern=modern)

@@ -12,20 +12,26 @@ connection of its own; where there is only one client at all (stdio), the shared
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import anyio
 import anyio.abc
 from mcp_types import METHOD_NOT_FOUND
 
-from pursuit.surfaces.mcp.gateway.eras import is_wanted, log_level
+from pursuit.errors import UpstreamUnavailable
+from pursuit.surfaces.mcp.gateway.eras import is_modern, is_wanted, log_level
 from pursuit.surfaces.mcp.gateway.guests import Guest, Session, Visit
 from pursuit.tools.connection import ClientSide
-from pursuit.tools.contract import NotifyFn, UpstreamError
+from pursuit.tools.contract import About, NotifyFn, UpstreamError
 from pursuit.tools.session import McpUpstream
+from pursuit.tools.wire import Heard
+
+HeardFrom = Callable[[str, str, Mapping[str, Any]], None]
+"""Called with the server's name, the method and its parameters."""
 
 LOGGED = "notifications/message"
 _log = logging.getLogger(__name__)
@@ -49,6 +55,10 @@ class Talk(Protocol):
 
     async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         """Sends a notification if there is a connection."""
+        ...
+
+    async def about(self) -> About:
+        """What the server says about itself on this connection."""
         ...
 
 
@@ -80,22 +90,43 @@ class Line:
         self.session.tell_from(self.server, method, params)
 
 
+class _Public:
+    """The connection of the old era that clients share which need none of their own, at a server that speaks both."""
+
+    def __init__(self, heard: Heard) -> None:
+        self.heard = heard
+        self.talk: Talk | None = None
+        self.opening = anyio.Lock()
+
+
 class Lines:
     """All connections of clients to servers; `alone` is whether there is only one client for all time."""
 
-    def __init__(self, tasks: anyio.abc.TaskGroup, *, alone: bool) -> None:
+    def __init__(self, tasks: anyio.abc.TaskGroup, *, alone: bool, heard: HeardFrom) -> None:
         self._tasks = tasks
         self._alone = alone
+        self._heard = heard
         self._lines: dict[tuple[Session, McpUpstream], Line] = {}
+        self._public: dict[McpUpstream, _Public] = {}
         self._under_way: dict[McpUpstream, list[Visit]] = {}
 
-    def adopt(self, session: Session, upstreams: Mapping[str, McpUpstream]) -> None:
-        """Makes the shared connections those of the only client; before they are opened."""
+    async def adopt(self, session: Session, upstreams: Mapping[str, McpUpstream]) -> None:
+        """Makes the shared connections those of the only client, in its own era if they speak it."""
         if not self._alone:
             return
-        for name, upstream in upstreams.items():
+
+        async def one(name: str, upstream: McpUpstream) -> None:
             line = self._lines[session, upstream] = Line(session, name, talk=upstream)
-            upstream.become(ClientSide(capabilities=session.capabilities, answer=line.answer))
+            side = ClientSide(capabilities=session.capabilities, answer=line.answer)
+            upstream.become(side, era="legacy")
+            try:
+                await upstream.about()
+            except UpstreamUnavailable:
+                upstream.become(side)
+
+        async with anyio.create_task_group() as adopting:
+            for name, upstream in upstreams.items():
+                adopting.start_soon(one, name, upstream)
 
     def forget(self, session: Session) -> None:
         """A client has gone; the connections that it held are given back by their holders."""
@@ -125,27 +156,37 @@ class Lines:
             self._tasks.start_soon(visits[-1].tell, LOGGED, params)
 
     @asynccontextmanager
-    async def talk(self, visit: Visit, upstream: McpUpstream, *, modern: bool) -> AsyncGenerator[Talk]:
-        """What the request of a client goes through; `modern` is the server's era. Raises `UpstreamUnavailable`."""
-        guest = visit.guest
-        if modern:
-            under_way = self._under_way.setdefault(upstream, [])
-            under_way.append(visit)
-            try:
-                async with upstream.leased(ClientSide(capabilities=guest.capabilities)) as talk:
-                    yield talk
-            finally:
-                under_way.remove(visit)
-            return
-        line = await self._line(guest, upstream, visit.method) if isinstance(guest, Session) else None
-        if line is None or line.talk is None:
-            yield upstream
-            return
-        line.visits.append(visit)
+    async def talk(self, visit: Visit, upstream: McpUpstream) -> AsyncGenerator[Talk]:
+        """What the request of a client goes through. Raises `UpstreamUnavailable`."""
+        talk, visits = await self._reach(visit, upstream)
+        visits.append(visit)
         try:
-            yield line.talk
+            if talk is not None:
+                yield talk
+            else:
+                async with upstream.leased(ClientSide(capabilities=visit.guest.capabilities)) as lent:
+                    yield lent
         finally:
-            line.visits.remove(visit)
+            visits.remove(visit)
+
+    async def about(self, session: Session, upstream: McpUpstream) -> About:
+        """What a server says about itself to this client."""
+        line = await self._line(session, upstream, "initialize")
+        talk = (line.talk if line is not None else None) or await self._common(upstream) or upstream
+        return await talk.about()
+
+    async def _reach(self, visit: Visit, upstream: McpUpstream) -> tuple[Talk | None, list[Visit]]:
+        """The connection to use, if it is a lasting one, and the requests that are under way on it."""
+        guest, others = visit.guest, self._under_way.setdefault(upstream, [])
+        if isinstance(guest, Session):
+            line = await self._line(guest, upstream, visit.method)
+            if line is not None and line.talk is not None:
+                # At a server that only speaks the new era, its log messages must be told apart.
+                modern = line.talk is not upstream and is_modern((await line.talk.about()).protocol_version)
+                return (None, others) if modern else (line.talk, line.visits)
+            common = await self._common(upstream)
+            return common, others
+        return None if is_modern((await upstream.about()).protocol_version) else upstream, others
 
     async def _line(self, session: Session, upstream: McpUpstream, method: str) -> Line | None:
         line = self._lines.get((session, upstream))
@@ -155,15 +196,29 @@ class Lines:
             line = self._lines[session, upstream] = Line(session, upstream.name)
         async with line.opening:
             if line.talk is None:
-                line.talk = await self._tasks.start(self._hold, line, upstream)
+                side = ClientSide(capabilities=session.capabilities, answer=line.answer, heard=line.heard)
+                line.talk = await self._tasks.start(self._hold, side, upstream, session.gone)
         return line
 
-    async def _hold(self, line: Line, upstream: McpUpstream, *, task_status: anyio.abc.TaskStatus[Talk]) -> None:
-        """Keeps a connection for a client until it has gone."""
-        side = ClientSide(capabilities=line.session.capabilities, answer=line.answer, heard=line.heard)
-        async with upstream.leased(side) as talk:
+    async def _common(self, upstream: McpUpstream) -> Talk | None:
+        """The connection for clients of the old era that need none of their own; None at one of the new era only."""
+        if not is_modern((await upstream.about()).protocol_version):
+            return upstream
+        heard = partial(self._heard, upstream.name)
+        public = self._public.setdefault(upstream, _Public(heard))
+        async with public.opening:
+            if public.talk is None:
+                side = ClientSide(heard=public.heard)
+                public.talk = await self._tasks.start(self._hold, side, upstream, anyio.Event())
+        return None if is_modern((await public.talk.about()).protocol_version) else public.talk
+
+    async def _hold(
+        self, side: ClientSide, upstream: McpUpstream, gone: anyio.Event, *, task_status: anyio.abc.TaskStatus[Talk]
+    ) -> None:
+        """Keeps a connection of the old era until nobody needs it."""
+        async with upstream.leased(side, old=True) as talk:
             task_status.started(talk)
-            await line.session.gone.wait()
+            await gone.wait()
 
 
 def _level(visit: Visit) -> str | None:

@@ -46,24 +46,27 @@ class Relay:
 
         Raises `CallFailed` or `UpstreamUnavailable` if there is none.
         """
+        to_modern = visit.guest.modern
         about = await upstream.about()
-        from_modern, to_modern = is_modern(about.protocol_version), visit.guest.modern
         try:
-            if to_modern and not from_modern and needs_own(visit.guest, log_level(visit.params)):
+            if to_modern and not is_modern(about.protocol_version) and needs_own(visit.guest, log_level(visit.params)):
                 result = await self._lent(visit, upstream, about, params, around)
             else:
-                body = params_for(params, to_modern=from_modern, level=visit.guest.level)
-                async with around() as note, self._lines.talk(visit, upstream, modern=from_modern) as talk:
-                    result = await self._asked(visit, talk, body, about)
+                async with around() as note, self._lines.talk(visit, upstream) as talk:
+                    about = await talk.about()
+                    result = await self._asked(visit, talk, params, about)
                     if note is not None:
                         note(result)
         except UpstreamError as error:
+            from_modern = is_modern(about.protocol_version)
             found = error_for(visit.method, error, to_modern=to_modern, from_modern=from_modern)
             raise MCPError(found.code, found.message, found.data) from None
+        from_modern = is_modern(about.protocol_version)
         return result_for(visit.method, result, to_modern=to_modern, from_modern=from_modern, info=about.server_info)
 
-    async def _asked(self, visit: Visit, talk: Talk, body: dict[str, Any], about: About) -> dict[str, Any]:
+    async def _asked(self, visit: Visit, talk: Talk, params: Mapping[str, Any], about: About) -> dict[str, Any]:
         """Sends it; a client of the old era is asked what a server of the new one wants to know."""
+        body = params_for(params, to_modern=is_modern(about.protocol_version), level=visit.guest.level)
         progress = Progress(visit.token)
         hearing, wanted = self._hearing(visit, about, progress), progress.token is not None
         result = await talk.request(visit.method, body, on_notify=hearing, progress=wanted)

@@ -9,15 +9,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
 
+from pursuit.surfaces.mcp.gateway.lines import HeardFrom
 from pursuit.surfaces.mcp.gateway.names import Names
 from pursuit.surfaces.mcp.gateway.options import Spelling
 from pursuit.tools.pool import Pool
 from pursuit.tools.session import McpUpstream
-
-HeardFrom = Callable[[str, str, Mapping[str, Any]], None]
-"""Called with the server's name, the method and its parameters."""
 
 _log = logging.getLogger(__name__)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import anyio
@@ -27,7 +28,7 @@ from pursuit.surfaces.mcp.failure import Context, wire_error
 from pursuit.surfaces.mcp.gateway import hello
 from pursuit.surfaces.mcp.gateway.calls import Calls
 from pursuit.surfaces.mcp.gateway.ears import FLAGS
-from pursuit.surfaces.mcp.gateway.eras import LEVELS, enveloped, is_modern
+from pursuit.surfaces.mcp.gateway.eras import LEVELS, NEW_ONLY, OLD_ONLY, enveloped, is_modern
 from pursuit.surfaces.mcp.gateway.gate import Gate
 from pursuit.surfaces.mcp.gateway.guests import Guests, Session, Visit
 from pursuit.surfaces.mcp.gateway.lines import LOGGED, Lines
@@ -54,7 +55,7 @@ class Gateway:
         self._tasks = tasks
         self._options = options
         self._guests = Guests()
-        self._lines = Lines(tasks, alone=options.alone)
+        self._lines = Lines(tasks, alone=options.alone, heard=self._heard)
         self._relay = Relay(self._lines, Parking(tasks))
         self.roster = Roster(runtime.toolbox.host.pool, self._heard, options.spelling)
         self.lists = Lists(self.roster, self._relay)
@@ -92,10 +93,10 @@ class Gateway:
         """Answers one message of a client."""
         if ctx.request_id is None:
             return await self._told(ctx, call_next)
+        if ctx.method in (OLD_ONLY if is_modern(ctx.protocol_version) else NEW_ONLY) or ctx.method == "ping":
+            return await call_next(ctx)
         if ctx.method == "initialize":
             return await self._greeted(ctx)
-        if ctx.method == "ping":
-            return await call_next(ctx)
         guest = self._guests.of(ctx)
         if guest is None:
             raise MCPError(INVALID_PARAMS, "Invalid request parameters", "")
@@ -116,12 +117,14 @@ class Gateway:
 
     async def _greeted(self, ctx: Context) -> dict[str, Any]:
         session = self._guests.arrive(ctx)
-        self._lines.adopt(session, self.roster)
-        return hello.initialized(ctx.params or {}, await hello.everyone(self.roster))
+        await self._lines.adopt(session, self.roster)
+        found = await hello.everyone(self.roster, partial(self._lines.about, session))
+        return hello.initialized(ctx.params or {}, found)
 
     async def _told(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         guest = self._guests.of(ctx)
         if ctx.method == "notifications/initialized" and isinstance(guest, Session):
+            guest.ready.set()
             self._tasks.start_soon(self._attend, guest)
         elif ctx.method not in ("notifications/cancelled", "notifications/initialized") and isinstance(guest, Session):
             for line in self._lines.lines_of(guest):
@@ -176,7 +179,7 @@ class Gateway:
         fresh = self.roster.refresh()
         self.lists.changed()
         for session in self._guests:
-            self._lines.adopt(session, fresh)
+            await self._lines.adopt(session, fresh)
             for method in FLAGS.values():
                 session.tell(method, {})
         self._listens.end()
