@@ -240,4 +240,12 @@ GUARANTEES = {
             "e2e/test_many_clients.py::test_processes_that_serve_the_same_ledger_drive_a_mission_one_at_a_time",
         ),
     ),
+    "asks-before-it-writes": Guarantee(
+        "A call that policy asks about waits durably for a person's answer, and is honoured whoever drives then.",
+        ("unit/test_approvals.py::test_a_call_that_policy_asks_about_waits_durably_and_goes_on_at_a_yes",),
+    ),
+    "a-yes-covers-what-was-said": Guarantee(
+        "A yes covers this call, these arguments or this tool in this mission, as it was said, and nothing else.",
+        ("unit/test_approvals.py::test_a_yes_reaches_as_far_as_was_said_and_no_further",),
+    ),
 }
