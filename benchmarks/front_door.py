@@ -60,7 +60,8 @@ class Stage:
 async def set_up(folder: Path) -> Stage:
     make(str(folder / "row.db"))
     words = [json.dumps(word) for word in (sys.executable, FLOOR, str(folder / "row.db"))]
-    (folder / "pursuit.toml").write_text(f"[servers.row]\ncommand = {words[0]}\nargs = [{words[1]}, {words[2]}]\n")
+    server = f"[servers.row]\ncommand = {words[0]}\nargs = [{words[1]}, {words[2]}]\n"
+    (folder / "pursuit.toml").write_text(f'{server}[policy]\nmode = "auto"\n')
     names: list[str] = []
     async with open_runtime(folder) as runtime:
         for iterations in (YOUNG, OLD):

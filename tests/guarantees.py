@@ -182,6 +182,13 @@ GUARANTEES = {
         "A ledger that an earlier release wrote is read with nothing lost.",
         ("contract/test_old_ledgers.py::test_a_ledger_of_an_earlier_release_says_what_it_said_then",),
     ),
+    "policy-only-tightens": Guarantee(
+        "No mission and no caller loosens the operator's policy: each layer may only tighten the ones before it.",
+        (
+            "property/test_policy_layers.py::test_a_further_layer_never_loosens",
+            "property/test_policy_layers.py::test_a_missions_own_policy_never_loosens_the_operators",
+        ),
+    ),
     "control-calls-are-audited": Guarantee(
         "Every control call is in the audit, with who asked and over which way, before it changes anything.",
         ("unit/test_audit.py::test_each_verb_leaves_a_line_with_who_asked_and_a_refusal_says_why",),
@@ -232,5 +239,13 @@ GUARANTEES = {
             "e2e/test_many_clients.py::test_twenty_clients_that_poll_one_mission_run_each_poll_once",
             "e2e/test_many_clients.py::test_processes_that_serve_the_same_ledger_drive_a_mission_one_at_a_time",
         ),
+    ),
+    "asks-before-it-writes": Guarantee(
+        "A call that policy asks about waits durably for a person's answer, and is honoured whoever drives then.",
+        ("unit/test_approvals.py::test_a_call_that_policy_asks_about_waits_durably_and_goes_on_at_a_yes",),
+    ),
+    "a-yes-covers-what-was-said": Guarantee(
+        "A yes covers this call, these arguments or this tool in this mission, as it was said, and nothing else.",
+        ("unit/test_approvals.py::test_a_yes_reaches_as_far_as_was_said_and_no_further",),
     ),
 }

@@ -5,9 +5,9 @@ Owns: where state and configuration are found, and how the parts are put togethe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -27,9 +27,13 @@ from pursuit.sandbox import Sandbox, SandboxLimits
 from pursuit.service import Service, Started
 from pursuit.service.audit import Audit
 from pursuit.service.caller import OPERATOR, Caller
+from pursuit.service.checkup import Finding
+from pursuit.service.doctor import examine
+from pursuit.service.toolbox import Toolbox
 from pursuit.tools.configuration import Configuration, find_configuration, load_configuration
 from pursuit.tools.host import ToolHost
-from pursuit.tools.pool import Pool
+from pursuit.tools.policy import Mode, OperatorPolicy, parse_mode
+from pursuit.tools.pool import Pool, Reloaded
 from pursuit.tools.server_config import ServerConfig
 
 MEGABYTE = 1024 * 1024
@@ -84,7 +88,7 @@ class Runtime:
 
     `servers` are upstreams that live in this process: MCP server objects of the SDK, or plain Python functions
     (`{"beam": [evaluate, certify]}`). Configured servers come from `pursuit.toml` or `mcp.json`. `caller` is who stands
-    in the audit for what is asked of this runtime.
+    in the audit for what is asked of this runtime. `mode` (auto, ask or never) overrules the configuration's.
     """
 
     def __init__(
@@ -94,15 +98,18 @@ class Runtime:
         config: Path | str | Configuration | None = None,
         servers: Mapping[str, Any] | None = None,
         caller: Caller = OPERATOR,
+        mode: Mode | None = None,
     ) -> None:
         self._state = Path(state) if state is not None else None
         self._config = config
         self._servers = dict(servers or {})
         self._caller = caller
+        self._mode: Mode | None = None if mode is None else parse_mode(mode)
         self._stack = AsyncExitStack()
         self._configured: Mapping[str, ServerConfig] = {}
         self._from_files: dict[str, ServerConfig] = {}
         self.service: Service
+        self.toolbox: Toolbox
 
     async def __aenter__(self) -> Self:
         configuration = self._configuration()
@@ -111,13 +118,17 @@ class Runtime:
             stack.push_async_callback(ledger.close)
             sandbox = await stack.enter_async_context(Sandbox(_limits(configuration.settings)))
             self._configured = {n: c for n, c in configuration.servers.items() if n not in self._servers}
-            self._pool = await stack.enter_async_context(Pool(self._configured, self._servers))
+            self._pool = await stack.enter_async_context(
+                Pool(self._configured, self._servers, network=configuration.policy.network)
+            )
+            host = ToolHost(self._pool, self._policy(configuration))
             clock = SystemClock()
+            audit = Audit(ledger, clock)
             states = States(ledger)
             driver = Driver(
                 ledger=ledger,
                 states=states,
-                source=ToolHost(self._pool),
+                source=host,
                 sandbox=sandbox,
                 clock=clock,
                 proposer_for=proposer_for,
@@ -131,9 +142,10 @@ class Runtime:
                 pool=self._pool,
                 clock=clock,
                 checks=configuration.checks,
-                audit=Audit(ledger, clock),
+                audit=audit,
                 caller=self._caller,
             )
+            self.toolbox = _toolbox(host, configuration, audit=audit, caller=self._caller)
             self._stack = stack.pop_all()
         return self
 
@@ -169,6 +181,20 @@ class Runtime:
         if state.file is not None:
             self._add_servers(Path(state.file), servers_in(Path(state.file)))
 
+    async def reload(self) -> Reloaded:
+        """Reads the configuration again: servers that are new or different are connected, the rest is left alone.
+
+        Raises `ValidationFailed`, and then nothing has changed. The policy holds for the toolbox from now on; a mission
+        keeps the one that it is driven with.
+        """
+        configuration = self._configuration()
+        configured = {n: c for n, c in configuration.servers.items() if n not in self._servers}
+        kept = {name: server for name, server in self._from_files.items() if name not in configured}
+        reloaded = await self._pool.reload({**configured, **kept}, network=configuration.policy.network)
+        self._configured, self._from_files = configured, kept
+        self.toolbox = replace(self.toolbox, host=ToolHost(self._pool, self._policy(configuration)))
+        return reloaded
+
     def _add_servers(self, path: Path, servers: Mapping[str, ServerConfig]) -> None:
         """Adds the servers of a mission file; a name that means another server already is a fault, every time."""
         known = {**self._configured, **self._from_files}
@@ -188,6 +214,11 @@ class Runtime:
                 self._pool.add(name, server)
                 self._from_files[name] = server
 
+    def _policy(self, configuration: Configuration) -> OperatorPolicy:
+        """The configured policy in the mode of this runtime; what was handed in is the program's own."""
+        policy = configuration.policy
+        return replace(policy, mode=self._mode or policy.mode, own=frozenset(self._servers))
+
     def _open_ledger(self, path: Path) -> Ledger:
         return SqliteLedger.open(path)
 
@@ -196,6 +227,35 @@ class Runtime:
             return self._config
         path = Path(self._config) if self._config is not None else find_configuration(Path.cwd())
         return Configuration() if path is None else load_configuration(path)
+
+
+@asynccontextmanager
+async def open_toolbox(
+    configuration: Configuration, *, mode: Mode | None = None, servers: Mapping[str, ServerConfig] | None = None
+) -> AsyncGenerator[Toolbox]:
+    """The tools of the configured servers and of `servers`, to look at: no ledger is opened or made for it."""
+    everything = {**configuration.servers, **(servers or {})}
+    async with Pool(everything, network=configuration.policy.network) as pool:
+        policy = replace(configuration.policy, mode=mode or configuration.policy.mode)
+        yield _toolbox(ToolHost(pool, policy), replace(configuration, servers=everything))
+
+
+async def examined(config: Path | None, state: Path) -> list[Finding]:
+    """What is to be said of this configuration, its servers and this ledger."""
+    return await examine(config, state, SqliteLedger.open)
+
+
+def _toolbox(
+    host: ToolHost, configuration: Configuration, *, audit: Audit | None = None, caller: Caller = OPERATOR
+) -> Toolbox:
+    return Toolbox(
+        host=host,
+        audit=audit,
+        caller=caller,
+        checks=configuration.checks,
+        settings=_settings(configuration.settings),
+        disabled=[name for name, server in configuration.servers.items() if not server.enabled],
+    )
 
 
 def _limits(settings: Mapping[str, float]) -> SandboxLimits:
@@ -216,4 +276,5 @@ def _settings(settings: Mapping[str, float]) -> Settings:
     return Settings(
         call_timeout=settings.get("call_timeout", defaults.call_timeout),
         call_ceiling=settings.get("call_ceiling", defaults.call_ceiling),
+        approval_timeout=settings.get("approval_timeout", defaults.approval_timeout),
     )

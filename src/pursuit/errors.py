@@ -13,6 +13,8 @@
       LedgerUnavailable          ledger_unavailable: disk full, read-only, or not ours to open
       LedgerTooNew               ledger_too_new: written by a newer release
       UpstreamUnavailable        upstream_unavailable: a server cannot be reached
+      PolicyDenied               policy_denied: policy does not allow this call
+      ApprovalNeeded             approval_needed: a person must say yes first, and none can be asked
       ExtraMissing               extra_missing: an optional dependency is not installed
 
 A failing *tool* is no error: it is an outcome, a value in the ledger.
@@ -153,6 +155,20 @@ class UpstreamUnavailable(PursuitError):
     """An upstream server cannot be started or reached."""
 
     code = "upstream_unavailable"
+
+
+class PolicyDenied(PursuitError):
+    """Policy does not allow this call."""
+
+    code = "policy_denied"
+    exit_code = 2
+
+
+class ApprovalNeeded(PursuitError):
+    """A person must allow this call first, and none can be asked here."""
+
+    code = "approval_needed"
+    exit_code = 4
 
 
 class ExtraMissing(PursuitError):

@@ -28,6 +28,8 @@ CONFIG = """
 command = "__python_executable__"
 args = [{server}]
 env = {{ LOGS = {logs} }}
+[policy]
+mode = "{mode}"
 """
 
 
@@ -49,12 +51,12 @@ class Served(Running):
 class House(Place):
     """A folder with a ledger of its own and the workshop, whose logs tell what was really done."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, mode: str = "auto") -> None:
         super().__init__(folder)
         self.logs = folder / "logs"
         self.logs.mkdir()
         places = {"server": json.dumps(str(SERVERS / "workshop.py")), "logs": json.dumps(str(self.logs))}
-        self.write("pursuit.toml", CONFIG.format(**places))
+        self.write("pursuit.toml", CONFIG.format(**places, mode=mode))
 
     @property
     def stdio(self) -> str:

@@ -32,6 +32,8 @@ args = ["{recorder}"]
 env = {{ RECORD = "{record}" }}
 [servers.rec.tools.look]
 read_only = true
+[policy]
+mode = "auto"
 """
 MISSION = """
 directive = "Take every step once"

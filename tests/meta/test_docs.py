@@ -27,8 +27,13 @@ from pursuit.model.fold import CAP_REASONS
 from pursuit.model.mission import parse_mission, parse_proposal
 from pursuit.model.state import Status
 from pursuit.sandbox import Calls, Sandbox, ScriptSpec
+from pursuit.service.checkup import Level
 from pursuit.surfaces.cli.main import app
 from pursuit.tools.configuration import SETTINGS, load_configuration
+from pursuit.tools.curated import known_servers
+from pursuit.tools.policy import MODES
+from pursuit.tools.policy_config import POLICY_KEYS, RULE_KEYS
+from pursuit.tools.ruling import SEVERITY
 from pursuit.tools.server_config import ServerConfig, Timeouts, ToolOverride
 
 ROOT = Path(__file__).parents[2]
@@ -195,6 +200,12 @@ PROMISED = {
         "keys of a server": names_of(ServerConfig) - {"name", "base"},
         "keys of a tool": names_of(ToolOverride),
         "timeouts": names_of(Timeouts),
+        "policy": {*POLICY_KEYS, *RULE_KEYS, *SEVERITY, *MODES},
+    },
+    "tools.md": {
+        "well-known servers": set(known_servers()),
+        "answers": names_of(ToolOverride) - {"timeout"},
+        "levels of a finding": set(get_args(Level)),
     },
     "glossary.md": {
         "outcomes": set(get_args(Outcome)),
@@ -228,7 +239,8 @@ def test_every_command_and_option_is_documented() -> None:
     for name, command in group.commands.items():
         if f"\n### {name}\n" not in text:
             missing.append(name)
-        missing += [f"{name} {option}" for p in command.params for option in p.opts if not _said(option, text)]
+        for inner in (command, *getattr(command, "commands", {}).values()):
+            missing += [f"{name} {option}" for p in inner.params for option in p.opts if not _said(option, text)]
     missing += [option for p in group.params for option in p.opts if not _said(option, text)]
     assert missing == []
 

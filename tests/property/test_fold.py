@@ -58,6 +58,7 @@ reasons = st.sampled_from(["criteria_met", "no_progress", "in_progress", *sorted
 said = {"at": at, "by": word, "reason": maybe}
 CREATED = ev.MissionCreated(at=1.0, mission=mission_data(criteria=[threshold()]), tools=["lab.run"])
 
+asked = st.sampled_from(["a1", "a2"])
 STRATEGIES: dict[type[Event], st.SearchStrategy[Any]] = {
     ev.MissionCreated: st.builds(
         ev.MissionCreated, at=at, mission=objects, tools=st.lists(word), warnings=st.lists(word), file=maybe
@@ -163,8 +164,34 @@ STRATEGIES: dict[type[Event], st.SearchStrategy[Any]] = {
     ev.BudgetExtended: st.builds(
         ev.BudgetExtended, **said, caps=st.dictionaries(st.sampled_from(["max_iterations", "max_tokens"]), seconds)
     ),
+    ev.ApprovalAsked: st.builds(
+        ev.ApprovalAsked,
+        at=at,
+        approval_id=asked,
+        call_id=word,
+        iteration=count,
+        tool=word,
+        args=st.just({"x": 1}),
+        description=word,
+        reason=word,
+        until=seconds,
+    ),
+    ev.ApprovalExpired: st.builds(ev.ApprovalExpired, at=at, approval_id=asked),
+    ev.ApprovalAnswered: st.builds(
+        ev.ApprovalAnswered,
+        **said,
+        approval_id=asked,
+        answer=st.sampled_from(["once", "arguments", "mission", "denied"]),
+    ),
 }
-WORDS = [ev.MissionPaused, ev.MissionResumed, ev.AbortOrdered, ev.CompletionOrdered, ev.BudgetExtended]
+WORDS = [
+    ev.MissionPaused,
+    ev.MissionResumed,
+    ev.AbortOrdered,
+    ev.CompletionOrdered,
+    ev.BudgetExtended,
+    ev.ApprovalAnswered,
+]
 # What a driver stages. A claim is recorded in the stream's own order: a pause before it and one after it differ.
 OWN = [ev.CallIntended, ev.CallSettled, ev.CallRefused, ev.ScriptEnded, ev.IterationProposed]
 later_events = st.one_of([strategy for kind, strategy in STRATEGIES.items() if kind is not ev.MissionCreated])
@@ -200,7 +227,7 @@ def folded(events: list[Event]) -> MissionState:
 
 def test_the_strategies_know_every_event() -> None:
     assert set(STRATEGIES) == set(get_args(AnyEvent))
-    assert len(STRATEGIES) == 17
+    assert len(STRATEGIES) == 20
 
 
 @pytest.mark.parametrize("kind", STRATEGIES, ids=lambda kind: kind.__name__)
@@ -239,6 +266,17 @@ def test_the_fold_begins_with_a_mission() -> None:
         advance(None, ev.MissionPaused())
 
 
+ASKED = ev.ApprovalAsked(
+    at=4.0,
+    approval_id="a1",
+    call_id="c1",
+    iteration=0,
+    tool="lab.run",
+    args={},
+    description="d",
+    reason="r",
+    until=99.0,
+)
 CLAIMED = ev.RunClaimed(at=2.0, run="r", pid=1, host="h")
 OPEN = [
     CLAIMED,
@@ -253,6 +291,7 @@ SITUATIONS: dict[str, list[Event]] = {
     "open": OPEN,
     "waiting": [*OPEN, ev.WaitBegan(waiting_for="approval")],
     "waiting for budget": [CLAIMED, ev.WaitBegan(waiting_for="budget", detail="max_iterations")],
+    "asking": [*OPEN, ASKED, ev.WaitBegan(waiting_for="approval", until=99.0)],
     "paused": [*OPEN, ev.MissionPaused()],
     "failed": [*OPEN, ev.MissionFailed(error="e", trace="t")],
     "aborted": [*OPEN, ev.AbortOrdered(at=5.0)],
@@ -268,6 +307,8 @@ SAID: list[Event] = [
     ev.AbortOrdered(at=9.0),
     ev.CompletionOrdered(at=9.0),
     ev.BudgetExtended(at=9.0, caps={"max_iterations": 9.0}),
+    ev.ApprovalAnswered(at=9.0, approval_id="a1", answer="once"),
+    ev.ApprovalAnswered(at=9.0, approval_id="a1", answer="mission"),
 ]
 WRITTEN: list[Event] = [
     ev.IterationProposed(at=8.0, iteration=0, proposer="client"),

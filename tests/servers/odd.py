@@ -1,8 +1,7 @@
 """An old-era server in forty lines of the standard library: quick to start, and rude in ways that no SDK allows.
 
 Words on the command line: `hangup` ends it at an unknown first request, `silent` never answers, `deaf` ignores
-the end of stdin and SIGTERM, `lingers` only the first, `pidfile=PATH` notes its pid, `dies` exits right
-after the handshake.
+the end of stdin and SIGTERM, `lingers` only the first, `pidfile=PATH` notes its pid.
 """
 
 from __future__ import annotations
@@ -72,8 +71,6 @@ def main() -> None:
                 sys.exit(1)
             reply = {"error": {"code": -32601, "message": "method not found"}}
         print(json.dumps({"jsonrpc": "2.0", "id": request["id"], **reply}), flush=True)
-        if "dies" in WORDS and request["method"] == "initialize":
-            sys.exit(7)
     while WORDS & {"deaf", "lingers"}:
         time.sleep(60)
 

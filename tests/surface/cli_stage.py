@@ -95,8 +95,8 @@ class Place:
         return path
 
     def configured(self) -> Place:
-        """With a configuration, the ledger lies beside it."""
-        self.write("pursuit.toml", "")
+        """With a configuration, the ledger lies beside it; nobody is asked, unless the test says so."""
+        self.write("pursuit.toml", '[policy]\nmode = "auto"\n')
         return self
 
     def run(self, *words: object, code: int = 0, text: str | None = None) -> subprocess.CompletedProcess[str]:
@@ -127,8 +127,8 @@ class Place:
         """The one JSON document that a command answers with."""
         return json.loads(self.ask(*words, "--json", code=code)[0])
 
-    def at_terminal(self, *words: object) -> tuple[int, str]:
-        """Runs a command that has a terminal: its exit code, and all that the terminal was sent."""
+    def at_terminal(self, *words: object, typed: str = "") -> tuple[int, str]:
+        """Runs a command that has a terminal, on which this is typed: its exit code, and all that it was sent."""
         ours, theirs = pty.openpty()
         environment = {**self.environment, "TERM": "xterm", "COLUMNS": "110", "LINES": "40"}
         process = subprocess.Popen(
@@ -141,6 +141,7 @@ class Place:
             start_new_session=True,
         )
         os.close(theirs)
+        os.write(ours, typed.encode())
         seen = bytearray()
         # A terminal whose last writer has gone ends in an error on Linux and in nothing elsewhere.
         with contextlib.suppress(OSError):

@@ -67,7 +67,7 @@ WRONG_WORDS = [
     (["run"], "FILE"),
     (["run", "nowhere.toml"], "nowhere.toml"),
     (["run", "."], "cannot be read"),
-    (["run", "good.toml", "--mode", "ask"], "not there yet"),
+    (["run", "good.toml", "--mode", "yolo"], "use auto, ask or never"),
     (["start", "good.toml", "--mode", "atuo"], "mode"),
     (["run", "good.toml", "--config", "nowhere.toml"], "--config"),
     (["run", "good.toml", "--config", "."], "--config"),

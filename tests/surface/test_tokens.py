@@ -12,7 +12,7 @@ import pytest
 from cli_stage import Place
 
 from pursuit.errors import InvalidArgument, LedgerUnavailable, PursuitError
-from pursuit.surfaces.tokens import Tokens
+from pursuit.surfaces.tokens import Holder, Tokens
 
 MAKE_MANY = """
 import sys
@@ -40,7 +40,28 @@ def test_a_token_is_known_by_its_hash_alone(tokens: Tokens) -> None:
     assert first.removeprefix("pursuit_") not in text
     assert (tokens.owner(first), tokens.owner(second)) == ("laptop", "ci")
     assert [row["name"] for row in tokens.names()] == ["laptop", "ci"]
-    assert set(tokens.names()[0]) == {"name", "created_at"}
+    assert set(tokens.names()[0]) == {"name", "role", "created_at"}
+
+
+def test_a_token_is_an_operators_only_if_it_was_made_so(tokens: Tokens) -> None:
+    laptop, alice = tokens.make("laptop"), tokens.make("alice", operator=True)
+    assert tokens.holder(laptop) == Holder(name="laptop", operator=False)
+    assert tokens.holder(alice) == Holder(name="alice", operator=True)
+    assert tokens.holder(alice[:-1]) is None
+    assert tokens.owner(alice) == "alice"
+    assert [(row["name"], row["role"]) for row in tokens.names()] == [("laptop", "client"), ("alice", "operator")]
+    tokens.make("ci")
+    tokens.revoke("laptop")
+    held = Tokens(tokens.path).holder(alice)
+    assert held is not None and held.operator, "what others do to the file leaves the role alone"
+
+
+def test_a_file_from_before_there_were_roles_has_clients(tokens: Tokens) -> None:
+    token = tokens.make("laptop")
+    document = json.loads(tokens.path.read_text())
+    assert document["tokens"][0].pop("operator") is False
+    tokens.path.write_text(json.dumps(document), encoding="utf-8")
+    assert Tokens(tokens.path).holder(token) == Holder(name="laptop", operator=False)
 
 
 def test_what_is_no_token_has_no_owner(tokens: Tokens) -> None:
@@ -124,6 +145,9 @@ DAMAGED = {
     "a token without a hash": '{"version": 1, "tokens": [{"name": "a", "created_at": "2026"}]}',
     "a short hash": WHOLE.replace(ENTRY, ENTRY.replace("00", "")),
     "a wrong name": WHOLE.replace(ENTRY, ENTRY.replace('"a"', '"a b"')),
+    "a role that is a word": WHOLE.replace(ENTRY, ENTRY.replace("}", ', "operator": "true"}')),
+    "a role that is a number": WHOLE.replace(ENTRY, ENTRY.replace("}", ', "operator": 1}')),
+    "no role": WHOLE.replace(ENTRY, ENTRY.replace("}", ', "operator": null}')),
     "nested without end": "[" * 100_000,
     "no text": "\x00\x00",
 }
@@ -133,7 +157,13 @@ DAMAGED = {
 def test_a_damaged_file_is_told_and_lets_nobody_in(text: str, tokens: Tokens) -> None:
     token = tokens.make("laptop")
     tokens.path.write_text(text, encoding="utf-8")
-    for use in (lambda: tokens.owner(token), tokens.names, lambda: tokens.make("b"), lambda: tokens.revoke("laptop")):
+    for use in (
+        lambda: tokens.owner(token),
+        lambda: tokens.holder(token),
+        tokens.names,
+        lambda: tokens.make("b", operator=True),
+        lambda: tokens.revoke("laptop"),
+    ):
         with pytest.raises(InvalidArgument, match=r"is damaged .*no token is accepted.*pursuit token"):
             use()
     assert tokens.path.read_text(encoding="utf-8") == text
@@ -142,7 +172,7 @@ def test_a_damaged_file_is_told_and_lets_nobody_in(text: str, tokens: Tokens) ->
 def test_a_sound_file_by_hand_is_read(tokens: Tokens) -> None:
     tokens.path.parent.mkdir()
     tokens.path.write_text(WHOLE, encoding="utf-8")
-    assert tokens.names() == [{"name": "a", "created_at": "2026"}]
+    assert tokens.names() == [{"name": "a", "role": "client", "created_at": "2026"}]
 
 
 def test_a_place_that_cannot_be_used_is_told(tmp_path: Path) -> None:
@@ -169,10 +199,11 @@ def place(tmp_path: Path) -> Place:
 def test_the_command_makes_lists_and_revokes(place: Place) -> None:
     out, notes = place.ask("token")
     said = dict(line.split(": ", 1) for line in out.splitlines())
-    assert said["name"] == "token-1"
+    assert (said["name"], said["role"]) == ("token-1", "client")
     assert said["header"] == f"Authorization: Bearer {said['token']}"
     assert "shown this once" in notes
     assert "pursuit token revoke token-1" in notes
+    assert "approvals" not in notes
     tokens = Tokens.beside(place.ledger)
     assert tokens.owner(said["token"]) == "token-1"
 
@@ -181,13 +212,32 @@ def test_the_command_makes_lists_and_revokes(place: Place) -> None:
     assert place.json("token")["name"] == "token-2"
     assert [row["name"] for row in place.json("token", "list")["tokens"]] == ["token-1", "ci", "token-2"]
     out, _ = place.ask("token", "list")
-    assert "ci  made 20" in out
+    assert "ci  client  made 20" in out
     assert said["token"] not in out
 
     assert place.json("token", "revoke", "token-1") == {"revoked": "token-1"}
     assert tokens.owner(said["token"]) is None
     assert place.json("token")["name"] == "token-1"
     assert not place.ledger.exists()
+
+
+def test_the_command_makes_an_operators_token(place: Place) -> None:
+    out, notes = place.ask("token", "--operator", "--name", "alice")
+    said = dict(line.split(": ", 1) for line in out.splitlines())
+    assert (said["name"], said["role"]) == ("alice", "operator")
+    assert "answers approvals in your name" in notes
+    made = place.json("token", "--operator")
+    assert (made["name"], made["role"]) == ("token-1", "operator")
+    assert place.json("token")["role"] == "client"
+    tokens = Tokens.beside(place.ledger)
+    assert tokens.holder(said["token"]) == Holder(name="alice", operator=True)
+    rows = place.json("token", "list")["tokens"]
+    assert [(row["name"], row["role"]) for row in rows] == [
+        ("alice", "operator"),
+        ("token-1", "operator"),
+        ("token-2", "client"),
+    ]
+    assert "alice  operator  made 20" in place.ask("token", "list")[0]
 
 
 def test_the_command_refuses_what_is_wrong(place: Place) -> None:
@@ -197,6 +247,7 @@ def test_the_command_refuses_what_is_wrong(place: Place) -> None:
     place.ask("token", "--name", "a")
     assert "already" in place.ask("token", "--name", "a", code=2)[1]
     assert "takes none" in place.ask("token", "--name", "a", "list", code=2)[1]
+    assert "takes none" in place.ask("token", "--operator", "revoke", "a", code=2)[1]
     Tokens.beside(place.ledger).path.write_text("{", encoding="utf-8")
     for words in (["token"], ["token", "list"], ["token", "revoke", "a"]):
         assert "is damaged" in place.ask(*words, code=2)[1]

@@ -42,6 +42,7 @@ def test_a_full_file(tmp_path: Path) -> None:
         enabled_tools = ["git_*"]
         disabled_tools = ["git_push"]
         concurrency = 4
+        restart = false
         trust_annotations = true
         [servers.git.tools.git_log]
         read_only = true
@@ -63,6 +64,7 @@ def test_a_full_file(tmp_path: Path) -> None:
     assert (git.transport, git.command, git.args) == ("stdio", "uvx", ("mcp-server-git",))
     assert git.timeouts == Timeouts(connect=5, call=90.5, read=120)
     assert (git.required, git.enabled, git.concurrency, git.trust_annotations) == (True, True, 4, True)
+    assert git.restart is False
     assert (git.enabled_tools, git.disabled_tools) == (("git_*",), ("git_push",))
     assert git.tools == {"git_log": ToolOverride(read_only=True, timeout=10)}
     assert (web.transport, web.url, web.enabled_tools) == ("http", "https://127.0.0.1/mcp", None)

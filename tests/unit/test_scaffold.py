@@ -26,7 +26,9 @@ def test_the_files_fit_together(tmp_path: Path) -> None:
     beam = operator["servers"]["beam"]
     assert beam["command"] == "__python_executable__"
     assert beam["args"] == ["-m", "pursuit.demo.welded_beam"]
-    assert beam["tools"] == {"evaluate": {"read_only": True, "parallel_safe": True}, "certify": {"idempotent": True}}
+    assert beam["trust_annotations"] is True
+    (rule,) = operator["policy"]["rules"]
+    assert (rule["decision"], rule["server"], rule["tool"]) == ("allow", "beam", "certify")
     assert mission["proposer"] == {"kind": "script", "file": "strategy.py"}
     assert mission["tool_allowlist"] == ["beam.*"]
     assert f"TARGET = {mission['criteria'][0]['target']} " in (tmp_path / mission["proposer"]["file"]).read_text()

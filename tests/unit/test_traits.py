@@ -1,16 +1,13 @@
-"""Whose word counts about a tool, and what the first policy makes of it."""
+"""Whose word counts about a tool, and why."""
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pursuit.errors import ValidationFailed
-from pursuit.tools.contract import Tool, Traits
-from pursuit.tools.policy import AllowlistPolicy, parse_mode
+from pursuit.tools.contract import Traits
 from pursuit.tools.server_config import ToolOverride
-from pursuit.tools.traits import traits
+from pursuit.tools.traits import DOUBTED, OPERATOR, READS, TIGHTENS, TRUSTED, UNKNOWN, traits
 
 WORST = Traits()
 SAFE = Traits(read_only=True, idempotent=True, parallel_safe=True, destructive=False)
@@ -73,19 +70,53 @@ def test_an_untrusted_annotation_never_changes_anything_for_the_better(
         assert said is None or answer is said
 
 
-def test_the_allowlist_denies_what_is_not_on_it() -> None:
-    policy = AllowlistPolicy(frozenset({"a.x"}))
-    known = Tool(server="a", name="x", input_schema={}, definition={})
-    other = Tool(server="b", name="x", input_schema={}, definition={})
-    assert policy.decide(known, {}).decision == "allow"
-    ruling = policy.decide(other, {})
-    assert ruling.decision == "deny"
-    assert "b.x" in ruling.reason
+READER = ToolOverride(read_only=True, idempotent=True, parallel_safe=True, destructive=False)
+WRITER = ToolOverride(read_only=False, idempotent=True, parallel_safe=False, destructive=False)
+rows = st.sampled_from([READER, WRITER, ToolOverride(read_only=False, idempotent=False, destructive=True)])
 
 
-def test_modes() -> None:
-    assert parse_mode("auto") == "auto"
-    for mode, words in (("ask", "not there yet"), ("never", "not there yet"), ("atuo", "did you mean 'auto'")):
-        with pytest.raises(ValidationFailed) as caught:
-            parse_mode(mode)
-        assert words in caught.value.faults[0].reason
+def test_the_table_counts_where_the_operator_is_silent() -> None:
+    assert traits(None, None, curated=READER, table="known") == SAFE
+    assert traits(None, None, curated=WRITER) == Traits(idempotent=True, destructive=False)
+    assert traits(ToolOverride(parallel_safe=False), None, curated=READER).parallel_safe is False
+
+
+def test_whoever_contradicts_a_rows_main_answer_sets_all_of_it_aside() -> None:
+    for worse in ({"readOnlyHint": False}, {"destructiveHint": True}):
+        assert traits(None, worse, curated=READER) == WORST
+    assert traits(None, {"readOnlyHint": True, "destructiveHint": True}, curated=READER) == SAFE
+    assert traits(ToolOverride(read_only=False), None, curated=READER) == WORST
+    assert traits(ToolOverride(destructive=True), None, curated=READER) == WORST
+    assert traits(ToolOverride(read_only=True), None, curated=WRITER) == SAFE
+
+
+def test_an_annotation_tightens_the_table_and_never_loosens_it() -> None:
+    tightened = traits(None, {"idempotentHint": False, "destructiveHint": True}, curated=WRITER)
+    assert tightened == WORST
+    assert tightened.why["destructive"] == tightened.why["idempotent"] == TIGHTENS
+    assert traits(None, {"readOnlyHint": True, "idempotentHint": True}, True, curated=WRITER) == Traits(
+        idempotent=True, destructive=False
+    )
+
+
+def test_each_answer_says_where_it_came_from() -> None:
+    assert traits(ToolOverride(read_only=True), None).why == {
+        "read_only": OPERATOR, "idempotent": READS, "parallel_safe": READS, "destructive": READS
+    }  # fmt: skip
+    assert set(traits(None, None).why.values()) == {UNKNOWN}
+    claims = {"readOnlyHint": True}
+    assert traits(None, claims).why["read_only"] == DOUBTED
+    assert traits(None, claims, True).why["read_only"] == TRUSTED
+    assert traits(None, None, curated=READER, table="known").why["read_only"] == "known"
+    assert traits(ToolOverride(destructive=True), claims, True, speaker="me").why["read_only"] == "me"
+
+
+@given(hints, rows)
+def test_an_untrusted_annotation_never_makes_a_row_look_safer(
+    annotations: dict[str, object], row: ToolOverride
+) -> None:
+    alone, annotated = traits(None, None, curated=row), traits(None, annotations, curated=row)
+    assert annotated.read_only <= alone.read_only
+    assert annotated.idempotent <= alone.idempotent
+    assert annotated.parallel_safe <= alone.parallel_safe
+    assert annotated.destructive >= alone.destructive

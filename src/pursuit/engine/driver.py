@@ -36,7 +36,7 @@ from pursuit.model.events import (
     RunClaimed,
     WaitBegan,
 )
-from pursuit.model.mission import Mission, Proposal
+from pursuit.model.mission import Mission, MissionPolicy, Proposal
 from pursuit.model.state import MissionState
 from pursuit.model.weigh import reached_cap
 from pursuit.proposers.contract import Proposer
@@ -46,8 +46,11 @@ from pursuit.sandbox import Sandbox
 class ToolSource(Protocol):
     """Gives the tools of a mission, connecting what is needed."""
 
-    async def tools_for(self, names: tuple[str, ...]) -> Tools:
-        """The tools by these names; raises `UpstreamUnavailable` if one of their servers cannot be reached."""
+    async def tools_for(self, names: tuple[str, ...], policy: MissionPolicy | None = None) -> Tools:
+        """The tools by these names, under this policy of the mission's own.
+
+        Raises `UpstreamUnavailable` if one of their servers cannot be reached.
+        """
         ...
 
 
@@ -136,7 +139,7 @@ class Driver:
         background: bool,
     ) -> Run:
         """Writes down who drives now and how far, and what a dead driver left behind."""
-        tools = await self.source.tools_for(journal.state.tools)
+        tools = await self.source.tools_for(journal.state.tools, journal.state.mission.policy)
         run = self._new_run(journal, tools, observer)
         now = self.clock.now()
         begun: list[Event] = [MissionResumed(at=now)] if journal.state.status in ("paused", "failed") else []

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import anyio
 import msgspec
 
+from pursuit.engine.approvals import ask_first, refusal
 from pursuit.engine.perform import Settlement, perform, settle
 from pursuit.engine.run import Run
 from pursuit.model.events import CallIntended, CallRefused, Event, Purpose
@@ -41,9 +42,11 @@ async def execute(run: Run, planned: Sequence[Planned], *, durable: bool = False
     """Brings every planned call to an outcome, resuming where a dead driver left off.
 
     With `durable` each outcome is stored before this returns; without it, the last one may ride in the
-    commit that follows.
+    commit that follows. Raises `MustWait` before anything is sent if a person is to be asked first.
     """
     todo = [call for call in planned if not _has_outcome(run.state, call.call_id)]
+    if run.tools.asking:
+        await ask_first(run, [(call.call_id, call.tool, call.args) for call in todo])
     if len(todo) > 1 and all(_parallel_safe(run, call) for call in todo):
         await _together(run, todo)
     else:
@@ -135,7 +138,7 @@ class _Desk:
 
     def _again(self, planned: Planned, tool: Tool | None, before: CallRecord) -> Event:
         """A call that a dead driver may have sent: it was reserved then, and was never refused."""
-        if tool is None or self._run.tools.rule(tool, planned.args).decision != "allow":
+        if tool is None or self._denied(planned, tool) is not None:
             why = "the process ended before the outcome was known, and it may not be sent again now"
             return settle(self._run, before, "unknown", error=why).event
         return self._intent(planned, tool, attempt=before.attempt + 1)
@@ -157,8 +160,10 @@ class _Desk:
     def _denied(self, planned: Planned, tool: Tool) -> str | None:
         """Why policy, the schema or the loop guard refuses a call, or None."""
         ruling = self._run.tools.rule(tool, planned.args)
-        if ruling.decision != "allow":
+        if ruling.decision == "deny":
             return ruling.reason
+        if ruling.decision == "ask" and (refused := refusal(self._state, planned.call_id, planned.tool, planned.args)):
+            return refused
         if planned.purpose == "script" and (faults := self._run.tools.check(planned.tool, planned.args)):
             return "the arguments do not fit the tool's schema: " + "; ".join(faults)
         if planned.guarded and self._loops(planned):

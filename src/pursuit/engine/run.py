@@ -29,6 +29,11 @@ Observer = Callable[[str, Phase, MissionState], None]
 class Tools(Protocol):
     """The tools of one mission, whichever servers they lie on."""
 
+    @property
+    def asking(self) -> bool:
+        """Whether policy may want a person asked about a call of theirs."""
+        ...
+
     def get(self, name: str) -> Tool | None:
         """The tool, or None if its server does not offer it now."""
         ...
@@ -59,6 +64,7 @@ class Settings:
     call_timeout: float = 60.0
     call_ceiling: float = 3_600.0
     inline_result: int = 16 * 1024
+    approval_timeout: float = 86_400.0
 
 
 @dataclass(slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from pursuit.engine.approvals import MustWait
 from pursuit.engine.execute import Planned, execute
 from pursuit.engine.run import Run
 from pursuit.engine.scripts import run_script
@@ -45,8 +46,12 @@ async def turn(run: Run, proposer: Proposer) -> bool:
     """Advances the mission by one iteration, or goes on with an open one; False if it has to wait."""
     if run.state.open is None and not await propose(run, proposer):
         return False
-    await act(run)
-    await conclude(run, await verify(run))
+    try:
+        await act(run)
+        asked = await verify(run)
+    except MustWait:
+        return False
+    await conclude(run, asked)
     return True
 
 

@@ -5,8 +5,9 @@ Invariant: an event that was written once can be read for ever.
 
     created   MissionCreated
     driving   RunClaimed · IterationProposed · CallIntended · CallSettled · CallRefused · ScriptEnded
-              IterationEnded · WaitBegan · MissionFailed · MissionEnded · ReportWritten
-    operator  MissionPaused · MissionResumed · AbortOrdered · CompletionOrdered · BudgetExtended
+              ApprovalAsked · ApprovalExpired · IterationEnded · WaitBegan · MissionFailed · MissionEnded
+              ReportWritten
+    operator  MissionPaused · MissionResumed · AbortOrdered · CompletionOrdered · BudgetExtended · ApprovalAnswered
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ Verdict = Literal["continue", "adjust", "complete", "terminate"]
 CriterionStatus = Literal["met", "unmet", "inconclusive"]
 WaitingFor = Literal["approval", "input", "task", "proposal", "pace", "budget"]
 Purpose = Literal["proposal", "script", "check"]
+Permission = Literal["once", "arguments", "mission", "denied"]
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -155,6 +157,25 @@ class CallRefused(Event, frozen=True, kw_only=True):
     order: int = 0
 
 
+class ApprovalAsked(Event, frozen=True, kw_only=True):
+    """A person is asked whether a call may be made; `until` is when silence counts as no."""
+
+    approval_id: str
+    call_id: str
+    iteration: int
+    tool: str
+    args: dict[str, Any]
+    description: str
+    reason: str
+    until: float
+
+
+class ApprovalExpired(Event, frozen=True, kw_only=True):
+    """Nobody answered in time: it counts as no."""
+
+    approval_id: str
+
+
 class ScriptEnded(Event, frozen=True, kw_only=True):
     """A script ran to its end, or into an error; `claimed` marks what somebody else's script says."""
 
@@ -240,6 +261,13 @@ class BudgetExtended(OperatorWord, frozen=True, kw_only=True):
     caps: dict[str, float]
 
 
+class ApprovalAnswered(OperatorWord, frozen=True, kw_only=True):
+    """A person's answer: yes once, yes for these arguments, yes to this tool in this mission, or no."""
+
+    approval_id: str
+    answer: Permission
+
+
 AnyEvent = (
     MissionCreated
     | RunClaimed
@@ -247,6 +275,8 @@ AnyEvent = (
     | CallIntended
     | CallSettled
     | CallRefused
+    | ApprovalAsked
+    | ApprovalExpired
     | ScriptEnded
     | IterationEnded
     | WaitBegan
@@ -258,6 +288,7 @@ AnyEvent = (
     | AbortOrdered
     | CompletionOrdered
     | BudgetExtended
+    | ApprovalAnswered
 )
 
 _encoder = msgspec.json.Encoder()

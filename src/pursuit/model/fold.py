@@ -9,10 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from pursuit.model.approvals import Approval, pending
 from pursuit.model.criteria import MetricThreshold
 from pursuit.model.events import (
     AbortOrdered,
     AnyEvent,
+    ApprovalAnswered,
+    ApprovalAsked,
+    ApprovalExpired,
     BudgetExtended,
     CallIntended,
     CallRefused,
@@ -192,6 +196,37 @@ def _best(state: MissionState, name: str, point: Point) -> None:
                 state.best[criterion.criterion_id] = point
 
 
+def _asked(state: MissionState, event: ApprovalAsked) -> None:
+    state.approvals[event.approval_id] = Approval(
+        approval_id=event.approval_id,
+        call_id=event.call_id,
+        tool=event.tool,
+        args=event.args,
+        description=event.description,
+        reason=event.reason,
+        asked_at=event.at,
+        until=event.until,
+    )
+
+
+def _expired(state: MissionState, event: ApprovalExpired) -> None:
+    approval = state.approvals.get(event.approval_id)
+    if approval is not None and approval.answer is None:
+        approval.answer = "expired"
+
+
+def _answered(state: MissionState, event: ApprovalAnswered) -> None:
+    """The first answer counts; the mission goes on once nothing is left to ask."""
+    approval = state.approvals.get(event.approval_id)
+    if approval is None or approval.answer is not None:
+        return
+    approval.answer, approval.by, approval.why = event.answer, event.by, event.reason
+    if event.answer in ("arguments", "mission"):
+        state.granted.add(approval.scope(event.answer))
+    if state.waiting_for == "approval" and not pending(state.approvals):
+        _running(state)
+
+
 def _script_ended(state: MissionState, event: ScriptEnded) -> None:
     if state.open is not None:
         state.open.script = event
@@ -208,6 +243,7 @@ def _script_ended(state: MissionState, event: ScriptEnded) -> None:
 def _iteration_ended(state: MissionState, event: IterationEnded) -> None:
     state.elapsed = max(state.elapsed, event.elapsed)
     iteration, state.open = state.open, None
+    state.approvals = {}
     state.iteration_count = event.iteration + 1
     state.last_ended = event
     if not state.terminal:
@@ -312,6 +348,9 @@ _STEPS: dict[type[Any], Callable[[MissionState, Any], None]] = {
     CallIntended: _intended,
     CallRefused: _refused,
     CallSettled: _settled,
+    ApprovalAsked: _asked,
+    ApprovalExpired: _expired,
+    ApprovalAnswered: _answered,
     ScriptEnded: _script_ended,
     IterationEnded: _iteration_ended,
     WaitBegan: _wait_began,

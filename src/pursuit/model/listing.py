@@ -5,6 +5,7 @@ Owns: the projection from state and new events to a status and a summary. Pure.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -32,12 +33,15 @@ class Listing(NamedTuple):
     directive: str
     run_goal: int | None = None
     background: bool = False
+    wait_until: float | None = None
 
     def summary(self) -> dict[str, Any]:
         """The words beside the status."""
         summary: dict[str, Any] = {"directive": self.directive, "iteration_count": self.iteration_count}
         if self.waiting_for is not None:
             summary["waiting_for"] = self.waiting_for
+        if self.wait_until is not None:
+            summary["wait_until"] = self.wait_until
         if self.run_goal is not None:
             summary["run_goal"] = self.run_goal
         if self.background:
@@ -47,33 +51,39 @@ class Listing(NamedTuple):
 
 def listing_after(state: MissionState, events: Sequence[Event] = ()) -> Listing:
     """The row once these events of a driver are stored."""
-    status, count, waiting_for = state.status, state.iteration_count, state.waiting_for
+    status, count, waiting_for, until = state.status, state.iteration_count, state.waiting_for, state.wait_until
     goal, background = state.run_goal, state.background
     for event in events:
         match event:
             case MissionResumed() if status in ("paused", "failed"):
-                status, waiting_for = "running", None
+                status, waiting_for, until = "running", None, None
             case RunClaimed():
                 goal = None if event.iterations is None else count + event.iterations
                 background = event.background
                 if status != "paused" and waiting_for != "pace" and not state.terminal:
-                    status, waiting_for = "running", None
+                    status, waiting_for, until = "running", None, None
             case IterationEnded():
                 count = event.iteration + 1
             case MissionEnded():
-                status, waiting_for = event.status, None
+                status, waiting_for, until = event.status, None, None
             case WaitBegan() if status in ("running", "pending", "waiting"):
-                status, waiting_for = "waiting", event.waiting_for
+                status, waiting_for, until = "waiting", event.waiting_for, event.until
             case MissionFailed() if not state.terminal:
                 status = "failed"
             case _:
                 pass
-    return Listing(status, count, waiting_for, state.mission.directive[:DIRECTIVE_PREVIEW], goal, background)
+    directive = state.mission.directive[:DIRECTIVE_PREVIEW]
+    return Listing(status, count, waiting_for, directive, goal, background, until)
 
 
-def cut_short(status: str, summary: Mapping[str, Any]) -> bool:
-    """Whether a row says that a run stopped, or may still be going, short of how far it was to go."""
-    going = status == "running" or (status == "waiting" and summary.get("waiting_for") == "pace")
+def cut_short(status: str, summary: Mapping[str, Any], now: float) -> bool:
+    """Whether a row says that a run stopped, or may still be going, short of how far it was to go.
+
+    A question that nobody answered in time is a reason to go on: its call is then refused.
+    """
+    waiting_for = summary.get("waiting_for") if status == "waiting" else None
+    void = waiting_for == "approval" and now >= summary.get("wait_until", math.inf)
+    going = status == "running" or waiting_for == "pace" or void
     goal = summary.get("run_goal")
     return going and (goal is None or summary.get("iteration_count", 0) < goal)
 

@@ -140,9 +140,11 @@ class Proposal(Shape):
 
 
 class MissionPolicy(Shape):
-    """What this mission may not do, whatever the operator allows: it can only tighten."""
+    """What this mission may not do, or only after a question, whatever the operator allows: it can only tighten."""
 
     deny: Annotated[list[Name], Field(max_length=1_000)] = Field(default_factory=list[str])
+    ask: Annotated[list[Name], Field(max_length=1_000)] = Field(default_factory=list[str])
+    mode: Literal["ask", "never"] | None = None
 
 
 class RepeatProposer(Shape):

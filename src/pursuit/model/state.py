@@ -9,6 +9,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+from pursuit.model.approvals import Approval
 from pursuit.model.criteria import MetricThreshold
 from pursuit.model.events import (
     AbortOrdered,
@@ -88,6 +89,8 @@ class MissionState:
     guard_key: str = ""
     guard_count: int = 0
     memory: dict[str, Any] = field(default_factory=dict[str, Any])
+    approvals: dict[str, Approval] = field(default_factory=dict[str, Approval])
+    granted: set[str] = field(default_factory=set[str])
     verdict: Verdict | None = None
     verdict_reason: str | None = None
     stop: AbortOrdered | CompletionOrdered | None = None
@@ -108,7 +111,7 @@ class MissionState:
     @property
     def interrupted(self) -> bool:
         """Whether a run stopped short of how far it was to go."""
-        going = self.status == "running" or self.waiting_for == "pace"
+        going = self.status == "running" or self.waiting_for in ("pace", "approval")
         return going and (self.run_goal is None or self.iteration_count < self.run_goal)
 
     @property

@@ -26,6 +26,8 @@ class Admitted:
 
     mission: Mission
     tools: tuple[str, ...]
+    denied: tuple[str, ...]
+    """The tools that it names and denies itself."""
     parameters: dict[str, list[str]]
     warnings: tuple[str, ...]
 
@@ -34,13 +36,15 @@ async def admit(mission: Mission, pool: Pool, checks: Mapping[str, Mapping[str, 
     """Connects the servers that the mission needs and resolves every name in it."""
     catalogue = await pool.catalogue(_servers(mission, pool))
     desk = _Desk(catalogue, checks)
-    tools = desk.permitted(mission, desk.allowlist(mission))
+    named = desk.allowlist(mission)
+    tools = desk.permitted(mission, named)
     whole = desk.whole(mission, tools)
     if desk.faults:
         raise ValidationFailed(desk.faults)
     return Admitted(
         mission=Mission(**whole),
         tools=tuple(tools),
+        denied=tuple(name for name in named if name not in tools),
         parameters={name: list(catalogue.tools[name].input_schema.get("properties") or ()) for name in tools},
         warnings=tuple(_warnings(mission, tools, catalogue)),
     )
@@ -86,16 +90,21 @@ class _Desk:
         return tools
 
     def permitted(self, mission: Mission, tools: list[str]) -> list[str]:
-        """The tools without those that the mission's own policy denies."""
-        if mission.policy is None or not mission.policy.deny:
+        """The tools without those that the mission's own policy denies; every word of that policy must find one."""
+        if mission.policy is None:
             return tools
-        denied, faults = self.catalogue.resolve(mission.policy.deny)
-        for fault in faults:
-            self.fault(fault.field.replace("tools", "policy.deny", 1), fault.reason)
+        denied = self._named("policy.deny", mission.policy.deny)
+        self._named("policy.ask", mission.policy.ask)
         left = [tool for tool in tools if tool not in denied]
         if tools and not left:
             self.fault("policy.deny", "denies every tool that is allowed; a mission needs one at least")
         return left
+
+    def _named(self, field: str, words: Sequence[str]) -> list[str]:
+        found, faults = self.catalogue.resolve(words)
+        for fault in faults:
+            self.fault(fault.field.replace("tools", field, 1), fault.reason)
+        return found
 
     def whole(self, mission: Mission, tools: Sequence[str]) -> dict[str, Any]:
         """The mission as plain data with qualified names."""

@@ -27,6 +27,7 @@ from pursuit.model.fold import advance
 from pursuit.model.listing import cut_short
 from pursuit.model.state import STATUSES, MissionState
 from pursuit.service.audit import Audit
+from pursuit.service.gateway import gateway_lines
 from pursuit.service.history import history_page
 from pursuit.service.status import list_row, status_of
 
@@ -59,7 +60,8 @@ class Looking:
         while True:
             page = await self.ledger.streams(kind="mission", status=("running", "waiting"), cursor=cursor)
             for row in page.rows:
-                if cut_short(row.status, row.summary) and (row.summary.get("background") or not background):
+                wanted = row.summary.get("background") or not background
+                if wanted and cut_short(row.status, row.summary, self.clock.now()):
                     found.append(row.name)
             cursor = page.next_cursor
             if cursor is None:
@@ -118,7 +120,9 @@ class Looking:
         """Who asked for what, the newest lines, oldest first; a mission that is forgotten still has its lines."""
         if mission_id is not None:
             require_id(mission_id)
-        return await self.audit.lines(mission_id=mission_id, limit=limit)
+            return await self.audit.lines(mission_id=mission_id, limit=limit)
+        lines = [*await self.audit.lines(limit=limit), *await gateway_lines(self.ledger, limit=limit)]
+        return sorted(lines, key=lambda line: line["at"])[-limit:]
 
     async def verify(self, *, expect: str | None = None) -> Verification:
         """Checks the whole ledger, and against a root that was written down earlier."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from pursuit.ledger.contract import StreamRow
+from pursuit.model.approvals import Approval, pending
+from pursuit.model.audit import redacted
 from pursuit.model.report import budget_row, criteria_rows, iso
 from pursuit.model.state import MissionState
 
@@ -38,10 +40,24 @@ def status_of(mission_id: str, state: MissionState) -> dict[str, Any]:
         "no_progress_counter": state.no_progress,
         "metrics": state.metrics,
         "best": {criterion_id: point.value for criterion_id, point in state.best.items()},
-        "pending_approvals": [],
+        "pending_approvals": [approval_row(mission_id, approval) for approval in pending(state.approvals)],
         "created_at": iso(state.created_at),
         "warnings": list(state.warnings),
         **{key: value for key, value in optional.items() if value is not None},
+    }
+
+
+def approval_row(mission_id: str, approval: Approval) -> dict[str, Any]:
+    """A question to a person, as the one who answers sees it."""
+    return {
+        "approval_id": approval.approval_id,
+        "session_id": mission_id,
+        "tool": approval.tool,
+        "args": redacted(approval.args),
+        "description": approval.description,
+        "reason": approval.reason,
+        "asked_at": iso(approval.asked_at),
+        "expires_at": iso(approval.until),
     }
 
 

@@ -1,7 +1,8 @@
-"""The bearer tokens that clients of the HTTP server show, kept as hashes in one file beside the ledger.
+"""The bearer tokens that clients and operators show to the HTTP server, kept as hashes in one file beside the ledger.
 
-Owns: that file. Knows neither HTTP nor missions. Invariants: a token itself is never stored; a file that cannot be
-understood lets nobody in; two processes that change the file at the same moment lose neither's entry.
+Owns: that file, and which of the two a token is for. Knows neither HTTP nor missions. Invariants: a token itself is
+never stored; a file that cannot be understood lets nobody in; two processes that change the file at the same moment
+lose neither's entry.
 """
 
 from __future__ import annotations
@@ -37,6 +38,15 @@ class _Entry:
     name: str
     sha256: str
     created_at: str
+    operator: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """Whose a token is, and whether it speaks for the operator: only that may answer an approval."""
+
+    name: str
+    operator: bool
 
 
 class NameTaken(InvalidArgument):
@@ -56,13 +66,12 @@ class Tokens:
         """The tokens that belong to a ledger."""
         return cls(ledger.with_name(FILE_NAME))
 
-    def make(self, name: str) -> str:
+    def make(self, name: str, *, operator: bool = False) -> str:
         """A new token of 256 random bits. It is returned this once and nobody can show it again."""
         require_name(name)
         token = PREFIX + secrets.token_urlsafe(_BYTES)
-        entry = _Entry(
-            name=name, sha256=fingerprint(token), created_at=datetime.now(tz=UTC).isoformat(timespec="milliseconds")
-        )
+        made = datetime.now(tz=UTC).isoformat(timespec="milliseconds")
+        entry = _Entry(name=name, sha256=fingerprint(token), created_at=made, operator=operator)
         with self._alone() as entries:
             if any(one.name == name for one in entries):
                 raise NameTaken(
@@ -77,8 +86,11 @@ class Tokens:
         return next(name for number in range(1, len(taken) + 2) if (name := f"token-{number}") not in taken)
 
     def names(self) -> list[dict[str, str]]:
-        """What may be told of each token: its name, and when it was made."""
-        return [{"name": entry.name, "created_at": entry.created_at} for entry in self._current()]
+        """What may be told of each token: its name, its role, and when it was made."""
+        return [
+            {"name": entry.name, "role": role_of(operator=entry.operator), "created_at": entry.created_at}
+            for entry in self._current()
+        ]
 
     def revoke(self, name: str) -> None:
         """Takes a token back; whoever serves from this file refuses it from the next request on."""
@@ -91,12 +103,17 @@ class Tokens:
 
     def owner(self, token: str) -> str | None:
         """The name of the token, or None if it is not one of ours (any more)."""
+        holder = self.holder(token)
+        return None if holder is None else holder.name
+
+    def holder(self, token: str) -> Holder | None:
+        """Who holds the token, or None if it is not one of ours (any more)."""
         shown = fingerprint(token)
-        found: str | None = None
+        found: Holder | None = None
         for entry in self._current():
             # All are compared, so that the time tells nothing about which of them was near.
             if hmac.compare_digest(entry.sha256, shown):
-                found = entry.name
+                found = Holder(name=entry.name, operator=entry.operator)
         return found
 
     def _current(self) -> tuple[_Entry, ...]:
@@ -147,6 +164,11 @@ class Tokens:
             os.close(folder)
 
 
+def role_of(*, operator: bool) -> str:
+    """The role in a word."""
+    return "operator" if operator else "client"
+
+
 def require_name(name: str) -> None:
     """Refuses what cannot be the name of a token."""
     if _NAME.fullmatch(name) is None:
@@ -195,7 +217,10 @@ def _entry(place: int, row: Any) -> _Entry:
         raise ValueError(f"tokens[{place}] lacks a name, a sha256 or a created_at")
     if _NAME.fullmatch(name) is None or _HASH.fullmatch(digest) is None:
         raise ValueError(f"tokens[{place}] has a wrong name or sha256")
-    return _Entry(name=name, sha256=digest, created_at=created_at)
+    operator = fields.get("operator", False)
+    if not isinstance(operator, bool):
+        raise ValueError(f"tokens[{place}].operator is neither true nor false")
+    return _Entry(name=name, sha256=digest, created_at=created_at, operator=operator)
 
 
 def _unusable(path: Path, verb: str, error: OSError) -> PursuitError:

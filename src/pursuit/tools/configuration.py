@@ -8,13 +8,15 @@ them at once, each with file, field and reason (and line and column where the fi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from pursuit.errors import Fault, ValidationFailed
 from pursuit.tools.documents import no_table, parse_json, parse_toml, read_text
 from pursuit.tools.fields import Fields, as_table, kind
+from pursuit.tools.policy import OperatorPolicy
+from pursuit.tools.policy_config import parse_policy
 from pursuit.tools.server_config import ServerConfig, parse_servers
 
 TOML_NAME = "pursuit.toml"
@@ -28,9 +30,10 @@ SETTINGS = (
     "script_workers",
     "call_timeout",
     "call_ceiling",
+    "approval_timeout",
 )
 _WHOLE = ("script_calls", "script_workers")
-_TOML_KEYS = ("servers", "mcpServers", "checks", "settings")
+_TOML_KEYS = ("servers", "mcpServers", "checks", "settings", "policy")
 _JSON_KEYS = ("servers", "mcpServers", "inputs", "$schema")
 
 
@@ -42,6 +45,7 @@ class Configuration:
     servers: Mapping[str, ServerConfig] = field(default_factory=dict[str, ServerConfig])
     checks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     settings: Mapping[str, float] = field(default_factory=dict[str, float])
+    policy: OperatorPolicy = field(default_factory=OperatorPolicy)
 
 
 def find_configuration(start: Path) -> Path | None:
@@ -70,10 +74,7 @@ def load_configuration(path: Path) -> Configuration:
         more = _read(beside, faults)
         if more is not None:
             added = _parse(beside, more, faults).servers
-            merged = {**added, **configuration.servers}
-            configuration = Configuration(
-                path=path, servers=merged, checks=configuration.checks, settings=configuration.settings
-            )
+            configuration = replace(configuration, servers={**added, **configuration.servers})
     if faults:
         raise ValidationFailed(faults, f"the configuration has {len(faults)} fault{'s' if len(faults) > 1 else ''}")
     return configuration
@@ -95,7 +96,11 @@ def _parse(path: Path, table: Mapping[str, Any], faults: list[Fault]) -> Configu
     if foreign:
         return Configuration(path=path, servers=servers)
     return Configuration(
-        path=path, servers=servers, checks=_checks(fields, path.parent.absolute()), settings=_settings(fields)
+        path=path,
+        servers=servers,
+        checks=_checks(fields, path.parent.absolute()),
+        settings=_settings(fields),
+        policy=parse_policy(fields),
     )
 
 

@@ -1,14 +1,17 @@
 """Which way to reach a server: from its configuration, or from the object itself, to an `McpUpstream`.
 
-Owns: the choice of the transport and the child's environment. Does not know: sessions or processes. Invariant: a
-variable is expanded at each connect, and its value goes to the child process and nowhere else.
+Owns: the choice of the transport, the child's environment, and the network rules at the moment of connecting. Does not
+know: sessions or processes. Invariant: a variable is expanded at each connect, and its value goes to the server and
+nowhere else.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from typing import Any
+from urllib.parse import urlsplit
 
 import anyio
 import anyio.abc
@@ -16,48 +19,110 @@ from mcp.client.stdio import get_default_environment
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 
 from pursuit.errors import UpstreamUnavailable
-from pursuit.tools.connection import Era, Line, Opener
+from pursuit.tools.connection import Opener
+from pursuit.tools.http import HttpWire
+from pursuit.tools.http_answers import ParamHeaders
+from pursuit.tools.http_client import http_client, url_secrets
 from pursuit.tools.inprocess import in_process, is_server
 from pursuit.tools.launch import Launch
-from pursuit.tools.server_config import ServerConfig, expand, secrets_of
+from pursuit.tools.negotiation import Era
+from pursuit.tools.network import NetworkRules, network_ruling
+from pursuit.tools.server_config import SHORTEST_SECRET, ServerConfig, expand, secrets_of
 from pursuit.tools.session import McpUpstream
+from pursuit.tools.sse import sse
 from pursuit.tools.stderr import StderrTail
 from pursuit.tools.stdio import stdio
+from pursuit.tools.wire import DispatcherWire, Wire
 
 
-def mcp_upstream(name: str, thing: Any, tasks: anyio.abc.TaskGroup, *, era: Era = "auto") -> McpUpstream | None:
+def mcp_upstream(
+    name: str, thing: Any, tasks: anyio.abc.TaskGroup, *, era: Era = "auto", network: NetworkRules | None = None
+) -> McpUpstream | None:
     """The upstream for a configuration or an SDK server object; None for anything else."""
-    tail = StderrTail()
     if isinstance(thing, ServerConfig):
-        opener = over_stdio(thing, tail) if thing.transport == "stdio" else _not_yet(thing)
-        return McpUpstream(thing, opener, tasks=tasks, tail=tail, era=era)
+        match thing.transport:
+            case "stdio":
+                return McpUpstream(thing, over_stdio(thing), tasks=tasks, era=era)
+            case "http":
+                return McpUpstream(thing, over_http(thing, network or NetworkRules()), tasks=tasks, era=era)
+            case "sse":
+                # That transport is older than the new era.
+                return McpUpstream(thing, over_sse(thing, network or NetworkRules()), tasks=tasks, era="legacy")
     if is_server(thing):
         # The user's own object: its annotations are the operator's word.
         config = ServerConfig(name=name, trust_annotations=True)
-        return McpUpstream(config, in_process(thing), tasks=tasks, tail=tail)
+        return McpUpstream(config, in_process(thing), tasks=tasks)
     return None
 
 
-def over_stdio(config: ServerConfig, tail: StderrTail) -> Opener:
+def over_stdio(config: ServerConfig) -> Opener:
     """An opener that starts the configured command."""
 
-    async def opened(stack: AsyncExitStack, over: anyio.Event) -> Line:
-        environ = dict(os.environ)
-        ready = expand(config, environ)
-        tail.secrets = secrets_of(config, ready, environ)
+    async def opened(stack: AsyncExitStack, over: anyio.Event, tail: StderrTail) -> Wire:
+        ready = _ready(config, tail, os.environ)
         launch = Launch(
             argv=(ready.command or "", *ready.args),
             env=get_default_environment() | dict(ready.env),
             cwd=ready.cwd,
         )
         line = await stack.enter_async_context(stdio(launch, tail=tail, over=over))
-        return Line(dispatcher=JSONRPCDispatcher(line.inbox, line.outbox), ending=line.ending)
+        dispatcher = JSONRPCDispatcher(line.inbox, line.outbox)
+        return DispatcherWire(dispatcher, over=over, ending=line.ending, can_hang=True)
 
     return opened
 
 
-def _not_yet(config: ServerConfig) -> Opener:
-    async def opened(_stack: AsyncExitStack, _over: anyio.Event) -> Line:
-        raise UpstreamUnavailable(f"the transport {config.transport!r} is not available yet in this release")
+def over_http(config: ServerConfig, network: NetworkRules) -> Opener:
+    """An opener for streamable HTTP."""
+    params: ParamHeaders = {}
+
+    async def opened(stack: AsyncExitStack, over: anyio.Event, tail: StderrTail) -> Wire:
+        ready = _ready(config, tail, os.environ)
+        _permitted(ready, network)
+        client = await stack.enter_async_context(http_client(ready))
+        wire = HttpWire(client, ready.url or "", over, params)
+        stack.push_async_callback(wire.aclose)
+        return wire
 
     return opened
+
+
+def over_sse(config: ServerConfig, network: NetworkRules) -> Opener:
+    """An opener for the old transport with a stream of events."""
+
+    async def opened(stack: AsyncExitStack, over: anyio.Event, tail: StderrTail) -> Wire:
+        ready = _ready(config, tail, os.environ)
+        _permitted(ready, network)
+        client = await stack.enter_async_context(http_client(ready))
+        line = await stack.enter_async_context(sse(client, ready.url or "", over))
+        return DispatcherWire(JSONRPCDispatcher(line.inbox, line), over=over, ending=line.ending)
+
+    return opened
+
+
+def _ready(config: ServerConfig, tail: StderrTail, environ: Mapping[str, str]) -> ServerConfig:
+    """The expanded configuration; what it holds of secrets is blanked from now on."""
+    ready = expand(config, environ)
+    headers = [part for value in ready.headers.values() for part in (value, value.rpartition(" ")[2])]
+    secrets = {*secrets_of(config, ready, environ), *headers, *url_secrets(ready.url)}
+    long = (secret for secret in secrets if len(secret) >= SHORTEST_SECRET)
+    tail.secrets = tuple(sorted(long, key=lambda secret: (-len(secret), secret)))
+    return ready
+
+
+def _permitted(config: ServerConfig, network: NetworkRules) -> None:
+    url = config.url or ""
+    ruling = network_ruling(network, url)
+    if ruling == "allow":
+        return
+    try:
+        host = urlsplit(url).hostname
+    except ValueError:
+        host = None
+    if host is None:
+        raise UpstreamUnavailable("its url is malformed: it must be http:// or https:// with a host")
+    if ruling == "ask":
+        raise UpstreamUnavailable(
+            f"the network rules ask before {host} is reached; to allow it, name it in policy.network.allow"
+        )
+    raise UpstreamUnavailable(f"the network rules deny {host}")

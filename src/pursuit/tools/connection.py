@@ -1,99 +1,126 @@
 """One life of a connection to an MCP server.
 
-Owns: the SDK's client session, from the negotiation of the protocol's era to the end, inside one task that enters and
-leaves it; and raw requests over it. Does not know: which transport it is, or what to do when it breaks. Invariant:
-`own` never raises, so that a broken server cannot cancel anybody else in the same task group.
+Owns: raw requests, who hears which notification, and the doubt whether the server still lives, inside one task that
+enters and leaves the transport. Does not know: which transport it is, or what to do when it breaks. Invariant: `own`
+never raises, so that a broken server cannot cancel anybody else in the same task group.
 
-Requests go straight to the dispatcher: the session's typed methods refuse a whole listing for one odd schema, list
-tools behind the caller's back, and raise on a result that does not fit its output schema.
+The SDK's client session is not used: its typed methods refuse a whole listing for one odd schema, list tools behind
+the caller's back, raise on a result that does not fit its output schema, and drop fields that they do not know.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack
-from dataclasses import dataclass
-from importlib.metadata import version
-from typing import Any, Literal, cast
+from contextlib import AsyncExitStack, suppress
+from functools import partial
+from itertools import count
+from typing import Any, cast
 
 import anyio
-from mcp.client.session import ClientSession
-from mcp.shared.dispatcher import CallOptions, Dispatcher
-from mcp.shared.exceptions import MCPError
-from mcp_types import (
-    CLIENT_CAPABILITIES_META_KEY,
-    CLIENT_INFO_META_KEY,
-    CONNECTION_CLOSED,
-    PROTOCOL_VERSION_META_KEY,
-    UNSUPPORTED_PROTOCOL_VERSION,
-    Implementation,
-)
-from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-from pydantic import ValidationError
+import anyio.abc
+from anyio.streams.memory import MemoryObjectReceiveStream
+from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
+from mcp_types import METHOD_NOT_FOUND
 
 from pursuit.errors import PursuitError
-from pursuit.tools.contract import ProgressFn
+from pursuit.tools.client_side import ClientSide
+from pursuit.tools.contract import About, NotifyFn, UpstreamError
+from pursuit.tools.negotiation import ENVELOPE_KEYS, Era, ProbeLost, envelope, is_modern, negotiate
+from pursuit.tools.stderr import StderrTail
+from pursuit.tools.wire import CallBroken, ConnectionLost, Heard, SessionGone, Wire
 
-Era = Literal["auto", "legacy"]
-
-CLIENT_INFO = Implementation(name="pursuit", version=version("pursuit"))
-_CLIENT_INFO_JSON = CLIENT_INFO.model_dump(by_alias=True, mode="json", exclude_none=True)
-
-
-class ConnectionLost(Exception):
-    """The connection ended before the answer came."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """An open transport: where requests go, and why it ended once it has."""
-
-    dispatcher: Dispatcher[Any]
-    ending: Callable[[], str]
-
+# How long a server that left a request unanswered may take for a sign of life.
+PATIENCE = 5.0
+_LISTEN = "subscriptions/listen"
+_RELISTEN = (1.0, 30.0)
+_MOST_WAITING = 10_000
+_CHANGES = {"tools": "toolsListChanged", "resources": "resourcesListChanged", "prompts": "promptsListChanged"}
+_log = logging.getLogger(__name__)
+# Strings, and never the same again: the dispatcher's own ids are numbers.
+_listen_ids = count(1)
 
 # Enters what the transport needs onto the stack; sets the event when the other side is gone.
-Opener = Callable[[AsyncExitStack, anyio.Event], Awaitable[Line]]
+Opener = Callable[[AsyncExitStack, anyio.Event, StderrTail], Awaitable[Wire]]
 
 
 class Connection:
     """`settled` when it is known whether it works, `over` when no more can be asked, `done` when all is cleaned up."""
 
-    def __init__(self, opener: Opener, *, era: Era, timeout: float) -> None:
+    def __init__(
+        self, opener: Opener, *, era: Era, timeout: float, side: ClientSide, tail: StderrTail, listener: Heard
+    ) -> None:
         self._opener = opener
         self.era: Era = era
         self._timeout = timeout
-        self._line: Line | None = None
+        self._side = side
+        self._tail = tail
+        self._listener = listener
+        self._wire: Wire | None = None
         self._scope = anyio.CancelScope()
         self._closing = False
-        self._meta: Mapping[str, Any] = {}
+        self._tokens = count(1)
+        self._routes: dict[str | int | None, Heard] = {}
         self.settled = anyio.Event()
         self.over = anyio.Event()
         self.done = anyio.Event()
         self.failure: str | None = None
-        self.protocol_version: str | None = None
+        self.about: About | None = None
         self.lost_in_probe = False
+        self.answers = 0
+        self.abandoned = False
+        self._in_flight = 0
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self._doubt: anyio.Event | None = None
+        self._hung = False
+        self._watching = False
 
     @property
     def spent(self) -> bool:
         """Whether it is of no more use."""
         return self.failure is not None or self.over.is_set()
 
+    @property
+    def began(self) -> bool:
+        """Whether the transport was ever open."""
+        return self._wire is not None
+
+    @property
+    def ended_by_us(self) -> bool:
+        """Whether its end was our own wish."""
+        return self._closing
+
+    @property
+    def modern(self) -> bool:
+        """Whether the protocol is one without handshake and without requests from the server."""
+        return self.about is not None and is_modern(self.about.protocol_version)
+
+    def announces(self, kind: str) -> bool:
+        """Whether a change of its list of tools (or resources, or prompts) will be heard."""
+        if self.about is None or self._wire is None or not _declares(self.about, kind):
+            return False
+        return self._watching if self.modern else self._wire.hears
+
     async def own(self) -> None:
         """Connects, stays until the end, and cleans up; the owner task runs this and nothing else."""
         try:
-            # The deadline is lifted once connected: a scope around the connect alone would not nest with the session's.
+            # The deadline is lifted once connected: a scope around the connect alone would not nest with the wire's.
             with self._scope as scope:
                 scope.deadline = anyio.current_time() + self._timeout
                 async with AsyncExitStack() as stack:
-                    line = self._line = await self._opener(stack, self.over)
-                    session = ClientSession(dispatcher=line.dispatcher, client_info=CLIENT_INFO)
-                    await stack.enter_async_context(session)
-                    await self._negotiate(session)
-                    self._adopt(session.protocol_version)
+                    wire = self._wire = await self._opener(stack, self.over, self._tail)
+                    tasks = await stack.enter_async_context(anyio.create_task_group())
+                    stack.callback(tasks.cancel_scope.cancel)
+                    self._tasks = tasks
+                    await tasks.start(self._run, wire)
+                    self.about = await negotiate(
+                        wire, era=self.era, capabilities=self._side.capabilities, timeout=self._timeout
+                    )
                     scope.deadline = math.inf
                     self.settled.set()
+                    if self.modern:
+                        tasks.start_soon(self._watch, self.about)
                     await self.over.wait()
             if scope.cancelled_caught:
                 self._fail("it is closed" if self._closing else f"it did not answer within {self._timeout:g} s")
@@ -105,45 +132,9 @@ class Connection:
             self.settled.set()
             self.done.set()
 
-    def _adopt(self, protocol_version: str | None) -> None:
-        self.protocol_version = protocol_version
-        if protocol_version in MODERN_PROTOCOL_VERSIONS:
-            # 2026-07-28 has no handshake: each request says who asks and what it can.
-            self._meta = {
-                PROTOCOL_VERSION_META_KEY: protocol_version,
-                CLIENT_INFO_META_KEY: _CLIENT_INFO_JSON,
-                CLIENT_CAPABILITIES_META_KEY: {},
-            }
-
-    async def _negotiate(self, session: ClientSession) -> None:
-        """Discovery first, then the handshake, unless the server says that it only speaks the new era."""
-        if self.era == "auto" and await self._discovered(session):
-            return
-        try:
-            await session.initialize()
-        except MCPError as error:
-            # A slow start: the probe ran out of time here, and was answered there after all.
-            if error.code != UNSUPPORTED_PROTOCOL_VERSION or not await self._discovered(session):
-                raise
-
-    async def _discovered(self, session: ClientSession) -> bool:
-        # The SDK bounds the probe by 10 s; a short connect timeout must leave time for the handshake.
-        with anyio.move_on_after(self._timeout / 3):
-            try:
-                await session.discover()
-            except MCPError as error:
-                if self.over.is_set():
-                    self.lost_in_probe = True
-                    raise
-                modern_only = error.code == UNSUPPORTED_PROTOCOL_VERSION and not _speaks_handshake(error.error.data)
-                if modern_only:
-                    raise
-                return False
-            except (ValidationError, RuntimeError):
-                # An answer that is no discovery, or that shares no version: not a server of the new era.
-                return False
-            return True
-        return False
+    async def _run(self, wire: Wire, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+        await wire.run(self._heard, self._side.asked, task_status=task_status)
+        self.over.set()
 
     def _fail(self, reason: str) -> None:
         if not self.settled.is_set():
@@ -152,15 +143,17 @@ class Connection:
     def _reason(self, error: Exception) -> str:
         while isinstance(error, ExceptionGroup):
             error = cast("ExceptionGroup[Exception]", error).exceptions[0]
-        if self.over.is_set() and self._line is not None:
-            return self._line.ending()
+        if isinstance(error, ProbeLost):
+            self.lost_in_probe = True
         match error:
             case PursuitError():
                 return error.message
-            case MCPError():
-                return f"it refused the connection: {error.error.message}"
-            case ValidationError():
-                return f"its answer to the handshake is malformed ({error.error_count()} faults)"
+            case UpstreamError():
+                return f"it refused the connection: {error.message}"
+            case CallBroken():
+                return str(error)
+            case _ if self._wire is not None and self.over.is_set():
+                return self._wire.ending()
             case OSError() | ValueError() | RuntimeError():
                 return str(error)
             case _:
@@ -171,28 +164,172 @@ class Connection:
         method: str,
         params: Mapping[str, Any],
         *,
-        meta: Mapping[str, Any] | None = None,
-        on_progress: ProgressFn | None = None,
+        capabilities: Mapping[str, Any] | None = None,
+        on_notify: NotifyFn | None = None,
+        progress: bool = True,
     ) -> dict[str, Any]:
-        """Sends one request and returns the raw result; raises `MCPError` or `ConnectionLost`."""
-        if self._line is None or self.over.is_set():
+        """Sends one request and returns the raw result.
+
+        `on_notify` gets what belongs to this request, in order, and all of it before this returns: progress, unless
+        none is wanted, and where the transport can tell (HTTP) logs too. Raises what a `Wire` raises.
+        """
+        if self._wire is None or self.over.is_set():
             raise ConnectionLost
-        options: CallOptions = {}
-        if on_progress is not None:
-            options["on_progress"] = cast("Any", on_progress)
-        body: dict[str, Any] = dict(params)
-        if meta or self._meta:
-            body["_meta"] = {**self._meta, **(meta or {})}
+        body = self._body(params, capabilities)
+        # A stream that stays open is no work that anybody waits for.
+        work = method != _LISTEN
+        self._in_flight += work
         try:
-            return await self._line.dispatcher.send_raw_request(method, body, options)
-        except MCPError as error:
-            if error.code == CONNECTION_CLOSED and self.over.is_set():
-                raise ConnectionLost from None
+            if on_notify is None:
+                result = await self._wire.request(method, body)
+            else:
+                result = await self._overheard(self._wire, method, body, on_notify, progress=progress)
+        except anyio.get_cancelled_exc_class():
+            self._gave_up(self._wire, method)
             raise
+        finally:
+            self._in_flight -= work
+        self.answers += 1
+        return result
+
+    async def _overheard(
+        self, wire: Wire, method: str, body: dict[str, Any], on_notify: NotifyFn, *, progress: bool
+    ) -> dict[str, Any]:
+        """One request with its notifications, which are delivered beside it and in order."""
+        send, receive = anyio.create_memory_object_stream[tuple[str, Mapping[str, Any]]](_MOST_WAITING)
+
+        def deliver(told: str, params: Mapping[str, Any]) -> None:
+            # A caller who is slower than its server loses notifications, not memory.
+            with suppress(anyio.WouldBlock, anyio.ClosedResourceError, anyio.BrokenResourceError):
+                send.send_nowait((told, params))
+
+        listening = f"listen-{next(_listen_ids)}" if method == _LISTEN else None
+        token = next(self._tokens)
+        if listening is None and progress:
+            body["_meta"] = {**body.get("_meta", {}), "progressToken": token}
+        key = listening or token
+        self._routes[key] = deliver
+        outcome: dict[str, Any] | Exception = ConnectionLost()
+        try:
+            async with anyio.create_task_group() as delivering:
+                delivering.start_soon(_deliver, receive, on_notify)
+                try:
+                    heard = partial(self._heard_within, deliver)
+                    outcome = await wire.request(method, body, request_id=listening, heard=heard)
+                except (UpstreamError, ConnectionLost, CallBroken, SessionGone, ValueError) as error:
+                    # Kept until the group is left: it would come out wrapped.
+                    outcome = error
+                send.close()
+        finally:
+            del self._routes[key]
+            send.close()
+            receive.close()
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def _gave_up(self, wire: Wire, method: str) -> None:
+        """A request was not waited for: a process that answers nothing at all any more is of no use to anybody."""
+        self.abandoned = True
+        if wire.can_hang and method != _LISTEN and self._doubt is None and self._tasks and not self.over.is_set():
+            self._doubt = anyio.Event()
+            self._tasks.start_soon(self._check, wire, self._doubt)
+
+    async def _check(self, wire: Wire, doubt: anyio.Event) -> None:
+        try:
+            with anyio.move_on_after(PATIENCE) as scope, suppress(UpstreamError, ConnectionLost):
+                params = self._body({}, None)
+                # The new era has no ping.
+                await wire.request("server/discover" if self.modern else "ping", params, cancellable=False)
+            # One that is busy with somebody else's request may take its time.
+            if scope.cancelled_caught and not self._in_flight:
+                self._hung = True
+                self.over.set()
+        finally:
+            self._doubt = None
+            doubt.set()
+
+    async def cleared(self) -> None:
+        """Waits until it is known whether a server that left a request unanswered answers at all."""
+        if self._doubt is not None:
+            await self._doubt.wait()
+
+    def _body(self, params: Mapping[str, Any], capabilities: Mapping[str, Any] | None) -> dict[str, Any]:
+        body = dict(params)
+        given = body.pop("_meta", None)
+        meta: dict[str, Any] = dict(cast("Mapping[str, Any]", given)) if isinstance(given, Mapping) else {}
+        for key in (*ENVELOPE_KEYS, "progressToken"):
+            meta.pop(key, None)
+        if self.about is not None and self.modern:
+            meta |= envelope(
+                self.about.protocol_version, self._side.capabilities if capabilities is None else capabilities
+            )
+        if meta:
+            body["_meta"] = meta
+        return body
+
+    def _heard(self, method: str, params: Mapping[str, Any]) -> None:
+        """Takes a notification, in the order of the wire: to the request that it belongs to, or to the listener."""
+        if method == "notifications/progress":
+            route = self._routes.get(_hashable(params.get("progressToken")))
+        elif method == "notifications/cancelled":
+            return
+        else:
+            route = self._routes.get(_subscription(params))
+            if route is None:
+                self._listener(method, params)
+        if route is not None:
+            route(method, params)
+
+    def _heard_within(self, deliver: Heard, method: str, params: Mapping[str, Any]) -> None:
+        """The same for what came on a request's own stream: what is about no list and no resource is that request's."""
+        if method.endswith(("/list_changed", "/updated", "/progress", "/cancelled")):
+            self._heard(method, params)
+        else:
+            deliver(method, params)
+
+    async def _watch(self, about: About) -> None:
+        """In the new era changes come on a stream that must be asked for, and asked for again when it breaks."""
+        wanted = {name: True for kind, name in _CHANGES.items() if _declares(about, kind)}
+        if not wanted:
+            return
+
+        async def told(method: str, params: Mapping[str, Any]) -> None:
+            if method == "notifications/subscriptions/acknowledged":
+                self._watching = True
+            else:
+                self._listener(method, params)
+
+        pause = _RELISTEN[0]
+        while True:
+            try:
+                await self.request(_LISTEN, {"notifications": wanted}, on_notify=told)
+            except (ConnectionLost, SessionGone):
+                return
+            except UpstreamError as error:
+                if error.code == METHOD_NOT_FOUND:
+                    return
+            except CallBroken:
+                pass
+            if self._watching:
+                # Whatever changed meanwhile was not heard.
+                self._watching, pause = False, _RELISTEN[0]
+                for kind, name in _CHANGES.items():
+                    if name in wanted:
+                        self._listener(f"notifications/{kind}/list_changed", {})
+            await anyio.sleep(pause)
+            pause = min(pause * 2, _RELISTEN[1])
+
+    async def notify(self, method: str, params: Mapping[str, Any] | None) -> None:
+        """Sends a notification; what cannot be delivered is dropped."""
+        if self._wire is not None and not self.over.is_set():
+            await self._wire.notify(method, params)
 
     def ending(self) -> str:
         """Why it is over, as the end of a sentence."""
-        return self._line.ending() if self._line is not None else "it is closed"
+        if self._hung:
+            return "it no longer answered anything"
+        return self._wire.ending() if self._wire is not None else "it is closed"
 
     async def aclose(self) -> None:
         """Asks the owner to leave, and waits until it has."""
@@ -203,8 +340,25 @@ class Connection:
         await self.done.wait()
 
 
-def _speaks_handshake(data: Any) -> bool:
-    """Whether a refusal names a version of the handshake's era, or no versions at all."""
-    supported: object = cast("dict[str, object]", data).get("supported") if isinstance(data, dict) else None
-    versions = cast("list[object]", supported) if isinstance(supported, list) else None
-    return versions is None or any(one not in MODERN_PROTOCOL_VERSIONS for one in versions)
+async def _deliver(receive: MemoryObjectReceiveStream[tuple[str, Mapping[str, Any]]], on_notify: NotifyFn) -> None:
+    async for method, params in receive:
+        try:
+            await on_notify(method, params)
+        except Exception:  # noqa: BLE001 - the boundary to the caller's function, which may not break its own call
+            _log.exception("a listener failed at %s", method)
+
+
+def _declares(about: About, kind: str) -> bool:
+    offered = about.capabilities.get(kind)
+    return isinstance(offered, Mapping) and cast("Mapping[str, Any]", offered).get("listChanged") is True
+
+
+def _subscription(params: Mapping[str, Any]) -> Any:
+    meta = params.get("_meta")
+    return (
+        _hashable(cast("Mapping[str, Any]", meta).get(SUBSCRIPTION_ID_META_KEY)) if isinstance(meta, Mapping) else None
+    )
+
+
+def _hashable(value: Any) -> str | int | None:
+    return value if isinstance(value, str | int) and not isinstance(value, bool) else None

@@ -6,10 +6,14 @@ Owns: the values `Tool` and `ToolResult`, and the role `Upstream`. Knows no prot
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 ProgressFn = Callable[[float, float | None, str | None], Awaitable[None]]
+# A notification of the server: its method and its raw parameters.
+NotifyFn = Callable[[str, Mapping[str, Any]], Awaitable[None]]
+# A request of the server: answered with a raw result, or refused with an `UpstreamError`.
+AnswerFn = Callable[[str, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +25,8 @@ class Traits:
     parallel_safe: bool = False
     destructive: bool = True
     timeout: float | None = None
+    why: Mapping[str, str] = field(default_factory=dict[str, str], compare=False, repr=False)
+    """Where each of the four answers came from, by its name."""
 
     @property
     def repeatable(self) -> bool:
@@ -38,6 +44,8 @@ class Tool:
     input_schema: Mapping[str, Any]
     traits: Traits = Traits()
     definition: Mapping[str, Any]
+    local: bool = False
+    """Whether it is a plain function of this process and no tool of an MCP server."""
 
     @property
     def qualified(self) -> str:
@@ -64,7 +72,34 @@ class ToolResult:
 
 
 class CallFailed(Exception):
-    """The call did not produce a result: transport broken, server gone, or a protocol error."""
+    """The call did not produce a result: transport broken, server gone, or a protocol error.
+
+    `sent` is False when the server is known not to have seen it: then it may be sent again.
+    """
+
+    def __init__(self, message: str, *, sent: bool = True) -> None:
+        super().__init__(message)
+        self.sent = sent
+
+
+class UpstreamError(Exception):
+    """The server's own JSON-RPC error, exactly as it said it; or the one that it shall be answered with."""
+
+    def __init__(self, code: int, message: str, data: Any = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.data = data
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class About:
+    """What a server says about itself when connected, in its own JSON."""
+
+    protocol_version: str
+    capabilities: Mapping[str, Any]
+    server_info: Mapping[str, Any] | None = None
+    instructions: str | None = None
 
 
 class Upstream(Protocol):

@@ -150,7 +150,7 @@ def _prepare(server: str, given: str | None, function: Callable[..., Any], threa
     for key in ("title", "description"):
         schema.pop(key, None)
     description = inspect.getdoc(function) or ""
-    what: Traits = traits(marked.override, None)
+    what: Traits = traits(marked.override, None, speaker="the program's own word")
     definition = {"name": name, "description": description, "inputSchema": schema}
     return _Function(
         run=function,
@@ -166,6 +166,7 @@ def _prepare(server: str, given: str | None, function: Callable[..., Any], threa
             input_schema=schema,
             traits=what,
             definition=definition,
+            local=True,
         ),
     )
 

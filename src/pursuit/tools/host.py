@@ -6,24 +6,26 @@ Owns: putting the three together. Knows no transport and no mission state.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pursuit.errors import UpstreamUnavailable
+from pursuit.model.mission import MissionPolicy
 from pursuit.tools.catalogue import Catalogue
 from pursuit.tools.contract import CallFailed, ProgressFn, Tool, ToolResult
 from pursuit.tools.functions import FunctionUpstream
-from pursuit.tools.policy import AllowlistPolicy, Policy, Ruling
+from pursuit.tools.policy import Layers, OperatorPolicy, Ruling, Tightening, decide, may_ask
 from pursuit.tools.pool import Pool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissionTools:
-    """What the engine's port `Tools` asks for."""
+    """What the engine's port `Tools` asks for; `asking` is whether policy may want a person asked at all."""
 
     pool: Pool
     catalogue: Catalogue
-    policy: Policy
+    layers: Layers
+    asking: bool
 
     def get(self, name: str) -> Tool | None:
         """The tool, or None if its server does not offer it now."""
@@ -39,7 +41,7 @@ class MissionTools:
 
     def rule(self, tool: Tool, arguments: Mapping[str, Any]) -> Ruling:
         """What policy says."""
-        return self.policy.decide(tool, arguments)
+        return decide(self.layers, tool, arguments)
 
     def call(
         self, tool: Tool, arguments: Mapping[str, Any], *, call_id: str, on_progress: ProgressFn | None = None
@@ -64,12 +66,29 @@ async def _sent(call: Awaitable[ToolResult]) -> ToolResult:
 
 @dataclass(frozen=True, slots=True)
 class ToolHost:
-    """Gives missions their tools, connecting only the servers that they name."""
+    """Gives missions their tools, connecting only the servers that they name, under the operator's policy."""
 
     pool: Pool
+    policy: OperatorPolicy = field(default_factory=OperatorPolicy)
 
-    async def tools_for(self, names: Sequence[str]) -> MissionTools:
-        """The tools by these names, under the one rule there is for now: what is on the list is allowed.
+    def layers(
+        self, names: Sequence[str] | None = None, mission: MissionPolicy | None = None, *more: Tightening
+    ) -> Layers:
+        """The operator's policy, tightened by a mission's list of tools, by its own policy, and by `more`."""
+        if names is None:
+            return Layers(operator=self.policy, tighter=more)
+        own = mission or MissionPolicy()
+        layer = Tightening(
+            who="the mission",
+            allowed=frozenset(names),
+            deny=tuple(own.deny),
+            ask=tuple(own.ask),
+            mode=own.mode or "auto",
+        )
+        return Layers(operator=self.policy, tighter=(layer, *more))
+
+    async def tools_for(self, names: Sequence[str], policy: MissionPolicy | None = None) -> MissionTools:
+        """The tools by these names, under the operator's policy and the mission's own.
 
         Raises `UpstreamUnavailable` if one of their servers is not there: a mission without its tools would only
         spend its budget.
@@ -78,8 +97,6 @@ class ToolHost:
         catalogue = await self.pool.catalogue(servers)
         if catalogue.failures:
             raise UpstreamUnavailable("; ".join(catalogue.failures.values()), servers=sorted(catalogue.failures))
-        return MissionTools(
-            pool=self.pool,
-            catalogue=catalogue,
-            policy=AllowlistPolicy(frozenset(names)),
-        )
+        layers = self.layers(names, policy)
+        offered = [tool for name in names if (tool := catalogue.tools.get(name)) is not None]
+        return MissionTools(pool=self.pool, catalogue=catalogue, layers=layers, asking=may_ask(layers, offered))

@@ -17,7 +17,9 @@ from mcp.server.mcpserver import MCPServer
 from mcp.server.runner import modern_on_request
 from mcp.shared.direct_dispatcher import create_direct_dispatcher_pair
 
-from pursuit.tools.connection import Line, Opener
+from pursuit.tools.connection import Opener
+from pursuit.tools.stderr import StderrTail
+from pursuit.tools.wire import DispatcherWire, Wire
 
 
 def is_server(value: object) -> bool:
@@ -28,7 +30,7 @@ def is_server(value: object) -> bool:
 def in_process(server: Server[Any] | MCPServer) -> Opener:
     """An opener for a server object; it never ends by itself."""
 
-    async def opened(stack: AsyncExitStack, _over: anyio.Event) -> Line:
+    async def opened(stack: AsyncExitStack, over: anyio.Event, _tail: StderrTail) -> Wire:
         low_level = _low_level(server)
         state = await stack.enter_async_context(low_level.lifespan(low_level))
         # Unlike over a wire, an unexpected exception may be shown: it is the user's own process.
@@ -36,7 +38,9 @@ def in_process(server: Server[Any] | MCPServer) -> Opener:
         tasks = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(peer.close)
         await tasks.start(peer.run, modern_on_request(low_level, state), _ignore)
-        return Line(dispatcher=client, ending=lambda: "the server in this process was closed")
+        return DispatcherWire(
+            client, over=over, ending=lambda: "the server in this process was closed", progress_inline=True
+        )
 
     return opened
 

@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 from typing import Any, cast
 
 from pursuit.tools.contract import Tool
+from pursuit.tools.curated import KnownServer, recognised
 from pursuit.tools.server_config import ServerConfig
 from pursuit.tools.traits import traits
 
@@ -27,8 +28,9 @@ def read_listing(config: ServerConfig, entries: Iterable[object]) -> tuple[list[
     """The usable tools, each name once, and a warning for each entry that was left out."""
     found: dict[str, Tool] = {}
     warnings: list[str] = []
+    known = recognised(config)
     for index, entry in enumerate(entries):
-        result = _read_entry(config, index, entry)
+        result = _read_entry(config, index, entry, known)
         if isinstance(result, str):
             warnings.append(result)
         elif result.name in found:
@@ -38,7 +40,7 @@ def read_listing(config: ServerConfig, entries: Iterable[object]) -> tuple[list[
     return list(found.values()), warnings
 
 
-def _read_entry(config: ServerConfig, index: int, entry: object) -> Tool | str:
+def _read_entry(config: ServerConfig, index: int, entry: object, known: KnownServer | None) -> Tool | str:
     if not isinstance(entry, Mapping):
         return f"{config.name}: tool {index + 1} is left out: it is not an object"
     definition = cast("Mapping[str, Any]", entry)
@@ -62,6 +64,8 @@ def _read_entry(config: ServerConfig, index: int, entry: object) -> Tool | str:
             cast("Mapping[str, Any]", annotations) if isinstance(annotations, Mapping) else None,
             config.trust_annotations,
             timeout=config.timeouts.call,
+            curated=known.tools.get(name) if known is not None else None,
+            table=known.table if known is not None else "",
         ),
         definition=definition,
     )

@@ -8,7 +8,7 @@ hangs costs no other one anything, and leaving the pool leaves no process behind
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self, cast
 
 import anyio
@@ -19,15 +19,34 @@ from pursuit.model.spelling import nearest
 from pursuit.tools.catalogue import Catalogue
 from pursuit.tools.contract import Tool, Upstream
 from pursuit.tools.functions import FunctionUpstream
+from pursuit.tools.network import NetworkRules
 from pursuit.tools.server_config import SERVER_NAME, ServerConfig
 
 CLOSE_SECONDS = 10.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reloaded:
+    """What a changed configuration did to each server; `failed` says why one cannot be reached now."""
+
+    removed: tuple[str, ...] = ()
+    updated: tuple[str, ...] = ()
+    connected: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    failed: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
 class Pool:
     """Use it as an async context manager. `inproc` holds functions, SDK server objects, or ready upstreams."""
 
-    def __init__(self, configs: Mapping[str, ServerConfig], inproc: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        configs: Mapping[str, ServerConfig],
+        inproc: Mapping[str, Any] | None = None,
+        *,
+        network: NetworkRules | None = None,
+    ) -> None:
+        self._network = network or NetworkRules()
         self._things: dict[str, Any] = {}
         self._upstreams: dict[str, Upstream] = {}
         self._tasks: anyio.abc.TaskGroup | None = None
@@ -75,7 +94,7 @@ class Pool:
         # The SDK takes a second to import: functions alone do without it.
         from pursuit.tools.connect import mcp_upstream  # noqa: PLC0415 - see above
 
-        upstream = mcp_upstream(name, thing, self._tasks)
+        upstream = mcp_upstream(name, thing, self._tasks, network=self._network)
         if upstream is not None:
             return upstream
         if callable(thing):
@@ -114,13 +133,55 @@ class Pool:
             warnings=[warning for name in wanted for warning in warnings.get(name, ())],
         )
 
+    async def reload(self, configs: Mapping[str, ServerConfig], *, network: NetworkRules | None = None) -> Reloaded:
+        """Applies a changed configuration: what is new or different is connected at once, the rest is left alone.
+
+        Objects and functions of this process are no configuration and stay. Calls under way on a server that is
+        removed or updated fail. A server that cannot be reached is in `failed`, and is tried again when it is needed.
+        """
+        rules = self._network if network is None else network
+        wanted = {name: replace(config, name=name) for name, config in configs.items()}
+        before = {name: thing for name, thing in self._things.items() if isinstance(thing, ServerConfig)}
+        taken = [name for name in wanted if name in self._things and name not in before]
+        if taken:
+            reason = "there is already a server of that name"
+            raise ValidationFailed([Fault(field=f"servers.{name}", reason=reason) for name in taken])
+        moved = {name for name, config in wanted.items() if config.url and rules != self._network}
+        removed = [name for name, old in before.items() if old.enabled and not _enabled(wanted, name)]
+        changed = [name for name, config in wanted.items() if before.get(name) != config or name in moved]
+        gone = [self._upstreams.pop(name) for name in (*removed, *changed) if name in self._upstreams]
+        self._network = rules
+        self._things = {name: thing for name, thing in self._things.items() if name not in before} | wanted
+        await _close(gone)
+        fresh = [name for name in changed if wanted[name].enabled]
+        failed = await self._connect(fresh)
+        return Reloaded(
+            removed=tuple(removed),
+            updated=tuple(name for name in fresh if _enabled(before, name)),
+            connected=tuple(name for name in fresh if not _enabled(before, name) and name not in failed),
+            kept=tuple(name for name in wanted if wanted[name].enabled and name not in fresh),
+            failed=failed,
+        )
+
+    async def _connect(self, names: Sequence[str]) -> dict[str, str]:
+        """Connects these side by side; returns why some could not be."""
+        failed: dict[str, str] = {}
+
+        async def connect(name: str) -> None:
+            try:
+                await self.upstream(name).tools()
+            except PursuitError as error:
+                failed[name] = error.message
+
+        async with anyio.create_task_group() as connecting:
+            for name in names:
+                connecting.start_soon(connect, name)
+        return failed
+
     async def aclose(self) -> None:
         """Closes every server, all at once, within `CLOSE_SECONDS`."""
         upstreams, self._upstreams = list(self._upstreams.values()), {}
-        with anyio.move_on_after(CLOSE_SECONDS):
-            async with anyio.create_task_group() as closing:
-                for upstream in upstreams:
-                    closing.start_soon(upstream.aclose)
+        await _close(upstreams)
 
     async def __aenter__(self) -> Self:
         tasks = anyio.create_task_group()
@@ -138,6 +199,17 @@ class Pool:
         tasks.cancel_scope.cancel()
         # Left without the caller's exception, which would come out wrapped in a group.
         await tasks.__aexit__(None, None, None)
+
+
+async def _close(upstreams: Sequence[Upstream]) -> None:
+    with anyio.move_on_after(CLOSE_SECONDS):
+        async with anyio.create_task_group() as closing:
+            for upstream in upstreams:
+                closing.start_soon(upstream.aclose)
+
+
+def _enabled(configs: Mapping[str, ServerConfig], name: str) -> bool:
+    return name in configs and configs[name].enabled
 
 
 def _disabled(thing: Any) -> bool:

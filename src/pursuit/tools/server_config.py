@@ -34,7 +34,7 @@ _TRANSPORTS: dict[str, Transport] = {
 }
 _SERVER_KEYS = (
     "command", "args", "env", "cwd", "url", "headers", "type", "transport", "timeouts", "enabled", "required",
-    "enabled_tools", "disabled_tools", "concurrency", "trust_annotations", "tools",
+    "enabled_tools", "disabled_tools", "concurrency", "restart", "trust_annotations", "tools",
 )  # fmt: skip
 # What other hosts write into mcp.json: `disabled` is obeyed, the rest says nothing to us (and may not loosen policy).
 _FOREIGN_KEYS = ("disabled", "alwaysAllow", "autoApprove", "description", "timeout", "gallery")
@@ -81,6 +81,7 @@ class ServerConfig:
     enabled_tools: tuple[str, ...] | None = None
     disabled_tools: tuple[str, ...] = ()
     concurrency: int | None = None
+    restart: bool = True
     trust_annotations: bool = False
     tools: Mapping[str, ToolOverride] = field(default_factory=dict[str, ToolOverride])
     base: Path | None = None
@@ -117,6 +118,7 @@ def _parse_server(name: str, fields: Fields, base: Path, *, foreign: bool) -> Se
     if enabled is None:
         enabled = not (foreign and fields.flag("disabled"))
     concurrency = fields.number("concurrency", whole=True)
+    restart = fields.flag("restart")
     disabled_tools = fields.texts("disabled_tools")
     return ServerConfig(
         name=name,
@@ -133,6 +135,7 @@ def _parse_server(name: str, fields: Fields, base: Path, *, foreign: bool) -> Se
         enabled_tools=fields.texts("enabled_tools"),
         disabled_tools=disabled_tools or (),
         concurrency=None if concurrency is None else int(concurrency),
+        restart=restart is not False,
         trust_annotations=fields.flag("trust_annotations") or False,
         tools=_overrides(fields),
         base=base,

@@ -1,59 +1,79 @@
 """An MCP server as an `Upstream`.
 
-Owns: when to connect and reconnect, the reading of listings and results, and the words of a failure. Does not know:
-transports (an `Opener` brings one) or policy. Invariant: a call is sent at most once; a call that was under way when
-the connection broke fails, and the next one runs on a new connection. At most `SPAWNS_A_MINUTE` connections are
-opened in any minute, so that a server that dies at once is no fork bomb.
+Owns: the tools of a server, listed once and kept while they are known to be current; the reading of results; who hears
+its notifications. Does not know: transports (an `Opener` brings one), restarts, or policy. Invariant: a call is taken
+by the server at most once; a call that was under way when the connection broke fails, and the next one runs on a new
+connection.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any, cast
 
 import anyio
 import anyio.abc
-from mcp.shared.exceptions import MCPError
-from mcp_types import METHOD_NOT_FOUND
 
 from pursuit.errors import UpstreamUnavailable
-from pursuit.tools.connection import Connection, ConnectionLost, Era, Opener
-from pursuit.tools.contract import CallFailed, ProgressFn, Tool, ToolResult
+from pursuit.tools.client_side import ClientSide
+from pursuit.tools.connection import Connection, Opener
+from pursuit.tools.contract import About, CallFailed, NotifyFn, ProgressFn, Tool, ToolResult, UpstreamError
+from pursuit.tools.conversation import Conversation, ListKind
+from pursuit.tools.leases import Leases
 from pursuit.tools.listing import is_offered, read_listing
+from pursuit.tools.negotiation import Era
 from pursuit.tools.server_config import ServerConfig
-from pursuit.tools.stderr import StderrTail
+from pursuit.tools.supervise import LONGEST_WAIT, Restarts, Supervisor
+from pursuit.tools.wire import Heard
 
-SPAWNS_A_MINUTE = 10
-MOST_PAGES = 1000
-_OBITUARY_SECONDS = 1.0
+# How long a list is believed of a server that does not say when it changes.
+LISTING_SECONDS = 30.0
 
 
 class McpUpstream:
     """One MCP server, connected on first use. Its owner tasks live in `tasks`, which must outlive it."""
 
-    def __init__(
-        self,
-        config: ServerConfig,
-        opener: Opener,
-        *,
-        tasks: anyio.abc.TaskGroup,
-        tail: StderrTail | None = None,
-        era: Era = "auto",
-    ) -> None:
+    def __init__(self, config: ServerConfig, opener: Opener, *, tasks: anyio.abc.TaskGroup, era: Era = "auto") -> None:
         self.config = config
         self.warnings: list[str] = []
         self._opener = opener
         self._tasks = tasks
-        self._tail = tail or StderrTail()
-        self._era: Era = era
-        self._current: Connection | None = None
-        self._alive: set[Connection] = set()
-        self._started: deque[float] = deque(maxlen=SPAWNS_A_MINUTE)
-        self._closed = False
+        # Only a process can become a fork bomb; a server elsewhere is asked again soon.
+        elsewhere = config.transport != "stdio"
+        self._restarts = Restarts(most=math.inf, longest_pause=LONGEST_WAIT) if elsewhere else Restarts()
+        self._listeners: list[Heard] = []
+        self._supervisor = self._supervised(ClientSide(), self._heard, era)
         self._room = anyio.Semaphore(config.concurrency) if config.concurrency else nullcontext()
+        self._talk = Conversation(self._supervisor, room=self._room)
+        self._leases = Leases(self._lent, tasks)
+        self._listing: list[Tool] = []
+        self._listed_by: Connection | None = None
+        self._listed_at = -math.inf
+        self._announced = False
+        self._changes = self._listed_changes = 0
+        self._refreshing = anyio.Lock()
+        self._trying_old = anyio.Lock()
+        self._old: bool | None = None
+
+    def _supervised(self, side: ClientSide, listener: Heard, era: Era) -> Supervisor:
+        return Supervisor(
+            self.config,
+            self._opener,
+            tasks=self._tasks,
+            listener=listener,
+            restarts=self._restarts,
+            side=side,
+            era=era,
+        )
+
+    def _lent(self, side: ClientSide) -> Supervisor:
+        def heard(method: str, params: Mapping[str, Any]) -> None:
+            (side.heard or self._heard_elsewhere)(method, params)
+
+        # Only for the old era are there connections to lend.
+        return self._supervised(side, heard, "legacy")
 
     @property
     def name(self) -> str:
@@ -63,73 +83,134 @@ class McpUpstream:
     @property
     def stderr(self) -> str:
         """The last lines of its stderr."""
-        return self._tail.text()
+        return self._supervisor.tail.text()
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection now."""
+        return self._supervisor.current is not None
 
     @property
     def protocol_version(self) -> str | None:
         """What was negotiated, while it is connected."""
-        return None if self._current is None else self._current.protocol_version
+        connection = self._supervisor.current
+        return None if connection is None or connection.about is None else connection.about.protocol_version
+
+    async def about(self) -> About:
+        """What the server says about itself; connects. Raises `UpstreamUnavailable`."""
+        return await self._talk.about()
+
+    async def request(
+        self,
+        method: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        on_notify: NotifyFn | None = None,
+        progress: bool = True,
+    ) -> dict[str, Any]:
+        """Sends one raw request, past the list of allowed tools; see `Conversation.request`."""
+        return await self._talk.request(method, params, on_notify=on_notify, progress=progress)
+
+    async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
+        """Sends a notification if there is a connection."""
+        await self._talk.notify(method, params)
+
+    async def entries(self, kind: ListKind) -> list[Any]:
+        """Every entry of a list as the server writes it now; see `Conversation.entries`."""
+        return await self._talk.entries(kind)
+
+    @asynccontextmanager
+    async def leased(self, side: ClientSide, *, old: bool = False) -> AsyncGenerator[Conversation]:
+        """A conversation as a client that can do more, for one interactive call at a time.
+
+        In the new era each request says what its client can, and questions come as results: the connection is shared
+        and `side.answer` is not asked. In the old one it is a connection (on stdio: a process) of its own. A server
+        that speaks both is spoken to in the old one if `old` is wished.
+        """
+        connection = await self._supervisor.connection()
+        if connection.modern and not (old and await self._speaks_old()):
+            yield Conversation(self._supervisor, room=self._room, capabilities=side.capabilities)
+            return
+        async with self._leases.lent(side) as supervisor:
+            yield Conversation(supervisor, room=self._room)
+
+    async def _speaks_old(self) -> bool:
+        """Whether a server of the new era shakes hands, too; it is tried once."""
+        async with self._trying_old:
+            if self._old is None:
+                try:
+                    async with self._leases.lent(ClientSide()) as supervisor:
+                        self._old = not (await supervisor.connection()).modern
+                except UpstreamUnavailable:
+                    self._old = False
+            return self._old
+
+    def become(self, side: ClientSide, *, era: Era = "auto") -> None:
+        """Makes the shared connection that of one client, for a host that serves no other; from its next start on."""
+        own = self._supervisor.side
+        own.capabilities, own.answer, own.roots = side.capabilities, side.answer, side.roots
+        self._supervisor.era = era
+
+    def listen(self, listener: Heard) -> Callable[[], None]:
+        """Hands every notification that belongs to no request to `listener`, in order; returns how to stop.
+
+        The listener is called as they arrive and must not block.
+        """
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def _heard(self, method: str, params: Mapping[str, Any]) -> None:
+        if method == "notifications/tools/list_changed":
+            self._changes += 1
+        for listener in tuple(self._listeners):
+            listener(method, params)
+
+    def _heard_elsewhere(self, method: str, params: Mapping[str, Any]) -> None:
+        """What a lent connection hears: its lists are not the shared one's, all else is for everybody."""
+        if not method.endswith("/list_changed"):
+            self._heard(method, params)
 
     async def tools(self) -> Sequence[Tool]:
-        """All tools that the operator lets through, over all pages; what was left out is in `warnings`."""
-        connection = await self._connection()
-        try:
-            entries = await self._all_pages(connection)
-        except ConnectionLost:
-            raise UpstreamUnavailable(await self._obituary(connection), server=self.name) from None
-        except MCPError as error:
-            if error.code == METHOD_NOT_FOUND:
-                return []
-            raise self._unavailable(f"it refused to list its tools: {error.error.message}") from None
-        except TimeoutError:
-            raise self._unavailable(f"it did not list its tools within {self.config.timeouts.read:g} s") from None
-        found, warnings = read_listing(self.config, entries)
-        self.warnings = [self._tail.redacted(warning) for warning in warnings]
-        return found
+        """All tools that the operator lets through, over all pages; what was left out is in `warnings`.
 
-    async def _all_pages(self, connection: Connection) -> list[object]:
-        entries: list[object] = []
-        seen: set[str] = set()
-        params: dict[str, Any] = {}
-        for _ in range(MOST_PAGES):
-            with anyio.fail_after(self.config.timeouts.read):
-                page = await connection.request("tools/list", params)
-            tools, cursor = page.get("tools"), page.get("nextCursor")
-            if not isinstance(tools, list):
-                raise self._unavailable("its list of tools is malformed")
-            entries.extend(cast("list[object]", tools))
-            # A cursor that comes round again would turn the listing into a loop.
-            if not isinstance(cursor, str) or cursor in seen:
-                break
-            seen.add(cursor)
-            params = {"cursor": cursor}
-        return entries
+        Kept while the server is connected and would tell of a change, and otherwise for `LISTING_SECONDS`.
+        """
+        if not self._current():
+            async with self._refreshing:
+                if not self._current():
+                    await self._refresh()
+        return list(self._listing)
+
+    def _current(self) -> bool:
+        connection = self._supervisor.current
+        if connection is None or connection is not self._listed_by or self._changes != self._listed_changes:
+            return False
+        if self._announced and connection.announces("tools"):
+            return True
+        return anyio.current_time() - self._listed_at < LISTING_SECONDS
+
+    async def _refresh(self) -> None:
+        connection = await self._supervisor.connection()
+        # All taken before the first page: a change that comes during the listing makes it old at once.
+        changes, announced, now = self._changes, connection.announces("tools"), anyio.current_time()
+        self._listing, warnings = read_listing(self.config, await self._talk.entries("tools"))
+        self.warnings = [self._supervisor.tail.redacted(warning) for warning in warnings]
+        self._listed_by, self._listed_changes, self._announced, self._listed_at = connection, changes, announced, now
 
     async def call(
         self, tool: str, arguments: Mapping[str, Any], *, call_id: str, on_progress: ProgressFn | None = None
     ) -> ToolResult:
         """Sends one call; there is no timeout here, whoever waits cancels. Raises `CallFailed`."""
         if not is_offered(self.config, tool):
-            raise CallFailed(f"not sent: the operator's configuration disables {self.name}.{tool}")
-        async with self._room:
-            try:
-                connection = await self._connection()
-            except UpstreamUnavailable as error:
-                raise CallFailed(f"not sent: {error.message}") from None
-            try:
-                raw = await connection.request(
-                    "tools/call",
-                    {"name": tool, "arguments": dict(arguments)},
-                    meta={"pursuit/callId": call_id},
-                    on_progress=on_progress,
-                )
-            except ConnectionLost:
-                raise CallFailed(await self._obituary(connection)) from None
-            except MCPError as error:
-                reason = self._tail.redacted(error.error.message)
-                raise CallFailed(f"server {self.name!r} refused the call: {reason}") from None
-            except ValueError as error:
-                raise CallFailed(f"not sent: the arguments are no JSON: {error}") from None
+            reason = f"not sent: the operator's configuration disables {self.name}.{tool}"
+            raise CallFailed(reason, sent=False)
+        params = {"name": tool, "arguments": dict(arguments), "_meta": {"pursuit/callId": call_id}}
+        on_notify = None if on_progress is None else _progress_of(on_progress)
+        try:
+            raw = await self._talk.request("tools/call", params, on_notify=on_notify)
+        except UpstreamError as error:
+            reason = self._supervisor.tail.redacted(error.message)
+            raise CallFailed(f"server {self.name!r} refused the call: {reason}") from None
         return self._read_result(tool, raw)
 
     def _read_result(self, tool: str, raw: Mapping[str, Any]) -> ToolResult:
@@ -137,9 +218,8 @@ class McpUpstream:
         if kind == "input_required":
             raise CallFailed(f"{self.name}.{tool} needs an answer from a person, and none can be asked here")
         if kind != "complete":
-            raise CallFailed(
-                f"{self.name}.{tool} answered with a result of an unknown type: {self._tail.redacted(repr(kind))}"
-            )
+            shown = self._supervisor.tail.redacted(repr(kind))
+            raise CallFailed(f"{self.name}.{tool} answered with a result of an unknown type: {shown}")
         content = raw.get("content", [])
         if not isinstance(content, list) or not all(isinstance(one, dict) for one in cast("list[object]", content)):
             raise CallFailed(f"{self.name}.{tool} answered with a malformed result")
@@ -151,64 +231,16 @@ class McpUpstream:
 
     async def aclose(self) -> None:
         """Disconnects for good; calls under way fail."""
-        self._closed = True
         async with anyio.create_task_group() as closing:
-            for connection in tuple(self._alive):
-                closing.start_soon(connection.aclose)
+            closing.start_soon(self._supervisor.aclose)
+            closing.start_soon(self._leases.aclose)
 
-    async def _connection(self) -> Connection:
-        """A connection that works, opened if there is none; everybody who waits shares the one being opened."""
-        connection = await self._settled(self._era)
-        if connection.lost_in_probe:
-            # Some servers of the old era hang up on a first request that they do not know: once more, the old way.
-            connection = await self._settled("legacy")
-        if connection.failure is None:
-            self._era = connection.era
-            return connection
-        await connection.done.wait()
-        raise self._unavailable(connection.failure)
 
-    async def _settled(self, era: Era) -> Connection:
-        if self._current is None or self._current.spent:
-            self._current = self._open(era)
-        connection = self._current
-        if not connection.settled.is_set():
-            await connection.settled.wait()
-        return connection
+def _progress_of(on_progress: ProgressFn) -> NotifyFn:
+    async def heard(method: str, params: Mapping[str, Any]) -> None:
+        done, total, message = params.get("progress"), params.get("total"), params.get("message")
+        if method == "notifications/progress" and isinstance(done, int | float) and not isinstance(done, bool):
+            known = float(total) if isinstance(total, int | float) else None
+            await on_progress(float(done), known, message if isinstance(message, str) else None)
 
-    def _open(self, era: Era) -> Connection:
-        if self._closed:
-            raise self._unavailable("it is closed")
-        now = anyio.current_time()
-        if len(self._started) == SPAWNS_A_MINUTE and now - self._started[0] < 60:
-            wait = math.ceil(60 - (now - self._started[0]))
-            raise self._unavailable(
-                f"it was started {SPAWNS_A_MINUTE} times within a minute and did not stay; next try in {wait} s"
-            )
-        self._started.append(now)
-        self._tail.clear()
-        connection = Connection(self._opener, era=era, timeout=self.config.timeouts.connect)
-        self._alive.add(connection)
-        self._tasks.start_soon(self._own, connection, name=f"upstream {self.name}")
-        return connection
-
-    async def _own(self, connection: Connection) -> None:
-        try:
-            await connection.own()
-        finally:
-            self._alive.discard(connection)
-
-    async def _obituary(self, connection: Connection) -> str:
-        """Why the connection broke; waits a moment for the exit code and the last words."""
-        with anyio.move_on_after(_OBITUARY_SECONDS):
-            await connection.done.wait()
-        return self._sentence(f"the connection broke: {connection.ending()}")
-
-    def _unavailable(self, reason: str) -> UpstreamUnavailable:
-        return UpstreamUnavailable(self._sentence(reason), server=self.name)
-
-    def _sentence(self, reason: str) -> str:
-        tail = self._tail.text()
-        return f"server {self.name!r}: {self._tail.redacted(reason)}" + (
-            f"\nlast lines of its stderr:\n{tail}" if tail else ""
-        )
+    return heard

@@ -22,7 +22,7 @@ from typing import Self, cast
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream
 from mcp.shared.message import SessionMessage
-from mcp_types import jsonrpc_message_adapter
+from mcp_types import JSONRPCRequest, jsonrpc_message_adapter
 
 from pursuit.tools.launch import Launch, command_line, gone, signal_group
 from pursuit.tools.stderr import StderrTail
@@ -131,12 +131,12 @@ class StdioLine(asyncio.SubprocessProtocol):
         self._writable.set()
 
     async def write(self, item: SessionMessage) -> None:
-        """Writes one message; waits only while the pipe is full."""
+        """Writes one message; a request waits while the pipe is full, so that a cancellation never does."""
         if self._stdin_lost:
             raise anyio.BrokenResourceError
         text = item.message.model_dump_json(by_alias=True, exclude_unset=True)
         cast("asyncio.WriteTransport", self.transport.get_pipe_transport(0)).write(text.encode() + b"\n")
-        if not self._writable.is_set():
+        if not self._writable.is_set() and isinstance(item.message, JSONRPCRequest):
             await self._writable.wait()
 
     def ending(self) -> str:

@@ -1,7 +1,8 @@
-"""What a tool may do, from the operator's word and the server's own annotations.
+"""What a tool may do: whose word counts, and why we think so.
 
-Owns: the order of belief. Does not know: where either came from. Invariant: without the operator's trust an annotation
-never makes a tool look safer; nothing known means the worst.
+Owns: the order of belief: the operator, then the table of well-known servers, then the server's own annotations.
+Does not know: where any of them came from. Invariant: without the operator's trust an annotation never makes a tool
+look safer; nothing known means the worst.
 """
 
 from __future__ import annotations
@@ -12,7 +13,15 @@ from typing import Any
 from pursuit.tools.contract import Traits
 from pursuit.tools.server_config import ToolOverride
 
+OPERATOR = "your configuration"
+TRUSTED = "the server's own annotation, which you trust"
+TIGHTENS = "the server's own annotation, which may tighten"
+UNKNOWN = "nobody says otherwise"
+DOUBTED = "the server's annotation says otherwise, and you do not trust it"
+READS = "follows from read-only"
+
 _SILENT = ToolOverride()
+_HINTS = {"read_only": "readOnlyHint", "idempotent": "idempotentHint", "destructive": "destructiveHint"}
 
 
 def traits(
@@ -21,33 +30,74 @@ def traits(
     trusted: bool = False,
     *,
     timeout: float | None = None,
+    curated: ToolOverride | None = None,
+    table: str = "",
+    speaker: str = OPERATOR,
 ) -> Traits:
-    """The operator's word first; then, if the server is trusted, its annotations; then what follows from read-only.
+    """The answers, each with its reason.
 
-    An untrusted annotation could only tighten, and where the operator is silent the answer is the worst already.
-    `timeout` is the server's own call timeout, for a tool without one.
+    `curated` is the row of the table of well-known servers, `table` how that is named, and `timeout` the server's own
+    call timeout, for a tool without one.
     """
     said = override or _SILENT
-    hints: Mapping[str, Any] = annotations if trusted and annotations is not None else {}
-    read_only = _first(said.read_only, _hint(hints, "readOnlyHint"), default=False)
-    if said.destructive:
-        # The operator's "destructive" outweighs a server that calls itself read-only.
-        read_only = said.read_only or False
-    destructive = not read_only and _hint(hints, "destructiveHint") is not False
+    hints = {key: value for key, value in (annotations or {}).items() if isinstance(value, bool)}
+    row = curated if curated is not None and _holds(curated, said, hints) else _SILENT
+    believed: Mapping[str, bool] = hints if trusted else {}
+    why: dict[str, str] = {}
+
+    def first(name: str, *answers: tuple[bool | None, str], worst: bool) -> bool:
+        unknown = DOUBTED if hints.get(_HINTS.get(name, "")) is (not worst) else UNKNOWN
+        answer, reason = next(((a, r) for a, r in answers if a is not None), (worst, unknown))
+        why[name] = reason
+        return answer
+
+    def tightened(value: bool | None, hint: str, worst: bool) -> tuple[bool | None, str]:
+        """The table's answer; the server may say that it is worse."""
+        return (worst, TIGHTENS) if value is (not worst) and hints.get(hint) is worst else (value, table)
+
+    read_only = first(
+        "read_only",
+        (said.read_only, speaker),
+        (False if said.destructive else None, speaker),
+        (row.read_only, table),
+        (believed.get("readOnlyHint"), TRUSTED),
+        worst=False,
+    )
+    reads = True if read_only else None
     return Traits(
         read_only=read_only,
-        idempotent=_first(said.idempotent, read_only or _hint(hints, "idempotentHint"), default=False),
-        parallel_safe=_first(said.parallel_safe, read_only, default=False),
-        destructive=_first(said.destructive, destructive, default=True),
+        idempotent=first(
+            "idempotent",
+            (said.idempotent, speaker),
+            (row.idempotent, table) if read_only else tightened(row.idempotent, "idempotentHint", worst=False),
+            (reads, READS),
+            (believed.get("idempotentHint"), TRUSTED),
+            worst=False,
+        ),
+        parallel_safe=first(
+            "parallel_safe", (said.parallel_safe, speaker), (row.parallel_safe, table), (reads, READS), worst=False
+        ),
+        destructive=first(
+            "destructive",
+            (said.destructive, speaker),
+            (False if read_only else None, READS),
+            tightened(row.destructive, "destructiveHint", worst=True),
+            (believed.get("destructiveHint"), TRUSTED),
+            worst=True,
+        ),
         timeout=said.timeout if said.timeout is not None else timeout,
+        why=why,
     )
 
 
-def _hint(hints: Mapping[str, Any], key: str) -> bool | None:
-    """A hint counts only as a real true or false: servers send texts and numbers too."""
-    value = hints.get(key)
-    return value if isinstance(value, bool) else None
+def _holds(row: ToolOverride, said: ToolOverride, hints: Mapping[str, bool]) -> bool:
+    """Whether a row of the table still describes the tool: if somebody contradicts its main answer, none of it counts.
 
-
-def _first(*answers: bool | None, default: bool) -> bool:
-    return next((answer for answer in answers if answer is not None), default)
+    The operator may contradict it either way, the server only for the worse.
+    """
+    if said.read_only is not None and said.read_only is not row.read_only:
+        return False
+    if not row.read_only or said.read_only:
+        return True
+    destroys = hints.get("destructiveHint") is True and hints.get("readOnlyHint") is not True
+    return not (said.destructive or hints.get("readOnlyHint") is False or destroys)

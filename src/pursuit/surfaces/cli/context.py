@@ -21,6 +21,7 @@ from pursuit.places import locate_state
 from pursuit.service.caller import Caller, user_name
 from pursuit.surfaces.cli.options import Common
 from pursuit.tools.configuration import Configuration, find_configuration
+from pursuit.tools.policy import Mode
 
 T = TypeVar("T")
 
@@ -57,11 +58,14 @@ def ledger_path(common: Common) -> Path:
     return path
 
 
-def driving(common: Common) -> Runtime:
-    """A runtime with the configured servers."""
+def driving(common: Common, mode: Mode | None = None) -> Runtime:
+    """A runtime with the configured servers, in this mode of policy or else in the configured one."""
     config = configuration_path(common)
     return Runtime(
-        state=ledger_path(common), config=Configuration() if config is None else config, caller=_at_the_terminal()
+        state=ledger_path(common),
+        config=Configuration() if config is None else config,
+        caller=_at_the_terminal(),
+        mode=mode,
     )
 
 
@@ -82,18 +86,21 @@ def existing_ledger(common: Common) -> Path:
     return path
 
 
-def conduct(work: Callable[[], Awaitable[T]]) -> T:
-    """Runs work that a signal may stop: the first one lets it record and clean up, a second one ends it at once."""
-    return anyio.run(_conduct, work)
+def conduct(work: Callable[[], Awaitable[T]], *, hang_up: bool = True) -> T:
+    """Runs work that a signal may stop: the first one lets it record and clean up, a second one ends it at once.
+
+    Without `hang_up`, SIGHUP means something else to the work.
+    """
+    return anyio.run(_conduct, work, hang_up)
 
 
-async def _conduct(work: Callable[[], Awaitable[T]]) -> T:
+async def _conduct(work: Callable[[], Awaitable[T]], hang_up: bool) -> T:
     heard: list[int] = []
     results: list[T] = []
     scope = anyio.CancelScope()
 
     async def listen(*, task_status: TaskStatus[None]) -> None:
-        with anyio.open_signal_receiver(*_signals()) as signals:
+        with anyio.open_signal_receiver(*_signals(hang_up=hang_up)) as signals:
             task_status.started()
             async for number in signals:
                 if heard:
@@ -111,9 +118,9 @@ async def _conduct(work: Callable[[], Awaitable[T]]) -> T:
     return results[0]
 
 
-def _signals() -> list[signal.Signals]:
+def _signals(*, hang_up: bool) -> list[signal.Signals]:
     """The signals that ask for an end; a hang-up that was told to be ignored (`nohup`) stays ignored."""
-    wanted = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+    wanted = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hang_up else [])]
     return [number for number in wanted if signal.getsignal(number) is not signal.SIG_IGN]
 
 

@@ -7,6 +7,7 @@ Knows no typer. Invariant: a mission that was begun is named in the answer, howe
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ from pursuit.app import Runtime
 from pursuit.errors import Conflict, InvalidArgument, LedgerUnavailable, PursuitError
 from pursuit.mission_file import load_mission_file
 from pursuit.model.mission import Proposal
+from pursuit.service.approvals import Approvals
 from pursuit.surfaces.cli import show
+from pursuit.surfaces.cli.approvals import ask_here
 from pursuit.surfaces.cli.context import Interrupted, conduct, driving, existing_ledger, ledger_path
 from pursuit.surfaces.cli.failure import the_cause
 from pursuit.surfaces.cli.options import Common
@@ -25,7 +28,7 @@ from pursuit.surfaces.cli.progress import progress
 from pursuit.surfaces.cli.reports import write_reports
 from pursuit.surfaces.cli.screen import Screen
 from pursuit.surfaces.cli.text import EXIT
-from pursuit.tools.policy import parse_mode
+from pursuit.tools.policy import Mode, parse_mode
 
 AT_ONCE = 8
 _WORST_FIRST = (1, 3, 4, 0)
@@ -34,9 +37,11 @@ _WORST_FIRST = (1, 3, 4, 0)
 class Drive:
     """What a driving command has in its hands."""
 
-    def __init__(self, common: Common, mode: str) -> None:
-        parse_mode(mode)
+    def __init__(self, common: Common, mode: str | None) -> None:
         self.common = common
+        self._mode: Mode | None = None if mode is None else parse_mode(mode)
+        # Whoever drives says the mode: a copied command line must mean the same one.
+        self._same_mode = () if mode is None else ("--mode", mode)
         self.screen = Screen(common)
         self._begun: list[str] = []
 
@@ -51,7 +56,7 @@ class Drive:
             existing_ledger(self.common)
 
         async def opened() -> int:
-            async with driving(self.common) as runtime:
+            async with driving(self.common, self._mode) as runtime:
                 return await work(runtime)
 
         try:
@@ -90,7 +95,23 @@ class Drive:
         self._begun = [mission_id]
         async with progress(self.screen) as see:
             await runtime.service.run(mission_id, observer=see)
+        while await self._answered_here(runtime, mission_id):
+            async with progress(self.screen) as see:
+                await runtime.service.run(mission_id, observer=see)
         return await self._tell(runtime, mission_id, {})
+
+    async def _answered_here(self, runtime: Runtime, mission_id: str) -> bool:
+        """Asks the person at the terminal what the mission waits for; whether every question got an answer."""
+        if not (self.screen.rich and sys.stdin.isatty()):
+            return False
+        desk = Approvals(runtime.service)
+        rows = await desk.open(mission_id)
+        for row in rows:
+            answer = await anyio.to_thread.run_sync(ask_here, self.screen, row, abandon_on_cancel=True)
+            if answer is None:
+                return False
+            await desk.answer(row["approval_id"], answer[0], reason=answer[1])
+        return bool(rows)
 
     async def iterate(self, runtime: Runtime, mission_id: str, iterations: int, proposal: Proposal | None) -> int:
         """Drives one mission by so many iterations, and tells."""
@@ -178,15 +199,18 @@ class Drive:
                 return f"see it again: {say('report', mission_id)}"
             case (_, "proposal"):
                 return f"propose the next calls: {say('iterate', mission_id, '--proposal', 'FILE')}"
+            case (_, "approval"):
+                then = say("resume", mission_id, *self._same_mode)
+                return f"it asks first: {say('approvals', mission_id)}, then {then}"
             case (_, "budget"):
                 more = say("extend", mission_id, "--max-iterations", "N")
-                return f"raise a cap: {more}, then {say('resume', mission_id)}"
+                return f"raise a cap: {more}, then {say('resume', mission_id, *self._same_mode)}"
             case _:
-                return f"go on with: {say('resume', mission_id)}"
+                return f"go on with: {say('resume', mission_id, *self._same_mode)}"
 
     def _resume(self) -> str:
         words = self._begun[-1:] if len(self._begun) == 1 else ["--all"]
-        return self.common.command("resume", *words)
+        return self.common.command("resume", *words, *self._same_mode)
 
     def _interrupted(self, number: int) -> int:
         name = signal.Signals(number).name

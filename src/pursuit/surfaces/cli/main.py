@@ -18,7 +18,7 @@ import typer
 from typer.models import CommandInfo
 
 from pursuit import __version__
-from pursuit.surfaces.cli import install, look, missions, operator, prove, serve, setup, token
+from pursuit.surfaces.cli import approvals, doctor, install, look, missions, operator, prove, serve, setup, token, tools
 from pursuit.surfaces.cli.options import Common, ConfigOption, JsonOption, StateOption
 
 EPILOG = "Start here:  pursuit init demo,  then  cd demo  and  pursuit run mission.toml"
@@ -60,9 +60,12 @@ install.register(app)
 missions.register(app)
 look.register(app)
 operator.register(app)
+approvals.register(app)
 prove.register(app)
 serve.register(app)
 token.register(app)
+tools.register(app)
+doctor.register(app)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -44,7 +44,13 @@ JsonLinesOption = Annotated[
     bool, typer.Option("--json", rich_help_panel=COMMON, help="Print JSON Lines, one for each event, and nothing else.")
 ]
 ModeOption = Annotated[
-    str, typer.Option("--mode", help="How calls are approved; only auto (what is allowed runs) for now.")
+    str | None,
+    typer.Option(
+        "--mode",
+        metavar="auto|ask|never",
+        show_default=False,
+        help="Overrules the policy's mode: auto asks nobody, ask asks before a write, never denies what would ask.",
+    ),
 ]
 MissionId = Annotated[
     str,

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from pursuit.surfaces.cli.options import ConfigOption, JsonOption, StateOption, common
+from pursuit.surfaces.cli.options import ConfigOption, JsonOption, ModeOption, StateOption, common
 
 PANEL = "Serve"
 DEFAULT_PORT = 8765
@@ -33,11 +33,21 @@ def serve(
     require_token: Annotated[
         bool, typer.Option("--require-token", help="Ask for a bearer token on loopback, too (see `pursuit token`).")
     ] = False,
+    gateway: Annotated[
+        bool, typer.Option("--gateway", help="Serve the configured servers instead of missions, under policy.")
+    ] = False,
+    tool_search: Annotated[
+        bool, typer.Option("--tool-search", help="With --gateway: three tools to find and call all others.")
+    ] = False,
+    plain_names: Annotated[
+        bool, typer.Option("--plain-names", help="With --gateway: no dots in names, for models that take none.")
+    ] = False,
     log_level: Annotated[str, typer.Option("--log-level", help="debug, info, warning or error.")] = "info",
     log_format: Annotated[
         str | None,
         typer.Option("--log-format", show_default=False, help="text or json; else text on a terminal, json elsewhere."),
     ] = None,
+    mode: ModeOption = None,
     config: ConfigOption = None,
     state: StateOption = None,
     json: JsonOption = False,
@@ -52,12 +62,15 @@ def serve(
     from pursuit.surfaces import logs  # noqa: PLC0415
     from pursuit.surfaces.cli.context import Interrupted, conduct, driving, ledger_path  # noqa: PLC0415
     from pursuit.surfaces.cli.screen import Screen  # noqa: PLC0415
+    from pursuit.surfaces.mcp.gateway.options import GatewayOptions  # noqa: PLC0415
     from pursuit.surfaces.mcp.serve import Door  # noqa: PLC0415
     from pursuit.surfaces.mcp.serve import serve as serving  # noqa: PLC0415
+    from pursuit.tools.policy import parse_mode  # noqa: PLC0415
 
     gc.freeze()
     gc.enable()
     said = common(ctx, config, state, json)
+    drives = None if mode is None else parse_mode(mode)
     logs.configure(log_level, log_format or ("text" if sys.stderr.isatty() else "json"))
     given = [
         ("--allow-host", bool(allow_host)),
@@ -66,6 +79,8 @@ def serve(
         ("--json", said.json),
     ]
     faults = [Fault(field=name, reason="goes with --http") for name, there in given if there and not http]
+    wished = [("--tool-search", tool_search), ("--plain-names", plain_names)]
+    faults += [Fault(field=name, reason="goes with --gateway") for name, there in wished if there and not gateway]
     if faults:
         raise ValidationFailed(faults, "wrong options; nothing was served")
     door = None
@@ -76,12 +91,22 @@ def serve(
         tokens = Tokens.beside(ledger_path(said))
         needed = require_token or not resolve(host).is_loopback
         check_bind(host, tokens if needed else None)
-        door = Door(host=host, port=port, tokens=tokens if needed else None, allowed_hosts=allow_host or ())
+        door = Door(
+            host=host,
+            port=port,
+            tokens=tokens if needed else None,
+            operators=tokens,
+            allowed_hosts=allow_host or (),
+        )
     elif sys.stdin.isatty():
         typer.echo(
             "MCP on this terminal; a client starts this itself: pursuit install --help. Or try --http.", err=True
         )
     log = logging.getLogger(__name__)
+    options = None
+    if gateway:
+        spelling = "escaped" if plain_names else "dotted"
+        options = GatewayOptions(alone=not http, spelling=spelling, search=tool_search)
 
     def tell(url: str) -> None:
         if said.json:
@@ -89,11 +114,11 @@ def serve(
             sys.stdout.flush()
 
     async def work() -> int:
-        await serving(driving(said), door, listening=tell)
+        await serving(driving(said, drives), door, gateway=options, listening=tell)
         return 0
 
     try:
-        return conduct(work)
+        return conduct(work, hang_up=not gateway)
     except Interrupted as stop:
         logs.event(log, logging.INFO, "stopped", signal=stop.number)
         return 0

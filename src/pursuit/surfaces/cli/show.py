@@ -233,6 +233,8 @@ def audit_line(row: Mapping[str, Any]) -> str:
     parts = [moment(row["at"]), row["verb"], row.get("session_id", ""), f"by {who}", asked]
     if "refused" in row:
         parts.append(f"refused: {row['refused']['code']}: {row['refused']['message']}")
+    if "outcome" in row:
+        parts.append(": ".join(row[key] for key in ("outcome", "why") if key in row))
     return line("  ".join(part for part in parts if part))
 
 

@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 
 PANEL = "Serve"
 
-app = typer.Typer(
-    help="Make a bearer token for clients of the HTTP server; list and revoke them.", invoke_without_command=True
-)
+app = typer.Typer(help="Make a bearer token for the HTTP server; list and revoke them.", invoke_without_command=True)
 
 
 @app.callback(epilog="Example:  pursuit token --name laptop")
@@ -29,30 +27,39 @@ def make(
     name: Annotated[
         str | None, typer.Option("--name", metavar="NAME", show_default=False, help="Whose it is; else token-1, …")
     ] = None,
+    operator: Annotated[
+        bool, typer.Option("--operator", help="It may answer approvals, which no client's token may.")
+    ] = False,
     config: ConfigOption = None,
     state: StateOption = None,
     json: JsonOption = False,
 ) -> int:
-    """Make a bearer token for clients of the HTTP server; list and revoke them."""
+    """Make a bearer token for the HTTP server; list and revoke them."""
     said = common(ctx, config, state, json)
     if ctx.invoked_subcommand is not None:
-        if name is not None:
-            raise typer.BadParameter(f"--name makes a token; `{ctx.invoked_subcommand}` takes none")
+        for option, given in (("--name", name is not None), ("--operator", operator)):
+            if given:
+                raise typer.BadParameter(f"{option} makes a token; `{ctx.invoked_subcommand}` takes none")
         ctx.obj = said
         return 0
 
     from pursuit.surfaces.cli.screen import Screen  # noqa: PLC0415 - commands import what they need
+    from pursuit.surfaces.tokens import role_of  # noqa: PLC0415
 
     screen = Screen(said)
-    made, token = _made(_tokens(said), name)
+    made, token = _made(_tokens(said), name, operator=operator)
+    role = role_of(operator=operator)
     header = f"Authorization: Bearer {token}"
     if screen.json:
-        screen.document({"name": made, "token": token, "header": header})
+        screen.document({"name": made, "role": role, "token": token, "header": header})
         return 0
     screen.fact("name", made)
+    screen.fact("role", role)
     screen.fact("token", token)
     screen.fact("header", header)
     screen.hint(f"it is shown this once; to take it back: {said.command('token', 'revoke', made)}")
+    if operator:
+        screen.hint("whoever holds it answers approvals in your name: keep it from agents")
     return 0
 
 
@@ -60,7 +67,7 @@ def make(
 def list_tokens(
     ctx: typer.Context, *, config: ConfigOption = None, state: StateOption = None, json: JsonOption = False
 ) -> int:
-    """List the tokens by name; the tokens themselves are not kept."""
+    """List the tokens by name and role; the tokens themselves are not kept."""
     from pursuit.surfaces.cli.screen import Screen  # noqa: PLC0415 - commands import what they need
 
     said = common(ctx, config, state, json)
@@ -70,7 +77,7 @@ def list_tokens(
         screen.document({"tokens": rows})
         return 0
     for row in rows:
-        screen.plain(f"{row['name']}  made {row['created_at']}")
+        screen.plain(f"{row['name']}  {row['role']}  made {row['created_at']}")
     if not rows:
         screen.hint(f"there are no tokens; to make one: {said.command('token')}")
     return 0
@@ -105,17 +112,17 @@ def _tokens(said: Common) -> Tokens:
     return Tokens.beside(ledger_path(said))
 
 
-def _made(tokens: Tokens, name: str | None) -> tuple[str, str]:
+def _made(tokens: Tokens, name: str | None, *, operator: bool) -> tuple[str, str]:
     """A new token and its name; a name that we chose ourselves may be taken by another process meanwhile."""
     from pursuit.surfaces.tokens import NameTaken  # noqa: PLC0415 - commands import what they need
 
     while name is None:
         chosen = tokens.free_name()
         try:
-            return chosen, tokens.make(chosen)
+            return chosen, tokens.make(chosen, operator=operator)
         except NameTaken:
             continue
-    return name, tokens.make(name)
+    return name, tokens.make(name, operator=operator)
 
 
 def register(parent: typer.Typer) -> None:

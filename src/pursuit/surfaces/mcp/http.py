@@ -22,9 +22,12 @@ from mcp.server.auth.middleware.auth_context import AuthContextMiddleware
 from mcp.server.auth.middleware.bearer_auth import BearerAuthBackend, RequireAuthMiddleware
 from mcp.server.auth.provider import AccessToken
 from mcp.server.lowlevel import Server
+from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
 from starlette.applications import Starlette
 from starlette.middleware.authentication import AuthenticationMiddleware
-from starlette.types import ASGIApp
+from starlette.requests import Request
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pursuit.errors import PursuitError
 from pursuit.surfaces.logs import REDACTED, event
@@ -45,17 +48,43 @@ async def serve_http(
     port: int,
     tokens: Tokens | None,
     allowed_hosts: Sequence[str] = (),
+    routes: Sequence[Route] = (),
     listening: Callable[[str], None],
 ) -> None:
-    """Serves until it is cancelled; `listening` is told the URL as soon as clients can come."""
+    """Serves until it is cancelled; `listening` is told the URL as soon as clients can come.
+
+    `routes`, one for a path, stand beside the endpoint: they get what names this server in Host and Origin, and ask for
+    tokens themselves.
+    """
     address = await anyio.to_thread.run_sync(resolve, host)
     with closing(bind(admit(address, tokens), port)) as door:
         bound: int = door.getsockname()[1]
-        app = server.streamable_http_app(
-            streamable_http_path=PATH, transport_security=guard(address, bound, allowed_hosts)
-        )
-        requests = Requests(app if tokens is None else _behind_tokens(app, tokens))
+        known = guard(address, bound, allowed_hosts)
+        app = server.streamable_http_app(streamable_http_path=PATH, transport_security=known)
+        endpoint = app if tokens is None else _behind_tokens(app, tokens)
+        requests = Requests(_beside(endpoint, routes, known) if routes else endpoint)
         await _serve(app, requests, door, lambda: listening(address.url(bound)))
+
+
+def _beside(endpoint: ASGIApp, routes: Sequence[Route], known: TransportSecuritySettings) -> ASGIApp:
+    """The routes for their own paths, and the endpoint for every other one."""
+    checked = [Route(route.path, endpoint=_Checked(route, known)) for route in routes]
+    return Router(checked, redirect_slashes=False, default=endpoint)
+
+
+class _Checked:
+    """A route that only sees the Host and Origin values which the MCP endpoint lets through, too."""
+
+    def __init__(self, route: Route, known: TransportSecuritySettings) -> None:
+        self._route = route
+        self._security = TransportSecurityMiddleware(known)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refusal = await self._security.validate_request(Request(scope, receive))
+        if refusal is not None:
+            await refusal(scope, receive, send)
+            return
+        await self._route.handle(scope, receive, send)
 
 
 def _behind_tokens(app: ASGIApp, tokens: Tokens) -> ASGIApp:

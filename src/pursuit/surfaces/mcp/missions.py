@@ -9,9 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 from pursuit.app import Runtime
+from pursuit.engine.run import Observer
 from pursuit.errors import Fault, ValidationFailed
+from pursuit.service.approvals import Approvals
 from pursuit.service.background import BackgroundRuns
 from pursuit.surfaces.mcp import arguments as given
+from pursuit.surfaces.mcp.asking import MOST_ROUNDS, ask, can_ask, take_answers
 from pursuit.surfaces.mcp.callers import caller_of
 from pursuit.surfaces.mcp.failure import Context
 from pursuit.surfaces.mcp.progress import progress
@@ -26,6 +29,7 @@ class Missions:
         self._runtime = runtime
         self._service = runtime.service
         self._runs = runs
+        self._approvals = Approvals(runtime.service)
 
     async def start(self, ctx: Context, asked: given.Start) -> Answer:
         """Accepts a mission."""
@@ -60,8 +64,13 @@ class Missions:
                 caller=caller_of(ctx),
             )
         await self._runtime.use_servers_of(name)
+        told = await take_answers(ctx, self._approvals)
+        if told == "dismissed":
+            return {"session_id": name, "status": (await self._service.state(name)).status, "iterations": []}
         async with progress(ctx.session, count) as observer:
-            return await self._service.iterate(
+            if told == "answered":
+                return await self._asking(ctx, name, await self._continued(ctx, name, observer), observer)
+            answer = await self._service.iterate(
                 name,
                 iterations=count,
                 proposal=asked.proposal,
@@ -69,6 +78,24 @@ class Missions:
                 observer=observer,
                 caller=caller_of(ctx),
             )
+            return await self._asking(ctx, name, answer, observer)
+
+    async def _asking(self, ctx: Context, name: str, answer: Answer, observer: Observer) -> Answer:
+        """Goes on for as long as the person behind the client answers what the mission asks."""
+        for _ in range(MOST_ROUNDS):
+            if (await self._service.state(name)).waiting_for != "approval" or not can_ask(ctx):
+                break
+            if not await ask(ctx, self._approvals, name):
+                break
+            more = await self._continued(ctx, name, observer)
+            answer = {**more, "iterations": [*answer["iterations"], *more["iterations"]]}
+        return answer
+
+    async def _continued(self, ctx: Context, name: str, observer: Observer) -> Answer:
+        """The rest of the run that stopped for a question."""
+        state = await self._service.state(name)
+        left = 1 if state.run_goal is None else max(1, state.run_goal - state.iteration_count)
+        return await self._service.iterate(name, iterations=left, observer=observer, caller=caller_of(ctx))
 
     async def checkpoint(self, ctx: Context, asked: given.Session) -> Answer:
         """The verdict again."""

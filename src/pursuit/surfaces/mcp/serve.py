@@ -7,11 +7,19 @@ Invariant: however serving ends, every mission is left recorded and resumable.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+import signal
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
+
+import anyio
+from anyio.abc import TaskStatus
+from mcp.server.lowlevel import Server
 
 from pursuit.app import Runtime
 from pursuit.surfaces.logs import event
+from pursuit.surfaces.mcp.gateway.options import GatewayOptions
 from pursuit.surfaces.mcp.server import mission_server
 from pursuit.surfaces.mcp.stdio import serve_stdio
 from pursuit.surfaces.tokens import Tokens
@@ -21,35 +29,68 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Door:
-    """Where HTTP clients come in, and which of them."""
+    """Where HTTP clients come in, and which of them; `operators` are asked for wherever approvals are answered."""
 
     host: str
     port: int
     tokens: Tokens | None = None
+    operators: Tokens | None = None
     allowed_hosts: Sequence[str] = ()
 
 
-async def serve(runtime: Runtime, door: Door | None = None, *, listening: Callable[[str], None] | None = None) -> None:
-    """Serves over HTTP at a door until cancelled, or without one over standard input until that ends."""
+async def serve(
+    runtime: Runtime,
+    door: Door | None = None,
+    *,
+    gateway: GatewayOptions | None = None,
+    listening: Callable[[str], None] | None = None,
+) -> None:
+    """Serves missions, or as a gateway the configured servers, whose configuration is read again on SIGHUP.
+
+    Over HTTP at a door until cancelled, or without one over standard input until that ends.
+    """
 
     def tell(url: str) -> None:
         event(log, logging.INFO, "listening", url=url)
         if listening is not None:
             listening(url)
 
-    async with runtime, mission_server(runtime) as server:
+    async with runtime, _server(runtime, gateway) as server:
         if door is None:
             event(log, logging.INFO, "serving", transport="stdio")
             await serve_stdio(server)
             event(log, logging.INFO, "the client has gone")
             return
-        from pursuit.surfaces.mcp.http import serve_http  # noqa: PLC0415 - a stdio server starts without a web stack
+        from pursuit.surfaces.http.approvals import approval_routes  # noqa: PLC0415 - stdio starts without a web stack
+        from pursuit.surfaces.mcp.http import serve_http  # noqa: PLC0415
 
+        routes = () if door.operators is None else approval_routes(runtime.service, door.operators)
         await serve_http(
             server,
             host=door.host,
             port=door.port,
             tokens=door.tokens,
             allowed_hosts=door.allowed_hosts,
+            routes=routes,
             listening=tell,
         )
+
+
+def _server(runtime: Runtime, gateway: GatewayOptions | None) -> AbstractAsyncContextManager[Server[Any]]:
+    return mission_server(runtime) if gateway is None else _reloading(runtime, gateway)
+
+
+@asynccontextmanager
+async def _reloading(runtime: Runtime, options: GatewayOptions) -> AsyncGenerator[Server[Any]]:
+    from pursuit.surfaces.mcp.gateway.server import gateway_server  # noqa: PLC0415 - missions are served without it
+
+    async def reload(*, task_status: TaskStatus[None]) -> None:
+        with anyio.open_signal_receiver(signal.SIGHUP) as signals:
+            task_status.started()
+            async for _ in signals:
+                await gateway.reload()
+
+    async with gateway_server(runtime, options) as (server, gateway), anyio.create_task_group() as tasks:
+        await tasks.start(reload)
+        yield server
+        tasks.cancel_scope.cancel()

@@ -13,7 +13,14 @@ from typing import Any, cast
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.models import InitializationOptions
 from mcp.shared.exceptions import MCPError
-from mcp_types import INVALID_PARAMS, CallToolRequestParams, ListToolsResult, PaginatedRequestParams, ServerCapabilities
+from mcp_types import (
+    INVALID_PARAMS,
+    CallToolRequestParams,
+    InputRequiredResult,
+    ListToolsResult,
+    PaginatedRequestParams,
+    ServerCapabilities,
+)
 
 from pursuit import __version__
 from pursuit.app import Runtime
@@ -21,6 +28,7 @@ from pursuit.errors import PursuitError
 from pursuit.service.background import BackgroundRuns
 from pursuit.surfaces.mcp import answers
 from pursuit.surfaces.mcp.arguments import parse
+from pursuit.surfaces.mcp.asking import AskClient
 from pursuit.surfaces.mcp.completions import Completions
 from pursuit.surfaces.mcp.failure import Context, one_page
 from pursuit.surfaces.mcp.missions import Missions
@@ -108,7 +116,7 @@ class _ToolDesk:
         """What a tool takes; None for one that is not here."""
         return next((tool.input_schema for tool in self._listing().tools if tool.name == name), None)
 
-    async def call(self, ctx: Context, params: CallToolRequestParams) -> dict[str, Any]:
+    async def call(self, ctx: Context, params: CallToolRequestParams) -> dict[str, Any] | InputRequiredResult:
         """Answers a call; what is refused is an answer too."""
         tool = self._tools.get(params.name)
         if tool is None:
@@ -116,13 +124,11 @@ class _ToolDesk:
             raise MCPError(INVALID_PARAMS, f"Unknown tool: {params.name[:100]!r}; there are {known}")
         try:
             return await self._answer(tool, ctx, params)
-        except PursuitError as error:
-            return answers.refusal(error, tool.refused)
-        except BaseExceptionGroup as group:
-            found = _ours(group)
+        except (PursuitError, AskClient, BaseExceptionGroup) as error:
+            found = _ours(error)
             if found is None:
                 raise
-            return answers.refusal(found, tool.refused)
+            return found.result() if isinstance(found, AskClient) else answers.refusal(found, tool.refused)
 
     async def _answer(self, tool: MissionTool, ctx: Context, params: CallToolRequestParams) -> dict[str, Any]:
         asked = parse(tool.shape, params.arguments or {})
@@ -135,12 +141,12 @@ class _ToolDesk:
         return self._declared
 
 
-def _ours(group: BaseExceptionGroup[BaseException]) -> PursuitError | None:
-    """The error of ours that concurrent work wrapped up, if it is the only one."""
-    match group.exceptions:
-        case (PursuitError() as error,):
+def _ours(error: BaseException) -> PursuitError | AskClient | None:
+    """What a client can be told, out of the groups that concurrent work wrapped it in."""
+    match error:
+        case PursuitError() | AskClient():
             return error
-        case (BaseExceptionGroup() as inner,):
+        case BaseExceptionGroup(exceptions=(inner,)):
             return _ours(inner)
         case _:
             return None

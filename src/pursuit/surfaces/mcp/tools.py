@@ -80,7 +80,7 @@ TOOLS = (
             "observe": "Rules that lift a metric out of a tool's result by JMESPath or regular expression.",
             "proposer": "Who suggests the calls: client (you, with mission_iterate), script, repeat or replay.",
             "allow_scripted_strategies": "Whether proposals may be scripts.",
-            "policy": "Tools that this mission may not use; it can only tighten what the operator allows.",
+            "policy": "Tools that this mission may not use (deny) or asks about first (ask); it can only tighten.",
             "use_sampling": "Whether your model proposes by sampling; not there in this release.",
             "sampling_model_preferences": "MCP model preferences for sampling.",
         },

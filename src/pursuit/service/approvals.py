@@ -1,0 +1,121 @@
+"""Questions to a person: which are open, and how one is answered.
+
+Owns: finding the mission of a question, and what an answer may be. Knows no surface and no policy.
+Invariant: of the answers to a question the first one in the ledger counts, and whoever gave another is told so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, get_args
+
+from pursuit.errors import Conflict, Fault, InvalidArgument, SessionNotFound, ValidationFailed
+from pursuit.model.approvals import Answer, Approval
+from pursuit.model.events import ApprovalAnswered, ApprovalExpired, Permission, decode
+from pursuit.service.caller import Caller
+from pursuit.service.gateway import GatewayQuestions
+from pursuit.service.service import Service
+from pursuit.service.status import approval_row
+
+APPROVAL_ID = re.compile(r"approval-[0-9a-f]{16}")
+LONGEST_REASON = 8_192
+
+
+class ApprovalNotFound(SessionNotFound):
+    """No open question has that id."""
+
+    code = "approval_not_found"
+
+
+class Approvals:
+    """The questions of all missions, and of all gateways, in a ledger."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def open(self, mission_id: str | None = None) -> list[dict[str, Any]]:
+        """The questions that wait for an answer, the oldest mission first, then gateways; of one mission if named."""
+        names = await self._waiting() if mission_id is None else [mission_id]
+        rows: list[dict[str, Any]] = []
+        for name in names:
+            rows += (await self._service.status(name))["pending_approvals"]
+        return rows if mission_id is not None else [*rows, *await self._gateways().open()]
+
+    async def answer(
+        self, approval_id: str, answer: Permission, *, reason: str | None = None, caller: Caller | None = None
+    ) -> dict[str, Any]:
+        """Records a person's answer; the mission goes on when somebody drives it."""
+        if APPROVAL_ID.fullmatch(approval_id) is None:
+            raise InvalidArgument(
+                f"{approval_id[:80]!r} is no id of a question; one is `approval-` and 16 hex digits",
+                approval_id=approval_id[:80],
+            )
+        if answer not in get_args(Permission):
+            known = ", ".join(get_args(Permission))
+            raise ValidationFailed([Fault(field="answer", reason=f"{str(answer)[:40]!r} is not one of {known}")])
+        by = caller or self._service.caller
+        at_a_gateway = await self._gateways().answer(approval_id, answer, by=str(by), reason=reason)
+        if at_a_gateway is not None:
+            return at_a_gateway
+        mission_id, asked, head = await self._find(approval_id)
+        if asked.answer is not None:
+            raise _answered(approval_id, asked.answer, asked.by)
+        service = self._service
+        given = {"approval_id": approval_id, "tool": asked.tool, "answer": answer, "reason": reason}
+        async with service.control(by, "deny" if answer == "denied" else "approve", mission_id, given):
+            why = None if reason is None else reason.encode(errors="replace").decode()[:LONGEST_REASON]
+            word = ApprovalAnswered(
+                at=service.clock.now(), by=str(by), reason=why, approval_id=approval_id, answer=answer
+            )
+            status = (await service.say(mission_id, word)).status
+            await self._require_first(mission_id, head, word)
+        return {**approval_row(mission_id, asked), "answer": answer, "by": str(by), "status": status}
+
+    def _gateways(self) -> GatewayQuestions:
+        return GatewayQuestions(self._service.ledger, self._service.clock)
+
+    async def _require_first(self, mission_id: str, head: int, word: ApprovalAnswered) -> None:
+        """Refuses an answer that another one was faster than; it lies in the ledger and changes nothing."""
+        for stored in await self._service.ledger.read(mission_id, head):
+            match decode(stored.type, stored.body):
+                case ApprovalAnswered(approval_id=word.approval_id) as first:
+                    if first != word:
+                        raise _answered(word.approval_id, first.answer, first.by)
+                    return
+                case ApprovalExpired(approval_id=word.approval_id):
+                    raise _answered(word.approval_id, "expired", None)
+                case _:
+                    pass
+
+    async def _find(self, approval_id: str) -> tuple[str, Approval, int]:
+        """The mission of a question, the question, and the last event of the mission that was looked at."""
+        for name in await self._waiting():
+            state, head = await self._service.states.look(name)
+            if approval_id in state.approvals:
+                return name, state.approvals[approval_id], head
+        raise ApprovalNotFound(
+            f"no mission waits for {approval_id}; `pursuit approvals` shows what is open", approval_id=approval_id
+        )
+
+    async def _waiting(self) -> Sequence[str]:
+        """The missions that may have a question; one that was just answered, or paused, still knows it."""
+        found: list[str] = []
+        cursor: str | None = None
+        while True:
+            page = await self._service.ledger.streams(
+                kind="mission", status=("waiting", "paused", "running", "failed"), cursor=cursor
+            )
+            found += [row.name for row in page.rows if _may_ask(row.status, row.summary.get("waiting_for"))]
+            cursor = page.next_cursor
+            if cursor is None:
+                return found[::-1]
+
+
+def _answered(approval_id: str, answer: Answer, by: str | None) -> Conflict:
+    who = f" by {by}" if by else ""
+    return Conflict(f"{approval_id} was answered already: {answer}{who}", approval_id=approval_id, answer=answer)
+
+
+def _may_ask(status: str, waiting_for: str | None) -> bool:
+    return status != "waiting" or waiting_for == "approval"

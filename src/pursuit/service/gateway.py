@@ -1,0 +1,267 @@
+"""The audit trail of a gateway: one stream of the ledger for each process that serves.
+
+Owns: when a line is written, and which yes covers a call. Knows no protocol. Invariant: a question is durable before
+anybody is told of it; a yes for one call is used once; a process that only read leaves no stream behind.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+
+from pursuit.engine.clock import Clock
+from pursuit.errors import Conflict
+from pursuit.ledger.contract import ANY, Draft, Ledger
+from pursuit.model.approvals import GRANTS, approval_id, call_scope, tool_scope
+from pursuit.model.audit import redacted
+from pursuit.model.events import Permission
+from pursuit.model.gateway import (
+    AnyGatewayEvent,
+    GatewayApprovalAnswered,
+    GatewayApprovalAsked,
+    GatewayCallIntended,
+    GatewayCallRefused,
+    GatewayCallSettled,
+    GatewayClosed,
+    GatewayOpened,
+    GatewayOutcome,
+    GatewayState,
+    decode_gateway,
+    encode_gateway,
+)
+from pursuit.model.report import iso
+
+KIND = "gateway"
+LONGEST_WHY = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """How a question stands: `granted` is None while nobody has answered it."""
+
+    approval_id: str
+    granted: bool | None = None
+    by: str | None = None
+
+
+class GatewayJournal:
+    """The stream of one serving process."""
+
+    def __init__(self, ledger: Ledger, clock: Clock, *, servers: Sequence[str], by: str, patience: float) -> None:
+        self.stream = f"gateway-{secrets.token_hex(8)}"
+        self._ledger = ledger
+        self._clock = clock
+        self._servers = list(servers)
+        self._by = by
+        self._patience = patience
+        self._state = GatewayState()
+        self._head = 0
+        self._used: set[str] = set()
+        self._opened = False
+        self._asking = anyio.Lock()
+
+    def scope(self, tool: str, args: Mapping[str, Any]) -> str:
+        """What stands for a tool with exactly these arguments."""
+        return call_scope(tool, args)
+
+    async def intended(self, tool: str, args: Mapping[str, Any], *, by: str) -> str:
+        """Writes that a call is about to be sent; returns its id."""
+        call_id = f"call-{secrets.token_hex(8)}"
+        await self._write(
+            GatewayCallIntended(
+                at=self._clock.now(),
+                call_id=call_id,
+                tool=tool,
+                args=redacted(args),
+                scope=call_scope(tool, args),
+                by=by,
+            )
+        )
+        return call_id
+
+    async def settled(self, call_id: str, outcome: GatewayOutcome, why: str | None = None) -> None:
+        """Writes what became of a call."""
+        await self._write(
+            GatewayCallSettled(at=self._clock.now(), call_id=call_id, outcome=outcome, why=why and why[:LONGEST_WHY])
+        )
+
+    async def refused(self, tool: str, args: Mapping[str, Any], why: str, *, by: str) -> None:
+        """Writes that a call was not sent."""
+        await self._write(
+            GatewayCallRefused(at=self._clock.now(), tool=tool, args=redacted(args), why=why[:LONGEST_WHY], by=by)
+        )
+
+    async def ask(self, tool: str, args: Mapping[str, Any], description: str, reason: str, by: str) -> Asked:
+        """The question about a call, asked if it was not, and how it stands; a yes for one call is used up by this."""
+        scope = call_scope(tool, args)
+        async with self._asking:
+            await self._refresh()
+            if self._state.granted & {scope, tool_scope(tool)}:
+                return Asked(approval_id="", granted=True)
+            before = self._state.of_scope(scope)
+            for one in before:
+                answer = self._state.answers.get(one.approval_id)
+                if answer is not None and one.approval_id not in self._used:
+                    self._used.add(one.approval_id)
+                    return Asked(approval_id=one.approval_id, granted=answer.answer in GRANTS, by=answer.by)
+                if answer is None and self._clock.now() < one.until:
+                    return Asked(approval_id=one.approval_id)
+            now = self._clock.now()
+            fresh = GatewayApprovalAsked(
+                at=now,
+                approval_id=approval_id(f"{self.stream} {scope} {len(before)}"),
+                tool=tool,
+                args=redacted(args),
+                scope=scope,
+                description=description,
+                reason=reason,
+                until=now + self._patience,
+                by=by,
+            )
+            await self._write(fresh)
+            return Asked(approval_id=fresh.approval_id)
+
+    async def answer(self, question: str, answer: Permission, *, by: str) -> None:
+        """Stores the answer of the person behind a client; one that was given before stays."""
+        await self._write(GatewayApprovalAnswered(at=self._clock.now(), approval_id=question, answer=answer, by=by))
+
+    async def close(self) -> None:
+        """Says that nothing more comes, if there was anything."""
+        if self._opened:
+            await self._append([GatewayClosed(at=self._clock.now())], status="closed")
+
+    async def _write(self, event: AnyGatewayEvent) -> None:
+        events = [event]
+        if not self._opened:
+            events.insert(0, GatewayOpened(at=self._clock.now(), servers=self._servers, by=self._by))
+        await self._append(events, status="open")
+        self._opened = True
+
+    async def _append(self, events: Sequence[AnyGatewayEvent], *, status: str) -> None:
+        drafts = [Draft(*encode_gateway(one)) for one in events]
+        await self._ledger.append(self.stream, ANY, drafts, kind=KIND, status=status)
+
+    async def _refresh(self) -> None:
+        """Reads what was written since: answers come from other processes, too."""
+        if not self._opened:
+            return
+        for stored in await self._ledger.read(self.stream, self._head):
+            self._head = stored.seq
+            self._state.apply([decode_gateway(stored.body)])
+
+
+class GatewayQuestions:
+    """The questions of all gateways in a ledger, for whoever answers them."""
+
+    def __init__(self, ledger: Ledger, clock: Clock) -> None:
+        self._ledger = ledger
+        self._clock = clock
+
+    async def open(self) -> list[dict[str, Any]]:
+        """The questions that wait, the oldest gateway first."""
+        rows: list[dict[str, Any]] = []
+        for stream, state in await self._states():
+            rows += [_row(stream, one) for one in state.pending(self._clock.now())]
+        return rows
+
+    async def answer(
+        self, question: str, answer: Permission, *, by: str, reason: str | None = None
+    ) -> dict[str, Any] | None:
+        """Records a person's answer; None if no gateway asked this. The first answer counts."""
+        for stream, state in await self._states():
+            asked = state.asked.get(question)
+            if asked is None:
+                continue
+            _require_open(state, asked, self._clock.now())
+            word = GatewayApprovalAnswered(
+                at=self._clock.now(), approval_id=question, answer=answer, by=by, reason=reason
+            )
+            await self._ledger.append(stream, ANY, [Draft(*encode_gateway(word))], kind=KIND)
+            first = (await self._state(stream)).answers[question]
+            if first != word:
+                raise _answered(question, first.answer, first.by)
+            return {**_row(stream, asked), "answer": answer, "by": by, "status": "open"}
+        return None
+
+    async def _states(self) -> list[tuple[str, GatewayState]]:
+        found: list[tuple[str, GatewayState]] = []
+        cursor: str | None = None
+        while True:
+            page = await self._ledger.streams(kind=KIND, status="open", cursor=cursor)
+            found += [(row.name, await self._state(row.name)) for row in page.rows]
+            cursor = page.next_cursor
+            if cursor is None:
+                return found[::-1]
+
+    async def _state(self, stream: str) -> GatewayState:
+        state = GatewayState()
+        state.apply(decode_gateway(stored.body) for stored in await self._ledger.read(stream))
+        return state
+
+
+async def gateway_lines(ledger: Ledger, *, limit: int = 100) -> list[dict[str, Any]]:
+    """The newest lines of all gateways, oldest first, as the audit has them; a call without an end is `unknown`."""
+    lines: list[tuple[float, dict[str, Any]]] = []
+    page = await ledger.streams(kind=KIND, limit=limit)
+    for row in page.rows:
+        under_way: dict[str, dict[str, Any]] = {}
+        for stored in await ledger.read(row.name):
+            event = decode_gateway(stored.body)
+            match event:
+                case GatewayCallIntended():
+                    line = under_way[event.call_id] = _called(row.name, event) | {"outcome": "unknown"}
+                    lines.append((event.at, line))
+                case GatewayCallSettled():
+                    why = {} if event.why is None else {"why": event.why}
+                    under_way.get(event.call_id, {}).update({"outcome": event.outcome, **why})
+                case GatewayCallRefused():
+                    lines.append((event.at, _called(row.name, event) | {"outcome": "refused", "why": event.why}))
+                case GatewayApprovalAnswered():
+                    verb = "deny" if event.answer == "denied" else "approve"
+                    given = {"approval_id": event.approval_id, "answer": event.answer}
+                    lines.append((event.at, {**_line(row.name, event.at, event.by, verb), "arguments": given}))
+                case _:
+                    pass
+    return [line for _, line in sorted(lines, key=lambda pair: pair[0])][-limit:]
+
+
+def _called(stream: str, event: GatewayCallIntended | GatewayCallRefused) -> dict[str, Any]:
+    line = _line(stream, event.at, event.by, f"call {event.tool}")
+    return {**line, "tool": event.tool, "arguments": event.args}
+
+
+def _line(stream: str, at: float, who: str, verb: str) -> dict[str, Any]:
+    return {"at": iso(at), "who": who, "transport": "gateway", "verb": verb, "session_id": stream}
+
+
+def _row(stream: str, asked: GatewayApprovalAsked) -> dict[str, Any]:
+    return {
+        "approval_id": asked.approval_id,
+        "session_id": stream,
+        "tool": asked.tool,
+        "args": asked.args,
+        "description": asked.description,
+        "reason": asked.reason,
+        "asked_at": iso(asked.at),
+        "expires_at": iso(asked.until),
+    }
+
+
+def _require_open(state: GatewayState, asked: GatewayApprovalAsked, now: float) -> None:
+    before = state.answers.get(asked.approval_id)
+    if before is not None:
+        raise _answered(asked.approval_id, before.answer, before.by)
+    if now >= asked.until:
+        raise _answered(asked.approval_id, "expired", None)
+
+
+def _answered(question: str, answer: str, by: str | None) -> Conflict:
+    who = f" by {by}" if by else ""
+    return Conflict(f"{question} was answered already: {answer}{who}", approval_id=question, answer=answer)
+
+
+__all__ = ["Asked", "GatewayJournal", "GatewayQuestions", "gateway_lines"]

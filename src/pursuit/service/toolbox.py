@@ -1,0 +1,223 @@
+"""The verbs about tools themselves: list them with what they may do, foresee a mission, call one.
+
+Owns: the shapes that a listing has, and the order of a call by hand: schema, policy, a person, the effect. Knows no
+surface. Invariant: what is called here is in the audit before it is sent, and policy holds as it does for missions.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pursuit.engine.deadline import Deadline
+from pursuit.engine.run import Settings
+from pursuit.errors import (
+    ApprovalNeeded,
+    Fault,
+    InvalidArgument,
+    PolicyDenied,
+    PursuitError,
+    UpstreamUnavailable,
+    ValidationFailed,
+)
+from pursuit.model.criteria import Check
+from pursuit.model.mission import Mission, RepeatProposer, ReplayProposer
+from pursuit.model.spelling import nearest
+from pursuit.service.admission import admit
+from pursuit.service.audit import Audit
+from pursuit.service.caller import OPERATOR, Caller
+from pursuit.tools.catalogue import Catalogue
+from pursuit.tools.contract import CallFailed, Tool, ToolResult
+from pursuit.tools.host import ToolHost
+from pursuit.tools.policy import Layers, conditional, decide
+from pursuit.tools.predicates import effect, is_mcp_tool, tool_approval_description
+
+MOST_FORESEEN = 200
+TRAITS = ("read_only", "idempotent", "parallel_safe", "destructive")
+Approve = Callable[[str], Awaitable[bool]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Toolbox:
+    """The tools of the configured servers; without an audit it only looks."""
+
+    host: ToolHost
+    audit: Audit | None = None
+    caller: Caller = OPERATOR
+    checks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    settings: Settings = field(default_factory=Settings)
+    disabled: Sequence[str] = ()
+
+    async def listing(self, server: str | None = None) -> dict[str, Any]:
+        """Every tool with what it may do and what policy says; a server that cannot be reached is in `failures`."""
+        if server is not None:
+            self._require(server)
+        catalogue = await self._catalogue(None if server is None else [server])
+        rows = self._rows(catalogue, self.host.layers())
+        disabled = [name for name in self.disabled if server is None]
+        return {**self._frame(catalogue, self.host.layers(), rows), "disabled": disabled}
+
+    async def foresee(self, mission: Mission) -> dict[str, Any]:
+        """What policy would say to a mission: each tool that it names, and the calls that are known beforehand."""
+        admitted = await admit(mission, self.host.pool, self.checks)
+        named = (*admitted.tools, *admitted.denied)
+        catalogue = await self.host.pool.catalogue(sorted({name.partition(".")[0] for name in named}))
+        layers = self.host.layers(named, mission.policy)
+        chosen = {name: tool for name in named if (tool := catalogue.tools.get(name)) is not None}
+        rows = self._rows(Catalogue(tools=chosen), layers)
+        calls = [_foreseen(layers, chosen[name], args) for name, args in _known_calls(admitted.mission, chosen)]
+        return {**self._frame(catalogue, layers, rows), "calls": calls}
+
+    async def call(self, name: str, arguments: Mapping[str, Any], *, approve: Approve | None = None) -> ToolResult:
+        """Calls one tool by hand; `approve` puts the question to a person where policy wants one asked.
+
+        Raises `ValidationFailed`, `PolicyDenied`, `ApprovalNeeded` or `UpstreamUnavailable`.
+        """
+        if self.audit is None:
+            raise PursuitError("this toolbox has no audit; it only looks")
+        async with self.audit.control(self.caller, "tools call", None, {"tool": name}):
+            tool, catalogue = await self._find(name)
+            faults = catalogue.check(tool.qualified, arguments)
+            if faults:
+                raise ValidationFailed(
+                    [Fault(field=tool.qualified, reason=reason) for reason in faults],
+                    "the arguments do not fit the tool's schema; nothing was called",
+                )
+            await self._permit(tool, arguments, approve)
+            return await self._send(tool, arguments)
+
+    async def _permit(self, tool: Tool, arguments: Mapping[str, Any], approve: Approve | None) -> None:
+        ruling = decide(self.host.layers(), tool, arguments)
+        if ruling.decision == "deny":
+            raise PolicyDenied(f"{tool.qualified} is denied: {ruling.reason}", tool=tool.qualified)
+        if ruling.decision == "allow":
+            return
+        question = tool_approval_description(tool, arguments, ruling.reason)
+        if approve is None:
+            raise ApprovalNeeded(
+                f"{tool.qualified} needs a yes: {ruling.reason}", tool=tool.qualified, question=question
+            )
+        if not await approve(question):
+            raise PolicyDenied(f"{tool.qualified}: the answer was no", tool=tool.qualified)
+
+    async def _send(self, tool: Tool, arguments: Mapping[str, Any]) -> ToolResult:
+        timeout = tool.traits.timeout or self.settings.call_timeout
+        result: ToolResult | None = None
+        with Deadline(set(), timeout=timeout, ceiling=self.settings.call_ceiling, wall_clock_left=None) as limit:
+            try:
+                upstream = self.host.pool.upstream(tool.server)
+                result = await upstream.call(
+                    tool.name, arguments, call_id=f"hand-{secrets.token_hex(8)}", on_progress=limit.progressed
+                )
+            except CallFailed as error:
+                raise UpstreamUnavailable(str(error), tool=tool.qualified) from None
+        if result is None:
+            raise UpstreamUnavailable(f"{tool.qualified}: {limit.why()}", tool=tool.qualified)
+        return result
+
+    async def _find(self, name: str) -> tuple[Tool, Catalogue]:
+        """A tool by its qualified name, or by its bare one if only one server has it."""
+        server = name.partition(".")[0]
+        known = server in self.host.pool.names
+        catalogue = await self._catalogue([server] if known else None)
+        tool = catalogue.get(name)
+        if tool is not None:
+            return tool, catalogue
+        if known and server in catalogue.failures:
+            raise UpstreamUnavailable(catalogue.failures[server], server=server)
+        _, faults = catalogue.resolve([name])
+        reason = faults[0].reason if faults else f"no server offers a tool {name!r}"
+        raise InvalidArgument(reason, tool=name)
+
+    async def _catalogue(self, servers: Sequence[str] | None) -> Catalogue:
+        """Like the pool's, but a required server that fails is a failure among the others: a listing shows them all."""
+        pool = self.host.pool
+        try:
+            return await pool.catalogue(servers)
+        except UpstreamUnavailable:
+            parts = {name: await _alone(pool.catalogue, name) for name in servers or pool.names}
+            return Catalogue(
+                tools={key: tool for part in parts.values() for key, tool in part.tools.items()},
+                failures={name: reason for part in parts.values() for name, reason in part.failures.items()},
+                warnings=[warning for part in parts.values() for warning in part.warnings],
+            )
+
+    def _require(self, server: str) -> None:
+        if server in self.disabled:
+            raise InvalidArgument(f"server {server!r} is disabled in the configuration", server=server)
+        known = self.host.pool.names
+        if server not in known:
+            advice = nearest(server, known) or f"; known: {', '.join(sorted(known)) or 'none'}"
+            raise InvalidArgument(f"there is no server {server!r}{advice}", server=server)
+
+    def _frame(self, catalogue: Catalogue, layers: Layers, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        return {
+            "mode": layers.mode,
+            "tools": list(rows),
+            "failures": dict(catalogue.failures),
+            "warnings": list(catalogue.warnings),
+        }
+
+    def _rows(self, catalogue: Catalogue, layers: Layers) -> list[dict[str, Any]]:
+        return [tool_row(layers, tool) for tool in catalogue]
+
+
+async def _alone(catalogue: Callable[[Sequence[str]], Awaitable[Catalogue]], name: str) -> Catalogue:
+    try:
+        return await catalogue([name])
+    except UpstreamUnavailable as error:
+        return Catalogue(failures={name: error.message})
+
+
+def tool_row(layers: Layers, tool: Tool) -> dict[str, Any]:
+    """One tool: what it may do, why we think so, and what policy says of it without looking at arguments."""
+    ruling = decide(layers, tool, {})
+    return {
+        "name": tool.qualified,
+        "server": tool.server,
+        "tool": tool.name,
+        "description": tool.description,
+        "is_mcp_tool": is_mcp_tool(tool),
+        "effect": effect(tool),
+        **{trait: getattr(tool.traits, trait) for trait in TRAITS},
+        "why": dict(tool.traits.why),
+        "decision": ruling.decision,
+        "reason": ruling.reason,
+        "when": [
+            {"decision": rule.decision, "arguments": dict(rule.arguments), "reason": rule.reason}
+            for rule in conditional(layers, tool)
+        ],
+    }
+
+
+def _foreseen(layers: Layers, tool: Tool, args: Mapping[str, Any]) -> dict[str, Any]:
+    ruling = decide(layers, tool, args)
+    return {"name": tool.qualified, "args": dict(args), "decision": ruling.decision, "reason": ruling.reason}
+
+
+def _known_calls(mission: Mission, tools: Mapping[str, Tool]) -> list[tuple[str, Mapping[str, Any]]]:
+    """The calls that stand in the mission itself, each once: of its proposer and of its checks."""
+    found: list[tuple[str, Mapping[str, Any]]] = []
+    for name, args in _written(mission):
+        whole = name if name in tools else next((one for one in tools if one.partition(".")[2] == name), None)
+        if whole is not None and (whole, args) not in found:
+            found.append((whole, args))
+        if len(found) == MOST_FORESEEN:
+            break
+    return found
+
+
+def _written(mission: Mission) -> Iterable[tuple[str, Mapping[str, Any]]]:
+    match mission.proposer:
+        case RepeatProposer(tool_name=name, args=args):
+            yield name, args
+        case ReplayProposer(proposals=proposals):
+            for proposal in proposals:
+                yield from ((call.tool_name, call.args) for call in proposal.tool_calls or ())
+        case _:
+            pass
+    for criterion in mission.criteria:
+        if isinstance(criterion, Check) and criterion.tool_name is not None:
+            yield criterion.tool_name, criterion.args

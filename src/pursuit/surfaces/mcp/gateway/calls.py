@@ -1,0 +1,81 @@
+"""A call of a tool through the gateway: whose it is, whether it may be made, and what its client reads.
+
+Owns: the order of the steps. Does not know: connections or eras. Invariant: no call reaches a server that policy did
+not let through; what a model should read is a tool's result, with the server's own result untouched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from mcp.shared.exceptions import MCPError
+from mcp_types import INVALID_PARAMS
+
+from pursuit.errors import UpstreamUnavailable
+from pursuit.surfaces.mcp.failure import sendable
+from pursuit.surfaces.mcp.gateway.eras import enveloped
+from pursuit.surfaces.mcp.gateway.gate import Gate
+from pursuit.surfaces.mcp.gateway.guests import Visit
+from pursuit.surfaces.mcp.gateway.hello import INFO
+from pursuit.surfaces.mcp.gateway.lists import Lists
+from pursuit.surfaces.mcp.gateway.relay import Relay
+from pursuit.surfaces.mcp.gateway.roster import Roster
+from pursuit.tools.contract import CallFailed, Tool
+from pursuit.tools.listing import is_offered
+
+
+class Calls:
+    """Calls tools of these servers."""
+
+    def __init__(self, roster: Roster, *, relay: Relay, lists: Lists, gate: Gate) -> None:
+        self._roster = roster
+        self._relay = relay
+        self._lists = lists
+        self._gate = gate
+
+    async def call(self, visit: Visit) -> dict[str, Any]:
+        """Answers `tools/call`."""
+        name, arguments = visit.params.get("name"), visit.params.get("arguments")
+        if not isinstance(name, str):
+            raise MCPError(INVALID_PARAMS, "tools/call needs the name of a tool")
+        if arguments is not None and not isinstance(arguments, Mapping):
+            raise MCPError(INVALID_PARAMS, "the arguments of a tool are an object")
+        owner = self._roster.names.owner(name)
+        if owner is None:
+            raise MCPError(INVALID_PARAMS, f"Unknown tool: {sendable(name)}")
+        try:
+            return await self._call(visit, *owner, cast("Mapping[str, Any]", arguments or {}))
+        except (CallFailed, UpstreamUnavailable) as error:
+            return tool_error(visit, str(error))
+
+    async def _call(self, visit: Visit, server: str, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        tool = await self._lists.find(visit, server, name)
+        params: Mapping[str, Any] = visit.params
+        if not self._roster.names.single:
+            params = {**params, "name": name}
+        if tool is None:
+            tool = self._unlisted(server, name)
+            if not self._gate.lets_through(tool, arguments):
+                raise MCPError(INVALID_PARAMS, f"Unknown tool: {sendable(name)}")
+        passed = await self._gate.admit(visit, tool, arguments)
+        if passed.refusal is not None:
+            return tool_error(visit, passed.refusal)
+        if passed.question is not None:
+            return enveloped(visit.method, passed.question, INFO)
+        result = await self._relay.send(
+            visit, self._roster[server], passed.params(params), around=lambda: self._gate.recorded(passed)
+        )
+        return passed.result(result)
+
+    def _unlisted(self, server: str, name: str) -> Tool:
+        """A tool that is not on its server's list, of which nothing is known; one that is left out is not there."""
+        if not is_offered(self._roster[server].config, name):
+            raise MCPError(INVALID_PARAMS, f"Unknown tool: {sendable(name)}")
+        return Tool(server=server, name=name, input_schema={}, definition={})
+
+
+def tool_error(visit: Visit, text: str) -> dict[str, Any]:
+    """A tool's result that says what went wrong."""
+    result: dict[str, Any] = {"content": [{"type": "text", "text": sendable(text)}], "isError": True}
+    return enveloped(visit.method, result, INFO) if visit.guest.modern else result

@@ -1,0 +1,164 @@
+"""The clients of a gateway, and the ways back to them.
+
+Owns: what a client said of itself, in its own JSON, and raw messages to it. The only module here that reaches into the
+SDK's session. Does not know: servers. Invariant: what is told outside of a request is told in order, and a client that
+reads slowly holds up nobody else.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+import anyio
+from mcp.server.connection import Connection
+from mcp.shared.exceptions import MCPError, NoBackChannelError
+from mcp_types import CLIENT_CAPABILITIES_META_KEY, METHOD_NOT_FOUND, REQUEST_TIMEOUT
+
+from pursuit.surfaces.mcp.failure import Context
+from pursuit.surfaces.mcp.gateway.eras import as_object, is_modern
+from pursuit.tools.contract import UpstreamError
+
+BACKLOG = 1_000
+ASK_SECONDS = 55.0
+"""How long a client may take to answer a server's question: servers themselves give up after about a minute."""
+
+_INTERACTIVE = ("elicitation", "sampling", "roots", "tasks")
+_log = logging.getLogger(__name__)
+
+
+class Guest:
+    """A client as one request shows it: one of the new era is not known beyond it."""
+
+    def __init__(self, capabilities: Mapping[str, Any], *, modern: bool = True) -> None:
+        self.capabilities = capabilities
+        self.modern = modern
+        self.level: str | None = None
+
+    @property
+    def interactive(self) -> bool:
+        """Whether a server may ask it something."""
+        return any(self.capabilities.get(one) is not None for one in _INTERACTIVE)
+
+    def can(self, what: str) -> bool:
+        """Whether it says that it can do this."""
+        return self.capabilities.get(what) is not None
+
+
+class Session(Guest):
+    """A client of the old era, for as long as its connection is there."""
+
+    def __init__(self, capabilities: Mapping[str, Any], connection: Connection) -> None:
+        super().__init__(capabilities, modern=False)
+        self.gone = anyio.Event()
+        self.ready = anyio.Event()
+        self.addresses: dict[tuple[str, str], str] = {}
+        self._connection = connection
+        self._untold: deque[tuple[str, Mapping[str, Any]]] = deque()
+        self._stirred = anyio.Event()
+
+    def tell_from(self, server: str, method: str, params: Mapping[str, Any]) -> None:
+        """Tells it what a server says; a resource has the address under which the client knows it."""
+        uri = params.get("uri")
+        shown = self.addresses.get((server, uri)) if isinstance(uri, str) else None
+        self.tell(method, params if shown is None else {**params, "uri": shown})
+
+    def tell(self, method: str, params: Mapping[str, Any]) -> None:
+        """Tells it something outside of any request, soon."""
+        if len(self._untold) >= BACKLOG:
+            _log.warning("a client does not read; %s was dropped", method)
+            return
+        self._untold.append((method, params))
+        self._stirred.set()
+
+    async def pump(self) -> None:
+        """Sends what it is to be told; whoever runs this cancels it when it has gone."""
+        while True:
+            await self._stirred.wait()
+            self._stirred = anyio.Event()
+            while self._untold:
+                method, params = self._untold.popleft()
+                await self._connection.notify(method, params or None)
+
+    async def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Asks it something outside of any request, once it has shaken hands; raises `UpstreamError`."""
+        await self.ready.wait()
+        return await _asked(self._connection, method, params)
+
+
+class Visit:
+    """One request of a client, and the way back to the client while it is answered."""
+
+    __slots__ = ("ctx", "guest", "method", "params")
+
+    def __init__(self, ctx: Context, guest: Guest) -> None:
+        self.ctx = ctx
+        self.guest = guest
+        self.method = ctx.method
+        self.params: Mapping[str, Any] = ctx.params or {}
+
+    @property
+    def token(self) -> Any:
+        """What progress is to be told under, or None."""
+        return as_object(self.params.get("_meta")).get("progressToken")
+
+    async def tell(self, method: str, params: Mapping[str, Any]) -> None:
+        """Tells the client something about this request; one that has gone is not told."""
+        with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
+            await self.ctx.session._request_outbound.notify(method, params)  # pyright: ignore[reportPrivateUsage]
+
+    async def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Asks a client of the old era something while its request waits; raises `UpstreamError`."""
+        return await _asked(self.ctx.session._request_outbound, method, params)  # pyright: ignore[reportPrivateUsage]
+
+
+def connection_of(ctx: Context) -> Connection:
+    """The connection that a request came on: what ends with it, and by what to know it again."""
+    return ctx.session._connection  # pyright: ignore[reportPrivateUsage]
+
+
+class Guests:
+    """The clients of the old era that are connected now."""
+
+    def __init__(self) -> None:
+        self._here: dict[Connection, Session] = {}
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(tuple(self._here.values()))
+
+    def arrive(self, ctx: Context) -> Session:
+        """Takes note of a client that opens a connection with a handshake."""
+        connection = connection_of(ctx)
+        said = as_object((ctx.params or {}).get("capabilities"))
+        known = self._here.get(connection)
+        if known is not None:
+            known.capabilities = said
+            return known
+        session = self._here[connection] = Session(said, connection)
+        connection.exit_stack.callback(self._leave, connection)
+        return session
+
+    def of(self, ctx: Context) -> Guest | None:
+        """Who sent this request; None for one of the old era that did not shake hands."""
+        if not is_modern(ctx.protocol_version):
+            return self._here.get(connection_of(ctx))
+        meta = as_object((ctx.params or {}).get("_meta"))
+        return Guest(as_object(meta.get(CLIENT_CAPABILITIES_META_KEY)))
+
+    def _leave(self, connection: Connection) -> None:
+        self._here.pop(connection).gone.set()
+
+
+async def _asked(channel: Any, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        with anyio.fail_after(ASK_SECONDS):
+            return await channel.send_raw_request(method, params or None)
+    except NoBackChannelError as error:
+        raise UpstreamError(METHOD_NOT_FOUND, str(error)) from None
+    except MCPError as error:
+        raise UpstreamError(error.code, error.message, error.data) from None
+    except TimeoutError:
+        raise UpstreamError(REQUEST_TIMEOUT, f"{method}: the client did not answer in {ASK_SECONDS:g} s") from None

@@ -1,0 +1,230 @@
+"""Over which connection a client's request goes to a server.
+
+Owns: the choice between the connection that all share, one that a client of the old era has for itself, and one that
+is lent for a single call; and the way of a server's questions and words back to that client. Does not know: what is
+asked. Invariant: a server's question reaches the client whose call it belongs to, or is refused.
+
+A server of the old era keeps a state for each connection (log level, subscriptions) and pushes its questions over it
+without saying to which call they belong. So a client of the old era that can be asked, or that sets such a state, has a
+connection of its own; where there is only one client at all (stdio), the shared connection is its own.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+import anyio
+import anyio.abc
+from mcp_types import METHOD_NOT_FOUND
+
+from pursuit.errors import UpstreamUnavailable
+from pursuit.surfaces.mcp.gateway.eras import is_modern, is_wanted, log_level
+from pursuit.surfaces.mcp.gateway.guests import Guest, Session, Visit
+from pursuit.tools.connection import ClientSide
+from pursuit.tools.contract import About, NotifyFn, UpstreamError
+from pursuit.tools.session import McpUpstream
+from pursuit.tools.wire import Heard
+
+HeardFrom = Callable[[str, str, Mapping[str, Any]], None]
+"""Called with the server's name, the method and its parameters."""
+
+LOGGED = "notifications/message"
+_log = logging.getLogger(__name__)
+_NEEDED: Mapping[str, str] = {"elicitation/create": "elicitation", "sampling/createMessage": "sampling"}
+_STATEFUL = frozenset({"resources/subscribe", "resources/unsubscribe", "logging/setLevel"})
+
+
+class Talk(Protocol):
+    """What raw requests go through."""
+
+    async def request(
+        self,
+        method: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        on_notify: NotifyFn | None = None,
+        progress: bool = True,
+    ) -> dict[str, Any]:
+        """Sends one request and returns the raw result; the server is asked for progress if that is wanted."""
+        ...
+
+    async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
+        """Sends a notification if there is a connection."""
+        ...
+
+    async def about(self) -> About:
+        """What the server says about itself on this connection."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Line:
+    """The connection of one client of the old era to one server."""
+
+    session: Session
+    server: str
+    visits: list[Visit] = field(default_factory=list[Visit])
+    talk: Talk | None = None
+    opening: anyio.Lock = field(default_factory=anyio.Lock)
+
+    async def answer(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Puts a server's question to the client: within the call that is under way, if there is one."""
+        needed = _NEEDED.get(method)
+        if needed is not None and not self.session.can(needed):
+            raise UpstreamError(METHOD_NOT_FOUND, f"{method}: the client says that it cannot")
+        try:
+            asked = self.visits[-1] if self.visits else self.session
+            return await asked.ask(method, params)
+        except UpstreamError:
+            if method == "roots/list":
+                return {"roots": []}
+            raise
+
+    def heard(self, method: str, params: Mapping[str, Any]) -> None:
+        """What the server says outside of requests is for this client."""
+        self.session.tell_from(self.server, method, params)
+
+
+class _Public:
+    """The connection of the old era that clients share which need none of their own, at a server that speaks both."""
+
+    def __init__(self, heard: Heard) -> None:
+        self.heard = heard
+        self.talk: Talk | None = None
+        self.opening = anyio.Lock()
+
+
+class Lines:
+    """All connections of clients to servers; `alone` is whether there is only one client for all time."""
+
+    def __init__(self, tasks: anyio.abc.TaskGroup, *, alone: bool, heard: HeardFrom) -> None:
+        self._tasks = tasks
+        self._alone = alone
+        self._heard = heard
+        self._lines: dict[tuple[Session, McpUpstream], Line] = {}
+        self._public: dict[McpUpstream, _Public] = {}
+        self._under_way: dict[McpUpstream, list[Visit]] = {}
+
+    async def adopt(self, session: Session, upstreams: Mapping[str, McpUpstream]) -> None:
+        """Makes the shared connections those of the only client, in its own era if they speak it."""
+        if not self._alone:
+            return
+
+        async def one(name: str, upstream: McpUpstream) -> None:
+            line = self._lines[session, upstream] = Line(session, name, talk=upstream)
+            side = ClientSide(capabilities=session.capabilities, answer=line.answer)
+            upstream.become(side, era="legacy")
+            try:
+                await upstream.about()
+            except UpstreamUnavailable:
+                upstream.become(side)
+
+        async with anyio.create_task_group() as adopting:
+            for name, upstream in upstreams.items():
+                adopting.start_soon(one, name, upstream)
+
+    def forget(self, session: Session) -> None:
+        """A client has gone; the connections that it held are given back by their holders."""
+        for key in [key for key in self._lines if key[0] is session]:
+            del self._lines[key]
+
+    def own(self, session: Session, upstream: McpUpstream) -> Line | None:
+        """The connection that a client has for itself, if it has one that is not the shared one."""
+        line = self._lines.get((session, upstream))
+        return line if line is not None and line.talk is not upstream else None
+
+    def lines_of(self, session: Session) -> list[Line]:
+        """Every connection of a client."""
+        return [line for (owner, _), line in self._lines.items() if owner is session]
+
+    def logged(self, upstream: McpUpstream, params: Mapping[str, Any]) -> None:
+        """Hands on a log message of a server of the new era that does not say to which request it belongs (stdio).
+
+        It can only be one that asked for such messages; where two clients did, neither may read the other's.
+        """
+        visits = [visit for visit in self._under_way.get(upstream, ()) if is_wanted(_level(visit), params)]
+        if not visits or (len(visits) > 1 and not self._alone):
+            _log.debug("a log message of %s belongs to nobody", upstream.name)
+        elif isinstance(visits[-1].guest, Session):
+            visits[-1].guest.tell(LOGGED, params)
+        else:
+            self._tasks.start_soon(visits[-1].tell, LOGGED, params)
+
+    @asynccontextmanager
+    async def talk(self, visit: Visit, upstream: McpUpstream) -> AsyncGenerator[Talk]:
+        """What the request of a client goes through. Raises `UpstreamUnavailable`."""
+        talk, visits = await self._reach(visit, upstream)
+        visits.append(visit)
+        try:
+            if talk is not None:
+                yield talk
+            else:
+                async with upstream.leased(ClientSide(capabilities=visit.guest.capabilities)) as lent:
+                    yield lent
+        finally:
+            visits.remove(visit)
+
+    async def about(self, session: Session, upstream: McpUpstream) -> About:
+        """What a server says about itself to this client."""
+        line = await self._line(session, upstream, "initialize")
+        talk = (line.talk if line is not None else None) or await self._common(upstream) or upstream
+        return await talk.about()
+
+    async def _reach(self, visit: Visit, upstream: McpUpstream) -> tuple[Talk | None, list[Visit]]:
+        """The connection to use, if it is a lasting one, and the requests that are under way on it."""
+        guest, others = visit.guest, self._under_way.setdefault(upstream, [])
+        if isinstance(guest, Session):
+            line = await self._line(guest, upstream, visit.method)
+            if line is not None and line.talk is not None:
+                # At a server that only speaks the new era, its log messages must be told apart.
+                modern = line.talk is not upstream and is_modern((await line.talk.about()).protocol_version)
+                return (None, others) if modern else (line.talk, line.visits)
+            common = await self._common(upstream)
+            return common, others
+        return None if is_modern((await upstream.about()).protocol_version) else upstream, others
+
+    async def _line(self, session: Session, upstream: McpUpstream, method: str) -> Line | None:
+        line = self._lines.get((session, upstream))
+        if line is None:
+            if not session.interactive and method not in _STATEFUL:
+                return None
+            line = self._lines[session, upstream] = Line(session, upstream.name)
+        async with line.opening:
+            if line.talk is None:
+                side = ClientSide(capabilities=session.capabilities, answer=line.answer, heard=line.heard)
+                line.talk = await self._tasks.start(self._hold, side, upstream, session.gone)
+        return line
+
+    async def _common(self, upstream: McpUpstream) -> Talk | None:
+        """The connection for clients of the old era that need none of their own; None at one of the new era only."""
+        if not is_modern((await upstream.about()).protocol_version):
+            return upstream
+        heard = partial(self._heard, upstream.name)
+        public = self._public.setdefault(upstream, _Public(heard))
+        async with public.opening:
+            if public.talk is None:
+                side = ClientSide(heard=public.heard)
+                public.talk = await self._tasks.start(self._hold, side, upstream, anyio.Event())
+        return None if is_modern((await public.talk.about()).protocol_version) else public.talk
+
+    async def _hold(
+        self, side: ClientSide, upstream: McpUpstream, gone: anyio.Event, *, task_status: anyio.abc.TaskStatus[Talk]
+    ) -> None:
+        """Keeps a connection of the old era until nobody needs it."""
+        async with upstream.leased(side, old=True) as talk:
+            task_status.started(talk)
+            await gone.wait()
+
+
+def _level(visit: Visit) -> str | None:
+    return log_level(visit.params) if visit.guest.modern else visit.guest.level
+
+
+def needs_own(guest: Guest, level: str | None) -> bool:
+    """Whether a call of a client of the new era must have a connection to a server of the old era for itself."""
+    return guest.interactive or level is not None

@@ -1,0 +1,208 @@
+"""Who hears that something changed, across both eras.
+
+Owns: the listen streams of clients of the new era, and the subscriptions of clients of the old one at servers of the
+new one. Does not know: tools. Invariant: the acknowledgement comes first; each word carries the client's own id of its
+stream; what a client left is not listened to any more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import anyio
+import anyio.abc
+from anyio.streams.memory import MemoryObjectReceiveStream
+from mcp.shared.exceptions import MCPError
+from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
+from mcp_types import INVALID_PARAMS
+
+from pursuit.errors import PursuitError
+from pursuit.surfaces.mcp.gateway.ears import FLAGS, UPDATED, Ear, Words, followed, overheard, relayed, say
+from pursuit.surfaces.mcp.gateway.eras import as_object, enveloped, is_modern
+from pursuit.surfaces.mcp.gateway.guests import Session, Visit
+from pursuit.surfaces.mcp.gateway.hello import INFO
+from pursuit.surfaces.mcp.gateway.resources import Resources
+from pursuit.surfaces.mcp.gateway.roster import Roster
+from pursuit.tools.connection import ClientSide
+from pursuit.tools.session import McpUpstream
+
+ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What is asked of one server, and the client's addresses for its resources."""
+
+    wanted: dict[str, Any]
+    shown: dict[str, str] = field(default_factory=dict[str, str])
+
+
+class Listens:
+    """The streams of all clients."""
+
+    def __init__(
+        self,
+        roster: Roster,
+        resources: Resources,
+        tasks: anyio.abc.TaskGroup,
+    ) -> None:
+        self._roster = roster
+        self._resources = resources
+        self._tasks = tasks
+        self._held: dict[tuple[Session, str], anyio.CancelScope] = {}
+        self._streams: dict[Words, Mapping[str, Any]] = {}
+
+    async def listen(self, visit: Visit) -> dict[str, Any]:
+        """Answers `subscriptions/listen`: one stream until the client leaves it, or its only server ends it."""
+        wanted = _wanted(visit.params)
+        parts = await self._parts(wanted)
+        send, receive = anyio.create_memory_object_stream[tuple[str, Mapping[str, Any]]](math.inf)
+        outcome: list[Exception] = []
+        async with anyio.create_task_group() as listening:
+            acknowledges = await self._begin(visit, parts, send, outcome, listening)
+            if not acknowledges:
+                await visit.tell(ACKNOWLEDGED, _stamped({"notifications": wanted}, visit))
+            self._streams[send] = wanted
+            try:
+                with send, receive:
+                    async for method, params in receive:
+                        if acknowledges or method != ACKNOWLEDGED:
+                            await visit.tell(method, _stamped(params, visit))
+            finally:
+                del self._streams[send]
+            listening.cancel_scope.cancel()
+        if outcome:
+            raise outcome[0]
+        return enveloped(visit.method, _stamped({}, visit), INFO)
+
+    def end(self) -> None:
+        """Says that every list has changed and ends all streams: clients listen again, to what is there then."""
+        for words, wanted in tuple(self._streams.items()):
+            for flag, method in FLAGS.items():
+                if wanted.get(flag) is True:
+                    say(words, method, {})
+            words.close()
+
+    async def _begin(
+        self,
+        visit: Visit,
+        parts: Mapping[str, _Part],
+        words: Words,
+        outcome: list[Exception],
+        listening: anyio.abc.TaskGroup,
+    ) -> bool:
+        """Starts to listen to every server that was asked for; whether the only one acknowledges itself."""
+        side = ClientSide(capabilities=visit.guest.capabilities)
+        for server, part in parts.items():
+            upstream = self._roster[server]
+            try:
+                modern = is_modern((await upstream.about()).protocol_version)
+            except PursuitError:
+                modern = False
+            ear = Ear(words, part.shown)
+            if modern and self._roster.names.single:
+                listening.start_soon(relayed, upstream, side, part.wanted, ear, outcome)
+                return True
+            if modern:
+                listening.start_soon(followed, upstream, side, part.wanted, ear)
+            else:
+                await listening.start(overheard, upstream, part.wanted, ear)
+        return False
+
+    async def _parts(self, wanted: Mapping[str, Any]) -> dict[str, _Part]:
+        """What is asked of each server: every list, and its own resources."""
+        if self._roster.names.single:
+            return {self._roster.names.servers[0]: _Part(dict(wanted))}
+        flags = {key: True for key in FLAGS if wanted.get(key) is True}
+        parts = {server: _Part(dict(flags)) for server in self._roster.names.servers}
+        for uri in cast("Sequence[Any]", wanted.get("resourceSubscriptions") or ()):
+            for server, own in await self._owner(uri):
+                parts[server].wanted.setdefault("resourceSubscriptions", []).append(own)
+                parts[server].shown[own] = uri
+        return {server: part for server, part in parts.items() if part.wanted}
+
+    async def _owner(self, uri: Any) -> list[tuple[str, str]]:
+        if not isinstance(uri, str):
+            return []
+        known = self._roster.names.uri_owner(uri)
+        if known is not None:
+            return [known]
+        return [(server, uri) for server in (await self._resources.owners(uri))[:1]]
+
+    async def subscribe(self, visit: Visit) -> dict[str, Any]:
+        """Answers `resources/subscribe` of the old era, also at a server of the new one."""
+        found = await self._modern_owner(visit)
+        if found is None:
+            return await self._resources.about_uri(visit)
+        server, own = found
+        uri, session = cast("str", visit.params["uri"]), visit.guest
+        if isinstance(session, Session) and (session, uri) not in self._held:
+            self._held[session, uri] = anyio.CancelScope()
+            self._tasks.start_soon(self._hold, session, uri, self._roster[server], own)
+        return {}
+
+    async def unsubscribe(self, visit: Visit) -> dict[str, Any]:
+        """Answers `resources/unsubscribe`."""
+        session, uri = visit.guest, visit.params.get("uri")
+        scope = self._held.get((session, uri)) if isinstance(session, Session) and isinstance(uri, str) else None
+        if scope is None:
+            return {} if await self._modern_owner(visit) else await self._resources.about_uri(visit)
+        scope.cancel()
+        return {}
+
+    async def _modern_owner(self, visit: Visit) -> tuple[str, str] | None:
+        """The server of the new era that a resource belongs to."""
+        uri = visit.params.get("uri")
+        if visit.guest.modern or not isinstance(uri, str):
+            return None
+        owners = [(self._roster.names.servers[0], uri)] if self._roster.names.single else await self._owner(uri)
+        for server, own in owners:
+            if is_modern((await self._roster[server].about()).protocol_version):
+                return server, own
+        return None
+
+    async def _hold(self, session: Session, uri: str, upstream: McpUpstream, own: str) -> None:
+        """Listens for a client of the old era, until it unsubscribes or goes."""
+        send, receive = anyio.create_memory_object_stream[tuple[str, Mapping[str, Any]]](math.inf)
+        side = ClientSide(capabilities=session.capabilities)
+        try:
+            with self._held[session, uri], send, receive:
+                async with anyio.create_task_group() as holding:
+                    ear = Ear(send, {own: uri})
+                    holding.start_soon(followed, upstream, side, {"resourceSubscriptions": [own]}, ear)
+                    holding.start_soon(_tell, session, receive)
+                    await session.gone.wait()
+                    holding.cancel_scope.cancel()
+        finally:
+            del self._held[session, uri]
+
+
+async def _tell(session: Session, words: MemoryObjectReceiveStream[tuple[str, Mapping[str, Any]]]) -> None:
+    async for method, params in words:
+        if method == UPDATED:
+            session.tell(method, unstamped(params))
+
+
+def _wanted(params: Mapping[str, Any]) -> dict[str, Any]:
+    given: Any = params.get("notifications")
+    if not isinstance(given, Mapping):
+        raise MCPError(INVALID_PARAMS, "subscriptions/listen needs `notifications`")
+    return {key: value for key, value in as_object(given).items() if value not in (None, False, [])}
+
+
+def _stamped(params: Mapping[str, Any], visit: Visit) -> dict[str, Any]:
+    known = as_object(params.get("_meta"))
+    return {**params, "_meta": {**known, SUBSCRIPTION_ID_META_KEY: visit.ctx.request_id}}
+
+
+def unstamped(params: Mapping[str, Any]) -> dict[str, Any]:
+    """The words without the id of a stream, which the old era does not have."""
+    meta = as_object(params.get("_meta"))
+    if SUBSCRIPTION_ID_META_KEY not in meta:
+        return dict(params)
+    rest = {key: one for key, one in meta.items() if key != SUBSCRIPTION_ID_META_KEY}
+    body = {key: value for key, value in params.items() if key != "_meta"}
+    return {**body, "_meta": rest} if rest else body

@@ -1,0 +1,199 @@
+"""Lists as clients see them: of one server page by page as it gives them, of several all together.
+
+Owns: which tool is left out, with a reason; what a thing is called; where a tool is found when it is called. Does not
+know: policy. Invariant: what is listed is the server's own JSON but for its name; one unusable entry, or one server
+that cannot be reached, costs itself alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, cast
+
+import anyio
+from mcp.shared.exceptions import MCPError
+from mcp_types import METHOD_NOT_FOUND
+
+from pursuit.errors import PursuitError
+from pursuit.surfaces.mcp.gateway.eras import as_object
+from pursuit.surfaces.mcp.gateway.guests import Visit
+from pursuit.surfaces.mcp.gateway.names import LONGEST_NAME
+from pursuit.surfaces.mcp.gateway.relay import Relay
+from pursuit.surfaces.mcp.gateway.roster import Roster
+from pursuit.tools.contract import CallFailed, Tool
+from pursuit.tools.listing import read_listing
+
+KINDS: Mapping[str, str] = {
+    "tools/list": "tools",
+    "prompts/list": "prompts",
+    "resources/list": "resources",
+    "resources/templates/list": "resourceTemplates",
+}
+MOST_PAGES = 1_000
+MOST_CURSORS = 10_000
+LISTED_SECONDS = 30.0
+_log = logging.getLogger(__name__)
+
+
+class Lists:
+    """The lists of these servers, by name."""
+
+    def __init__(self, roster: Roster, relay: Relay) -> None:
+        self._roster = roster
+        self._relay = relay
+        self._seen: dict[tuple[str, str], frozenset[str]] = {}
+        self._extra: dict[str, dict[str, tuple[float, Tool]]] = {}
+        self._warned: set[str] = set()
+
+    async def page(self, visit: Visit) -> dict[str, Any]:
+        """A page of a single server's list, or the whole list of several."""
+        if self._roster.names.single:
+            server = self._roster.names.servers[0]
+            result = await self._relay.send(visit, self._roster[server], visit.params)
+            return self._usable(server, visit.params.get("cursor"), result) if visit.method == "tools/list" else result
+        return await self._together(visit)
+
+    async def everything(self, visit: Visit) -> list[Any]:
+        """All tools as this client sees them, of one server or of several."""
+        asked = _listing(visit)
+        if self._roster.names.single:
+            return await self._everything(asked, self._roster.names.servers[0])
+        return (await self._together(asked))["tools"]
+
+    async def find(self, visit: Visit, server: str, tool: str) -> Tool | None:
+        """A tool by its server's own name for it, as this client sees it."""
+        upstream = self._roster[server]
+        for one in await upstream.tools():
+            if one.name == tool:
+                return one
+        if not visit.guest.interactive:
+            return None
+        known = self._extra.get(server, {}).get(tool)
+        if known is None or anyio.current_time() - known[0] > LISTED_SECONDS:
+            # Servers show more to clients that can do more.
+            await self._everything(_listing(visit), server)
+            known = self._extra.get(server, {}).get(tool)
+        return None if known is None else known[1]
+
+    def changed(self, server: str | None = None) -> None:
+        """The list of tools of a server, or of all, is not what it was."""
+        if server is None:
+            self._extra.clear()
+        else:
+            self._extra.pop(server, None)
+
+    def schema(self, name: str) -> Mapping[str, Any] | None:
+        """What a tool takes, if it was listed."""
+        owner = self._roster.names.owner(name)
+        known = None if owner is None else self._extra.get(owner[0], {}).get(owner[1])
+        return None if known is None else known[1].input_schema
+
+    def _usable(self, server: str, cursor: Any, result: dict[str, Any]) -> dict[str, Any]:
+        """The page without what cannot be served, and without what was on a page before."""
+        entries: Any = result.get("tools")
+        if not isinstance(entries, list):
+            return result
+        tools, warnings = read_listing(self._roster[server].config, cast("list[Any]", entries))
+        before = self._seen.get((server, cursor), frozenset()) if isinstance(cursor, str) else frozenset[str]()
+        warnings += [f"{tool.qualified}: listed twice; the first one counts" for tool in tools if tool.name in before]
+        fresh = [tool for tool in tools if tool.name not in before]
+        following = result.get("nextCursor")
+        if isinstance(following, str):
+            if len(self._seen) >= MOST_CURSORS:
+                self._seen.clear()
+            self._seen[server, following] = before | {tool.name for tool in fresh}
+        self._warn(warnings)
+        now = anyio.current_time()
+        self._extra.setdefault(server, {}).update({tool.name: (now, tool) for tool in fresh})
+        return {**result, "tools": [tool.definition for tool in fresh]}
+
+    async def _together(self, visit: Visit) -> dict[str, Any]:
+        """Everything that the servers list, under qualified names; one that fails is left out."""
+        kind = KINDS[visit.method]
+        found: dict[str, list[Any]] = {}
+
+        async def ask(server: str) -> None:
+            try:
+                found[server] = await self._everything(visit, server)
+            except (PursuitError, CallFailed, MCPError) as error:
+                if not (isinstance(error, MCPError) and error.code == METHOD_NOT_FOUND):
+                    _log.warning("%s of %s are not listed: %s", kind, server, error)
+
+        async with anyio.create_task_group() as asking:
+            for server in self._roster.names.servers:
+                asking.start_soon(ask, server)
+        ordered = {server: found[server] for server in self._roster.names.servers if server in found}
+        if kind == "resources":
+            return {kind: self._resources(ordered)}
+        if kind == "resourceTemplates":
+            return {kind: [entry for entries in ordered.values() for entry in entries]}
+        return {kind: [named for server, entries in ordered.items() for named in self._named(server, entries)]}
+
+    async def _everything(self, visit: Visit, server: str) -> list[Any]:
+        """All pages of one server's list."""
+        kind = KINDS[visit.method]
+        entries: list[Any] = []
+        seen: set[str] = set()
+        params = {key: value for key, value in visit.params.items() if key == "_meta"}
+        for _ in range(MOST_PAGES):
+            result = await self._relay.send(visit, self._roster[server], params)
+            page = self._usable(server, params.get("cursor"), result) if kind == "tools" else result
+            found: Any = page.get(kind)
+            entries += found if isinstance(found, list) else []
+            cursor = result.get("nextCursor")
+            if not isinstance(cursor, str) or cursor in seen:
+                break
+            seen.add(cursor)
+            params = {**params, "cursor": cursor}
+        return entries
+
+    def _named(self, server: str, entries: list[Any]) -> list[dict[str, Any]]:
+        named: list[dict[str, Any]] = []
+        for entry in entries:
+            name = as_object(entry).get("name")
+            if not isinstance(name, str):
+                self._warn([f"{server}: an entry without a name is left out"])
+                continue
+            whole = self._roster.names.qualified(server, name)
+            if len(whole) > LONGEST_NAME:
+                self._warn([f"{whole} is left out: a name has at most {LONGEST_NAME} characters"])
+                continue
+            named.append({**entry, "name": whole})
+        return named
+
+    def _resources(self, found: Mapping[str, list[Any]]) -> list[Any]:
+        """A resource keeps its address if no other server has it."""
+        owners: dict[Any, set[str]] = {}
+        for server, entries in found.items():
+            for entry in entries:
+                owners.setdefault(_uri(entry), set()).add(server)
+        return [
+            {**entry, "uri": self._roster.names.uri_of(server, uri)}
+            if (uri := _uri(entry)) is not None and len(owners[uri]) > 1
+            else entry
+            for server, entries in found.items()
+            for entry in entries
+        ]
+
+    def _warn(self, warnings: list[str]) -> None:
+        for warning in warnings:
+            if warning not in self._warned and len(self._warned) < MOST_CURSORS:
+                self._warned.add(warning)
+                _log.warning("%s", warning)
+
+
+def _listing(visit: Visit) -> Visit:
+    """The same client, as if it asked for the list of tools."""
+    meta = visit.params.get("_meta")
+    kept = (
+        {} if not isinstance(meta, Mapping) else {"_meta": {**cast("Mapping[str, Any]", meta), "progressToken": None}}
+    )
+    other = Visit(visit.ctx, visit.guest)
+    other.method, other.params = "tools/list", kept
+    return other
+
+
+def _uri(entry: Any) -> str | None:
+    uri = as_object(entry).get("uri")
+    return uri if isinstance(uri, str) else None

@@ -1,0 +1,20 @@
+"""How a gateway is to serve.
+
+Owns: the choices that its operator has on the command line. Knows nothing else, so that it costs nothing to import.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Spelling = Literal["dotted", "escaped"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayOptions:
+    """`alone`: it has one client for all time (stdio). `search`: three tools stand for all the others."""
+
+    alone: bool = False
+    spelling: Spelling = "dotted"
+    search: bool = False

@@ -1,0 +1,143 @@
+"""One request of a client, sent to one server and answered as the client's era has it.
+
+Owns: which notifications go with it, and the turn from a failure to what a client reads. Does not know: names, lists or
+policy. Invariant: between the same eras the server's JSON is not touched, in either direction; a question of the server
+is put to the client whose call it belongs to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from typing import Any, cast
+
+import anyio
+from mcp.shared.exceptions import MCPError
+from mcp_types import INTERNAL_ERROR
+
+from pursuit.surfaces.mcp.failure import sendable
+from pursuit.surfaces.mcp.gateway.eras import ASKING, error_for, is_modern, is_wanted, log_level, params_for, result_for
+from pursuit.surfaces.mcp.gateway.guests import Visit
+from pursuit.surfaces.mcp.gateway.lines import Lines, Talk, needs_own
+from pursuit.surfaces.mcp.gateway.parking import Parking
+from pursuit.surfaces.mcp.gateway.progress import Progress
+from pursuit.tools.connection import ClientSide
+from pursuit.tools.contract import About, CallFailed, NotifyFn, UpstreamError
+from pursuit.tools.session import McpUpstream
+
+MOST_ROUNDS = 10
+PAUSE = 0.2
+Note = Callable[[Mapping[str, Any]], None]
+Around = Callable[[], AbstractAsyncContextManager[Note | None]]
+"""What is done before and after the server is asked, however often the client is asked in between; gets the result."""
+
+
+class Relay:
+    """Sends requests on."""
+
+    def __init__(self, lines: Lines, parking: Parking) -> None:
+        self._lines = lines
+        self._parking = parking
+
+    async def send(
+        self, visit: Visit, upstream: McpUpstream, params: Mapping[str, Any], *, around: Around = nullcontext
+    ) -> dict[str, Any]:
+        """The server's answer; raises `MCPError` for the server's own error.
+
+        Raises `CallFailed` or `UpstreamUnavailable` if there is none.
+        """
+        to_modern = visit.guest.modern
+        about = await upstream.about()
+        try:
+            if to_modern and not is_modern(about.protocol_version) and needs_own(visit.guest, log_level(visit.params)):
+                result = await self._lent(visit, upstream, about, params, around)
+            else:
+                async with around() as note, self._lines.talk(visit, upstream) as talk:
+                    about = await talk.about()
+                    result = await self._asked(visit, talk, params, about)
+                    if note is not None:
+                        note(result)
+        except UpstreamError as error:
+            from_modern = is_modern(about.protocol_version)
+            found = error_for(visit.method, error, to_modern=to_modern, from_modern=from_modern)
+            raise MCPError(found.code, found.message, found.data) from None
+        from_modern = is_modern(about.protocol_version)
+        return result_for(visit.method, result, to_modern=to_modern, from_modern=from_modern, info=about.server_info)
+
+    async def _asked(self, visit: Visit, talk: Talk, params: Mapping[str, Any], about: About) -> dict[str, Any]:
+        """Sends it; a client of the old era is asked what a server of the new one wants to know."""
+        body = params_for(params, to_modern=is_modern(about.protocol_version), level=visit.guest.level)
+        progress = Progress(visit.token)
+        hearing, wanted = self._hearing(visit, about, progress), progress.token is not None
+        result = await talk.request(visit.method, body, on_notify=hearing, progress=wanted)
+        rounds = 0
+        while not visit.guest.modern and result.get("resultType") == "input_required":
+            rounds += 1
+            if rounds > MOST_ROUNDS:
+                raise UpstreamError(INTERNAL_ERROR, f"the server asked {MOST_ROUNDS} times and did not come to an end")
+            body = await self._answered(visit, body, result)
+            progress.restart()
+            result = await talk.request(visit.method, body, on_notify=hearing, progress=wanted)
+        return result
+
+    async def _answered(self, visit: Visit, body: dict[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
+        """The same request with the client's answers."""
+        again = {key: value for key, value in body.items() if key not in ("inputResponses", "requestState")}
+        questions: Any = asked.get("inputRequests")
+        if isinstance(questions, Mapping) and questions:
+            answers: dict[str, Any] = {}
+            for key, question in cast("Mapping[str, Any]", questions).items():
+                answers[key] = await visit.ask(question.get("method", ""), question.get("params") or {})
+            again["inputResponses"] = answers
+        else:
+            await anyio.sleep(PAUSE)
+        if "requestState" in asked:
+            again["requestState"] = asked["requestState"]
+        return again
+
+    async def _lent(
+        self, visit: Visit, upstream: McpUpstream, about: About, params: Mapping[str, Any], around: Around
+    ) -> dict[str, Any]:
+        """A client of the new era at a server of the old one, over a connection for this call alone."""
+        body = params_for(params, to_modern=False)
+        level = log_level(visit.params)
+
+        async def perform(side: ClientSide, on_notify: NotifyFn | None) -> dict[str, Any]:
+            async with around() as note, upstream.leased(side) as talk:
+                if level is not None and "logging" in about.capabilities:
+                    await _set_level(talk, level)
+                wanted = visit.token is not None
+                result = await talk.request(visit.method, body, on_notify=on_notify, progress=wanted)
+                if note is not None:
+                    note(result)
+                return result
+
+        if visit.method in ASKING:
+            return await self._parking.run(visit, params, perform)
+        return await perform(ClientSide(capabilities=visit.guest.capabilities), None)
+
+    def _hearing(self, visit: Visit, about: About, progress: Progress) -> NotifyFn | None:
+        """Who hears what belongs to this request; nobody where neither progress nor logs can come."""
+        if progress.token is None and "logging" not in about.capabilities:
+            return None
+        level = log_level(visit.params)
+
+        async def heard(method: str, params: Mapping[str, Any]) -> None:
+            if method == "notifications/progress":
+                told = progress.told(params)
+                if told is not None:
+                    await visit.tell(method, told)
+            elif method != "notifications/message" or not visit.guest.modern or is_wanted(level, params):
+                await visit.tell(method, params)
+
+        return heard
+
+
+async def _set_level(talk: Talk, level: str) -> None:
+    with suppress(UpstreamError):  # then it says what it says by itself
+        await talk.request("logging/setLevel", {"level": level})
+
+
+def no_answer(error: CallFailed | Exception) -> MCPError:
+    """What a client is told when a server did not answer, where it is no tool's result."""
+    return MCPError(INTERNAL_ERROR, sendable(str(error)))

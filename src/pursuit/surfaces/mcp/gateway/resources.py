@@ -1,0 +1,131 @@
+"""Which server a resource, a prompt or an argument to complete belongs to.
+
+Owns: finding the owner among several servers, by what they list. Does not know: eras. Invariant: with one server
+nothing is looked up; an address that nobody lists is asked of those whose templates it fits, then of everybody else.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, cast
+
+from mcp.shared.exceptions import MCPError
+from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND
+
+from pursuit.errors import UpstreamUnavailable
+from pursuit.surfaces.mcp.failure import sendable
+from pursuit.surfaces.mcp.gateway.eras import RESOURCE_NOT_FOUND, as_object
+from pursuit.surfaces.mcp.gateway.guests import Session, Visit
+from pursuit.surfaces.mcp.gateway.relay import Relay
+from pursuit.surfaces.mcp.gateway.roster import Roster
+from pursuit.tools.contract import CallFailed
+
+_EXPRESSION = re.compile(r"\{([+#./;?&]?)[^}]*\}")
+_PASS_OVER = (INVALID_PARAMS, METHOD_NOT_FOUND, RESOURCE_NOT_FOUND)
+
+
+class Resources:
+    """Sends requests about a resource or a prompt to its owner."""
+
+    def __init__(self, roster: Roster, relay: Relay) -> None:
+        self._roster = roster
+        self._relay = relay
+
+    async def about_uri(self, visit: Visit) -> dict[str, Any]:
+        """Answers a request that names a resource: read, subscribe, unsubscribe."""
+        uri = visit.params.get("uri")
+        if self._roster.names.single:
+            return await self._relay.send(visit, self._roster.only, visit.params)
+        if not isinstance(uri, str):
+            raise MCPError(INVALID_PARAMS, f"{visit.method} needs the URI of a resource")
+        owner = self._roster.names.uri_owner(uri)
+        if owner is not None:
+            server, own = owner
+            if isinstance(visit.guest, Session) and visit.method == "resources/subscribe":
+                visit.guest.addresses[owner] = uri
+            result = await self._relay.send(visit, self._roster[server], {**visit.params, "uri": own})
+            return _with_uri(result, own, uri)
+        failure: Exception = MCPError(INVALID_PARAMS, f"no server has a resource {sendable(uri)}", {"uri": uri})
+        for server in await self.owners(uri):
+            try:
+                return await self._relay.send(visit, self._roster[server], visit.params)
+            except MCPError as error:
+                if error.code not in _PASS_OVER:
+                    raise
+                failure = error
+            except (CallFailed, UpstreamUnavailable) as error:
+                failure = error
+        raise failure
+
+    async def about_name(self, visit: Visit) -> dict[str, Any]:
+        """Answers `prompts/get`."""
+        name = visit.params.get("name")
+        owner = self._roster.names.owner(name) if isinstance(name, str) else None
+        if owner is None:
+            raise MCPError(INVALID_PARAMS, f"Unknown prompt: {sendable(str(name))}")
+        params = visit.params if self._roster.names.single else {**visit.params, "name": owner[1]}
+        return await self._relay.send(visit, self._roster[owner[0]], params)
+
+    async def complete(self, visit: Visit) -> dict[str, Any]:
+        """Answers `completion/complete`: about a prompt, or about a template's address."""
+        if self._roster.names.single:
+            return await self._relay.send(visit, self._roster.only, visit.params)
+        ref = as_object(visit.params.get("ref"))
+        name, uri = ref.get("name"), ref.get("uri")
+        if isinstance(name, str):
+            owner = self._roster.names.owner(name)
+            if owner is None:
+                raise MCPError(INVALID_PARAMS, f"Unknown prompt: {sendable(name)}")
+            params = {**visit.params, "ref": {**ref, "name": owner[1]}}
+            return await self._relay.send(visit, self._roster[owner[0]], params)
+        found = await self.owners(uri) if isinstance(uri, str) else []
+        if not found:
+            raise MCPError(INVALID_PARAMS, "Unknown reference")
+        return await self._relay.send(visit, self._roster[found[0]], visit.params)
+
+    async def owners(self, uri: str) -> list[str]:
+        """The servers that may have it, the likeliest first: those that list it, or a template that it fits; or all."""
+        listed: list[str] = []
+        fitting: list[str] = []
+        others: list[str] = []
+        for server in self._roster.names.servers:
+            upstream = self._roster[server]
+            try:
+                if "resources" not in (await upstream.about()).capabilities:
+                    continue
+                if any(as_object(one).get("uri") == uri for one in await upstream.entries("resources")):
+                    listed.append(server)
+                elif any(
+                    fits(as_object(one).get("uriTemplate"), uri) for one in await upstream.entries("resourceTemplates")
+                ):
+                    fitting.append(server)
+                else:
+                    others.append(server)
+            except UpstreamUnavailable:
+                continue
+        return [*listed, *fitting, *others]
+
+
+def fits(template: Any, uri: str) -> bool:
+    """Whether an address may come from a URI template (or is the template itself)."""
+    if not isinstance(template, str):
+        return False
+    if template == uri:
+        return True
+    pattern, place = "", 0
+    for expression in _EXPRESSION.finditer(template):
+        pattern += re.escape(template[place : expression.start()])
+        pattern += ".*" if expression.group(1) else "[^/?#]*"
+        place = expression.end()
+    return re.fullmatch(pattern + re.escape(template[place:]), uri) is not None
+
+
+def _with_uri(result: dict[str, Any], own: str, shown: str) -> dict[str, Any]:
+    """The contents under the address that the client knows."""
+    contents: Any = result.get("contents")
+    if not isinstance(contents, list):
+        return result
+    renamed = [
+        {**one, "uri": shown} if as_object(one).get("uri") == own else one for one in cast("list[Any]", contents)
+    ]
+    return {**result, "contents": renamed}

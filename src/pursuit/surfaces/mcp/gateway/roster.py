@@ -1,0 +1,71 @@
+"""The servers behind a gateway, now.
+
+Owns: which there are and what their things are called; both change when the configuration is read again. Does not know:
+clients. Invariant: every server is listened to exactly while it is here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+
+from pursuit.surfaces.mcp.gateway.lines import HeardFrom
+from pursuit.surfaces.mcp.gateway.names import Names
+from pursuit.surfaces.mcp.gateway.options import Spelling
+from pursuit.tools.pool import Pool
+from pursuit.tools.session import McpUpstream
+
+_log = logging.getLogger(__name__)
+
+
+class Roster(Mapping[str, McpUpstream]):
+    """The servers by name; `heard` is told what any of them says outside of requests."""
+
+    def __init__(self, pool: Pool, heard: HeardFrom, spelling: Spelling = "dotted") -> None:
+        self._pool = pool
+        self._heard = heard
+        self._spelling: Spelling = spelling
+        self._upstreams: dict[str, McpUpstream] = {}
+        self._stops: dict[McpUpstream, Callable[[], None]] = {}
+        self.names = Names(servers=(), spelling=spelling)
+        self.refresh()
+
+    def __getitem__(self, server: str) -> McpUpstream:
+        return self._upstreams[server]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(tuple(self._upstreams))
+
+    def __len__(self) -> int:
+        return len(self._upstreams)
+
+    @property
+    def only(self) -> McpUpstream:
+        """The server, where there is only one."""
+        (upstream,) = self._upstreams.values()
+        return upstream
+
+    def refresh(self) -> dict[str, McpUpstream]:
+        """Takes over what the pool has now; returns the servers that were not here, or are others than before."""
+        found: dict[str, McpUpstream] = {}
+        for name in self._pool.names:
+            upstream = self._pool.upstream(name)
+            if isinstance(upstream, McpUpstream):
+                found[name] = upstream
+            else:
+                _log.warning("%s is no MCP server and is not served", name)
+        fresh = {name: one for name, one in found.items() if self._upstreams.get(name) is not one}
+        for upstream in [one for one in self._stops if one not in found.values()]:
+            self._stops.pop(upstream)()
+        for name, upstream in fresh.items():
+            self._stops[upstream] = upstream.listen(partial(self._heard, name))
+        self._upstreams = found
+        self.names = Names(servers=tuple(found), spelling=self._spelling)
+        return fresh
+
+    def leave(self) -> None:
+        """Listens to nobody any more."""
+        for stop in self._stops.values():
+            stop()
+        self._stops.clear()

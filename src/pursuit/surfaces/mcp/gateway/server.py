@@ -1,0 +1,215 @@
+"""The gateway as an SDK server: one middleware that answers everything with the JSON of the servers behind it.
+
+Owns: which method is whose, and the life of it all. Knows no transport. Invariant: what is relayed is never put through
+the SDK's own models, which drop what they do not know.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import anyio
+import anyio.abc
+from mcp.server.context import CallNext, HandlerResult
+from mcp.server.lowlevel import Server
+from mcp.shared.exceptions import MCPError
+from mcp_types import INVALID_PARAMS
+
+from pursuit import __version__
+from pursuit.app import Runtime
+from pursuit.errors import PursuitError
+from pursuit.service.gateway import GatewayJournal
+from pursuit.surfaces.logs import event
+from pursuit.surfaces.mcp.failure import Context, wire_error
+from pursuit.surfaces.mcp.gateway import hello
+from pursuit.surfaces.mcp.gateway.calls import Calls
+from pursuit.surfaces.mcp.gateway.ears import FLAGS
+from pursuit.surfaces.mcp.gateway.eras import LEVELS, NEW_ONLY, OLD_ONLY, enveloped, is_modern
+from pursuit.surfaces.mcp.gateway.gate import Gate
+from pursuit.surfaces.mcp.gateway.guests import Guests, Session, Visit
+from pursuit.surfaces.mcp.gateway.lines import LOGGED, Lines
+from pursuit.surfaces.mcp.gateway.listens import Listens, unstamped
+from pursuit.surfaces.mcp.gateway.lists import KINDS, Lists
+from pursuit.surfaces.mcp.gateway.options import GatewayOptions
+from pursuit.surfaces.mcp.gateway.parking import Parking
+from pursuit.surfaces.mcp.gateway.relay import Relay, no_answer
+from pursuit.surfaces.mcp.gateway.resources import Resources
+from pursuit.surfaces.mcp.gateway.roster import Roster
+from pursuit.surfaces.mcp.gateway.search import Search
+from pursuit.tools.contract import CallFailed
+from pursuit.tools.policy import Layers
+
+Answer = Callable[[Visit], Awaitable[dict[str, Any]]]
+_log = logging.getLogger(__name__)
+
+
+class Gateway:
+    """Everything behind the middleware, which it is itself."""
+
+    def __init__(self, runtime: Runtime, tasks: anyio.abc.TaskGroup, options: GatewayOptions) -> None:
+        self._runtime = runtime
+        self._tasks = tasks
+        self._options = options
+        self._guests = Guests()
+        self._lines = Lines(tasks, alone=options.alone, heard=self._heard)
+        self._relay = Relay(self._lines, Parking(tasks))
+        self.roster = Roster(runtime.toolbox.host.pool, self._heard, options.spelling)
+        self.lists = Lists(self.roster, self._relay)
+        self.journal = GatewayJournal(
+            runtime.service.ledger,
+            runtime.service.clock,
+            servers=tuple(self.roster),
+            by=str(runtime.service.caller),
+            patience=runtime.toolbox.settings.approval_timeout,
+        )
+        gate = Gate(self._layers, self.journal)
+        calls = Calls(self.roster, relay=self._relay, lists=self.lists, gate=gate)
+        resources = Resources(self.roster, self._relay)
+        self._listens = Listens(self.roster, resources, tasks)
+        self._answers: dict[str, Answer] = {
+            **dict.fromkeys(KINDS, self.lists.page),
+            "tools/call": calls.call,
+            "resources/read": resources.about_uri,
+            "resources/subscribe": self._listens.subscribe,
+            "resources/unsubscribe": self._listens.unsubscribe,
+            "subscriptions/listen": self._listens.listen,
+            "logging/setLevel": self._set_level,
+            "prompts/get": resources.about_name,
+            "completion/complete": resources.complete,
+        }
+        if options.search:
+            search = Search(self.roster, self.lists, calls)
+            self._answers |= {"tools/list": search.listing, "tools/call": search.call}
+
+    def _layers(self) -> Layers:
+        """The policy of now: the toolbox is another one after a reload."""
+        return self._runtime.toolbox.host.layers()
+
+    async def __call__(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+        """Answers one message of a client."""
+        if ctx.request_id is None:
+            return await self._told(ctx, call_next)
+        if ctx.method in (OLD_ONLY if is_modern(ctx.protocol_version) else NEW_ONLY) or ctx.method == "ping":
+            return await call_next(ctx)
+        if ctx.method == "initialize":
+            return await self._greeted(ctx)
+        guest = self._guests.of(ctx)
+        if guest is None:
+            raise MCPError(INVALID_PARAMS, "Invalid request parameters", "")
+        if ctx.method == "server/discover":
+            return hello.discovered(await hello.everyone(self.roster))
+        answer = self._answers.get(ctx.method)
+        if answer is None:
+            if not self.roster.names.single:
+                return await call_next(ctx)
+            answer = self._custom
+        try:
+            result = await answer(Visit(ctx, guest))
+        except PursuitError as error:
+            raise wire_error(error) from error
+        except CallFailed as error:
+            raise no_answer(error) from None
+        return enveloped(ctx.method, result, hello.INFO) if guest.modern and "resultType" not in result else result
+
+    async def _greeted(self, ctx: Context) -> dict[str, Any]:
+        session = self._guests.arrive(ctx)
+        await self._lines.adopt(session, self.roster)
+        found = await hello.everyone(self.roster, partial(self._lines.about, session))
+        return hello.initialized(ctx.params or {}, found)
+
+    async def _told(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+        guest = self._guests.of(ctx)
+        if ctx.method == "notifications/initialized" and isinstance(guest, Session):
+            guest.ready.set()
+            self._tasks.start_soon(self._attend, guest)
+        elif ctx.method not in ("notifications/cancelled", "notifications/initialized") and isinstance(guest, Session):
+            for line in self._lines.lines_of(guest):
+                if line.talk is not None:
+                    await line.talk.notify(ctx.method, ctx.params)
+        return await call_next(ctx)
+
+    async def _attend(self, session: Session) -> None:
+        """Tells a client what there is to tell, for as long as it is there."""
+        async with anyio.create_task_group() as attending:
+            attending.start_soon(session.pump)
+            await session.gone.wait()
+            self._lines.forget(session)
+            attending.cancel_scope.cancel()
+
+    async def _custom(self, visit: Visit) -> dict[str, Any]:
+        """What the protocol does not know goes to the only server as it is."""
+        return await self._relay.send(visit, self.roster.only, visit.params)
+
+    async def _set_level(self, visit: Visit) -> dict[str, Any]:
+        """A server of the old era is told; to one of the new era each request says it."""
+        level, result = visit.params.get("level"), None
+        for upstream in self.roster.values():
+            about = await upstream.about()
+            if is_modern(about.protocol_version):
+                if level not in LEVELS:
+                    raise MCPError(INVALID_PARAMS, "there is no such log level")
+            elif self.roster.names.single or "logging" in about.capabilities:
+                result = await self._relay.send(visit, upstream, visit.params)
+        visit.guest.level = level if isinstance(level, str) else None
+        return {} if result is None else result
+
+    def _heard(self, server: str, method: str, params: Mapping[str, Any]) -> None:
+        """Hands on what a server says outside of any request, to the clients that have no connection of their own."""
+        if method == "notifications/tools/list_changed":
+            self.lists.changed(server)
+        upstream, words = self.roster[server], unstamped(params)
+        if method == LOGGED and is_modern(upstream.protocol_version or ""):
+            self._lines.logged(upstream, words)
+            return
+        for session in self._guests:
+            if self._lines.own(session, upstream) is None:
+                session.tell_from(server, method, words)
+
+    async def reload(self) -> None:
+        """Reads the configuration again and serves what it says from now on; a faulty one changes nothing."""
+        try:
+            reloaded = await self._runtime.reload()
+        except PursuitError as error:
+            event(_log, logging.ERROR, "the configuration was not read again", why=str(error.as_dict()))
+            return
+        fresh = self.roster.refresh()
+        self.lists.changed()
+        for session in self._guests:
+            await self._lines.adopt(session, fresh)
+            for method in FLAGS.values():
+                session.tell(method, {})
+        self._listens.end()
+        event(
+            _log,
+            logging.INFO,
+            "the configuration was read again",
+            removed=reloaded.removed,
+            updated=reloaded.updated,
+            connected=reloaded.connected,
+            failed=dict(reloaded.failed),
+        )
+
+
+@asynccontextmanager
+async def gateway_server(
+    runtime: Runtime, options: GatewayOptions | None = None
+) -> AsyncGenerator[tuple[Server[Any], Gateway]]:
+    """A server in front of the configured ones of an open runtime."""
+    async with anyio.create_task_group() as tasks:
+        gateway = Gateway(runtime, tasks, options or GatewayOptions())
+        server: Server[Any] = Server(
+            str(hello.INFO["name"]), version=__version__, get_tool_input_schema=gateway.lists.schema
+        )
+        # The SDK's own first middleware only records spans, which nobody collects here.
+        server.middleware = [gateway]
+        try:
+            yield server, gateway
+        finally:
+            gateway.roster.leave()
+            with anyio.CancelScope(shield=True):
+                await gateway.journal.close()
+            tasks.cancel_scope.cancel()

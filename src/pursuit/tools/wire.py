@@ -1,0 +1,198 @@
+"""What a connection speaks through: raw JSON-RPC requests and notifications, in both directions.
+
+Owns: the role `Wire`, its failures, and the wire over one of the SDK's dispatchers (stdio, SSE, in process). Does not
+know: eras, capabilities, or what a method means. Invariant: notifications are heard synchronously and in the order in
+which they came, before the answer that followed them; a result is upstream's JSON, untouched.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol, cast
+
+import anyio
+import anyio.abc
+from mcp.shared.dispatcher import CallOptions, DispatchContext, Dispatcher
+from mcp.shared.exceptions import MCPError
+from mcp_types import CONNECTION_CLOSED
+from pydantic_core import from_json
+
+from pursuit.tools.contract import UpstreamError
+
+LONGEST_MESSAGE = 64 * 1024 * 1024
+
+# A notification: its method and its raw parameters. It must not block.
+Heard = Callable[[str, Mapping[str, Any]], None]
+# A request from upstream: answered with a result, or refused with an `UpstreamError`.
+Asked = Callable[[str, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
+
+
+class ConnectionLost(Exception):
+    """The connection ended before the answer came."""
+
+
+class CallBroken(Exception):
+    """The transport failed for this one request; the connection is still there. The text is the end of a sentence."""
+
+
+class HttpRefused(CallBroken):
+    """The server answered with an HTTP status, and not with JSON-RPC."""
+
+
+class SessionGone(Exception):
+    """The server no longer knows our session, and did not take the request."""
+
+
+class Wire(Protocol):
+    """An open transport. `run` must be running before anything is sent."""
+
+    @property
+    def hears(self) -> bool:
+        """Whether notifications outside of any request can reach us now."""
+        ...
+
+    @property
+    def can_hang(self) -> bool:
+        """Whether one stuck request can be the end of all others, and a new connection the remedy."""
+        ...
+
+    async def run(
+        self, heard: Heard, asked: Asked, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Receives until the other side is gone."""
+        ...
+
+    def adopt(self, version: str, *, modern: bool) -> None:
+        """Takes note of the protocol's version that was agreed on."""
+        ...
+
+    async def request(
+        self,
+        method: str,
+        params: Mapping[str, Any],
+        *,
+        request_id: str | None = None,
+        cancellable: bool = True,
+        heard: Heard | None = None,
+    ) -> dict[str, Any]:
+        """Sends a request and returns the raw result.
+
+        `heard` gets what is known to belong to this request alone, where the transport can tell. Raises
+        `UpstreamError`, `ConnectionLost`, `CallBroken` or `SessionGone`. Cancelling the caller reaches the server.
+        """
+        ...
+
+    async def notify(self, method: str, params: Mapping[str, Any] | None) -> None:
+        """Sends a notification; what cannot be delivered is dropped."""
+        ...
+
+    def ending(self) -> str:
+        """Why it is over, as the end of a sentence."""
+        ...
+
+
+class DispatcherWire:
+    """A wire over one of the SDK's dispatchers; `progress_inline` is for the one that has no progress messages."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher[Any],
+        *,
+        over: anyio.Event,
+        ending: Callable[[], str],
+        progress_inline: bool = False,
+        can_hang: bool = False,
+    ) -> None:
+        self.can_hang = can_hang
+        self._dispatcher = dispatcher
+        self._over = over
+        self._ending = ending
+        self._progress_inline = progress_inline
+        self._heard: Heard = _deaf
+
+    @property
+    def hears(self) -> bool:
+        """Always: there is one stream for everything."""
+        return True
+
+    def adopt(self, version: str, *, modern: bool) -> None:
+        """Nothing changes on such a wire."""
+
+    async def run(
+        self, heard: Heard, asked: Asked, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Receives until the other side is gone."""
+        self._heard = heard
+
+        async def on_request(
+            _context: DispatchContext[Any], method: str, params: Mapping[str, Any] | None
+        ) -> dict[str, Any]:
+            try:
+                return dict(await asked(method, params or {}))
+            except UpstreamError as error:
+                raise MCPError(code=error.code, message=error.message, data=error.data) from None
+
+        async def on_notify(_context: DispatchContext[Any], _method: str, _params: Mapping[str, Any] | None) -> None:
+            """Never called: `intercept` takes every one, in the order in which they came."""
+
+        def intercept(method: str, params: Mapping[str, Any] | None) -> bool:
+            heard(method, params or {})
+            return True
+
+        await self._dispatcher.run(on_request, on_notify, intercept, task_status=task_status)
+
+    async def request(
+        self,
+        method: str,
+        params: Mapping[str, Any],
+        *,
+        request_id: str | None = None,
+        cancellable: bool = True,
+        heard: Heard | None = None,
+    ) -> dict[str, Any]:
+        """Sends a request and returns the raw result; nothing here tells which notification belongs to it."""
+        if self._over.is_set():
+            raise ConnectionLost
+        options: CallOptions = {"cancel_on_abandon": cancellable}
+        if request_id is not None:
+            options["request_id"] = request_id
+        if self._progress_inline:
+            options["on_progress"] = self._inline_progress(params)
+        try:
+            return await self._dispatcher.send_raw_request(method, params, options)
+        except MCPError as error:
+            if error.code == CONNECTION_CLOSED and self._over.is_set():
+                raise ConnectionLost from None
+            raise UpstreamError(error.code, error.error.message, error.error.data) from None
+
+    def _inline_progress(self, params: Mapping[str, Any]) -> Any:
+        token = cast("Mapping[str, Any]", params.get("_meta") or {}).get("progressToken")
+
+        async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+            body: dict[str, Any] = {"progressToken": token, "progress": progress}
+            more = {"total": total, "message": message}
+            self._heard("notifications/progress", body | {key: one for key, one in more.items() if one is not None})
+
+        return on_progress
+
+    async def notify(self, method: str, params: Mapping[str, Any] | None) -> None:
+        """Sends a notification; what cannot be delivered is dropped."""
+        await self._dispatcher.notify(method, params)
+
+    def ending(self) -> str:
+        """Why it is over, as the end of a sentence."""
+        return self._ending()
+
+
+def read_json(data: str | bytes) -> Any:
+    """A message as Python values; raises `ValueError`."""
+    try:
+        return from_json(data)
+    except ValueError:
+        # The quick reader refuses lone surrogates, which other languages send.
+        return json.loads(data)
+
+
+def _deaf(_method: str, _params: Mapping[str, Any]) -> None:
+    """Before `run`, nothing is heard."""

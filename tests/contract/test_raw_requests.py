@@ -1,0 +1,440 @@
+"""What the gateway is built on: upstream's own JSON, its notifications and its questions, over stdio and HTTP."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import psutil
+import pytest
+from mcp.server.mcpserver import Context, MCPServer
+
+from pursuit.tools.client_side import ClientSide
+from pursuit.tools.connect import mcp_upstream
+from pursuit.tools.contract import CallFailed, UpstreamError
+from pursuit.tools.pool import Pool
+from pursuit.tools.server_config import ServerConfig
+from pursuit.tools.session import McpUpstream
+
+SERVERS = Path(__file__).parent.parent / "servers"
+sys.path.insert(0, str(SERVERS))
+
+from raw_http import RawServer  # noqa: E402 - found through the path above
+
+WAYS = ("stdio", "http-2025", "http-2026")
+LEGACY = ("stdio", "http-2025")
+HTTP = ("http-2025", "http-2026")
+ODD = {
+    "content": [{"type": "text", "text": "ü", "_meta": {"a": None}, "x": 1}, {"type": "hologram", "data": None}],
+    "structuredContent": {"null": None, "big": 2**70, "float": 1.0, "list": [None, []]},
+    "isError": False,
+    "_meta": {"com.example/x": [None, {"deep": None}]},
+    "x-unknown": {"kept": None},
+    "resultType": "complete",
+}
+Main = Callable[[McpUpstream, RawServer], Awaitable[Any]]
+
+
+@asynccontextmanager
+async def talking(way: str) -> Any:
+    server = RawServer(modern=way == "http-2026")
+    async with anyio.create_task_group() as tasks, server.serving() as url:
+        args = ("-S", str(SERVERS / "faulty.py"))
+        config = ServerConfig(name="raw", transport="http", url=url)
+        if way == "stdio":
+            config = ServerConfig(name="raw", command=sys.executable, args=args)
+        upstream = mcp_upstream("raw", config, tasks)
+        assert upstream is not None
+        yield upstream, server
+        await upstream.aclose()
+
+
+def run(way: str, main: Main) -> Any:
+    async def bounded() -> Any:
+        with anyio.fail_after(20):
+            async with talking(way) as (upstream, server):
+                return await main(upstream, server)
+
+    return anyio.run(bounded)
+
+
+async def call(talk: Any, tool: str, arguments: Mapping[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    return await talk.request("tools/call", {"name": tool, "arguments": dict(arguments or {})}, **more)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_result_is_upstreams_json_untouched(way: str) -> None:
+    async def main(upstream: McpUpstream, _server: RawServer) -> Any:
+        return await call(upstream, "raw", {"result": ODD})
+
+    result = run(way, main)
+    assert result == ODD
+    assert list(result) == list(ODD)
+    assert isinstance(result["structuredContent"]["float"], float)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_error_is_upstreams_own(way: str) -> None:
+    async def main(upstream: McpUpstream, _server: RawServer) -> UpstreamError:
+        error = {"code": -31999, "message": "no ü", "data": {"null": None, "list": [1]}}
+        with pytest.raises(UpstreamError) as caught:
+            await call(upstream, "raw", {"error": error})
+        return caught.value
+
+    error = run(way, main)
+    assert (error.code, error.message, error.data) == (-31999, "no ü", {"null": None, "list": [1]})
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_the_server_says_about_itself_is_exposed(way: str) -> None:
+    async def main(upstream: McpUpstream, _server: RawServer) -> Any:
+        return await upstream.about()
+
+    about = run(way, main)
+    assert about.capabilities["x-own"] == {"deep": [None]}
+    assert about.protocol_version == ("2026-07-28" if way == "http-2026" else "2025-11-25")
+    if way != "http-2026":
+        assert about.server_info["x-odd"] is None
+    assert about.instructions == ("Be careful." if way == "stdio" else None)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_lists_hold_every_page_and_an_unknown_one_is_empty(way: str) -> None:
+    async def main(upstream: McpUpstream, _server: RawServer) -> None:
+        assert await upstream.entries("resourceTemplates") == []
+        assert await upstream.entries("prompts") == []
+        if way == "stdio":
+            entries = [{"uri": f"x://{number}", "name": "n", "x-kept": None} for number in (1, 2)]
+            assert await upstream.entries("resources") == entries
+        else:
+            assert (await upstream.entries("tools"))[1] == {"name": "ok", "inputSchema": {}, "x-odd": None}
+
+    run(way, main)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_progress_comes_raw_in_order_and_before_the_result(way: str) -> None:
+    steps = [
+        {"method": "notifications/progress", "params": {"progress": n, "x-kept": None, "_meta": {"n": n}}}
+        for n in range(50)
+    ]
+
+    async def main(upstream: McpUpstream, _server: RawServer) -> list[Any]:
+        seen: list[Any] = []
+
+        async def on_notify(method: str, params: Mapping[str, Any]) -> None:
+            await anyio.lowlevel.checkpoint()
+            seen.append((method, params["progress"], params["x-kept"], params["_meta"]))
+
+        await call(upstream, "tell", {"messages": steps}, on_notify=on_notify)
+        return list(seen)
+
+    assert run(way, main) == [("notifications/progress", n, None, {"n": n}) for n in range(50)]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_listener_that_fails_costs_no_call(way: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def main(upstream: McpUpstream, _server: RawServer) -> Any:
+        async def on_notify(_method: str, _params: Mapping[str, Any]) -> None:
+            raise ValueError("a bug")
+
+        messages = [{"method": "notifications/progress", "params": {"progress": 1}}]
+        return await call(upstream, "tell", {"messages": messages}, on_notify=on_notify)
+
+    assert "content" in run(way, main)
+    assert "a listener failed" in caplog.text
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_logs_and_updates_reach_whoever_listens(way: str) -> None:
+    told = [
+        {"method": "notifications/message", "params": {"level": "info", "data": {"x": None}}},
+        {"method": "notifications/resources/updated", "params": {"uri": "x://1"}},
+    ]
+
+    async def main(upstream: McpUpstream, _server: RawServer) -> tuple[list[Any], list[Any]]:
+        outside: list[Any] = []
+        inside: list[Any] = []
+        stop = upstream.listen(lambda method, params: outside.append({"method": method, "params": params}))
+
+        async def on_notify(method: str, params: Mapping[str, Any]) -> None:
+            inside.append({"method": method, "params": params})
+
+        await call(upstream, "tell", {"messages": told}, on_notify=on_notify)
+        stop()
+        await call(upstream, "tell", {"messages": told})
+        return inside, outside
+
+    inside, outside = run(way, main)
+    # Over HTTP a log entry comes on the stream of the call that it belongs to; on stdio nothing says so.
+    assert inside == ([] if way == "stdio" else told[:1])
+    assert outside == (told if way == "stdio" else told[1:])
+
+
+@pytest.mark.parametrize("way", LEGACY)
+def test_every_question_of_the_server_gets_an_answer_or_a_proper_error(way: str) -> None:
+    async def main(upstream: McpUpstream, _server: RawServer) -> None:
+        async def asked(talk: Any, method: str) -> Any:
+            answer = await call(talk, "ask", {"method": method, "params": {"x": None}})
+            return answer.get("replied") or answer["structuredContent"]
+
+        assert (await asked(upstream, "ping"))["result"] == {}
+        assert (await asked(upstream, "roots/list"))["result"] == {"roots": []}
+        for method in ("sampling/createMessage", "elicitation/create", "x/unknown"):
+            assert (await asked(upstream, method))["error"]["code"] == -32601
+        root = {"uri": "file:///x", "x-kept": None}
+        async with upstream.leased(ClientSide(capabilities={"roots": {}}, roots=[root])) as talk:
+            assert (await asked(talk, "roots/list"))["result"] == {"roots": [root]}
+
+    run(way, main)
+
+
+@pytest.mark.parametrize("way", LEGACY)
+def test_a_lease_declares_more_and_its_holder_answers(way: str) -> None:
+    async def main(upstream: McpUpstream, server: RawServer) -> None:
+        async def answer(who: str, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+            if params.get("no"):
+                raise UpstreamError(-1, "declined", {"null": None})
+            return {"who": who, "method": method, "params": dict(params), "null": None}
+
+        async def ask(who: str, **params: Any) -> Any:
+            side = ClientSide(capabilities={"sampling": {"tools": {}}}, answer=partial(answer, who))
+            async with upstream.leased(side) as talk:
+                result = await call(talk, "ask", {"method": "sampling/createMessage", "params": params})
+                return result.get("replied") or result["structuredContent"]
+
+        for who in ("ada", "bob"):
+            expected = {"who": who, "method": "sampling/createMessage", "params": {"x": 1}, "null": None}
+            assert (await ask(who, x=1))["result"] == expected
+        assert (await ask("eve", no=True))["error"] == {"code": -1, "message": "declined", "data": {"null": None}}
+        if way == "http-2025":
+            # The shared one, and one that was lent three times over.
+            declared = [one.body["params"]["capabilities"] for one in server.requests if one.method == "initialize"]
+            assert declared == [{}, {"sampling": {"tools": {}}}]
+
+    run(way, main)
+
+
+def test_in_the_new_era_a_lease_is_the_shared_connection_that_says_more() -> None:
+    async def main(upstream: McpUpstream, server: RawServer) -> None:
+        await call(upstream, "ok")
+        async with upstream.leased(ClientSide(capabilities={"elicitation": {"form": {}}})) as talk:
+            await call(talk, "ok")
+        await call(upstream, "ok")
+        key = "io.modelcontextprotocol/clientCapabilities"
+        calls = [one.body["params"]["_meta"][key] for one in server.requests if one.method == "tools/call"]
+        assert calls == [{}, {"elicitation": {"form": {}}}, {}]
+        assert sum(one.method == "server/discover" for one in server.requests) == 1
+
+    run("http-2026", main)
+
+
+def test_two_leases_at_once_are_two_processes() -> None:
+    async def main(upstream: McpUpstream, _server: RawServer) -> None:
+        pids: set[str] = set()
+
+        async def pid(talk: Any) -> None:
+            pids.add((await call(talk, "ok"))["content"][0]["text"])
+
+        await pid(upstream)
+        side = ClientSide(capabilities={"sampling": {}})
+        async with upstream.leased(side) as one, upstream.leased(side) as two:
+            await pid(one)
+            await pid(two)
+        async with upstream.leased(side) as again:
+            await pid(again)
+        assert len(pids) == 3
+
+    run("stdio", main)
+
+
+def test_a_lease_whose_call_was_given_up_is_not_lent_again() -> None:
+    async def main(upstream: McpUpstream, _server: RawServer) -> None:
+        side = ClientSide(capabilities={"sampling": {}})
+        pids: set[str] = set()
+        for tool in ("hang", "ok", "ok"):
+            async with upstream.leased(side) as talk:
+                pids.add((await call(talk, "ok"))["content"][0]["text"])
+                with anyio.move_on_after(0.1 if tool == "hang" else 10):
+                    await call(talk, tool)
+        assert len(pids) == 2
+
+    run("stdio", main)
+
+
+def test_an_idle_lease_ends_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pursuit.tools.leases.IDLE_SECONDS", 0.1)
+
+    async def main(upstream: McpUpstream, _server: RawServer) -> None:
+        side = ClientSide(capabilities={"sampling": {}})
+        for _ in range(2):
+            async with upstream.leased(side) as talk:
+                pid = int((await call(talk, "ok"))["content"][0]["text"])
+            with anyio.fail_after(10):
+                while psutil.pid_exists(pid):
+                    await anyio.sleep(0.02)
+
+    run("stdio", main)
+
+
+def test_a_change_is_heard_of_a_server_of_the_sdk() -> None:
+    server = MCPServer("growing")
+
+    async def grow(name: str, ctx: Context[Any, Any]) -> str:
+        server.add_tool(lambda: "x", name=name)
+        await ctx.notify_tools_changed()
+        return "grown"
+
+    server.add_tool(grow)
+
+    async def main() -> None:
+        async with Pool({}, {"here": server}) as pool:
+            upstream: Any = pool.upstream("here")
+            heard = anyio.Event()
+            upstream.listen(lambda _method, _params: heard.set())
+            assert [tool.name for tool in await upstream.tools()] == ["grow"]
+            with anyio.fail_after(10):
+                await upstream.call("grow", {"name": "more"}, call_id="c")
+                await heard.wait()
+            assert [tool.name for tool in await upstream.tools()] == ["grow", "more"]
+
+    anyio.run(main)
+
+
+def test_what_a_client_said_about_itself_is_not_handed_on() -> None:
+    async def main(upstream: McpUpstream, server: RawServer) -> Any:
+        meta = {"progressToken": 7, "io.modelcontextprotocol/clientInfo": {"name": "evil"}, "com.example/x": None}
+        await upstream.request("tools/call", {"name": "ok", "_meta": meta})
+        return server.requests[-1].body["params"]
+
+    params = run("http-2026", main)
+    assert "progressToken" not in params["_meta"]
+    assert params["_meta"]["io.modelcontextprotocol/clientInfo"]["name"] == "pursuit"
+    assert params["_meta"]["com.example/x"] is None
+    assert "arguments" not in params
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_tools_are_listed_once_until_the_server_says_that_they_changed(way: str) -> None:
+    async def main(upstream: McpUpstream, server: RawServer) -> None:
+        await upstream.about()
+        if way == "stdio":
+            before = [tool.name for tool in await upstream.tools()]
+            await call(upstream, "change", {"name": "fresh"})
+            assert [tool.name for tool in await upstream.tools()] == [*before, "fresh"]
+            return
+        await server.stood.wait()
+        with anyio.fail_after(5):
+            while not upstream._supervisor.current.announces("tools"):  # pyright: ignore
+                await anyio.sleep(0.01)
+        for _ in range(3):
+            await upstream.tools()
+        assert sum(one.method == "tools/list" for one in server.requests) == 1
+        heard = anyio.Event()
+        upstream.listen(lambda _method, _params: heard.set())
+        standing = server.standing[-1]
+        meta = {"_meta": {"io.modelcontextprotocol/subscriptionId": (standing.body or {}).get("id")}}
+        await standing.event({"method": "notifications/tools/list_changed", "params": meta})
+        await heard.wait()
+        await upstream.tools()
+        assert sum(one.method == "tools/list" for one in server.requests) == 2
+
+    run(way, main)
+
+
+@pytest.mark.parametrize("way", HTTP)
+def test_a_broken_standing_stream_is_opened_again(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pursuit.tools.http._RETRY", (0.01, 0.01))
+    monkeypatch.setattr("pursuit.tools.connection._RELISTEN", (0.01, 0.01))
+
+    async def main(upstream: McpUpstream, server: RawServer) -> None:
+        await upstream.about()
+        for _ in range(2):
+            await server.stood.wait()
+            server.stood = anyio.Event()
+            await server.standing[-1].wire.aclose()
+        await server.stood.wait()
+        await call(upstream, "ok")
+
+    run(way, main)
+
+
+def test_cancelling_a_call_tells_the_server_in_the_words_of_its_era() -> None:
+    async def main(upstream: McpUpstream, server: RawServer) -> list[str]:
+        begun = anyio.Event()
+
+        async def on_notify(_method: str, _params: Mapping[str, Any]) -> None:
+            begun.set()
+
+        await upstream.about()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(partial(call, upstream, "hang", on_notify=on_notify))
+            await begun.wait()
+            tasks.cancel_scope.cancel()
+        await server.hung_up.wait()
+        await call(upstream, "ok")
+        with anyio.move_on_after(0.5 if server.modern else 5):
+            while not any(one.method == "notifications/cancelled" for one in server.requests):
+                await anyio.sleep(0.01)
+        hang = next(one for one in server.requests if (one.body or {}).get("params", {}).get("name") == "hang")
+        cancels = [one.body["params"] for one in server.requests if one.method == "notifications/cancelled"]
+        assert all(one["requestId"] == hang.body["id"] for one in cancels)
+        return [one["reason"] for one in cancels]
+
+    assert run("http-2025", main) == ["the caller gave up"]
+    assert run("http-2026", main) == []
+
+
+def test_a_forgotten_session_costs_no_call() -> None:
+    async def main(upstream: McpUpstream, server: RawServer) -> None:
+        await call(upstream, "ok")
+        server.session = "restarted"
+        await call(upstream, "ok", {"n": 2})
+        assert server.sessions == 2
+        taken = [one for one in server.requests if one.method == "tools/call"]
+        assert [one.headers["mcp-session-id"] for one in taken] == ["session-1", "session-1", "session-2"]
+
+    run("http-2025", main)
+
+
+def test_the_new_era_repeats_in_headers_what_it_asks() -> None:
+    async def main(upstream: McpUpstream, server: RawServer) -> dict[str, str]:
+        await upstream.tools()
+        await call(upstream, "place", {"place": "Zürich"})
+        return server.requests[-1].headers
+
+    headers = run("http-2026", main)
+    assert headers["mcp-protocol-version"] == "2026-07-28"
+    assert headers["mcp-method"] == "tools/call"
+    assert headers["mcp-name"] == "place"
+    assert headers["mcp-param-place"].startswith("=?base64?")
+
+
+def test_closing_says_goodbye_to_the_session_and_fails_what_is_under_way() -> None:
+    async def main(upstream: McpUpstream, server: RawServer) -> None:
+        begun = anyio.Event()
+        failed: list[str] = []
+
+        async def on_notify(_method: str, _params: Mapping[str, Any]) -> None:
+            begun.set()
+
+        async def hang() -> None:
+            with pytest.raises(CallFailed) as caught:
+                await call(upstream, "hang", on_notify=on_notify)
+            failed.append(str(caught.value))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(hang)
+            await begun.wait()
+            await upstream.aclose()
+        assert "the connection broke: it is closed" in failed[0]
+        goodbye = [one for one in server.requests if one.verb == "DELETE"]
+        assert [one.headers["mcp-session-id"] for one in goodbye] == ["session-1"]
+
+    run("http-2025", main)

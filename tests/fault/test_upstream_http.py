@@ -1,0 +1,213 @@
+"""HTTP upstreams that break: one call pays, nobody else does."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from pursuit.errors import UpstreamUnavailable
+from pursuit.tools.contract import CallFailed, UpstreamError
+from pursuit.tools.network import NetworkRules
+from pursuit.tools.pool import Pool
+from pursuit.tools.server_config import ServerConfig
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "servers"))
+
+from fixture import build
+from http_fixture import served, sse_app
+from raw_http import RawServer
+
+ERAS = ("2025", "2026")
+SECRET = "hunter2-very-secret"
+
+
+@asynccontextmanager
+async def standing(era: str, network: NetworkRules | None = None, path: str = "/mcp", **more: Any) -> Any:
+    server = RawServer(modern=era == "2026")
+    async with server.serving() as url:
+        config = ServerConfig(name="raw", transport="http", url=url.removesuffix("/mcp") + path, **more)
+        async with Pool({"raw": config}, network=network) as pool:
+            yield pool.upstream("raw"), server
+
+
+def run(era: str, main: Callable[[Any, RawServer], Awaitable[Any]], **more: Any) -> Any:
+    async def bounded() -> Any:
+        with anyio.fail_after(20):
+            async with standing(era, **more) as (upstream, server):
+                return await main(upstream, server)
+
+    return anyio.run(bounded)
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("cut", "broke off in the middle"),
+        ("cut_json", "HTTP connection broke"),
+        ("nothing", "HTTP connection broke"),
+        ("page", "neither JSON nor a stream"),
+        ("no_json", "no JSON"),
+        ("busy", "HTTP 503"),
+        ("wrong_id", "no JSON-RPC answer to the request"),
+    ],
+)
+def test_a_broken_answer_costs_one_call(era: str, fault: str, words: str) -> None:
+    async def main(upstream: Any, server: RawServer) -> None:
+        begun = anyio.Event()
+
+        async def on_notify(_method: str, _params: Mapping[str, Any]) -> None:
+            begun.set()
+
+        async with anyio.create_task_group() as others:
+            # One that is under way all the time, on the same connection.
+            hang = partial(upstream.request, "tools/call", {"name": "hang"}, on_notify=on_notify)
+            others.start_soon(hang)
+            await begun.wait()
+            with pytest.raises(CallFailed, match=words) as caught:
+                await upstream.call(fault, {}, call_id="c")
+            assert caught.value.sent
+            assert not server.hung_up.is_set(), "the other call was broken too"
+            await upstream.call("ok", {}, call_id="c")
+            others.cancel_scope.cancel()
+        methods = [one.method for one in server.requests]
+        assert methods.count("initialize") + methods.count("server/discover") == (2 if era == "2025" else 1)
+
+    run(era, main)
+
+
+def test_an_answer_whose_stream_broke_is_fetched_where_the_server_can_go_on() -> None:
+    async def main(upstream: Any, server: RawServer) -> None:
+        result = await upstream.request("tools/call", {"name": "resume"})
+        assert result == {"content": [], "resumed": True}
+        assert sum(one.method == "tools/call" for one in server.requests) == 1
+
+    run("2025", main)
+
+
+def test_a_long_answer_passes_in_a_body_and_in_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main(upstream: Any, _server: RawServer) -> None:
+        long = "x" * 5_000_000
+        for tool in ("ok", "tell"):
+            result = await upstream.request("tools/call", {"name": tool, "arguments": {"messages": [], "long": long}})
+            assert result["arguments"]["long"] == long
+        monkeypatch.setattr("pursuit.tools.http_answers.LONGEST_MESSAGE", 1_000_000)
+        for tool, words in (("ok", "longer than 0 MiB"), ("tell", "too long")):
+            with pytest.raises(CallFailed, match=words):
+                await upstream.call(tool, {"messages": [], "long": long}, call_id="c")
+        await upstream.call("ok", {}, call_id="c")
+
+    run("2025", main)
+
+
+def test_an_old_sse_server_that_comes_back_is_used_again() -> None:
+    async def main() -> None:
+        async with served(sse_app(build())) as url:
+            port = int(url.rpartition(":")[2])
+        config = ServerConfig(name="old", transport="sse", url=f"{url}/sse")
+        async with Pool({"old": config}) as pool:
+            upstream: Any = pool.upstream("old")
+            for number in range(2):
+                with pytest.raises(CallFailed, match=r"not sent: .*cannot be connected to"):
+                    await upstream.call("echo", {}, call_id="c")
+                async with served(sse_app(build()), port=port):
+                    result = await upstream.call("echo", {"n": number}, call_id="c")
+                    assert result.structured["arguments"] == {"n": number}
+
+    anyio.run(main)
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_server_that_comes_back_is_used_again(era: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pursuit.tools.supervise.FIRST_PAUSE", 0.01)
+
+    async def main() -> None:
+        server = RawServer(modern=era == "2026")
+        async with server.serving() as url:
+            port = int(url.rpartition(":")[2].partition("/")[0])
+        async with Pool({"raw": ServerConfig(name="raw", transport="http", url=url)}) as pool:
+            upstream = pool.upstream("raw")
+            for _ in range(3):
+                with pytest.raises(CallFailed, match=r"not sent: .*cannot be connected to") as caught:
+                    await upstream.call("ok", {}, call_id="c")
+                assert not caught.value.sent
+            async with server.serving(port):
+                await upstream.call("ok", {}, call_id="c")
+            with pytest.raises(CallFailed, match=r"cannot be connected to|connection broke"):
+                await upstream.call("ok", {}, call_id="c")
+            async with server.serving(port):
+                server.session = "forgotten"
+                await upstream.call("ok", {}, call_id="c")
+
+    anyio.run(main)
+
+
+def test_redirects_stay_within_the_origin() -> None:
+    async def elsewhere(upstream: Any, _server: RawServer) -> None:
+        with pytest.raises(UpstreamUnavailable, match="redirects to another place"):
+            await upstream.tools()
+
+    async def moved(upstream: Any, _server: RawServer) -> None:
+        assert [tool.name for tool in await upstream.tools()] == ["place", "ok"]
+
+    run("2026", elsewhere, path="/elsewhere")
+    run("2026", moved, path="/moved")
+    run("2025", moved, path="/moved")
+
+
+def test_no_address_and_no_header_is_ever_shown(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("PURSUIT_TEST_TOKEN", SECRET)
+    caplog.set_level(logging.INFO)
+    headers = {"Authorization": "Bearer ${PURSUIT_TEST_TOKEN}", "X-Tenant": "tenant-0815"}
+
+    async def main(upstream: Any, server: RawServer) -> list[str]:
+        said: list[str] = [repr(upstream.config)]
+        error = {"code": -1, "message": f"bad token {SECRET} of tenant-0815 at {upstream.config.url}"}
+        for arguments in ({"error": error},):
+            with pytest.raises(CallFailed) as caught:
+                await upstream.call("raw", arguments, call_id="c")
+            said.append(str(caught.value))
+        with pytest.raises(CallFailed) as caught:
+            await upstream.call("cut", {}, call_id="c")
+        said.append(str(caught.value))
+        with pytest.raises(UpstreamError, match=SECRET):
+            await upstream.request("tools/call", {"name": "raw", "arguments": {"error": error}})
+        assert {one.headers["authorization"] for one in server.requests} == {f"Bearer {SECRET}"}
+        assert all(one.path == "/mcp?key=query-secret" for one in server.requests)
+        return said
+
+    said = "\n".join(run("2026", main, headers=headers, path="/mcp?key=query-secret"))
+    for secret in (SECRET, "tenant-0815", "query-secret", "127.0.0.1"):
+        assert secret not in said
+    assert "127.0.0.1" not in caplog.text
+    assert "bad token ***" in said
+
+
+@pytest.mark.parametrize(
+    ("rules", "words"),
+    [
+        (NetworkRules(deny=["127.0.0.1"]), "the network rules deny 127.0.0.1"),
+        (NetworkRules(ask=["*"]), "name it in policy.network.allow"),
+        (NetworkRules(ask=["*"], allow=["127.0.0.1"]), None),
+    ],
+)
+def test_network_rules_hold_at_connect(rules: NetworkRules, words: str | None) -> None:
+    async def main(upstream: Any, server: RawServer) -> None:
+        if words is None:
+            await upstream.tools()
+            return
+        with pytest.raises(UpstreamUnavailable, match=words):
+            await upstream.tools()
+        assert server.requests == []
+
+    run("2026", main, network=rules)

@@ -1,0 +1,182 @@
+"""Progress, logs, cancellation and changes go through, whichever era either side speaks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from gateway_stage import ENVELOPE, ERAS, LEGACY, MODERN, Client, asked_of, hostile, house, run, told, words
+
+PAIRS = [(client, server) for client in ERAS for server in ERAS]
+ABLE: dict[str, Any] = {"elicitation": {}}
+
+
+def upstream(server: str, *args: str, **more: Any) -> Any:
+    return hostile(*args, *([MODERN] if server == MODERN else []), **more)
+
+
+@pytest.mark.parametrize("capabilities", [{}, ABLE], ids=["plain", "able"])
+@pytest.mark.parametrize(("client_era", "server_era"), PAIRS)
+def test_progress_comes_under_the_clients_token_before_the_result(
+    client_era: str, server_era: str, capabilities: dict[str, Any], tmp_path: Path
+) -> None:
+    async def main() -> None:
+        async with house(tmp_path, upstream(server_era)) as stage:
+            client = await stage.client(client_era, capabilities)
+            result = await client.call("steps", _meta={"progressToken": "mine"})
+            steps = told(client, "notifications/progress")
+            assert steps == [
+                {"progressToken": "mine", "progress": n, "total": 3, "message": f"s{n}", "x": None} for n in (1, 2, 3)
+            ]
+            assert words(result) == "with token"
+            assert words(await client.call("steps")) == "without"
+            assert len(told(client, "notifications/progress")) == 3
+
+    run(main)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize(("client_era", "server_era"), PAIRS)
+def test_logs_come_at_the_level_that_the_client_wants(
+    client_era: str, server_era: str, alone: bool, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        async with house(tmp_path, upstream(server_era), alone=alone) as stage:
+            client, other = await stage.client(client_era), await stage.client(client_era)
+            more: dict[str, Any] = {}
+            if client_era == LEGACY:
+                assert await client.result("logging/setLevel", {"level": "error"}) == {}
+            else:
+                more = {"_meta": {f"{ENVELOPE}logLevel": "error"}}
+            assert words(await client.call("logs", **more)) == "error"
+            wanted = {"level": "error", "data": {"n": None}, "x": 1}
+            await client.until(lambda: told(client, "notifications/message") == [wanted])
+            if client_era == MODERN:
+                assert words(await other.call("logs")) == "None"
+            if not alone:
+                assert not told(other, "notifications/message")
+
+    run(main)
+
+
+@pytest.mark.parametrize("capabilities", [{}, ABLE], ids=["plain", "able"])
+@pytest.mark.parametrize(("client_era", "server_era"), PAIRS)
+def test_a_cancelled_call_is_cancelled_at_the_server(
+    client_era: str, server_era: str, capabilities: dict[str, Any], tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+
+    async def main() -> None:
+        async with house(tmp_path, upstream(server_era, f"log={log}")) as stage:
+            client = await stage.client(client_era, capabilities)
+            ident = await client.begin("tools/call", {"name": "slow", "arguments": {}})
+            with anyio.fail_after(10):
+                while not (log.exists() and asked_of(log, "tools/call")):
+                    await anyio.sleep(0.01)
+            await client.send({"method": "notifications/cancelled", "params": {"requestId": ident}})
+            with anyio.fail_after(10):
+                while '{"cancelled": true}' not in log.read_text():
+                    await anyio.sleep(0.01)
+            assert words(await client.call("steps")) == "without"
+
+    run(main)
+
+
+async def listening(client: Client, wanted: dict[str, Any]) -> int:
+    """Opens a listen stream; its acknowledgement is the first word on it."""
+    ident = await client.begin("subscriptions/listen", {"notifications": wanted})
+    acknowledged = "notifications/subscriptions/acknowledged"
+    await client.until(lambda: told(client, acknowledged))
+    meta = {f"{ENVELOPE}subscriptionId": ident}
+    assert client.told[0] == {
+        "method": acknowledged,
+        "jsonrpc": "2.0",
+        "params": {"notifications": wanted, "_meta": meta},
+    }
+    return ident
+
+
+@pytest.mark.parametrize("capabilities", [{}, ABLE], ids=["plain", "able"])
+@pytest.mark.parametrize(("client_era", "server_era"), PAIRS)
+def test_a_changed_list_is_told_and_then_served(
+    client_era: str, server_era: str, capabilities: dict[str, Any], tmp_path: Path
+) -> None:
+    async def main() -> None:
+        async with house(tmp_path, upstream(server_era)) as stage:
+            client = await stage.client(client_era, capabilities)
+            ident = 0
+            if client_era == MODERN:
+                ident = await listening(client, {"toolsListChanged": True})
+            before = await client.entries("tools/list", "tools")
+            # The connection that all share is the one that changes are heard on.
+            grower = client if client_era == LEGACY else await stage.client(client_era)
+            await grower.call("grow")
+            changed = "notifications/tools/list_changed"
+            await client.until(lambda: told(client, changed))
+            expected = {"_meta": {f"{ENVELOPE}subscriptionId": ident}} if client_era == MODERN else {}
+            assert told(client, changed) == [expected]
+            after = await grower.entries("tools/list", "tools")
+            assert after == [*before, {"name": "grown1", "inputSchema": {"type": "object"}}]
+            assert (await grower.call("grown1"))["structuredContent"]["arguments"] == {}
+
+    run(main)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize(("client_era", "server_era"), PAIRS)
+def test_a_resource_that_changes_is_told_to_who_subscribed(
+    client_era: str, server_era: str, alone: bool, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        async with house(tmp_path, upstream(server_era), alone=alone) as stage:
+            client, other = await stage.client(client_era), await stage.client(client_era)
+            updated = "notifications/resources/updated"
+            if client_era == MODERN:
+                ident = await listening(client, {"resourceSubscriptions": ["x://hostile"]})
+                await client.until(lambda: told(client, updated))
+                meta = {f"{ENVELOPE}subscriptionId": ident}
+                assert told(client, updated) == [{"uri": "x://hostile", "x": None, "_meta": meta}]
+                await client.send({"method": "notifications/cancelled", "params": {"requestId": ident}})
+            else:
+                assert await client.result("resources/subscribe", {"uri": "x://hostile"}) == {}
+                await client.until(lambda: told(client, updated))
+                assert told(client, updated) == [{"uri": "x://hostile", "x": None}]
+                assert await client.result("resources/unsubscribe", {"uri": "x://hostile"}) == {}
+            if not alone:
+                assert not told(other, updated)
+            assert words(await client.call("steps")) == "without"
+
+    run(main)
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_server_that_dies_costs_one_call_with_its_last_words(era: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path, upstream(era)) as stage:
+            client = await stage.client(era)
+            result = await client.call("die")
+            assert result["isError"] is True
+            assert "out of cheese" in words(result)
+            assert words(await client.call("steps")) == "without"
+
+    run(main)
+
+
+def test_what_a_client_notifies_reaches_its_own_connection(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+
+    async def main() -> None:
+        async with house(tmp_path, upstream(LEGACY, f"log={log}")) as stage:
+            client = await stage.client(LEGACY, {"roots": {"listChanged": True}})
+            await client.call("steps")
+            await client.send({"method": "notifications/roots/list_changed"})
+            await client.call("steps")
+        assert [one["method"] for one in map(json.loads, log.read_text().splitlines()) if "id" not in one] == [
+            "notifications/initialized",
+            "notifications/roots/list_changed",
+        ]
+
+    run(main)

@@ -1,0 +1,175 @@
+"""Questions of a server reach the client whose call they belong to, and its answers come back, across both eras."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from gateway_stage import ABLE, ERAS, LEGACY, MODERN, Client, Message, asked_of, hostile, house, run, told, words
+
+from pursuit.surfaces.mcp.gateway import parking
+
+PAIRS = [(client, server) for client in ERAS for server in ERAS]
+FORM = {"message": "Who?", "requestedSchema": {"type": "object", "properties": {"name": {"type": "string"}}}}
+
+
+def reply(name: str, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a client answers, with a field that nobody knows."""
+    if method == "elicitation/create":
+        assert params == FORM
+        return {"action": "accept", "content": {"name": name}, "x": None}
+    if method == "roots/list":
+        return {"roots": [{"uri": f"file:///{name}", "x": None}]}
+    assert method == "sampling/createMessage"
+    assert params["x-odd"] is None
+    return {"role": "assistant", "content": {"type": "text", "text": name}, "model": "m", "x": None}
+
+
+async def through(client: Client, tool: str, name: str, **more: Any) -> Message:
+    """Calls a tool; a client of the new era comes back with answers as often as it is asked."""
+    result = await client.call(tool, **more)
+    rounds = 0
+    while result.get("resultType") == "input_required":
+        rounds += 1
+        assert rounds < 5
+        questions = result["inputRequests"]
+        answers = {key: reply(name, one["method"], one.get("params", {})) for key, one in questions.items()}
+        client.asked += [one["method"] for one in questions.values()]
+        result = await client.call(tool, inputResponses=answers, requestState=result["requestState"], **more)
+    return result
+
+
+def upstream(server: str, *args: str) -> Any:
+    return hostile(*args, *([MODERN] if server == MODERN else []))
+
+
+@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize(("client_era", "server_era"), PAIRS)
+def test_elicitation_sampling_and_roots_go_through(
+    client_era: str, server_era: str, alone: bool, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        async with house(tmp_path, upstream(server_era), alone=alone) as stage:
+            client = await stage.client(client_era, ABLE, partial(reply, "ann"))
+            for tool, method in (
+                ("elicit", "elicitation/create"),
+                ("sample", "sampling/createMessage"),
+                ("roots", "roots/list"),
+            ):
+                result = await through(client, tool, "ann")
+                assert json.loads(words(result)) == reply("ann", method, FORM if tool == "elicit" else {"x-odd": None})
+                assert client.asked.pop() == method
+            assert client.asked == []
+
+    run(main)
+
+
+@pytest.mark.parametrize(("client_era", "server_era"), PAIRS)
+def test_each_client_is_asked_about_its_own_call(client_era: str, server_era: str, tmp_path: Path) -> None:
+    names = [f"n{number}" for number in range(4)]
+
+    async def main() -> None:
+        async with house(tmp_path, upstream(server_era), alone=False) as stage:
+            clients = {name: await stage.client(client_era, ABLE, partial(reply, name)) for name in names}
+            answers: dict[str, Any] = {}
+
+            async def one(name: str) -> None:
+                answers[name] = json.loads(words(await through(clients[name], "elicit", name)))
+
+            async with anyio.create_task_group() as calling:
+                for name in names:
+                    calling.start_soon(one, name)
+            assert {name: answer["content"]["name"] for name, answer in answers.items()} == {
+                name: name for name in names
+            }
+
+    run(main)
+
+
+def test_progress_rises_where_the_server_begins_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path, upstream(MODERN)) as stage:
+            client = await stage.client(LEGACY, ABLE, partial(reply, "ann"))
+            await client.call("twice", _meta={"progressToken": 7})
+            steps = [one["progress"] for one in told(client, "notifications/progress")]
+            assert steps == [1, 2, 3, 4]
+
+    run(main)
+
+
+def test_a_client_that_comes_back_twice_gets_the_same_result_and_the_server_one_call(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+
+    async def main() -> None:
+        async with house(tmp_path, upstream(LEGACY, f"log={log}")) as stage:
+            client = await stage.client(MODERN, ABLE)
+            asking = await client.call("elicit")
+            (key,) = asking["inputRequests"]
+            more = {"inputResponses": {key: reply("a", "elicitation/create", FORM)}}
+            more["requestState"] = asking["requestState"]
+            first = await client.call("elicit", **more)
+            again = await client.call(
+                "elicit", inputResponses={key: {"action": "decline"}}, requestState=more["requestState"]
+            )
+            assert again == first
+            other = await client.request("tools/call", {"name": "elicit", "arguments": {"x": 1}, **more})
+            assert "other parameters" in other["error"]["message"]
+            unknown = await client.request(
+                "tools/call", {"name": "elicit", "arguments": {}, "requestState": "nobody's"}
+            )
+            assert "not known here" in unknown["error"]["message"]
+        assert len(asked_of(log, "tools/call")) == 1
+
+    run(main)
+
+
+def test_a_question_that_nobody_answers_is_declined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parking, "ASK_SECONDS", 0.05)
+
+    async def main() -> None:
+        async with house(tmp_path, upstream(LEGACY)) as stage:
+            client = await stage.client(MODERN, ABLE)
+            asking = await client.call("elicit")
+            # The call goes on without an answer; who comes back in the end reads what came of it.
+            while (result := await client.call("elicit", requestState=asking["requestState"])).get("inputRequests"):
+                assert result["requestState"] == asking["requestState"]
+            assert json.loads(words(result)) == {"action": "decline"}
+
+    run(main)
+
+
+def test_a_client_that_cannot_be_asked_is_not_asked(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path, upstream(LEGACY)) as stage:
+            for era in ERAS:
+                client = await stage.client(era, {})
+                answer = json.loads(words(await client.call("elicit")))
+                assert answer["code"] == -32601, answer
+
+    run(main)
+
+
+def test_a_failing_answer_of_a_client_reaches_the_server(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path, upstream(LEGACY)) as stage:
+            client = await stage.client(LEGACY, ABLE)
+
+            async def refuse(message: Message) -> None:
+                if message.get("method") == "sampling/createMessage":
+                    await client.send(
+                        {"id": message["id"], "error": {"code": -1, "message": "no", "data": {"n": None}}}
+                    )
+                    return
+                await take(message)
+
+            take = client.take
+            client.take = refuse  # type: ignore[method-assign]
+            answer = json.loads(words(await client.call("sample")))
+            assert answer == {"code": -1, "message": "no", "data": {"n": None}}
+
+    run(main)

@@ -1,0 +1,225 @@
+"""Several servers behind one gateway: names that cannot collide, owners that are found, and changes of all of it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gateway_stage import ERAS, HOSTILE, LEGACY, MODERN, hostile, house, run, told, words
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pursuit.errors import ValidationFailed
+from pursuit.surfaces.mcp.gateway.names import Names, escaped
+from pursuit.surfaces.mcp.gateway.resources import fits
+from pursuit.surfaces.mcp.gateway.search import ranked
+
+SERVER = st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9_-]{0,6}\Z")
+
+
+@given(
+    st.lists(SERVER, min_size=2, max_size=4, unique=True), st.text(min_size=1), st.sampled_from(["dotted", "escaped"])
+)
+def test_every_name_can_be_read_back(servers: list[str], tool: str, spelling: Any) -> None:
+    names = Names(servers=servers, spelling=spelling)
+    for server in servers:
+        assert names.owner(names.qualified(server, tool)) == (server, tool)
+        assert names.uri_owner(names.uri_of(server, tool)) == (server, tool)
+    assert len({names.qualified(server, tool) for server in servers}) == len(servers)
+
+
+@given(SERVER, st.text(max_size=6), SERVER, st.text(max_size=6))
+def test_no_two_tools_share_an_escaped_name(server: str, tool: str, other: str, name: str) -> None:
+    assert (escaped(server, tool) == escaped(other, name)) == ((server, tool) == (other, name))
+
+
+@given(st.text(alphabet="ab_-x.6f", max_size=12))
+def test_a_name_that_was_never_given_is_nobodys(name: str) -> None:
+    names = Names(servers=("a", "b"), spelling="escaped")
+    owner = names.owner(name)
+    assert owner is None or escaped(*owner) == name or "_x" in name
+
+
+def test_a_template_fits_what_comes_from_it() -> None:
+    assert fits("x://{id}/y", "x://1/y")
+    assert not fits("x://{id}/y", "x://1/2/y")
+    assert fits("x://{+path}", "x://1/2")
+    assert fits("x://{id}", "x://{id}")
+    assert not fits(None, "x://1")
+
+
+@pytest.mark.parametrize("eras", [(LEGACY, MODERN), (LEGACY, LEGACY)], ids=["mixed", "old"])
+@pytest.mark.parametrize("era", ERAS)
+def test_everything_of_two_servers_is_there_under_names_that_say_whose_it_is(
+    era: str, eras: tuple[str, str], tmp_path: Path
+) -> None:
+    async def main() -> None:
+        one, two = (hostile(*([MODERN] if e == MODERN else []), name=n) for n, e in zip("ab", eras, strict=True))
+        async with house(tmp_path, one, two) as stage:
+            client = await stage.client(era, hello=False)
+            greeting = await client.hello()
+            assert greeting["instructions"] == "## a\nBe kind to a.\n\n## b\nBe kind to b."
+            assert greeting["capabilities"]["tools"] == {"listChanged": True}
+            tools = await client.entries("tools/list", "tools")
+            listed = [tool["name"] for tool in tools]
+            assert len(listed) == len(set(listed)) and {"a.echo", "b.echo"} < set(listed)
+            (odd,) = [tool for tool in tools if tool["name"] == "b.keywords"]
+            assert odd["x-unknown"] == {"kept": None} and odd["annotations"]["x-hint"] == [None]
+            assert (await client.call("b.echo", {"n": None}))["structuredContent"]["arguments"] == {"n": None}
+            for name in ("echo", "c.echo", "b_echo"):
+                unknown = await client.request("tools/call", {"name": name, "arguments": {}})
+                assert unknown["error"]["code"] == -32602
+            prompts = await client.entries("prompts/list", "prompts")
+            assert [prompt["name"] for prompt in prompts] == ["a.greet", "b.greet"]
+            got = await client.result("prompts/get", {"name": "b.greet"})
+            assert got["messages"][0]["content"]["text"] == "b"
+            reference = {"type": "ref/prompt", "name": "b.greet"}
+            done = await client.result(
+                "completion/complete", {"ref": reference, "argument": {"name": "w", "value": ""}}
+            )
+            assert done["completion"]["values"] == ["b", json.dumps({**reference, "name": "greet"})]
+            assert (await client.request("x/custom"))["error"]["code"] == -32601
+
+    run(main)
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_resource_keeps_its_address_unless_two_servers_have_it(era: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path, hostile(name="a"), hostile(MODERN, name="b")) as stage:
+            client = await stage.client(era)
+            resources = await client.entries("resources/list", "resources")
+            uris = [one["uri"] for one in resources]
+            assert uris == ["x://a", "via://a/x%3A%2F%2Fshared", "x://b", "via://b/x%3A%2F%2Fshared"]
+            templates = await client.entries("resources/templates/list", "resourceTemplates")
+            assert [one["uriTemplate"] for one in templates] == ["a://{id}", "b://{id}"]
+            for uri, text in (*zip(uris, "aabb", strict=True), ("b://7", "b"), ("a://7", "a")):
+                (content,) = (await client.result("resources/read", {"uri": uri}))["contents"]
+                assert content == {"uri": uri, "text": text, "x": None}
+            missing = await client.request("resources/read", {"uri": "x://nothing"})
+            assert missing["error"]["code"] == (-32602 if era == MODERN else -32002)
+            updated = "notifications/resources/updated"
+            if era == MODERN:
+                await client.begin("subscriptions/listen", {"notifications": {"resourceSubscriptions": uris}})
+                await client.until(lambda: len(told(client, updated)) == 4)
+                assert sorted(one["uri"] for one in told(client, updated)) == sorted(uris)
+            if era == LEGACY:
+                for uri in uris:
+                    assert await client.result("resources/subscribe", {"uri": uri}) == {}
+                await client.until(lambda: len(told(client, updated)) == 4)
+                assert sorted(one["uri"] for one in told(client, updated)) == sorted(uris)
+
+    run(main)
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_server_that_cannot_be_reached_costs_its_own_tools_alone(era: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        gone = hostile(name="gone")
+        gone = type(gone)(name="gone", command=str(tmp_path / "nothing"))
+        async with house(tmp_path, hostile(name="a"), gone) as stage:
+            client = await stage.client(era)
+            listed = [tool["name"] for tool in await client.entries("tools/list", "tools")]
+            assert "a.echo" in listed and not any(name.startswith("gone") for name in listed)
+            result = await client.call("gone.anything")
+            assert result["isError"] is True and "gone" in words(result)
+            assert words(await client.call("a.steps")) == "without"
+
+    run(main)
+
+
+def test_names_without_dots_for_models_that_take_none(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path, hostile(name="a"), hostile(name="a_b"), spelling="escaped") as stage:
+            client = await stage.client(LEGACY)
+            listed = [tool["name"] for tool in await client.entries("tools/list", "tools")]
+            assert {"a_-no__type", "a__b_-no__type"} < set(listed)
+            assert words(await client.call("a__b_-steps")) == "without"
+
+    run(main)
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_three_tools_find_describe_and_call_all_the_others(era: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path, hostile(name="a"), hostile(name="b"), search=True) as stage:
+            client = await stage.client(era)
+            listed = [tool["name"] for tool in await client.entries("tools/list", "tools")]
+            assert listed == ["tools.search", "tools.describe", "tools.call"]
+            found = (await client.call("tools.search", {"query": "from keywords", "limit": 2}))["structuredContent"]
+            assert [row["name"] for row in found["tools"]] == ["a.keywords", "b.keywords"]
+            described = (await client.call("tools.describe", {"names": ["b.refs"]}))["structuredContent"]
+            assert described["tools"][0]["inputSchema"]["$defs"] == {
+                "n": {"anyOf": [{"type": "integer"}, {"type": "null"}]}
+            }
+            assert (await client.call("tools.describe", {"names": ["c.refs"]}))["isError"] is True
+            called = await client.call("tools.call", {"name": "b.echo", "arguments": {"n": None}})
+            assert called["structuredContent"]["arguments"] == {"n": None}
+            assert (await client.request("tools/call", {"name": "b.echo"}))["error"]["code"] == -32602
+
+    run(main)
+
+
+def test_a_server_whose_tools_would_be_named_like_the_searchs_own_is_an_error(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path, hostile(name="a"), hostile(name="tools"), search=True):
+            pass
+
+    with pytest.raises(BaseException) as caught:
+        run(main)
+    found: BaseException = caught.value
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    assert isinstance(found, ValidationFailed) and "rename the server" in str(found.faults[0])
+
+
+def test_words_find_tools_by_how_many_of_them_they_have() -> None:
+    tools = [
+        {"name": "a"},
+        {"name": "git_log", "description": "Shows commits"},
+        {"name": "x", "description": "a git log"},
+    ]
+    assert [tool["name"] for tool in ranked(tools, "git log commits")] == ["git_log", "x"]
+
+
+def write(config: Path, *names: str) -> None:
+    tables = [
+        f'[servers.{name}]\ncommand = "{sys.executable}"\nargs = ["-S", "{HOSTILE}", "name={name}"]\n' for name in names
+    ]
+    config.write_text('[policy]\nmode = "auto"\n' + "".join(tables))
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_changed_configuration_is_served_and_told(era: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = tmp_path / "pursuit.toml"
+    caplog.set_level(logging.INFO)
+
+    async def main() -> None:
+        write(config, "a")
+        async with house(tmp_path, config=config) as stage:
+            client = await stage.client(era)
+            ident = 0
+            if era == MODERN:
+                ident = await client.begin("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
+                await client.until(lambda: client.told)
+            assert words(await client.call("steps")) == "without"
+            write(config, "a", "b")
+            await stage.gateway.reload()
+            await client.until(lambda: told(client, "notifications/tools/list_changed"))
+            if era == MODERN:
+                # Its stream ends: there are other servers to listen to now.
+                assert "result" in await client.ended(ident)
+            assert words(await client.call("b.steps")) == words(await client.call("a.steps")) == "without"
+            config.write_text("nonsense")
+            await stage.gateway.reload()
+            assert words(await client.call("b.steps")) == "without"
+            write(config, "b")
+            await stage.gateway.reload()
+            assert words(await client.call("steps")) == "without"
+
+    run(main)
+    assert "the configuration was not read again" in caplog.text

@@ -1,0 +1,448 @@
+"""Approvals are answered over HTTP by an operator's token alone, once, and with an error that says what is wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx2
+import pytest
+from engine_stage import events_of, mission, outcomes, play, repeat
+from front_door import House
+from http_stage import HEADERS, INITIALIZE, Stage, client, http, whoami
+
+from pursuit import Runtime
+from pursuit.errors import PursuitError
+from pursuit.ledger.sqlite import SqliteLedger
+from pursuit.model.events import ApprovalAnswered
+from pursuit.service.approvals import Approvals
+from pursuit.surfaces.http.approvals import LARGEST_BODY, approval_routes
+from pursuit.surfaces.http.failure import STATUSES
+from pursuit.surfaces.tokens import Tokens
+from pursuit.tools.configuration import Configuration
+from pursuit.tools.policy import OperatorPolicy
+from pursuit.tools.rules import Rule
+
+ASKS = OperatorPolicy(rules=(Rule(decision="ask", tool="write"),))
+NOBODYS = "approval-0123456789abcdef"
+
+
+def write(text: str = "x") -> dict[str, Any]:
+    """Changes the world."""
+    return {"text": text}
+
+
+class AppendTogether:
+    """A real ledger in which the answers to a question meet: none is stored before all have come."""
+
+    def __init__(self, ledger: SqliteLedger, answers: int) -> None:
+        self._ledger = ledger
+        self._expected = answers
+        self._met = anyio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ledger, name)
+
+    async def append(self, stream: str, expected: Any, events: Any, **named: Any) -> Any:
+        if any(draft.type == ApprovalAnswered.__name__ for draft in events):
+            self._expected -= 1
+            if not self._expected:
+                self._met.set()
+            await self._met.wait()
+        return await self._ledger.append(stream, expected, events, **named)
+
+
+class Racing(Runtime):
+    """A runtime on such a ledger."""
+
+    def _open_ledger(self, path: Path) -> Any:
+        return AppendTogether(SqliteLedger.open(path), 2)
+
+
+@dataclass(frozen=True)
+class Desk:
+    """A server with the routes, tokens of both roles, and the runtime behind it."""
+
+    stage: Stage
+    runtime: Runtime
+    tokens: Tokens
+    operator: str
+    client: str
+
+    def url(self, path: str) -> str:
+        return f"http://{self.stage.netloc}{path}"
+
+    async def get(self, query: str = "", token: str | None = None, **headers: str) -> httpx2.Response:
+        async with http(self.operator if token is None else token or None) as wire:
+            return await wire.get(self.url(f"/approvals{query}"), headers=headers)
+
+    async def say(
+        self, approval_id: str, said: Any = None, token: str | None = None, **headers: str
+    ) -> httpx2.Response:
+        """Posts an answer: JSON, or these very bytes."""
+        body = said if isinstance(said, bytes) else json.dumps({"answer": "once"} if said is None else said).encode()
+        async with http(self.operator if token is None else token or None) as wire:
+            return await wire.post(self.url(f"/approvals/{approval_id}"), content=body, headers=headers)
+
+    async def asked(self, **args: Any) -> tuple[str, dict[str, Any]]:
+        """A mission that waits for an answer, and its question."""
+        service = self.runtime.service
+        name = (await service.start(mission(proposer=repeat("write", **args)))).session_id
+        assert (await service.run(name)).waiting_for == "approval"
+        (row,) = await Approvals(service).open(name)
+        return name, row
+
+    async def words(self, mission_id: str) -> list[tuple[str, str]]:
+        """The answers in the ledger."""
+        return [(word.by, word.answer) for word in await events_of(self.runtime, mission_id, ApprovalAnswered)]
+
+
+@asynccontextmanager
+async def serving(
+    folder: Path, *, ask_clients: bool = False, kind: type[Runtime] = Runtime, **options: Any
+) -> AsyncIterator[Desk]:
+    stage, tokens = Stage(), Tokens(folder / "tokens.json")
+    operator, laptop = tokens.make("alice", operator=True), tokens.make("laptop")
+    made = kind(state=folder / "ledger.db", config=Configuration(policy=ASKS), servers={"world": [write]})
+    async with made as runtime:
+        routes = approval_routes(runtime.service, tokens)
+        async with stage.serving(tokens if ask_clients else None, routes=routes, **options):
+            yield Desk(stage, runtime, tokens, operator, laptop)
+
+
+def on_stage(folder: Path, scene: Callable[[Desk], Awaitable[None]], **options: Any) -> None:
+    async def whole() -> None:
+        async with serving(folder, **options) as desk:
+            await scene(desk)
+
+    play(whole)
+
+
+def error(response: httpx2.Response) -> tuple[int, str]:
+    """The status and the code of an error in the one shape that errors have."""
+    document = response.json()
+    assert set(document) == {"code", "message", "details"}, document
+    assert response.headers["content-type"] == "application/json"
+    assert response.headers["cache-control"] == "no-store"
+    assert document["message"] and "Traceback" not in response.text
+    return response.status_code, document["code"]
+
+
+def test_a_question_is_seen_and_answered_and_the_mission_goes_on(tmp_path: Path) -> None:
+    async def scene(desk: Desk) -> None:
+        assert (await desk.get()).json() == {"approvals": []}
+        name, row = await desk.asked(text="\u00e9\u2028")
+        other, second = await desk.asked(text="b")
+        seen = await desk.get()
+        assert seen.status_code == 200
+        assert seen.json() == {"approvals": [row, second]}
+        assert (await desk.get(f"?session_id={other}")).json() == {"approvals": [second]}
+
+        answer = await desk.say(row["approval_id"], {"answer": "once", "reason": "looks good"})
+        assert answer.status_code == 200
+        assert answer.json() == {**row, "answer": "once", "by": "alice (http)", "status": "running"}
+        assert (await desk.get()).json() == {"approvals": [second]}
+        denied = await desk.say(second["approval_id"], {"answer": "denied", "reason": None})
+        assert (denied.status_code, denied.json()["answer"]) == (200, "denied")
+
+        for mission_id, outcome in ((name, "ok"), (other, "denied")):
+            assert (await desk.runtime.service.run(mission_id)).terminal
+            assert await outcomes(desk.runtime, mission_id) == [("world.write", outcome)]
+        (word,) = await events_of(desk.runtime, name, ApprovalAnswered)
+        assert (word.by, word.reason, word.answer) == ("alice (http)", "looks good", "once")
+        lines = [line for line in await desk.runtime.service.audited() if line["verb"] in ("approve", "deny")]
+        assert [(line["verb"], line["who"], line["transport"], line["session_id"]) for line in lines] == [
+            ("approve", "alice", "http", name),
+            ("deny", "alice", "http", other),
+        ]
+        assert error(await desk.say(row["approval_id"])) == (404, "approval_not_found")
+
+    on_stage(tmp_path, scene)
+
+
+@pytest.mark.parametrize("ask_clients", [False, True], ids=["open to this machine", "behind tokens"])
+def test_only_an_operators_token_comes_in(ask_clients: bool, tmp_path: Path) -> None:
+    async def scene(desk: Desk) -> None:
+        name, row = await desk.asked()
+        one = row["approval_id"]
+        for token in ("", "x", f"{desk.operator}x", desk.operator[:-1]):
+            for response in (await desk.get(token=token), await desk.say(one, token=token)):
+                assert error(response) == (401, "unauthorized")
+                assert response.headers["www-authenticate"] == "Bearer"
+        for value in (desk.operator, f"Basic {desk.operator}", f"Bearer  {desk.operator}"):
+            assert error(await desk.get(token="", Authorization=value)) == (401, "unauthorized")
+
+        assert error(await desk.get(token=desk.client)) == (403, "forbidden")
+        assert error(await desk.say(one, b"not even JSON", token=desk.client)) == (403, "forbidden")
+        assert await desk.words(name) == []
+        (line,) = [line for line in await desk.runtime.service.audited() if line["verb"] == "approve"]
+        assert (line["who"], line["transport"], line["arguments"]) == ("laptop", "http", {"approval_id": one})
+        assert line["refused"]["code"] == "forbidden"
+
+        assert (await desk.get(token="", Authorization=f"bearer {desk.operator}")).status_code == 200
+        assert (await desk.say(one)).status_code == 200
+
+    on_stage(tmp_path, scene, ask_clients=ask_clients)
+
+
+def test_a_revoked_or_unreadable_token_is_refused_at_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def scene(desk: Desk) -> None:
+        sound = desk.tokens.path.read_bytes()
+        for damage in (b"", b"{}", sound.replace(b"true", b'"yes"')):
+            desk.tokens.path.write_bytes(damage)
+            assert error(await desk.get()) == (401, "unauthorized")
+        desk.tokens.path.write_bytes(sound)
+        assert (await desk.get()).status_code == 200
+        desk.tokens.path.write_bytes(sound.replace(b"true", b"false"))
+        assert error(await desk.get()) == (403, "forbidden")
+        desk.tokens.path.write_bytes(sound)
+        Tokens(desk.tokens.path).revoke("alice")
+        assert error(await desk.get()) == (401, "unauthorized")
+
+    on_stage(tmp_path, scene)
+    assert "nobody is let in" in caplog.text
+    assert "Traceback" not in caplog.text
+
+
+def test_the_mcp_endpoint_is_what_it_was_beside_the_routes(tmp_path: Path) -> None:
+    async def scene(desk: Desk) -> None:
+        async with http() as wire:
+            for path in ("/", "/mcp", "/elsewhere", "/approvals/", "/approvals/a/b"):
+                answer = await wire.get(desk.url(path))
+                assert (answer.status_code, "code" in answer.text) == (401, False), path
+        for token, name in ((desk.client, "laptop"), (desk.operator, "alice")):
+            async with client(desk.stage.url, "2026-07-28", token) as session:
+                assert await whoami(session) == name
+
+    on_stage(tmp_path, scene, ask_clients=True)
+
+
+@pytest.mark.parametrize("ask_clients", [False, True], ids=["open to this machine", "behind tokens"])
+def test_a_page_of_another_origin_cannot_call_it(ask_clients: bool, tmp_path: Path) -> None:
+    async def scene(desk: Desk) -> None:
+        name, row = await desk.asked()
+        port = desk.stage.port
+        wrong = [
+            ({"Host": "evil.com"}, 421),
+            ({"Host": f"127.0.0.1.evil.com:{port}"}, 421),
+            ({"Host": "127.0.0.1"}, 421),
+            ({"Origin": "http://evil.com"}, 403),
+            ({"Origin": f"https://127.0.0.1:{port}"}, 403),
+            ({"Origin": "null"}, 403),
+        ]
+        for headers, status in wrong:
+            for response in (await desk.get(**headers), await desk.say(row["approval_id"], **headers)):
+                assert response.status_code == status, headers
+                assert "approvals" not in response.text
+                assert not [key for key in response.headers if key.lower().startswith("access-control")]
+        async with http() as wire:
+            asking = {"Origin": "http://evil.com", "Access-Control-Request-Method": "POST"}
+            preflight = await wire.request("OPTIONS", desk.url("/approvals"), headers=asking)
+            assert preflight.status_code == 403
+        assert await desk.words(name) == []
+        own = f"http://localhost:{port}"
+        good = await desk.get(Origin=own, Host=f"localhost:{port}")
+        assert good.status_code == 200
+        assert not [key for key in good.headers if key.lower().startswith("access-control")]
+        named = {"Origin": "https://desk.example.com", "Host": "desk.example.com"}
+        assert (await desk.say(row["approval_id"], **named)).status_code == 200
+        async with http(desk.client) as wire:
+            mcp = await wire.post(desk.stage.url, json=INITIALIZE, headers={**HEADERS, "Origin": "http://evil.com"})
+            assert mcp.status_code == 403
+
+    on_stage(tmp_path, scene, ask_clients=ask_clients, allowed_hosts=["desk.example.com"])
+
+
+def test_what_was_answered_is_a_conflict(tmp_path: Path) -> None:
+    async def scene(desk: Desk) -> None:
+        name, row = await desk.asked()
+        assert (await desk.say(row["approval_id"])).status_code == 200
+        again = await desk.say(row["approval_id"], {"answer": "denied"})
+        assert error(again) == (409, "conflict")
+        assert again.json()["details"] == {"approval_id": row["approval_id"], "answer": "once"}
+        assert "by alice (http)" in again.json()["message"]
+        assert await desk.words(name) == [("alice (http)", "once")]
+
+    on_stage(tmp_path, scene)
+
+
+@pytest.mark.parametrize("same", [False, True], ids=["another answer", "the same answer"])
+def test_of_two_answers_at_once_the_first_counts_and_the_other_is_told(same: bool, tmp_path: Path) -> None:
+    async def scene(desk: Desk) -> None:
+        name, row = await desk.asked()
+        bob = desk.tokens.make("bob", operator=True)
+        found: dict[str, httpx2.Response] = {}
+
+        async def say(who: str, answer: str, token: str) -> None:
+            found[who] = await desk.say(row["approval_id"], {"answer": answer}, token=token)
+
+        async with anyio.create_task_group() as people:
+            people.start_soon(say, "alice", "denied", desk.operator)
+            people.start_soon(say, "bob", "denied" if same else "mission", bob)
+        assert sorted(response.status_code for response in found.values()) == [200, 409]
+        first, second = sorted(found, key=lambda who: found[who].status_code)
+        given = found[first].json()
+        assert given["by"] == f"{first} (http)"
+        assert error(found[second]) == (409, "conflict")
+        assert f"{given['answer']} by {first} (http)" in found[second].json()["message"]
+        words = await desk.words(name)
+        assert [by for by, _ in words] == [f"{first} (http)", f"{second} (http)"], "they did meet in the ledger"
+        (kept,) = (await desk.runtime.service.state(name)).approvals.values()
+        assert (kept.answer, kept.by) == (given["answer"], given["by"])
+        refused = [line["who"] for line in await desk.runtime.service.audited(name) if "refused" in line]
+        assert refused == [second]
+
+    on_stage(tmp_path, scene, kind=Racing)
+
+
+def test_wrong_ids_are_told_apart(tmp_path: Path) -> None:
+    async def scene(desk: Desk) -> None:
+        assert error(await desk.say(NOBODYS)) == (404, "approval_not_found")
+        for wrong in ("x", "approval-1", NOBODYS.upper(), "%00", "%F0%9F%98%80", "%ff", "a" * 5_000):
+            assert error(await desk.say(wrong)) == (400, "invalid_argument"), wrong
+        assert error(await desk.get("?session_id=mission-0123456789abcdef")) == (404, "session_not_found")
+        for wrong in ("", "x", "%ff"):
+            assert error(await desk.get(f"?session_id={wrong}")) == (400, "invalid_argument")
+        refused = await desk.get("?mission=x&session_id=a&session_id=b&limit=3")
+        assert error(refused) == (422, "validation_error")
+        faults = refused.json()["details"]["faults"]
+        assert [fault["field"] for fault in faults] == ["mission", "limit", "session_id"]
+
+    on_stage(tmp_path, scene)
+
+
+def test_every_fault_of_a_body_is_told_at_once(tmp_path: Path) -> None:
+    async def scene(desk: Desk) -> None:
+        name, row = await desk.asked()
+        one = row["approval_id"]
+        wrong: list[tuple[Any, list[str]]] = [
+            ({"answer": "maybe", "reason": 5, "answr": 1, "by": "me"}, ["answer", "reason", "answr", "by"]),
+            ({}, ["answer"]),
+            ({"answer": None}, ["answer"]),
+            ({"answer": "expired"}, ["answer"]),
+            ({"answer": ["once"]}, ["answer"]),
+            ({"answer": "once", "reason": "x" * 8_193}, ["reason"]),
+            ({"answer": "once", "reason": "\ud800"}, ["reason"]),
+            ({"answer": "once", "self": 1}, ["self"]),
+            ([], ["(input)"]),
+            ("once", ["(input)"]),
+            (b"null", ["(input)"]),
+        ]
+        for said, fields in wrong:
+            response = await desk.say(one, said)
+            assert error(response) == (422, "validation_error"), said
+            found = [fault["field"] for fault in response.json()["details"]["faults"]]
+            assert sorted(found) == sorted(fields), said
+        for said in (b"", b"{", b"answer=once", b"\xff\xfe", b"[" * 60_000, b'{"answer":"denied","answer":"once"}'):
+            assert error(await desk.say(one, said)) == (400, "malformed_json"), said[:40]
+        assert await desk.words(name) == []
+
+    on_stage(tmp_path, scene)
+
+
+def test_a_body_that_is_too_large_is_refused_whether_it_says_so_or_not(tmp_path: Path) -> None:
+    async def scene(desk: Desk) -> None:
+        name, row = await desk.asked()
+        whole = json.dumps({"answer": "once"}).encode()
+        assert error(await desk.say(row["approval_id"], whole.ljust(LARGEST_BODY + 1))) == (413, "too_large")
+
+        async def pieces() -> AsyncIterator[bytes]:
+            for _ in range(LARGEST_BODY // 1024 + 1):
+                yield b" " * 1024
+
+        async with http(desk.operator) as wire:
+            answer = await wire.post(desk.url(f"/approvals/{row['approval_id']}"), content=pieces())
+            assert error(answer) == (413, "too_large")
+        assert await desk.words(name) == []
+        assert (await desk.say(row["approval_id"], whole.ljust(LARGEST_BODY))).status_code == 200
+
+    on_stage(tmp_path, scene)
+
+
+def test_another_method_is_told_which_one_is_right(tmp_path: Path) -> None:
+    async def scene(desk: Desk) -> None:
+        async with http(desk.operator) as wire:
+            for method, path, right in (
+                ("POST", "/approvals", "GET"),
+                ("DELETE", "/approvals", "GET"),
+                ("GET", f"/approvals/{NOBODYS}", "POST"),
+                ("PUT", f"/approvals/{NOBODYS}", "POST"),
+            ):
+                answer = await wire.request(method, desk.url(path))
+                assert error(answer) == (405, "method_not_allowed")
+                assert answer.headers["allow"] == right
+
+    on_stage(tmp_path, scene)
+
+
+def test_a_caller_who_hangs_up_in_the_middle_leaves_no_trace(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def scene(desk: Desk) -> None:
+        name, row = await desk.asked()
+        lines = [
+            f"POST /approvals/{row['approval_id']} HTTP/1.1",
+            f"Host: {desk.stage.netloc}",
+            f"Authorization: Bearer {desk.operator}",
+            "Content-Length: 100",
+            "",
+            '{"answer": "once"',
+        ]
+        wire = await anyio.connect_tcp("127.0.0.1", desk.stage.port)
+        await wire.send("\r\n".join(lines).encode())
+        await wire.aclose()
+        assert (await desk.get()).json() == {"approvals": [row]}
+        assert await desk.words(name) == []
+
+    on_stage(tmp_path, scene)
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+def _codes(root: type[PursuitError]) -> set[str]:
+    ours = not root.__module__.startswith(("pursuit.surfaces.cli", "test_"))
+    return ({root.code} if ours else set()).union(*(_codes(inner) for inner in root.__subclasses__()))
+
+
+def test_every_error_has_a_status() -> None:
+    assert _codes(PursuitError) == set(STATUSES)
+    assert all(400 <= status < 600 for status in STATUSES.values())
+
+
+def test_the_command_serves_it_to_the_token_that_the_command_made(tmp_path: Path) -> None:
+    house = House(tmp_path, mode="ask")
+    made = house.json("token", "--operator", "--name", "phone")
+    house.write(
+        "mission.toml",
+        """
+directive = "Take one step"
+tool_allowlist = ["workshop.step"]
+[[criteria]]
+criterion_id = "done"
+kind = "tool_call_succeeded"
+tool_name = "workshop.step"
+[budget]
+max_iterations = 1
+[proposer]
+kind = "repeat"
+tool_name = "step"
+args = { log = "a", key = "k" }
+""",
+    )
+    house.run("run", "mission.toml", code=4)
+    assert house.lines("a") == []
+    with house.serving() as served, httpx2.Client(trust_env=False, timeout=10) as wire:
+        address = served.url.removesuffix("/mcp") + "/approvals"
+        assert wire.get(address).status_code == 401
+        name, _, value = made["header"].partition(": ")
+        wire.headers[name] = value
+        (row,) = wire.get(address).json()["approvals"]
+        assert row["tool"] == "workshop.step"
+        answer = wire.post(f"{address}/{row['approval_id']}", json={"answer": "once"})
+        assert answer.status_code == 200, answer.text
+    house.run("resume", row["session_id"])
+    assert house.lines("a") == ["begun k", "done k"]
+    (line,) = [line for line in house.json("audit")["audit"] if line["verb"] == "approve"]
+    assert (line["who"], line["transport"]) == ("phone", "http")

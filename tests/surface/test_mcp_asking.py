@@ -1,0 +1,146 @@
+"""The person behind an MCP client is asked, in both eras, and only if the client says that there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from mcp import Client
+from mcp_types import ElicitResult
+
+from pursuit import Runtime
+from pursuit.service.approvals import Approvals
+from pursuit.surfaces.mcp.server import mission_server
+from pursuit.tools.configuration import Configuration
+from pursuit.tools.policy import OperatorPolicy
+from pursuit.tools.rules import Rule
+
+ERAS = ["legacy", "2026-07-28"]
+ASKS = Configuration(policy=OperatorPolicy(rules=(Rule(decision="ask", tool="write"),)))
+MISSION = {
+    "directive": "Write something",
+    "criteria": [{"criterion_id": "c", "kind": "event", "event_name": "never", "required": True}],
+    "budget": {"max_iterations": 20},
+    "tool_allowlist": ["world.*"],
+    "stagnation_threshold": "off",
+}
+
+
+class World:
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.asked: list[str] = []
+
+    def write(self, text: str) -> None:
+        self.done.append(text)
+
+    def answering(self, *answers: ElicitResult) -> Callable[..., Awaitable[ElicitResult]]:
+        left = list(answers)
+
+        async def answer(_context: Any, params: Any) -> ElicitResult:
+            self.asked.append(params.message)
+            return left.pop(0)
+
+        return answer
+
+
+def yes(width: str) -> ElicitResult:
+    return ElicitResult(action="accept", content={"answer": width})
+
+
+async def _begin(client: Client, **more: Any) -> str:
+    started = await client.call_tool("mission_start", {**MISSION, **more})
+    assert started.structured_content is not None and not started.is_error, started
+    return started.structured_content["session_id"]
+
+
+def proposing(text: str) -> dict[str, Any]:
+    return {"proposal": {"tool_calls": [{"tool_name": "write", "args": {"text": text}}]}}
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_the_person_behind_the_client_answers_in_the_middle_of_a_call(tmp_path: Path, era: Any) -> None:
+    world = World()
+
+    async def main() -> None:
+        async with Runtime(state=tmp_path / "l.db", config=ASKS, servers={"world": [world.write]}) as runtime:
+            answers = (yes("once"), ElicitResult(action="decline"), yes("arguments"))
+            async with (
+                mission_server(runtime) as server,
+                Client(server, mode=era, elicitation_callback=world.answering(*answers)) as client,
+            ):
+                name = await _begin(client)
+                first = await client.call_tool("mission_iterate", {"session_id": name, **proposing("a")})
+                assert first.structured_content is not None
+                assert [row["iteration_index"] for row in first.structured_content["iterations"]] == [0]
+                assert world.done == ["a"] and len(world.asked) == 1 and '"a"' in world.asked[0]
+                await client.call_tool("mission_iterate", {"session_id": name, **proposing("b")})
+                assert world.done == ["a"], "declined"
+                for _ in range(2):
+                    await client.call_tool("mission_iterate", {"session_id": name, **proposing("c")})
+                assert world.done == ["a", "c", "c"] and len(world.asked) == 3
+                lines = await runtime.service.audited(name)
+                assert [line["transport"] for line in lines if line["verb"] in ("approve", "deny")] == [
+                    "elicitation"
+                ] * 3
+
+    anyio.run(main)
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_run_of_several_iterations_goes_on_after_each_answer(tmp_path: Path, era: Any) -> None:
+    world = World()
+
+    async def main() -> None:
+        async with (
+            Runtime(state=tmp_path / "l.db", config=ASKS, servers={"world": [world.write]}) as runtime,
+            mission_server(runtime) as server,
+        ):
+            answering = world.answering(*[yes("once")] * 3)
+            async with Client(server, mode=era, elicitation_callback=answering) as client:
+                repeat = {"kind": "repeat", "tool_name": "world.write", "args": {"text": "r"}}
+                name = await _begin(client, proposer=repeat)
+                asked = {"session_id": name, "max_iterations_this_call": 3}
+                answer = await client.call_tool("mission_iterate", asked)
+                assert answer.structured_content is not None and not answer.is_error, answer
+                assert world.done == ["r", "r", "r"]
+                status = await client.call_tool("mission_status", {"session_id": name})
+                assert status.structured_content is not None
+                assert status.structured_content["iteration_count"] == 3
+
+    anyio.run(main)
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_dismissed_question_and_a_client_without_a_person_leave_it_open(tmp_path: Path, era: Any) -> None:
+    world = World()
+
+    async def main() -> None:
+        async with (
+            Runtime(state=tmp_path / "l.db", config=ASKS, servers={"world": [world.write]}) as runtime,
+            mission_server(runtime) as server,
+        ):
+            async with Client(server, mode=era) as client:
+                name = await _begin(client)
+                answer = await client.call_tool("mission_iterate", {"session_id": name, **proposing("a")})
+                assert answer.structured_content is not None
+                assert (answer.structured_content["status"], world.done) == ("waiting", [])
+                status = await client.call_tool("mission_status", {"session_id": name})
+                assert status.structured_content is not None
+                assert len(status.structured_content["pending_approvals"]) == 1
+            dismissed = world.answering(*[ElicitResult(action="cancel")] * 20)
+            async with Client(server, mode=era, elicitation_callback=dismissed) as client:
+                with anyio.move_on_after(5):
+                    await client.call_tool("mission_iterate", {"session_id": name})
+            (row,) = await Approvals(runtime.service).open(name)
+            await Approvals(runtime.service).answer(row["approval_id"], "once")
+            async with Client(server, mode=era) as client:
+                answer = await client.call_tool("mission_iterate", {"session_id": name})
+                assert answer.structured_content is not None
+                assert len(answer.structured_content["iterations"]) == 1
+            assert world.done == ["a"]
+
+    anyio.run(main)

@@ -1,0 +1,272 @@
+"""A person is asked first: durably, once, and silence is a no."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from engine_stage import events_of, mission, outcomes, play, proposal, repeat, replay, script
+
+from pursuit import Budget, Proposal, Runtime
+from pursuit.errors import Conflict, InvalidArgument, SessionTerminal, ValidationFailed
+from pursuit.model.events import ApprovalAnswered, ApprovalAsked, WaitBegan
+from pursuit.service.approvals import ApprovalNotFound, Approvals
+from pursuit.service.background import BackgroundRuns
+from pursuit.service.caller import Caller
+from pursuit.tools.configuration import Configuration
+from pursuit.tools.policy import OperatorPolicy
+from pursuit.tools.rules import Rule
+
+ASKS = OperatorPolicy(rules=(Rule(decision="ask", tool="write*"),))
+ALICE = Caller(who="alice", transport="terminal")
+
+
+class World:
+    """Tools that remember what was done."""
+
+    def __init__(self) -> None:
+        self.done: list[Any] = []
+
+    def write(self, text: str = "x") -> dict[str, Any]:
+        self.done.append(text)
+        return {"metrics": {"written": len(self.done)}}
+
+    def write_more(self, text: str = "x") -> None:
+        self.done.append(("more", text))
+
+    def read(self) -> None:
+        self.done.append("read")
+
+    def stage(self, folder: Path, *, policy: OperatorPolicy = ASKS, **settings: float) -> Runtime:
+        return Runtime(
+            state=folder / "ledger.db",
+            config=Configuration(policy=policy, settings=settings),
+            servers={"world": [self.write, self.write_more, self.read]},
+        )
+
+
+async def _run(runtime: Runtime, **given: Any) -> tuple[str, Approvals]:
+    made = mission(**{"budget": Budget(max_iterations=3), **given})
+    name = (await runtime.service.start(made)).session_id
+    await runtime.service.run(name)
+    return name, Approvals(runtime.service)
+
+
+@pytest.mark.guarantee("asks-before-it-writes")
+def test_a_call_that_policy_asks_about_waits_durably_and_goes_on_at_a_yes(tmp_path: Path) -> None:
+    world = World()
+
+    async def scene() -> None:
+        async with world.stage(tmp_path) as runtime:
+            name, desk = await _run(runtime, proposer=repeat("write", text="a"))
+            status = await runtime.service.status(name)
+            assert (status["status"], status["waiting_for"], world.done) == ("waiting", "approval", [])
+            (row,) = status["pending_approvals"]
+            assert (row["tool"], row["args"]) == ("world.write", {"text": "a"})
+            assert "write" in row["description"] and '"a"' in row["description"]
+            assert await desk.open() == [row] == await desk.open(name)
+            await runtime.service.run(name)
+            assert len(await events_of(runtime, name, ApprovalAsked)) == 1, "asked again, it is the same question"
+        async with world.stage(tmp_path) as runtime:  # answered while no process drives
+            desk = Approvals(runtime.service)
+            answered = await desk.answer(row["approval_id"], "once", reason="fine", caller=ALICE)
+            assert (answered["status"], answered["by"]) == ("running", "alice (terminal)")
+            assert await runtime.service.interrupted() == [name]
+        async with world.stage(tmp_path) as runtime:
+            await runtime.service.run(name)
+            assert world.done == ["a"], "one yes is for one call"
+            status = await runtime.service.status(name)
+            assert (status["waiting_for"], status["iteration_count"]) == ("approval", 1)
+            (word,) = await events_of(runtime, name, ApprovalAnswered)
+            assert (word.by, word.reason) == ("alice (terminal)", "fine")
+
+    play(scene)
+
+
+def test_a_no_is_an_outcome_that_the_mission_sees(tmp_path: Path) -> None:
+    world = World()
+
+    async def scene() -> None:
+        async with world.stage(tmp_path) as runtime:
+            calls = proposal(("write", {}), ("read", {}))
+            name, desk = await _run(runtime, proposer=replay(calls), budget=Budget(max_iterations=1))
+            (row,) = await desk.open()
+            assert world.done == [], "the whole batch waits for the answer"
+            await desk.answer(row["approval_id"], "denied", reason="not today", caller=ALICE)
+            await runtime.service.run(name)
+            assert await outcomes(runtime, name) == [("world.write", "denied"), ("world.read", "ok")]
+            report = await runtime.report(name)
+            assert "denied by alice (terminal): not today" in str(report.data)
+
+    play(scene)
+
+
+@pytest.mark.guarantee("a-yes-covers-what-was-said")
+def test_a_yes_reaches_as_far_as_was_said_and_no_further(tmp_path: Path) -> None:
+    world = World()
+
+    async def scene() -> None:
+        async with world.stage(tmp_path) as runtime:
+            steps = [("write", {"text": "a"}), ("write", {"text": "a"}), ("write", {"text": "b"}), ("write_more", {})]
+            proposer = replay(*(proposal(step) for step in steps))
+            name, desk = await _run(runtime, proposer=proposer, budget=Budget(max_iterations=4))
+            asked: list[tuple[str, Any]] = []
+            for width in ("arguments", "mission", "denied"):
+                (row,) = await desk.open()
+                asked.append((row["tool"], row["args"]))
+                await desk.answer(row["approval_id"], width)
+                await runtime.service.run(name)
+            assert asked == [("world.write", {"text": "a"}), ("world.write", {"text": "b"}), ("world.write_more", {})]
+            assert world.done == ["a", "a", "b"]
+            other, _ = await _run(runtime, proposer=repeat("write", text="a"))
+            assert len(await desk.open(other)) == 1, "a yes is for its own mission"
+
+    play(scene)
+
+
+def test_silence_is_a_no_and_a_serving_process_goes_on_by_itself(tmp_path: Path) -> None:
+    world = World()
+
+    async def scene() -> None:
+        async with world.stage(tmp_path, approval_timeout=0.2) as runtime:
+            made = mission(proposer=repeat("write"), budget=Budget(max_iterations=1))
+            name = (await runtime.service.start(made)).session_id
+            async with BackgroundRuns(runtime.service, runtime.use_servers_of) as runs:
+                await runs.begin(name, 1, None)
+                while (await runtime.service.state(name)).iteration_count < 1:
+                    await anyio.sleep(0.02)
+            ((tool, outcome),) = await outcomes(runtime, name)
+            assert (tool, outcome, world.done) == ("world.write", "denied", [])
+            assert "nobody approved it in time" in str(await runtime.service.history(name, full=True))
+
+    play(scene)
+
+
+def test_an_answer_wakes_a_background_run(tmp_path: Path) -> None:
+    world = World()
+
+    async def scene() -> None:
+        async with world.stage(tmp_path) as runtime, world.stage(tmp_path) as terminal:
+            made = mission(proposer=repeat("write"), budget=Budget(max_iterations=5))
+            name = (await runtime.service.start(made)).session_id
+            async with BackgroundRuns(runtime.service, runtime.use_servers_of) as runs:
+                await runs.begin(name, 2, None)
+                while not (rows := await Approvals(terminal.service).open(name)):
+                    await anyio.sleep(0.01)
+                await Approvals(terminal.service).answer(rows[0]["approval_id"], "mission")
+                while (await runtime.service.state(name)).iteration_count < 2:
+                    await anyio.sleep(0.01)
+            assert world.done == ["x", "x"]
+
+    play(scene)
+
+
+def test_pause_and_abort_end_a_wait(tmp_path: Path) -> None:
+    world = World()
+
+    async def scene() -> None:
+        async with world.stage(tmp_path) as runtime:
+            name, desk = await _run(runtime, proposer=repeat("write"))
+            (row,) = await desk.open()
+            await runtime.service.pause(name)
+            assert (await runtime.service.status(name))["status"] == "paused"
+            await desk.answer(row["approval_id"], "mission")
+            assert (await runtime.service.status(name))["status"] == "paused", "a yes resumes nothing"
+            await runtime.service.run(name)
+            assert world.done == ["x", "x", "x"]
+            other, _ = await _run(runtime, proposer=repeat("write"))
+            (row,) = await desk.open(other)
+            await runtime.service.abort(other)
+            with pytest.raises((ApprovalNotFound, SessionTerminal)):
+                await desk.answer(row["approval_id"], "once")
+            assert world.done == ["x", "x", "x"]
+
+    play(scene)
+
+
+def test_scripts_and_checks_ask_too_and_go_on_where_they_were(tmp_path: Path) -> None:
+    world = World()
+    source = "world.read()\nworld.write(text='s')\nworld.read()"
+
+    async def scene() -> None:
+        async with world.stage(tmp_path) as runtime:
+            check = {"criterion_id": "c", "kind": "check", "tool_name": "world.write_more", "args": {"text": "check"}}
+            name, desk = await _run(runtime, proposer=script(source), criteria=[check], budget=Budget(max_iterations=1))
+            assert world.done == ["read"]
+            (row,) = await desk.open()
+            await desk.answer(row["approval_id"], "once")
+            await runtime.service.run(name)
+            assert world.done == ["read", "s", "read"], "nothing ran twice"
+            (row,) = await desk.open()
+            assert row["tool"] == "world.write_more"
+            await desk.answer(row["approval_id"], "once")
+            await runtime.service.run(name)
+            assert world.done[-1] == ("more", "check")
+            assert (await runtime.service.status(name))["status"] == "completed"
+
+    play(scene)
+
+
+def test_wrong_answers_are_refused_and_the_first_one_counts(tmp_path: Path) -> None:
+    world = World()
+
+    async def scene() -> None:
+        async with world.stage(tmp_path) as runtime:
+            name, desk = await _run(runtime, proposer=replay(proposal(("write", {}), ("write_more", {}))))
+            first, second = await desk.open(name)
+            root = await runtime.service.ledger.root()
+            with pytest.raises(InvalidArgument):
+                await desk.answer("../x", "once")
+            with pytest.raises(ApprovalNotFound):
+                await desk.answer("approval-0123456789abcdef", "once")
+            with pytest.raises(ValidationFailed):
+                await desk.answer(first["approval_id"], "perhaps")  # pyright: ignore[reportArgumentType]
+            assert await runtime.service.ledger.root() == root
+            await desk.answer(first["approval_id"], "once")
+            assert (await runtime.service.status(name))["status"] == "waiting", "one question is still open"
+            with pytest.raises(Conflict, match="answered already"):
+                await desk.answer(first["approval_id"], "denied")
+            await desk.answer(second["approval_id"], "denied")
+            await runtime.service.run(name)
+            assert world.done == ["x"]
+            waits = [one for one in await events_of(runtime, name, WaitBegan) if one.waiting_for == "approval"]
+            assert len(waits) == 1
+
+    play(scene)
+
+
+def test_mode_never_refuses_without_asking_and_auto_asks_nothing(tmp_path: Path) -> None:
+    world = World()
+
+    async def scene() -> None:
+        never = OperatorPolicy(mode="never", rules=ASKS.rules)
+        async with world.stage(tmp_path / "never", policy=never) as runtime:
+            name, _ = await _run(runtime, proposer=repeat("write"), budget=Budget(max_iterations=1))
+            assert await outcomes(runtime, name) == [("world.write", "denied")]
+        auto = OperatorPolicy(mode="auto", rules=ASKS.rules)
+        async with world.stage(tmp_path / "auto", policy=auto) as runtime:
+            name, _ = await _run(runtime, proposer=repeat("write"), budget=Budget(max_iterations=1))
+            assert await outcomes(runtime, name) == [("world.write", "ok")]
+
+    play(scene)
+
+
+def test_a_proposal_of_a_client_waits_for_its_answer(tmp_path: Path) -> None:
+    world = World()
+
+    async def scene() -> None:
+        async with world.stage(tmp_path) as runtime:
+            name = (await runtime.service.start(mission(budget=Budget(max_iterations=3)))).session_id
+            said = Proposal(**proposal(("write", {"text": "c"})))
+            answer = await runtime.service.iterate(name, proposal=said)
+            assert (answer["status"], answer["iterations"]) == ("waiting", [])
+            desk = Approvals(runtime.service)
+            (row,) = await desk.open(name)
+            await desk.answer(row["approval_id"], "once")
+            answer = await runtime.service.iterate(name)
+            assert [one["iteration_index"] for one in answer["iterations"]] == [0]
+            assert world.done == ["c"]
+
+    play(scene)

@@ -1,0 +1,142 @@
+"""Well-known servers are known by how they are started, and the table agrees with what the packages list."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pursuit.tools.contract import Traits
+from pursuit.tools.curated import known_servers, recognised
+from pursuit.tools.listing import read_listing
+from pursuit.tools.server_config import ServerConfig, ToolOverride
+
+RECORDED = json.loads((Path(__file__).parents[1] / "data" / "known_tools.json").read_text(encoding="utf-8"))
+FILES = "@modelcontextprotocol/server-filesystem"
+GIT = "mcp-server-git"
+
+
+def started(line: str, **more: Any) -> ServerConfig:
+    command, *args = line.split()
+    return ServerConfig(name="x", command=command, args=tuple(args), **more)
+
+
+@pytest.mark.parametrize(
+    ("line", "package"),
+    [
+        (f"npx -y {FILES} /tmp", FILES),
+        (f"npx {FILES}@latest", FILES),
+        (f"npx --yes -q {FILES}@^2026.8.31 .", FILES),
+        (f"/usr/local/bin/npx -y {FILES}", FILES),
+        (f"npm exec -y -- {FILES} .", FILES),
+        (f"bunx {FILES}", FILES),
+        (f"pnpm dlx {FILES}", FILES),
+        ("mcp-server-filesystem /tmp", FILES),
+        (f"node /opt/app/node_modules/{FILES}/dist/index.js .", FILES),
+        ("node_modules/.bin/mcp-server-filesystem .", FILES),
+        ("uvx mcp-server-git --repository .", GIT),
+        ("uvx mcp-server-git@2026.10.19", GIT),
+        ("uvx mcp-server-git==2026.10.19", GIT),
+        ("uvx --from mcp-server-git==2026.10.19 mcp-server-git", GIT),
+        ("uvx --python 3.12 mcp-server-git", GIT),
+        ("uv tool run mcp-server-git", GIT),
+        ("pipx run mcp-server-git", GIT),
+        ("python -m mcp_server_git", GIT),
+        ("/opt/venv/bin/python3.12 -u -m mcp_server_git --repository .", GIT),
+        ("__python_executable__ -m mcp_server_git", GIT),
+        ("mcp-server-git", GIT),
+        (".venv/bin/mcp-server-git --repository .", GIT),
+    ],
+)
+def test_a_well_known_server_is_recognised(line: str, package: str) -> None:
+    found = recognised(started(line))
+    assert found is not None
+    assert found.package == package
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"node evil.js {FILES}",
+        f"npx -y evil {FILES}",
+        f"npx -y --registry http://x.example {FILES}",
+        f"npx -y {FILES}@npm:evil",
+        f"npx -y {FILES}@file:../evil",
+        f"npx -p evil {FILES}",
+        "npx -y mcp-server-filesystem",
+        "npx -y mcp-server-git",
+        f"uvx {FILES}",
+        "uvx --index-url http://x.example mcp-server-git",
+        "uvx --from evil mcp-server-git",
+        "uvx --from mcp-server-git evil",
+        "uvx --with evil mcp-server-git",
+        "uv run mcp-server-git",
+        "python mcp_server_git.py",
+        "python -c pass -m mcp_server_git",
+        "python -m evil mcp_server_git",
+        "./mcp-server-git",
+        "sub/mcp-server-git",
+        f"node ../node_modules/{FILES}/../../evil.js",
+        f"node --require ./evil.js node_modules/{FILES}/dist/index.js",
+        "bash -c mcp-server-git",
+        "uvx",
+        "python",
+        "node",
+    ],
+)
+def test_what_is_not_understood_to_its_point_is_not_known(line: str) -> None:
+    assert recognised(started(line)) is None
+
+
+def test_only_a_command_is_recognised() -> None:
+    assert recognised(ServerConfig(name=GIT, transport="http", url=f"http://127.0.0.1/{GIT}")) is None
+
+
+def test_the_table_has_every_tool_that_the_packages_list() -> None:
+    table = {package: set(server.tools) for package, server in known_servers().items()}
+    assert table == {package: set(recorded["tools"]) for package, recorded in RECORDED.items()}
+    assert {package: server.version for package, server in known_servers().items()} == {
+        package: recorded["version"] for package, recorded in RECORDED.items()
+    }
+
+
+def test_every_row_gives_all_four_answers_and_is_never_kinder_than_the_package() -> None:
+    for package, server in known_servers().items():
+        for name, row in server.tools.items():
+            at, said = f"{package} {name}", RECORDED[package]["tools"][name]
+            assert None not in (row.read_only, row.idempotent, row.parallel_safe, row.destructive), at
+            assert not (row.read_only and row.destructive), at
+            assert row.read_only or not row.parallel_safe, at
+            if said:
+                assert row.read_only <= said.get("readOnlyHint", False), at
+                assert row.read_only or row.destructive >= said.get("destructiveHint", True), at
+                assert row.read_only or row.idempotent <= said.get("idempotentHint", False), at
+
+
+def listed(config: ServerConfig, *entries: dict[str, Any]) -> dict[str, Traits]:
+    tools, warnings = read_listing(config, entries)
+    assert warnings == []
+    return {tool.name: tool.traits for tool in tools}
+
+
+def entry(name: str, **annotations: bool) -> dict[str, Any]:
+    return {"name": name, "inputSchema": {"type": "object"}, "annotations": annotations}
+
+
+def test_a_listing_is_read_with_the_table() -> None:
+    found = listed(started("uvx mcp-server-git"), entry("git_log"), entry("git_reset"), entry("git_new"))
+    assert (found["git_log"].read_only, found["git_log"].parallel_safe) == (True, True)
+    assert found["git_log"].why["read_only"] == "known of mcp-server-git"
+    assert (found["git_reset"].read_only, found["git_reset"].idempotent) == (False, True)
+    assert found["git_new"] == Traits()
+
+
+def test_a_server_of_that_name_that_is_started_otherwise_gets_nothing_from_it() -> None:
+    assert listed(started("./liar"), entry("git_log", readOnlyHint=True)) == {"git_log": Traits()}
+
+
+def test_the_operator_comes_before_the_table() -> None:
+    config = started("uvx mcp-server-git", tools={"git_log": ToolOverride(read_only=False)})
+    assert listed(config, entry("git_log"))["git_log"] == Traits()

@@ -1,0 +1,275 @@
+"""What policy says of a call: rules, modes, layers, and the words that a person decides by."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pursuit.errors import ValidationFailed
+from pursuit.tools.configuration import load_configuration
+from pursuit.tools.contract import Tool, Traits
+from pursuit.tools.policy import Layers, Mode, OperatorPolicy, Tightening, conditional, decide, may_ask, parse_mode
+from pursuit.tools.predicates import (
+    is_mcp_tool,
+    tool_approval_description,
+    tool_is_destructive,
+    tool_is_idempotent,
+    tool_is_parallel_safe,
+    tool_is_read_only,
+)
+from pursuit.tools.rules import Rule
+
+SAFE = Traits(read_only=True, idempotent=True, parallel_safe=True, destructive=False)
+WORST = Traits()
+
+
+def tool(name: str = "git.reset", traits: Traits = WORST, **more: Any) -> Tool:
+    server, _, bare = name.partition(".")
+    return Tool(server=server, name=bare, input_schema={}, definition={}, traits=traits, **more)
+
+
+def say(policy: OperatorPolicy, *tighter: Tightening, on: Tool | None = None, **arguments: Any) -> str:
+    return decide(Layers(operator=policy, tighter=tighter), on or tool(), arguments).decision
+
+
+def ruled(*rules: Rule, mode: Mode = "ask") -> OperatorPolicy:
+    return OperatorPolicy(mode=mode, rules=rules)
+
+
+def test_without_a_rule_reads_are_allowed_and_the_rest_is_asked_about() -> None:
+    assert say(OperatorPolicy(), on=tool(traits=SAFE)) == "allow"
+    assert say(OperatorPolicy()) == "ask"
+    assert say(OperatorPolicy(), on=tool(traits=Traits(destructive=False))) == "ask"
+    reason = decide(Layers(), tool(traits=Traits(why={"destructive": "it says so"})), {}).reason
+    assert reason == "it may destroy something (it says so)"
+
+
+def test_what_the_program_handed_in_is_its_own_but_rules_hold() -> None:
+    own = OperatorPolicy(own=frozenset({"git"}))
+    assert say(own) == "allow"
+    assert say(own, Tightening(who="the mission", ask=("reset",))) == "ask"
+    rule = Rule(decision="deny", server="git")
+    assert say(OperatorPolicy(own=frozenset({"git"}), rules=(rule,))) == "deny"
+
+
+@pytest.mark.parametrize(
+    ("mode", "reads", "writes", "denied"),
+    [("auto", "allow", "allow", "deny"), ("ask", "allow", "ask", "deny"), ("never", "allow", "deny", "deny")],
+)
+def test_modes(mode: Mode, reads: str, writes: str, denied: str) -> None:
+    policy = ruled(Rule(decision="deny", tool="drop*"), mode=mode)
+    assert say(policy, on=tool(traits=SAFE)) == reads
+    assert say(policy) == writes
+    assert say(policy, on=tool("db.drop_all", SAFE)) == denied
+
+
+def test_deny_wins_over_ask_and_ask_over_allow() -> None:
+    allow, ask, deny = (Rule(decision=word) for word in ("allow", "ask", "deny"))
+    assert say(ruled(allow)) == "allow"
+    assert say(ruled(allow, ask)) == say(ruled(ask, allow)) == "ask"
+    assert say(ruled(deny, allow, ask)) == say(ruled(ask, allow, deny)) == "deny"
+
+
+def test_rules_name_servers_and_tools_by_globs() -> None:
+    for found in (
+        Rule(decision="deny", server="g*"),
+        Rule(decision="deny", tool="re?et"),
+        Rule(decision="deny", tool="git.reset"),
+    ):
+        assert say(ruled(found)) == "deny", found
+    for missed in (
+        Rule(decision="deny", server="gi"),
+        Rule(decision="deny", tool="RESET"),
+        Rule(decision="deny", server="git", tool="x"),
+    ):
+        assert say(ruled(missed)) == "ask", missed
+
+
+@pytest.mark.parametrize(
+    ("pattern", "arguments", "matches"),
+    [
+        ({"path": "/etc/*"}, {"path": "/etc/passwd"}, True),
+        ({"path": "/etc/*"}, {"path": "/tmp/x"}, False),
+        ({"path": "/etc/*"}, {}, False),
+        ({"path": "/etc/*"}, {"path": "/tmp/../etc/passwd"}, True),
+        ({"path": "/etc/*"}, {"path": "//etc//passwd"}, True),
+        ({"path": "/etc/*"}, {"path": ["/tmp/x", "/etc/y"]}, True),
+        ({"options.path": "/etc/*"}, {"options": {"path": "/etc/x"}}, True),
+        ({"options.path": "/etc/*"}, {"options.path": "/etc/x"}, True),
+        ({"edits.newText": "*sudo*"}, {"edits": [{"newText": "a"}, {"newText": "x sudo y"}]}, True),
+        ({"*": "*secret*"}, {"a": 1, "b": "my secret"}, True),
+        ({"*.path": "/etc/*"}, {"a": {"path": "/etc/x"}}, True),
+        ({"force": "true"}, {"force": True}, True),
+        ({"force": "true"}, {"force": "false"}, False),
+        ({"n": "5"}, {"n": 5}, True),
+        ({"n": "null"}, {"n": None}, True),
+        ({"o": '{"a":1,"b":*}'}, {"o": {"b": 2, "a": 1}}, True),
+        ({"url": "https://x.example/a/*"}, {"url": "https://x.example/b/../a/c"}, True),
+        ({"a": "1", "b": "2"}, {"a": 1, "b": 3}, False),
+        ({"a": "1", "b": "2"}, {"a": 1, "b": 2}, True),
+    ],
+)
+def test_a_rule_that_denies_matches_if_any_reading_does(
+    pattern: dict[str, str], arguments: dict[str, Any], matches: bool
+) -> None:
+    assert Rule(decision="deny", arguments=pattern).matches(tool(), arguments) is matches
+
+
+@pytest.mark.parametrize(
+    ("path", "matches"),
+    [
+        ("/tmp/a", True),
+        ("/tmp/sub/", True),
+        ("/tmp/../etc/passwd", False),
+        (["/tmp/a", "/tmp/b"], True),
+        (["/tmp/a", "/etc/passwd"], False),
+        ([], False),
+        (None, False),
+    ],
+)
+def test_a_rule_that_allows_matches_only_if_every_reading_does(path: Any, matches: bool) -> None:
+    assert Rule(decision="allow", arguments={"path": "/tmp/*"}).matches(tool(), {"path": path}) is matches
+
+
+def test_arguments_that_are_nested_too_deeply_are_allowed_by_no_rule() -> None:
+    deep: Any = "x"
+    for _ in range(5_000):
+        deep = [deep]
+    assert Rule(decision="deny", arguments={"a": "never"}).matches(tool(), {"a": deep})
+    assert not Rule(decision="allow", arguments={"a": "*"}).matches(tool(), {"a": deep})
+
+
+def test_the_missions_layer_tightens() -> None:
+    auto = OperatorPolicy(mode="auto")
+    assert say(auto, Tightening(who="the mission", mode="ask")) == "ask"
+    assert say(auto, Tightening(who="the mission", mode="never")) == "deny"
+    assert say(auto, Tightening(who="the mission", ask=("git.re*",))) == "ask"
+    assert say(auto, Tightening(who="the mission", ask=("reset",)), on=tool(traits=SAFE)) == "ask"
+    assert (
+        say(OperatorPolicy(mode="never"), Tightening(who="the mission", ask=("reset",)), on=tool(traits=SAFE)) == "deny"
+    )
+    assert say(auto, Tightening(who="the mission", deny=("*",))) == "deny"
+    assert say(auto, Tightening(who="the mission", allowed=frozenset({"git.log"}))) == "deny"
+    ruling = decide(Layers(tighter=(Tightening(who="the mission", allowed=frozenset()),)), tool(), {})
+    assert ruling.reason == "git.reset is not on the mission's list of tools"
+
+
+def test_whether_a_person_may_be_asked_at_all() -> None:
+    writes, reads = tool(), tool("git.log", SAFE)
+    assert may_ask(Layers(), [writes, reads])
+    assert not may_ask(Layers(), [reads])
+    assert not may_ask(Layers(operator=OperatorPolicy(mode="auto")), [writes])
+    assert not may_ask(Layers(operator=OperatorPolicy(mode="never")), [writes])
+    rule = Rule(decision="ask", arguments={"path": "/etc/*"})
+    assert may_ask(Layers(operator=ruled(rule)), [reads])
+    assert not may_ask(Layers(operator=ruled(rule, mode="auto")), [reads])
+    mission = Tightening(who="the mission", ask=("log",))
+    assert may_ask(Layers(operator=OperatorPolicy(mode="auto"), tighter=(mission,)), [reads])
+    assert conditional(Layers(operator=ruled(rule, Rule(decision="deny"))), reads) == [rule]
+
+
+def test_an_unknown_mode_is_refused() -> None:
+    assert [parse_mode(mode) for mode in ("auto", "ask", "never")] == ["auto", "ask", "never"]
+    with pytest.raises(ValidationFailed) as caught:
+        parse_mode("atuo")
+    assert "did you mean 'auto'" in caught.value.faults[0].reason
+
+
+def test_the_policy_of_a_configuration(tmp_path: Path) -> None:
+    (tmp_path / "pursuit.toml").write_text(
+        """
+        [policy]
+        mode = "never"
+        [[policy.rules]]
+        decision = "deny"
+        server = "git"
+        tool = "git_reset*"
+        arguments = { "options.path" = "/etc/*" }
+        reason = "never here"
+        [[policy.rules]]
+        decision = "allow"
+        [policy.network]
+        allow = ["api.example.com"]
+        deny = [".example.org"]
+        """
+    )
+    (tmp_path / "mcp.json").write_text('{"mcpServers": {"a": {"command": "a"}}}')
+    policy = load_configuration(tmp_path / "pursuit.toml").policy
+    assert policy.mode == "never"
+    assert policy.rules == (
+        Rule(
+            decision="deny", server="git", tool="git_reset*", arguments={"options.path": "/etc/*"}, reason="never here"
+        ),
+        Rule(decision="allow"),
+    )
+    assert (list(policy.network.allow), list(policy.network.deny)) == (["api.example.com"], [".example.org"])
+
+
+def test_every_fault_of_a_policy_is_told_at_once(tmp_path: Path) -> None:
+    (tmp_path / "pursuit.toml").write_text(
+        """
+        [policy]
+        mode = "atuo"
+        mood = "good"
+        rules = [
+          { tool = "x" },
+          { decision = "denny", server = 1, arguments = { path = 2 } },
+          { decision = "allow", tol = "x" },
+          "deny",
+        ]
+        [policy.network]
+        alow = []
+        deny = ["http://x/"]
+        """
+    )
+    with pytest.raises(ValidationFailed) as caught:
+        load_configuration(tmp_path / "pursuit.toml")
+    assert sorted(fault.field for fault in caught.value.faults) == [
+        "policy.mode",
+        "policy.mood",
+        "policy.network.alow",
+        "policy.network.deny",
+        "policy.rules[0].decision",
+        "policy.rules[1].arguments.path",
+        "policy.rules[1].decision",
+        "policy.rules[1].server",
+        "policy.rules[2].tol",
+        "policy.rules[3]",
+    ]
+
+
+def test_a_policy_is_for_pursuit_toml_only(tmp_path: Path) -> None:
+    (tmp_path / "mcp.json").write_text('{"mcpServers": {}, "policy": {"mode": "auto"}}')
+    with pytest.raises(ValidationFailed) as caught:
+        load_configuration(tmp_path / "mcp.json")
+    assert [fault.field for fault in caught.value.faults] == ["policy"]
+
+
+def test_predicates() -> None:
+    reads, unknown = tool(traits=SAFE), tool(local=True)
+    for predicate, of_reads, of_unknown in (
+        (tool_is_read_only, True, False),
+        (tool_is_parallel_safe, True, False),
+        (tool_is_idempotent, True, False),
+        (tool_is_destructive, False, True),
+        (is_mcp_tool, True, False),
+    ):
+        assert (predicate(reads), predicate(unknown)) == (of_reads, of_unknown), predicate
+
+
+def test_the_question_to_a_person() -> None:
+    arguments = {"path": "/tmp/x", "api_token": "hunter2", "content": "y" * 5_000, "\x1b[2Jname": "\u202egpj.exe\n"}
+    text = tool_approval_description(tool(), arguments, "it may\nwrite")
+    assert text.splitlines()[0] == "reset of server git (may destroy things)"
+    assert '  path: "/tmp/x"' in text.splitlines()
+    assert "hunter2" not in text
+    assert "(5000 characters)" in text
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert text.splitlines()[-1] == "asked because it may write"
+    assert "without arguments" in tool_approval_description(tool(traits=SAFE), {}, "you said so")
+    many = tool_approval_description(tool(), {f"a{place}": "x" * 400 for place in range(50)}, "why")
+    assert len(many) < 7_000
+    assert "50 arguments" in many
