@@ -40,7 +40,7 @@ async def examine(config: Path | None, state: Path, open_ledger: Callable[[Path]
     else:
         try:
             configuration = load_configuration(config)
-            findings.append(fine("configuration", f"{config}: {len(configuration.servers)} servers"))
+            findings.append(fine("configuration", f"{config}: servers: {len(configuration.servers)}"))
         except ValidationFailed as failed:
             findings += [broken("configuration", str(fault), "put the file right") for fault in failed.faults]
         findings += file_findings(config, configuration.servers)
