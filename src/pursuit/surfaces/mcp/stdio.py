@@ -11,6 +11,7 @@ The SDK's own transport moves each line through a worker thread; pipes, sockets 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import stat
 import sys
@@ -24,7 +25,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCError, JSONRPCRequest, JSONRPCResponse, jsonrpc_message_adapter
+from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCRequest, JSONRPCResponse, jsonrpc_message_adapter
 
 LONGEST_LINE = 64 * 1024 * 1024
 LAST_ANSWERS = 1.0
@@ -98,7 +99,7 @@ async def _read(
             if not line.strip():
                 continue
             try:
-                message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+                message = _message(line)
             except ValueError as error:
                 await send.send(error)
                 continue
@@ -107,6 +108,21 @@ async def _read(
             await send.send(SessionMessage(message))
         with anyio.move_on_after(LAST_ANSWERS):
             await outbox.settled()
+
+
+def _message(line: bytes) -> JSONRPCMessage:
+    try:
+        return jsonrpc_message_adapter.validate_json(line, by_name=False)
+    except ValueError:
+        return jsonrpc_message_adapter.validate_python(json.loads(line), by_name=False)
+
+
+def _line(message: JSONRPCMessage) -> bytes:
+    try:
+        return message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+    except ValueError:
+        # Half a pair of surrogates, which other languages let through: JSON can say it, UTF-8 cannot.
+        return json.dumps(message.model_dump(by_alias=True, exclude_unset=True)).encode()
 
 
 class _Writable(asyncio.Protocol):
@@ -147,7 +163,7 @@ class _Outbox:
                 self._paid = anyio.Event()
         if self._protocol.lost or self._transport.is_closing():
             raise anyio.BrokenResourceError
-        self._transport.write(message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+        self._transport.write(_line(message) + b"\n")
         await self._protocol.ready.wait()
 
     async def settled(self) -> None:
