@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -126,6 +127,14 @@ def test_over_stdio_results_come_byte_for_byte_and_nothing_is_left_behind(tmp_pa
         server.stdin.close()
 
 
+def test_text_that_is_no_unicode_comes_through_and_breaks_nothing(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    with place.serving() as process:
+        client = Lines(process)
+        assert client.call("broken_text")["content"] == [{"type": "text", "text": "\ud800"}]
+        assert client.call("echo", {"\ud800": ["\udfff"]})["structuredContent"]["arguments"] == {"\ud800": ["\udfff"]}
+
+
 @pytest.mark.parametrize("modern", [False, True], ids=["old", "new"])
 @pytest.mark.parametrize("era", ERAS)
 def test_over_http_clients_of_both_eras_are_asked_and_answered(era: str, modern: bool, tmp_path: Path) -> None:
@@ -164,7 +173,7 @@ def test_a_gateway_that_is_killed_leaves_the_outcome_unknown_and_the_trail_whole
         client.call("echo", {"n": 1})
         client.say({"id": "slow", "method": "tools/call", "params": {"name": "slow", "arguments": {}}})
         while "slow" not in calls(place):
-            pass
+            time.sleep(0.02)
         process.kill()
         process.wait()
     outcomes = [(line["tool"], line["outcome"]) for line in place.pursuit("audit")["audit"] if "tool" in line]

@@ -60,7 +60,7 @@ ODD: list[Any] = [
 ]
 NAMES = ("echo", "image", "audio", "mixed", "wrong", "refuse", "steps", "logs", "slow", "elicit", "sample", "roots")
 TOOLS: list[Any] = ([] if "tidy" in WORDS else ODD) + [
-    {"name": name, "inputSchema": OBJECT} for name in (*NAMES, "grow", "twice", "die")
+    {"name": name, "inputSchema": OBJECT} for name in (*NAMES, "grow", "twice", "die", "broken_text")
 ]
 EXTRA: list[Any] = []
 LOCK = threading.Lock()
@@ -145,6 +145,9 @@ class Call:
 
     def wrong(self) -> dict[str, Any]:
         return {"content": [text("one"), text("two")], "isError": True, "_meta": {"why": None}}
+
+    def broken_text(self) -> dict[str, Any]:
+        return {"content": [text("\ud800")]}
 
     def refuse(self) -> dict[str, Any]:
         raise Refused(-31999, "no ü", {"null": None, "list": [1]})

@@ -10,6 +10,8 @@ import anyio
 import pytest
 from gateway_stage import ENVELOPE, ERAS, LEGACY, MODERN, Client, asked_of, hostile, house, run, told, words
 
+from pursuit.tools.server_config import ToolOverride
+
 PAIRS = [(client, server) for client in ERAS for server in ERAS]
 ABLE: dict[str, Any] = {"elicitation": {}}
 
@@ -78,7 +80,7 @@ def test_a_cancelled_call_is_cancelled_at_the_server(
                     await anyio.sleep(0.01)
             await client.send({"method": "notifications/cancelled", "params": {"requestId": ident}})
             with anyio.fail_after(10):
-                while '{"cancelled": true}' not in log.read_text():
+                while not asked_of(log, "notifications/cancelled"):
                     await anyio.sleep(0.01)
             assert words(await client.call("steps")) == "without"
 
@@ -178,5 +180,26 @@ def test_what_a_client_notifies_reaches_its_own_connection(tmp_path: Path) -> No
             "notifications/initialized",
             "notifications/roots/list_changed",
         ]
+
+    run(main)
+
+
+@pytest.mark.parametrize("capabilities", [{}, ABLE], ids=["plain", "able"])
+@pytest.mark.parametrize(("client_era", "server_era"), PAIRS)
+def test_a_limit_that_the_operator_set_cuts_the_call_at_the_server(
+    client_era: str, server_era: str, capabilities: dict[str, Any], tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+
+    async def main() -> None:
+        limited = {"slow": ToolOverride(timeout=0.2)}
+        async with house(tmp_path, upstream(server_era, f"log={log}", tools=limited)) as stage:
+            client = await stage.client(client_era, capabilities)
+            result = await client.call("slow")
+            assert result["isError"] is True
+            assert words(result) == "no answer within 0.2 s; the call was cancelled"
+            with anyio.fail_after(10):
+                while not asked_of(log, "notifications/cancelled"):
+                    await anyio.sleep(0.01)
 
     run(main)

@@ -173,3 +173,18 @@ def test_a_failing_answer_of_a_client_reaches_the_server(tmp_path: Path) -> None
             assert answer == {"code": -1, "message": "no", "data": {"n": None}}
 
     run(main)
+
+
+def test_calls_of_a_client_without_sessions_come_to_the_same_process(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+
+    async def main() -> None:
+        async with house(tmp_path, upstream(LEGACY, f"log={log}"), alone=False) as stage:
+            client = await stage.client(MODERN, ABLE)
+            await client.call("grow")
+            await through(client, "elicit", "ann")
+            assert words(await client.call("grow")) == "2"
+            # What one process keeps, another one does not: so there is one for the lists and one for the calls.
+            assert len(asked_of(log, "initialize")) == 2
+
+    run(main)

@@ -6,7 +6,9 @@ be read for ever; no secret and no large value gets into one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -59,7 +61,7 @@ class GatewayCallRefused(GatewayEvent, frozen=True, kw_only=True):
 
 
 class GatewayApprovalAsked(GatewayEvent, frozen=True, kw_only=True):
-    """A person is asked whether a call may be made; `until` is when silence counts as no."""
+    """A person is asked whether a call of `who` may be made; `until` is when silence counts as no."""
 
     approval_id: str
     tool: str
@@ -68,6 +70,7 @@ class GatewayApprovalAsked(GatewayEvent, frozen=True, kw_only=True):
     description: str
     reason: str
     until: float
+    who: str
     by: str
 
 
@@ -108,6 +111,22 @@ def decode_gateway(body: bytes) -> AnyGatewayEvent:
     return _decoder.decode(body)
 
 
+def fingerprint(tool: str, args: Mapping[str, Any]) -> str:
+    """What stands for a tool with exactly these arguments, also where they are text that cannot be encoded."""
+    body = json.dumps([tool, args], sort_keys=True, separators=(",", ":"))
+    return f"call {hashlib.sha256(body.encode()).hexdigest()}"
+
+
+def narrow_scope(who: str, tool: str, args: Mapping[str, Any]) -> str:
+    """The calls of a tool with exactly these arguments, by one caller."""
+    return f"{fingerprint(tool, args)} by {who}"
+
+
+def wide_scope(who: str, tool: str) -> str:
+    """Every call of a tool, by one caller."""
+    return f"{tool_scope(tool)} by {who}"
+
+
 @dataclass(slots=True, kw_only=True)
 class GatewayState:
     """What the events come to: every question, its first answer, and what was allowed for longer than a call."""
@@ -146,4 +165,4 @@ class GatewayState:
             return
         self.answers[event.approval_id] = event
         if event.answer in GRANTS and event.answer != "once":
-            self.granted.add(tool_scope(asked.tool) if event.answer == "mission" else asked.scope)
+            self.granted.add(wide_scope(asked.who, asked.tool) if event.answer == "mission" else asked.scope)

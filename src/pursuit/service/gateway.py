@@ -16,7 +16,7 @@ import anyio
 from pursuit.engine.clock import Clock
 from pursuit.errors import Conflict
 from pursuit.ledger.contract import ANY, Draft, Ledger
-from pursuit.model.approvals import GRANTS, approval_id, call_scope, tool_scope
+from pursuit.model.approvals import GRANTS, approval_id
 from pursuit.model.audit import redacted
 from pursuit.model.events import Permission
 from pursuit.model.gateway import (
@@ -32,10 +32,17 @@ from pursuit.model.gateway import (
     GatewayState,
     decode_gateway,
     encode_gateway,
+    fingerprint,
+    narrow_scope,
+    wide_scope,
 )
 from pursuit.model.report import iso
+from pursuit.service.caller import Caller
 
 KIND = "gateway"
+ASKING = "asking"
+"""The status of a gateway that has, or lately had, a question open: only those are looked through for questions."""
+
 LONGEST_WHY = 500
 
 
@@ -62,11 +69,8 @@ class GatewayJournal:
         self._head = 0
         self._used: set[str] = set()
         self._opened = False
+        self._waits = False
         self._asking = anyio.Lock()
-
-    def scope(self, tool: str, args: Mapping[str, Any]) -> str:
-        """What stands for a tool with exactly these arguments."""
-        return call_scope(tool, args)
 
     async def intended(self, tool: str, args: Mapping[str, Any], *, by: str) -> str:
         """Writes that a call is about to be sent; returns its id."""
@@ -77,7 +81,7 @@ class GatewayJournal:
                 call_id=call_id,
                 tool=tool,
                 args=redacted(args),
-                scope=call_scope(tool, args),
+                scope=fingerprint(tool, args),
                 by=by,
             )
         )
@@ -95,12 +99,12 @@ class GatewayJournal:
             GatewayCallRefused(at=self._clock.now(), tool=tool, args=redacted(args), why=why[:LONGEST_WHY], by=by)
         )
 
-    async def ask(self, tool: str, args: Mapping[str, Any], description: str, reason: str, by: str) -> Asked:
+    async def ask(self, tool: str, args: Mapping[str, Any], *, description: str, reason: str, caller: Caller) -> Asked:
         """The question about a call, asked if it was not, and how it stands; a yes for one call is used up by this."""
-        scope = call_scope(tool, args)
+        scope = narrow_scope(caller.who, tool, args)
         async with self._asking:
             await self._refresh()
-            if self._state.granted & {scope, tool_scope(tool)}:
+            if self._state.granted & {scope, wide_scope(caller.who, tool)}:
                 return Asked(approval_id="", granted=True)
             before = self._state.of_scope(scope)
             for one in before:
@@ -120,8 +124,10 @@ class GatewayJournal:
                 description=description,
                 reason=reason,
                 until=now + self._patience,
-                by=by,
+                who=caller.who,
+                by=str(caller),
             )
+            self._waits = True
             await self._write(fresh)
             return Asked(approval_id=fresh.approval_id)
 
@@ -138,7 +144,7 @@ class GatewayJournal:
         events = [event]
         if not self._opened:
             events.insert(0, GatewayOpened(at=self._clock.now(), servers=self._servers, by=self._by))
-        await self._append(events, status="open")
+        await self._append(events, status=ASKING if self._waits else "open")
         self._opened = True
 
     async def _append(self, events: Sequence[AnyGatewayEvent], *, status: str) -> None:
@@ -152,6 +158,7 @@ class GatewayJournal:
         for stored in await self._ledger.read(self.stream, self._head):
             self._head = stored.seq
             self._state.apply([decode_gateway(stored.body)])
+        self._waits = bool(self._state.pending(self._clock.now()))
 
 
 class GatewayQuestions:
@@ -191,7 +198,7 @@ class GatewayQuestions:
         found: list[tuple[str, GatewayState]] = []
         cursor: str | None = None
         while True:
-            page = await self._ledger.streams(kind=KIND, status="open", cursor=cursor)
+            page = await self._ledger.streams(kind=KIND, status=ASKING, cursor=cursor)
             found += [(row.name, await self._state(row.name)) for row in page.rows]
             cursor = page.next_cursor
             if cursor is None:
@@ -209,7 +216,7 @@ async def gateway_lines(ledger: Ledger, *, limit: int = 100) -> list[dict[str, A
     page = await ledger.streams(kind=KIND, limit=limit)
     for row in page.rows:
         under_way: dict[str, dict[str, Any]] = {}
-        for stored in await ledger.read(row.name):
+        for stored in await ledger.read(row.name, max(0, row.head.seq - 3 * limit)):
             event = decode_gateway(stored.body)
             match event:
                 case GatewayCallIntended():

@@ -58,7 +58,7 @@ async def serve(
     async with runtime, _server(runtime, gateway) as server:
         if door is None:
             event(log, logging.INFO, "serving", transport="stdio")
-            await serve_stdio(server)
+            await serve_stdio(server, any_text=gateway is not None)  # a gateway changes nothing
             event(log, logging.INFO, "the client has gone")
             return
         from pursuit.surfaces.http.approvals import approval_routes  # noqa: PLC0415 - stdio starts without a web stack

@@ -30,6 +30,7 @@ from mcp_types import (
     PARSE_ERROR,
     ErrorData,
     JSONRPCError,
+    JSONRPCMessage,
     JSONRPCNotification,
     JSONRPCRequest,
     JSONRPCResponse,
@@ -43,11 +44,11 @@ LAST_ANSWERS = 1.0
 """Seconds that requests which came just before the end of the input have to be answered in."""
 
 
-async def serve_stdio(server: Server[Any]) -> None:
-    """Serves one client until it closes our standard input."""
+async def serve_stdio(server: Server[Any], *, any_text: bool = False) -> None:
+    """Serves one client until it closes our standard input; `any_text` lets through what JSON says and Unicode does not."""
     options = server.create_initialization_options()
     if _can_wait(0) and _can_wait(1):
-        async with _own_pipes() as (inbox, outbox):
+        async with _own_pipes(any_text=any_text) as (inbox, outbox):
             await server.run(inbox, outbox, options)
     else:
         async with stdio_server() as (read, write):
@@ -64,7 +65,9 @@ def _can_wait(descriptor: int) -> bool:
 
 
 @asynccontextmanager
-async def _own_pipes() -> AsyncGenerator[tuple[MemoryObjectReceiveStream[SessionMessage | Exception], _Outbox]]:
+async def _own_pipes(
+    *, any_text: bool
+) -> AsyncGenerator[tuple[MemoryObjectReceiveStream[SessionMessage | Exception], _Outbox]]:
     """The client's lines as messages, and where ours go."""
     sys.stdout.flush()
     source, sink = os.dup(0), os.dup(1)
@@ -79,7 +82,7 @@ async def _own_pipes() -> AsyncGenerator[tuple[MemoryObjectReceiveStream[Session
     outbox = _Outbox(writing, protocol)
     try:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_read, lines, send, outbox)
+            tasks.start_soon(_read, lines, send, outbox, any_text)
             yield receive, outbox
             tasks.cancel_scope.cancel()
     finally:
@@ -96,7 +99,10 @@ def _divert(descriptor: int, to: int) -> None:
 
 
 async def _read(
-    lines: asyncio.StreamReader, send: MemoryObjectSendStream[SessionMessage | Exception], outbox: _Outbox
+    lines: asyncio.StreamReader,
+    send: MemoryObjectSendStream[SessionMessage | Exception],
+    outbox: _Outbox,
+    any_text: bool,
 ) -> None:
     with send, suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
         while True:
@@ -106,7 +112,7 @@ async def _read(
             if not line.strip():
                 continue
             try:
-                message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+                message = _message(line, any_text=any_text)
             except ValidationError as error:
                 refusal = _refusal(line, error)
                 if refusal is not None:
@@ -161,6 +167,25 @@ def _refusal(line: bytes, error: ValidationError) -> JSONRPCError | None:
     return JSONRPCError(jsonrpc="2.0", id=known, error=ErrorData(code=code, message=why))
 
 
+def _message(line: bytes, *, any_text: bool) -> JSONRPCMessage:
+    try:
+        return jsonrpc_message_adapter.validate_json(line, by_name=False)
+    except ValidationError:
+        if not any_text or line is TOO_LONG:
+            raise
+        with suppress(ValueError, RecursionError):
+            return jsonrpc_message_adapter.validate_python(json.loads(line), by_name=False)
+        raise
+
+
+def _written(message: JSONRPCMessage) -> bytes:
+    try:
+        return message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+    except ValueError:
+        # Half a pair of surrogates, which other languages let through: JSON can say it, UTF-8 cannot.
+        return json.dumps(message.model_dump(by_alias=True, exclude_unset=True)).encode()
+
+
 class _Writable(asyncio.Protocol):
     """Whether the client keeps up."""
 
@@ -199,7 +224,7 @@ class _Outbox:
                 self._paid = anyio.Event()
         if self._protocol.lost or self._transport.is_closing():
             raise anyio.BrokenResourceError
-        self._transport.write(message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+        self._transport.write(_written(message) + b"\n")
         await self._protocol.ready.wait()
 
     async def settled(self) -> None:

@@ -63,6 +63,7 @@ class Calls:
             return tool_error(visit, passed.refusal)
         if passed.question is not None:
             return enveloped(visit.method, passed.question, INFO)
+        visit.limit.seconds = tool.traits.timeout
         result = await self._relay.send(
             visit, self._roster[server], passed.params(params), around=lambda: self._gate.recorded(passed)
         )

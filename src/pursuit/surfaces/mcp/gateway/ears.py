@@ -18,7 +18,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS
 
 from pursuit.errors import PursuitError
-from pursuit.tools.connection import ClientSide
+from pursuit.tools.client_side import ClientSide
 from pursuit.tools.contract import CallFailed, UpstreamError
 from pursuit.tools.session import McpUpstream
 

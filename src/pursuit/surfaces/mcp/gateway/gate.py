@@ -12,12 +12,13 @@ import secrets
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import anyio
 
 from pursuit.errors import LedgerUnavailable
-from pursuit.model.gateway import GatewayOutcome
+from pursuit.model.gateway import GatewayOutcome, narrow_scope
 from pursuit.service.caller import Caller
 from pursuit.service.gateway import GatewayJournal
 from pursuit.surfaces.logs import event
@@ -106,7 +107,7 @@ class Gate:
             return await self._refused(
                 tool, arguments, caller, f"{tool.qualified} is denied by policy: {ruling.reason}"
             )
-        scope = self._journal.scope(tool.qualified, arguments)
+        scope = narrow_scope(caller.who, tool.qualified, arguments)
         state: Any = visit.params.get("requestState")
         if isinstance(state, str) and state.startswith(_PASSED):
             ticket = state[: len(_PASSED) + 32]
@@ -121,12 +122,15 @@ class Gate:
     ) -> Passage:
         """Looks for a yes in the ledger, and asks for one if there is none."""
         description = tool_approval_description(tool, arguments, reason)
-        question = await self._journal.ask(tool.qualified, arguments, description, reason, str(caller))
+        ask = partial(
+            self._journal.ask, tool.qualified, arguments, description=description, reason=reason, caller=caller
+        )
+        question = await ask()
         if question.granted is None and visit.guest.can("elicitation"):
             asking = await self._put(visit, question.approval_id, description, caller)
             if asking is not None:
                 return Passage(tool=tool, arguments=arguments, caller=caller, question=asking)
-            question = await self._journal.ask(tool.qualified, arguments, description, reason, str(caller))
+            question = await ask()
         if question.granted is None:
             how = (
                 f"{tool.qualified} needs a person's yes ({reason}). The operator can give it with "
@@ -137,7 +141,7 @@ class Gate:
             return await self._refused(
                 tool, arguments, caller, f"{tool.qualified} was denied by {question.by or 'a person'}"
             )
-        return Passage(tool=tool, arguments=arguments, caller=caller, ticket=self._ticket(tool, arguments))
+        return Passage(tool=tool, arguments=arguments, caller=caller, ticket=self._ticket(tool, arguments, caller))
 
     async def _put(self, visit: Visit, approval_id: str, description: str, caller: Caller) -> dict[str, Any] | None:
         """Puts the question to the person: in the old era at once, in the new one by the result that is returned."""
@@ -167,11 +171,11 @@ class Gate:
             by = Caller(who=caller.who, transport="elicitation", client=caller.client)
             await self._journal.answer(approval_id, chosen, by=str(by))
 
-    def _ticket(self, tool: Tool, arguments: Mapping[str, Any]) -> str:
+    def _ticket(self, tool: Tool, arguments: Mapping[str, Any], caller: Caller) -> str:
         if len(self._tickets) >= MOST_PASSED:
             self._tickets.clear()
         ticket = f"{_PASSED}{secrets.token_hex(16)}"
-        self._tickets[ticket] = self._journal.scope(tool.qualified, arguments)
+        self._tickets[ticket] = narrow_scope(caller.who, tool.qualified, arguments)
         return ticket
 
     async def _refused(self, tool: Tool, arguments: Mapping[str, Any], caller: Caller, why: str) -> Passage:

@@ -20,6 +20,7 @@ from mcp_types import CLIENT_CAPABILITIES_META_KEY, METHOD_NOT_FOUND, REQUEST_TI
 
 from pursuit.surfaces.mcp.failure import Context
 from pursuit.surfaces.mcp.gateway.eras import as_object, is_modern
+from pursuit.surfaces.mcp.gateway.limit import Limit
 from pursuit.tools.contract import UpstreamError
 
 BACKLOG = 1_000
@@ -92,11 +93,12 @@ class Session(Guest):
 class Visit:
     """One request of a client, and the way back to the client while it is answered."""
 
-    __slots__ = ("ctx", "guest", "method", "params")
+    __slots__ = ("ctx", "guest", "limit", "method", "params")
 
     def __init__(self, ctx: Context, guest: Guest) -> None:
         self.ctx = ctx
         self.guest = guest
+        self.limit = Limit()
         self.method = ctx.method
         self.params: Mapping[str, Any] = ctx.params or {}
 
@@ -112,7 +114,9 @@ class Visit:
 
     async def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """Asks a client of the old era something while its request waits; raises `UpstreamError`."""
-        return await _asked(self.ctx.session._request_outbound, method, params)  # pyright: ignore[reportPrivateUsage]
+        with self.limit.paused():
+            channel = self.ctx.session._request_outbound  # pyright: ignore[reportPrivateUsage]
+            return await _asked(channel, method, params)
 
 
 def connection_of(ctx: Context) -> Connection:

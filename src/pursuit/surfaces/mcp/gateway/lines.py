@@ -25,13 +25,12 @@ from mcp_types import METHOD_NOT_FOUND
 from pursuit.errors import UpstreamUnavailable
 from pursuit.surfaces.mcp.gateway.eras import is_modern, is_wanted, log_level
 from pursuit.surfaces.mcp.gateway.guests import Guest, Session, Visit
-from pursuit.tools.connection import ClientSide
+from pursuit.tools.client_side import ClientSide
 from pursuit.tools.contract import About, NotifyFn, UpstreamError
 from pursuit.tools.session import McpUpstream
-from pursuit.tools.wire import Heard
 
-HeardFrom = Callable[[str, str, Mapping[str, Any]], None]
-"""Called with the server's name, the method and its parameters."""
+HeardFrom = Callable[[McpUpstream, str, Mapping[str, Any]], None]
+"""Called with the server, the method and its parameters."""
 
 LOGGED = "notifications/message"
 _log = logging.getLogger(__name__)
@@ -90,13 +89,13 @@ class Line:
         self.session.tell_from(self.server, method, params)
 
 
+@dataclass(slots=True, eq=False)
 class _Public:
     """The connection of the old era that clients share which need none of their own, at a server that speaks both."""
 
-    def __init__(self, heard: Heard) -> None:
-        self.heard = heard
-        self.talk: Talk | None = None
-        self.opening = anyio.Lock()
+    talk: Talk | None = None
+    old: bool = False
+    opening: anyio.Lock = field(default_factory=anyio.Lock)
 
 
 class Lines:
@@ -133,10 +132,15 @@ class Lines:
         for key in [key for key in self._lines if key[0] is session]:
             del self._lines[key]
 
-    def own(self, session: Session, upstream: McpUpstream) -> Line | None:
-        """The connection that a client has for itself, if it has one that is not the shared one."""
+    def has_own(self, session: Session, upstream: McpUpstream) -> bool:
+        """Whether a client has a connection for itself that is not the shared one."""
         line = self._lines.get((session, upstream))
-        return line if line is not None and line.talk is not upstream else None
+        return line is not None and line.talk is not upstream
+
+    def has_public(self, upstream: McpUpstream) -> bool:
+        """Whether clients of the old era without a connection of their own share another one than all others."""
+        public = self._public.get(upstream)
+        return public is not None and public.old
 
     def lines_of(self, session: Session) -> list[Line]:
         """Every connection of a client."""
@@ -181,11 +185,10 @@ class Lines:
         if isinstance(guest, Session):
             line = await self._line(guest, upstream, visit.method)
             if line is not None and line.talk is not None:
-                # At a server that only speaks the new era, its log messages must be told apart.
-                modern = line.talk is not upstream and is_modern((await line.talk.about()).protocol_version)
-                return (None, others) if modern else (line.talk, line.visits)
-            common = await self._common(upstream)
-            return common, others
+                # At a server that only speaks the new era nothing is asked over it, but its logs must be told apart.
+                modern = is_modern((await line.talk.about()).protocol_version)
+                return line.talk, others if modern else line.visits
+            return await self._common(upstream), others
         return None if is_modern((await upstream.about()).protocol_version) else upstream, others
 
     async def _line(self, session: Session, upstream: McpUpstream, method: str) -> Line | None:
@@ -204,13 +207,15 @@ class Lines:
         """The connection for clients of the old era that need none of their own; None at one of the new era only."""
         if not is_modern((await upstream.about()).protocol_version):
             return upstream
-        heard = partial(self._heard, upstream.name)
-        public = self._public.setdefault(upstream, _Public(heard))
+        public = self._public.setdefault(upstream, _Public())
         async with public.opening:
-            if public.talk is None:
-                side = ClientSide(heard=public.heard)
-                public.talk = await self._tasks.start(self._hold, side, upstream, anyio.Event())
-        return None if is_modern((await public.talk.about()).protocol_version) else public.talk
+            talk = public.talk
+            if talk is None:
+                side = ClientSide(heard=partial(self._heard, upstream))
+                talk = await self._tasks.start(self._hold, side, upstream, anyio.Event())
+                public.old = not is_modern((await talk.about()).protocol_version)
+                public.talk = talk
+        return talk if public.old else None
 
     async def _hold(
         self, side: ClientSide, upstream: McpUpstream, gone: anyio.Event, *, task_status: anyio.abc.TaskStatus[Talk]

@@ -24,9 +24,10 @@ from pursuit.surfaces.mcp.gateway.ears import FLAGS, UPDATED, Ear, Words, follow
 from pursuit.surfaces.mcp.gateway.eras import as_object, enveloped, is_modern
 from pursuit.surfaces.mcp.gateway.guests import Session, Visit
 from pursuit.surfaces.mcp.gateway.hello import INFO
+from pursuit.surfaces.mcp.gateway.lines import Lines
 from pursuit.surfaces.mcp.gateway.resources import Resources
 from pursuit.surfaces.mcp.gateway.roster import Roster
-from pursuit.tools.connection import ClientSide
+from pursuit.tools.client_side import ClientSide
 from pursuit.tools.session import McpUpstream
 
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
@@ -47,10 +48,12 @@ class Listens:
         self,
         roster: Roster,
         resources: Resources,
+        lines: Lines,
         tasks: anyio.abc.TaskGroup,
     ) -> None:
         self._roster = roster
         self._resources = resources
+        self._lines = lines
         self._tasks = tasks
         self._held: dict[tuple[Session, str], anyio.CancelScope] = {}
         self._streams: dict[Words, Mapping[str, Any]] = {}
@@ -155,12 +158,12 @@ class Listens:
 
     async def _modern_owner(self, visit: Visit) -> tuple[str, str] | None:
         """The server of the new era that a resource belongs to."""
-        uri = visit.params.get("uri")
-        if visit.guest.modern or not isinstance(uri, str):
+        uri, session = visit.params.get("uri"), visit.guest
+        if not isinstance(session, Session) or not isinstance(uri, str):
             return None
         owners = [(self._roster.names.servers[0], uri)] if self._roster.names.single else await self._owner(uri)
         for server, own in owners:
-            if is_modern((await self._roster[server].about()).protocol_version):
+            if is_modern((await self._lines.about(session, self._roster[server])).protocol_version):
                 return server, own
         return None
 

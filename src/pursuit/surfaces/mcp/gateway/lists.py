@@ -67,7 +67,7 @@ class Lists:
         for one in await upstream.tools():
             if one.name == tool:
                 return one
-        if not visit.guest.interactive:
+        if visit.guest.modern and not visit.guest.interactive:
             return None
         known = self._extra.get(server, {}).get(tool)
         if known is None or anyio.current_time() - known[0] > LISTED_SECONDS:

@@ -20,8 +20,9 @@ from mcp_types import INVALID_PARAMS, REQUEST_TIMEOUT
 
 from pursuit.surfaces.mcp.gateway.eras import is_wanted, log_level
 from pursuit.surfaces.mcp.gateway.guests import ASK_SECONDS, Visit
+from pursuit.surfaces.mcp.gateway.limit import Limit
 from pursuit.surfaces.mcp.gateway.progress import Progress
-from pursuit.tools.connection import ClientSide
+from pursuit.tools.client_side import ClientSide
 from pursuit.tools.contract import NotifyFn, UpstreamError
 
 KEEP_SECONDS = 60.0
@@ -43,8 +44,9 @@ class _Question:
 class _Parked:
     """One call to a server, and the legs of its client."""
 
-    def __init__(self, said: Mapping[str, Any], capabilities: Mapping[str, Any]) -> None:
+    def __init__(self, said: Mapping[str, Any], capabilities: Mapping[str, Any], limit: Limit) -> None:
         self.said = said
+        self._limit = limit
         self.capabilities = capabilities
         self.questions: dict[str, _Question] = {}
         self.legs = 0
@@ -79,7 +81,7 @@ class _Parked:
         question = self.questions[key] = _Question(method, params)
         self._stir()
         try:
-            with anyio.move_on_after(ASK_SECONDS):
+            with self._limit.paused(), anyio.move_on_after(ASK_SECONDS):
                 await question.given.wait()
                 return question.answer
             return _declined(method)
@@ -128,6 +130,7 @@ class _Parked:
     def heard_beside(self, method: str, params: Mapping[str, Any]) -> None:
         """On a connection of its own, a log message belongs to the call."""
         if method in ("notifications/message", "notifications/progress"):
+            self._limit.again()
             self._untold.append((method, params))
             self._stir()
 
@@ -148,7 +151,7 @@ class Parking:
         state: Any = params.get("requestState")
         if state is None:
             key = f"parked-{secrets.token_hex(16)}"
-            parked = _Parked(_without_answers(params), visit.guest.capabilities)
+            parked = _Parked(_without_answers(params), visit.guest.capabilities, visit.limit)
             self._tasks.start_soon(parked.perform, perform)
         else:
             key, parked = self._returned(params, state)

@@ -16,12 +16,13 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR
 
 from pursuit.surfaces.mcp.failure import sendable
+from pursuit.surfaces.mcp.gateway.desks import Desks
 from pursuit.surfaces.mcp.gateway.eras import ASKING, error_for, is_modern, is_wanted, log_level, params_for, result_for
 from pursuit.surfaces.mcp.gateway.guests import Visit
 from pursuit.surfaces.mcp.gateway.lines import Lines, Talk, needs_own
 from pursuit.surfaces.mcp.gateway.parking import Parking
 from pursuit.surfaces.mcp.gateway.progress import Progress
-from pursuit.tools.connection import ClientSide
+from pursuit.tools.client_side import ClientSide
 from pursuit.tools.contract import About, CallFailed, NotifyFn, UpstreamError
 from pursuit.tools.session import McpUpstream
 
@@ -35,8 +36,9 @@ Around = Callable[[], AbstractAsyncContextManager[Note | None]]
 class Relay:
     """Sends requests on."""
 
-    def __init__(self, lines: Lines, parking: Parking) -> None:
+    def __init__(self, lines: Lines, desks: Desks, parking: Parking) -> None:
         self._lines = lines
+        self._desks = desks
         self._parking = parking
 
     async def send(
@@ -54,7 +56,8 @@ class Relay:
             else:
                 async with around() as note, self._lines.talk(visit, upstream) as talk:
                     about = await talk.about()
-                    result = await self._asked(visit, talk, params, about)
+                    with visit.limit.running():
+                        result = await self._asked(visit, talk, params, about)
                     if note is not None:
                         note(result)
         except UpstreamError as error:
@@ -103,11 +106,13 @@ class Relay:
         level = log_level(visit.params)
 
         async def perform(side: ClientSide, on_notify: NotifyFn | None) -> dict[str, Any]:
-            async with around() as note, upstream.leased(side) as talk:
+            async with around() as note, self._desks.taken(upstream, side) as talk:
+                await talk.about()  # the time of a start is not the call's
                 if level is not None and "logging" in about.capabilities:
                     await _set_level(talk, level)
                 wanted = visit.token is not None
-                result = await talk.request(visit.method, body, on_notify=on_notify, progress=wanted)
+                with visit.limit.running():
+                    result = await talk.request(visit.method, body, on_notify=on_notify, progress=wanted)
                 if note is not None:
                     note(result)
                 return result
@@ -123,6 +128,7 @@ class Relay:
         level = log_level(visit.params)
 
         async def heard(method: str, params: Mapping[str, Any]) -> None:
+            visit.limit.again()
             if method == "notifications/progress":
                 told = progress.told(params)
                 if told is not None:

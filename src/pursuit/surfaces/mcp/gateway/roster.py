@@ -58,10 +58,12 @@ class Roster(Mapping[str, McpUpstream]):
         fresh = {name: one for name, one in found.items() if self._upstreams.get(name) is not one}
         for upstream in [one for one in self._stops if one not in found.values()]:
             self._stops.pop(upstream)()
-        for name, upstream in fresh.items():
-            self._stops[upstream] = upstream.listen(partial(self._heard, name))
+        for upstream in fresh.values():
+            self._stops[upstream] = upstream.listen(partial(self._heard, upstream))
         self._upstreams = found
         self.names = Names(servers=tuple(found), spelling=self._spelling)
+        if not found:
+            _log.warning("no server is configured: there is nothing to serve")
         return fresh
 
     def leave(self) -> None:

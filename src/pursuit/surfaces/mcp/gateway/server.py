@@ -27,6 +27,7 @@ from pursuit.surfaces.logs import event
 from pursuit.surfaces.mcp.failure import Context, wire_error
 from pursuit.surfaces.mcp.gateway import hello
 from pursuit.surfaces.mcp.gateway.calls import Calls
+from pursuit.surfaces.mcp.gateway.desks import Desks
 from pursuit.surfaces.mcp.gateway.ears import FLAGS
 from pursuit.surfaces.mcp.gateway.eras import LEVELS, NEW_ONLY, OLD_ONLY, enveloped, is_modern
 from pursuit.surfaces.mcp.gateway.gate import Gate
@@ -42,6 +43,7 @@ from pursuit.surfaces.mcp.gateway.roster import Roster
 from pursuit.surfaces.mcp.gateway.search import Search
 from pursuit.tools.contract import CallFailed
 from pursuit.tools.policy import Layers
+from pursuit.tools.session import McpUpstream
 
 Answer = Callable[[Visit], Awaitable[dict[str, Any]]]
 _log = logging.getLogger(__name__)
@@ -55,8 +57,8 @@ class Gateway:
         self._tasks = tasks
         self._options = options
         self._guests = Guests()
-        self._lines = Lines(tasks, alone=options.alone, heard=self._heard)
-        self._relay = Relay(self._lines, Parking(tasks))
+        self._lines = Lines(tasks, alone=options.alone, heard=self._heard_publicly)
+        self._relay = Relay(self._lines, Desks(tasks, alone=options.alone), Parking(tasks))
         self.roster = Roster(runtime.toolbox.host.pool, self._heard, options.spelling)
         self.lists = Lists(self.roster, self._relay)
         self.journal = GatewayJournal(
@@ -69,7 +71,7 @@ class Gateway:
         gate = Gate(self._layers, self.journal)
         calls = Calls(self.roster, relay=self._relay, lists=self.lists, gate=gate)
         resources = Resources(self.roster, self._relay)
-        self._listens = Listens(self.roster, resources, tasks)
+        self._listens = Listens(self.roster, resources, self._lines, tasks)
         self._answers: dict[str, Answer] = {
             **dict.fromkeys(KINDS, self.lists.page),
             "tools/call": calls.call,
@@ -148,7 +150,8 @@ class Gateway:
         """A server of the old era is told; to one of the new era each request says it."""
         level, result = visit.params.get("level"), None
         for upstream in self.roster.values():
-            about = await upstream.about()
+            session = visit.guest
+            about = await (self._lines.about(session, upstream) if isinstance(session, Session) else upstream.about())
             if is_modern(about.protocol_version):
                 if level not in LEVELS:
                     raise MCPError(INVALID_PARAMS, "there is no such log level")
@@ -157,17 +160,23 @@ class Gateway:
         visit.guest.level = level if isinstance(level, str) else None
         return {} if result is None else result
 
-    def _heard(self, server: str, method: str, params: Mapping[str, Any]) -> None:
-        """Hands on what a server says outside of any request, to the clients that have no connection of their own."""
+    def _heard(self, upstream: McpUpstream, method: str, params: Mapping[str, Any]) -> None:
+        """Hands on what a server says outside of any request on the connection that all share."""
         if method == "notifications/tools/list_changed":
-            self.lists.changed(server)
-        upstream, words = self.roster[server], unstamped(params)
+            self.lists.changed(upstream.name)
+        words = unstamped(params)
         if method == LOGGED and is_modern(upstream.protocol_version or ""):
             self._lines.logged(upstream, words)
-            return
+        elif not self._lines.has_public(upstream):
+            self._heard_publicly(upstream, method, words)
+
+    def _heard_publicly(self, upstream: McpUpstream, method: str, params: Mapping[str, Any]) -> None:
+        """Tells the clients of the old era that have no connection of their own."""
+        if method == "notifications/tools/list_changed":
+            self.lists.changed(upstream.name)
         for session in self._guests:
-            if self._lines.own(session, upstream) is None:
-                session.tell_from(server, method, words)
+            if not self._lines.has_own(session, upstream):
+                session.tell_from(upstream.name, method, params)
 
     async def reload(self) -> None:
         """Reads the configuration again and serves what it says from now on; a faulty one changes nothing."""
