@@ -94,7 +94,10 @@ def bind(address: Address, port: int) -> socket.socket:
     if not 0 <= port <= _HIGHEST_PORT:
         raise InvalidArgument(f"{port} is no port; use 1 to {_HIGHEST_PORT}, or 0 for any free one", port=port)
     try:
-        return socket.create_server((str(address.ip), port), family=address.family, backlog=128)
+        door = socket.create_server((str(address.ip), port), family=address.family, backlog=128)
+        # asyncio sets it only where the protocol is spelled out; without it an answer in two pieces takes 40 ms more.
+        door.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return door
     except OSError as error:
         raise InvalidArgument(_advice(address, port, error), host=address.host, port=port) from error
 
