@@ -105,7 +105,7 @@ class Searched:
         """Every secret that is in the words of a command or in a file, except the configuration itself."""
         found = [f"{name}: said by {who}" for who, said in self.said.items() for name in _in(said.encode())]
         files = [path for path in self.place.folder.rglob("*") if path.is_file() and path.name != "pursuit.toml"]
-        assert self.place.ledger in files
+        assert self.place.ledger in files, files
         return found + [f"{name}: in {path.name}" for path in files for name in _in(path.read_bytes())]
 
 
@@ -168,7 +168,7 @@ def test_a_mission_and_everything_that_is_told_of_it_keeps_them(searched: Search
 @pytest.mark.parametrize("names", [["stdio"], ["http"], ["stdio", "http", "refuses", "leaves", "refused"]])
 def test_a_gateway_and_its_logs_keep_them(searched: Searched, names: list[str]) -> None:
     place = searched.place
-    kept = "".join(f"[servers.{part}" for part in CONFIG_PARTS(place) if part.partition("]")[0] in names)
+    kept = "".join(f"[servers.{part}" for part in _servers_of(place) if part.partition("]")[0] in names)
     place.write("pursuit.toml", f'[policy]\nmode = "auto"\n{kept}')
     lines = _session(place, ["serve", "--gateway", "--log-level", "debug"], names)
     searched.said |= {"gateway": lines[0], "log of the gateway": lines[1]}
@@ -184,11 +184,15 @@ def test_the_server_of_missions_and_its_logs_keep_them(searched: Searched) -> No
         "tool_allowlist": calls,
         "criteria": [{"criterion_id": "never", "kind": "event", "event_name": "never"}],
         "budget": {"max_iterations": 3},
-        "proposer": {"kind": "replay", "proposals": [{"tool_calls": [{"tool_name": one, "args": {}}]} for one in calls]},
+        "proposer": {
+            "kind": "replay",
+            "proposals": [{"tool_calls": [{"tool_name": one, "args": {}}]} for one in calls],
+        },
     }
     asked = [("tools/call", {"name": "mission_start", "arguments": start})]
     said, log = _session(searched.place, ["serve", "--log-level", "debug"], [], asked)
     (answer,) = [one for one in map(json.loads, said.splitlines()) if one.get("id") == 2]
+    assert "session_id" in answer["result"]["structuredContent"], answer
     name = answer["result"]["structuredContent"]["session_id"]
     asked = [("tools/call", {"name": "mission_iterate", "arguments": {"session_id": name, "iterations": 3}})]
     more, log_too = _session(searched.place, ["serve", "--log-level", "debug"], [], asked)
@@ -197,7 +201,7 @@ def test_the_server_of_missions_and_its_logs_keep_them(searched: Searched) -> No
     assert searched.leaks() == []
 
 
-def CONFIG_PARTS(place: Place) -> list[str]:
+def _servers_of(place: Place) -> list[str]:
     text = (place.folder / "pursuit.toml").read_text(encoding="utf-8")
     return text.split("[servers.")[1:]
 
@@ -215,19 +219,21 @@ def _session(
     listings = [(f"{kind}/list", {}) for kind in ("tools", "resources", "prompts")] if servers else []
     capabilities = {"elicitation": {}}
     about = {"protocolVersion": "2025-11-25", "capabilities": capabilities, "clientInfo": {"name": "t", "version": "1"}}
-    with subprocess.Popen(
-        [*COMMAND, *words],
-        cwd=place.folder,
-        env=place.environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=(place.folder / "serve.log").open("wb"),
-        text=True,
-    ) as process:
+    with (
+        (place.folder / "serve.log").open("ab") as log,
+        subprocess.Popen(
+            [*COMMAND, *words],
+            cwd=place.folder,
+            env=place.environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        ) as process,
+    ):
         assert process.stdin is not None and process.stdout is not None
         said: list[str] = []
         for ident, (method, params) in enumerate([("initialize", about), *listings, *calls, *(more or [])], 1):
-            ident += not (servers or ident == 1) and 0
             process.stdin.write(json.dumps({"jsonrpc": "2.0", "id": ident, "method": method, "params": params}) + "\n")
             if ident == 1:
                 process.stdin.write('{"jsonrpc": "2.0", "method": "notifications/initialized"}\n')
