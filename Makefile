@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 RUN := $(VENV)/.installed-run
 STAMP := $(VENV)/.installed-dev
 SUITE := $(VENV)/conformance/.installed
+REAL := $(VENV)/real-servers/.installed
 MCP1 := .venv-mcp1/.installed
 
 .PHONY: demo test check conformance soak bench format clean
@@ -12,8 +13,8 @@ MCP1 := .venv-mcp1/.installed
 demo: $(RUN)  ## size a welded beam with a scripted strategy, no key and no server needed
 	@$(BIN)/python -m pursuit.demo.show
 
-test: $(STAMP) $(SUITE) $(MCP1) check-static  ## everything CI runs
-	$(BIN)/python -m pytest -n 2 --dist loadgroup tests
+test: $(STAMP) $(SUITE) $(REAL) $(MCP1) check-static  ## everything CI runs
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests
 
 check: $(STAMP) check-static  ## the fast loop: format, lint, types, import rules, unit tests
 	$(BIN)/python -m pytest -n 2 -m "not slow" tests/unit tests/property tests/meta
@@ -28,7 +29,7 @@ check-static: $(STAMP)
 conformance: $(STAMP) $(SUITE)  ## the official suite against `pursuit serve`
 	$(BIN)/python -m pytest tests/conformance
 
-soak: $(STAMP) $(SUITE) $(MCP1)  ## the fault and race runs at full length
+soak: $(STAMP) $(SUITE) $(REAL) $(MCP1)  ## the fault and race runs at full length
 	PURSUIT_SOAK=1 $(BIN)/python -m pytest -n 2 -m slow tests
 
 bench: $(STAMP)  ## ratios against floors and peers, in one run
@@ -49,17 +50,27 @@ $(STAMP): $(RUN)
 	$(PIP) --editable ".[dev]"
 	touch $(STAMP)
 
+NPM = $(BIN)/npm install --ignore-scripts --no-package-lock --no-audit --no-fund --loglevel=error
+
 # Node comes from a wheel; the suite's version stands in its package.json, its scenarios beside it.
 $(SUITE): tests/conformance/package.json | $(STAMP)
 	mkdir -p $(@D)
 	cp $< $(@D)
-	$(BIN)/npm install --prefix $(@D) --ignore-scripts --no-package-lock --no-audit --no-fund --loglevel=error >/dev/null
+	$(NPM) --prefix $(@D) >/dev/null
 	touch $(SUITE)
 
-# A client of the SDK's 1.x line, which cannot live beside ours in one environment.
+# Public servers that the tests run as they are, about 45 MB; those in Python are on our own SDK's line.
+$(REAL): tests/real_servers/package.json constraints.txt | $(STAMP)
+	mkdir -p $(@D)
+	cp $< $(@D)
+	$(NPM) --prefix $(@D) >/dev/null
+	$(PIP) mcp-server-git mcp-server-time
+	touch $(REAL)
+
+# A client and a server of the SDK's 1.x line, which cannot live beside ours in one environment.
 $(MCP1): constraints-mcp1.txt
 	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $< "mcp==1.30.*"
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $< "mcp==1.30.*" mcp-server-sqlite
 	touch $(MCP1)
 
 clean:

@@ -53,6 +53,7 @@ async def over_http(server: Server[Any]) -> None:
     import uvicorn
 
     door = socket.create_server(("127.0.0.1", 0))
+    door.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as uvicorn has it where it opens the port itself
     print(f"http://127.0.0.1:{door.getsockname()[1]}/mcp", flush=True)
     config = uvicorn.Config(server.streamable_http_app(), log_config=None, http="h11", ws="none")
     await uvicorn.Server(config).serve(sockets=[door])

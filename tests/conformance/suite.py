@@ -1,7 +1,8 @@
 """Runs the official conformance suite against `pursuit serve`, on loopback.
 
 Owns: how the server and the suite are started, and how the suite's results are read. Does not know: which scenarios
-must pass (`scenarios.toml`). Invariant: everything that is written lies in the folder that was handed in.
+must pass (`scenarios.toml`), or what is behind a gateway. Invariant: everything that is written lies in the folder that
+was handed in.
 """
 
 from __future__ import annotations
@@ -96,18 +97,22 @@ def run_suite(folder: Path, versions: Iterable[str], stand_ins: StandIns) -> Jud
     async def main() -> None:
         async with serving(folder, judged.notes) as url:
             for version in versions:
-                judged.checks[version, "itself"] = await _run_once(url, version, folder / version)
+                judged.checks[version, "itself"] = await run_once(url, version, folder / version)
             async with relaying(url, stand_ins) as relay:
                 for version in versions:
                     results = folder / f"{version}-stand-ins"
-                    judged.checks[version, "stand-ins"] = await _run_once(relay, version, results)
+                    judged.checks[version, "stand-ins"] = await run_once(relay, version, results)
 
     anyio.run(main)
     return judged
 
 
-async def _run_once(url: str, version: str, results: Path) -> Results:
-    words = ["server", "--url", url, "--requirements", version, "--output-dir", str(results)]
+async def run_once(url: str, version: str, results: Path, *, scenario: str | None = None) -> Results:
+    """What the suite says of a server at a version: of everything in that version's set, or of one scenario."""
+    what = ["--requirements", version]
+    if scenario is not None:
+        what = ["--scenario", scenario, "--spec-version", version, "--force"]
+    words = ["server", "--url", url, *what, "--output-dir", str(results)]
     with anyio.fail_after(120):
         done = await anyio.run_process([*command(), *words], check=False)
     # 1 is "something failed", which the results say more precisely; anything else is the suite's own trouble.
@@ -141,10 +146,10 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def serving(folder: Path, notes: list[str]) -> AsyncIterator[str]:
+async def serving(folder: Path, notes: list[str], *words: str) -> AsyncIterator[str]:
     """`pursuit serve` in a folder with a configuration: its address while it runs."""
     async with await anyio.open_process(
-        [str(PURSUIT), "serve", "--http", "--port", "0"],
+        [str(PURSUIT), "serve", "--http", "--port", "0", *words],
         cwd=folder,
         env=_environment(folder),
         stdin=subprocess.DEVNULL,

@@ -206,7 +206,10 @@ async def _perform_or_cancel(run: Run, call: CallRecord, tool: Tool, timeout: fl
 
 def _parallel_safe(run: Run, planned: Planned) -> bool:
     tool = run.tools.get(planned.tool)
-    return tool is not None and tool.traits.parallel_safe
+    if tool is None or not tool.traits.parallel_safe:
+        return False
+    # What a person was asked about runs in order, also after the yes.
+    return not run.tools.asking or run.tools.rule(tool, planned.args).decision != "ask"
 
 
 def _pending(state: MissionState, call_id: str) -> CallRecord | None:

@@ -25,6 +25,7 @@ from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
 from mcp_types import METHOD_NOT_FOUND
 
 from pursuit.errors import PursuitError
+from pursuit.tools.blanking import blanked_about, blanked_answer, blanked_error, blanked_notice
 from pursuit.tools.client_side import ClientSide
 from pursuit.tools.contract import About, NotifyFn, UpstreamError
 from pursuit.tools.negotiation import ENVELOPE_KEYS, Era, ProbeLost, envelope, is_modern, negotiate
@@ -114,9 +115,10 @@ class Connection:
                     stack.callback(tasks.cancel_scope.cancel)
                     self._tasks = tasks
                     await tasks.start(self._run, wire)
-                    self.about = await negotiate(
+                    about = await negotiate(
                         wire, era=self.era, capabilities=self._side.capabilities, timeout=self._timeout
                     )
+                    self.about = blanked_about(self._tail, about)
                     scope.deadline = math.inf
                     self.settled.set()
                     if self.modern:
@@ -187,10 +189,12 @@ class Connection:
         except anyio.get_cancelled_exc_class():
             self._gave_up(self._wire, method)
             raise
+        except UpstreamError as error:
+            raise blanked_error(self._tail, error) from None
         finally:
             self._in_flight -= work
         self.answers += 1
-        return result
+        return blanked_answer(self._tail, method, result)
 
     async def _overheard(
         self, wire: Wire, method: str, body: dict[str, Any], on_notify: NotifyFn, *, progress: bool
@@ -270,6 +274,7 @@ class Connection:
 
     def _heard(self, method: str, params: Mapping[str, Any]) -> None:
         """Takes a notification, in the order of the wire: to the request that it belongs to, or to the listener."""
+        params = blanked_notice(self._tail, method, params)
         if method == "notifications/progress":
             route = self._routes.get(_hashable(params.get("progressToken")))
         elif method == "notifications/cancelled":
@@ -286,7 +291,7 @@ class Connection:
         if method.endswith(("/list_changed", "/updated", "/progress", "/cancelled")):
             self._heard(method, params)
         else:
-            deliver(method, params)
+            deliver(method, blanked_notice(self._tail, method, params))
 
     async def _watch(self, about: About) -> None:
         """In the new era changes come on a stream that must be asked for, and asked for again when it breaks."""

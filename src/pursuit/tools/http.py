@@ -40,6 +40,8 @@ _RESUMES = 3
 _RETRY = (1.0, 30.0)
 _GOODBYE_SECONDS = 2.0
 _CANCEL_SECONDS = 5.0
+# The tasks extension adds to the methods whose subject stands in a header, too.
+_NAMED = {**NAME_BEARING_METHODS, **dict.fromkeys(("tasks/get", "tasks/update", "tasks/cancel"), "taskId")}
 
 
 class HttpWire:
@@ -162,7 +164,7 @@ class HttpWire:
         if not isinstance(version, str):
             return {}
         headers = {MCP_PROTOCOL_VERSION_HEADER: version, MCP_METHOD_HEADER: method}
-        name = params.get(NAME_BEARING_METHODS.get(method, ""))
+        name = params.get(_NAMED.get(method, ""))
         if isinstance(name, str):
             headers[MCP_NAME_HEADER] = encode_header_value(name)
             arguments = params.get("arguments")

@@ -8,10 +8,11 @@ the same origin, so that headers go nowhere else.
 from __future__ import annotations
 
 import logging
+from base64 import b64encode
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from ipaddress import ip_address
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import httpx2
 
@@ -135,4 +136,9 @@ def url_secrets(url: str | None) -> tuple[str, ...]:
         return ()
     parts = urlsplit(url)
     user = parts.netloc.rpartition("@")[0]
-    return tuple(part for part in (url, user, parts.query, *(one.partition("=")[2] for one in parts.query.split("&"))))
+    password = user.partition(":")[2]
+    # As it stands there, as the server reads it, and as it travels in the header.
+    basic = b64encode(unquote(user).encode()).decode()
+    values = (one.partition("=")[2] for one in parts.query.split("&"))
+    said = [part for value in (user, password, parts.query, *values) for part in (value, unquote(value))]
+    return tuple(part for part in (url, basic, *said) if part)

@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -242,9 +243,20 @@ def secrets_of(config: ServerConfig, expanded: ServerConfig, environ: Mapping[st
     values = [environ[name] for name in names if name in environ]
     for said, full in ((config.env, expanded.env), (config.headers, expanded.headers)):
         values += [full[key] for key, value in said.items() if _VARIABLE.search(value) or _SECRETIVE.search(key)]
+    values += _secret_words(expanded.args)
     # A key of several lines is also blanked line by line: its first ones may have left a tail that is cut.
     parts = {part.strip() for value in values for part in (value, *value.splitlines())}
     return tuple(sorted((part for part in parts if len(part) >= SHORTEST_SECRET), key=lambda part: (-len(part), part)))
+
+
+def _secret_words(args: tuple[str, ...]) -> list[str]:
+    """What stands behind an option whose name says that it is secret: `--token=VALUE`, or `--token VALUE`."""
+    found: list[str] = []
+    for option, following in pairwise((*args, "")):
+        name, equals, value = option.partition("=")
+        if name.startswith("-") and _SECRETIVE.search(name):
+            found.append(value if equals else following)
+    return found
 
 
 def _program(command: str, base: Path | None) -> str:

@@ -45,7 +45,10 @@ LAST_ANSWERS = 1.0
 
 
 async def serve_stdio(server: Server[Any], *, any_text: bool = False) -> None:
-    """Serves one client until it closes our standard input; `any_text` lets through what JSON says and Unicode does not."""
+    """Serves one client until it closes our standard input.
+
+    With `any_text` what JSON can say and Unicode cannot comes in, too.
+    """
     options = server.create_initialization_options()
     if _can_wait(0) and _can_wait(1):
         async with _own_pipes(any_text=any_text) as (inbox, outbox):

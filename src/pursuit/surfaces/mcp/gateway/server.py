@@ -17,7 +17,8 @@ import anyio.abc
 from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
-from mcp_types import INVALID_PARAMS
+from mcp.shared.inbound import MCP_NAME_HEADER, decode_header_value
+from mcp_types import HEADER_MISMATCH, INVALID_PARAMS
 
 from pursuit import __version__
 from pursuit.app import Runtime
@@ -144,6 +145,7 @@ class Gateway:
 
     async def _custom(self, visit: Visit) -> dict[str, Any]:
         """What the protocol does not know goes to the only server as it is."""
+        _check_task_header(visit)
         return await self._relay.send(visit, self.roster.only, visit.params)
 
     async def _set_level(self, visit: Visit) -> dict[str, Any]:
@@ -222,3 +224,13 @@ async def gateway_server(
             with anyio.CancelScope(shield=True):
                 await gateway.journal.close()
             tasks.cancel_scope.cancel()
+
+
+def _check_task_header(visit: Visit) -> None:
+    """Over HTTP a method about a task names the task in a header, too; the SDK checks that for its own methods only."""
+    task, request = visit.params.get("taskId"), visit.ctx.request
+    about = visit.method in ("tasks/get", "tasks/update", "tasks/cancel") and isinstance(task, str)
+    if not about or request is None or not visit.guest.modern:
+        return
+    if decode_header_value(request.headers.get(MCP_NAME_HEADER)) != task:
+        raise MCPError(HEADER_MISMATCH, f"{MCP_NAME_HEADER} header does not match the request body's 'taskId'")

@@ -1,0 +1,50 @@
+"""The peer: FastMCP's proxy as its documentation makes one, `create_proxy(URL)`, served over HTTP.
+
+Owns: how FastMCP is installed and run. Knows nothing of Pursuit: it runs in a process of its own, with an interpreter
+that has FastMCP, and says its version and its URL on the first two lines of its standard output.
+
+Run: python benchmarks/fastmcp_peer.py URL
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+PACKAGE = "fastmcp>=4"
+VENV = Path(__file__).resolve().parent.parent / ".venv-bench"
+
+
+def interpreter() -> str:
+    """This Python if it has FastMCP, else one of the same version in the environment made for benchmarks."""
+    if importlib.util.find_spec("fastmcp"):
+        return sys.executable
+    python, ready = VENV / "bin" / "python", VENV / ".installed-fastmcp"
+    if not ready.exists():
+        print(f"installing {PACKAGE} into {VENV.name}", flush=True)
+        if not python.exists():
+            subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)
+        pip = [str(python), "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
+        subprocess.run([*pip, PACKAGE], check=True)
+        ready.touch()
+    return str(python)
+
+
+def serve(url: str) -> None:
+    from importlib.metadata import version
+
+    import uvicorn
+    from fastmcp.server import create_proxy
+
+    door = socket.create_server(("127.0.0.1", 0))
+    door.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as uvicorn has it where it opens the port itself
+    print(version("fastmcp"), f"http://127.0.0.1:{door.getsockname()[1]}/mcp", sep="\n", flush=True)
+    app = create_proxy(url).http_app(path="/mcp")
+    uvicorn.Server(uvicorn.Config(app, log_config=None, http="h11", ws="none")).run(sockets=[door])
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])

@@ -1,0 +1,148 @@
+"""Calls proposed together, to servers that are processes: side by side where nobody minds, and else in order.
+
+Which call began and ended when is the servers' own record (`servers/workshop.py`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+from engine_stage import mission, outcomes, play, proposal, replay
+
+from pursuit import Runtime
+from pursuit.service.approvals import Approvals
+from pursuit.tools.configuration import Configuration
+from pursuit.tools.policy import OperatorPolicy
+from pursuit.tools.rules import Rule
+from pursuit.tools.server_config import ServerConfig, ToolOverride
+
+WORKSHOP = Path(__file__).parent.parent / "servers" / "workshop.py"
+ASKS = Rule(decision="ask", server="safe", arguments={"key": "k4"})
+TEN = [f"k{place}" for place in range(10)]
+MS = 200
+
+
+class Shop:
+    """Two servers with one record; the operator says that calls to the first may run side by side."""
+
+    def __init__(self, folder: Path, *rules: Rule) -> None:
+        self._folder = folder
+        (folder / "logs").mkdir()
+        servers = {name: self._server(name, parallel_safe=safe) for name, safe in (("safe", True), ("unsafe", None))}
+        policy = OperatorPolicy(mode="ask" if rules else "auto", rules=(*rules, Rule(decision="allow", tool="*")))
+        self.runtime = Runtime(
+            state=folder / "ledger.db", config=Configuration(servers=servers, policy=policy), mode=policy.mode
+        )
+
+    def _server(self, name: str, *, parallel_safe: bool | None) -> ServerConfig:
+        return ServerConfig(
+            name=name,
+            command="__python_executable__",
+            args=("-S", str(WORKSHOP)),
+            env={"LOGS": str(self._folder / "logs")},
+            tools={"step": ToolOverride(parallel_safe=parallel_safe)},
+        )
+
+    def record(self, log: str) -> list[tuple[str, str]]:
+        """What the servers wrote: begun or done, and which call."""
+        file = self._folder / "logs" / log
+        lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+        return [(word, key) for word, key in (line.split() for line in lines)]
+
+    async def propose(self, log: str, calls: Sequence[tuple[str, str]], ms: int = MS) -> tuple[str, float]:
+        """Proposes these calls together: the mission, and the seconds that it took."""
+        steps = [(f"{server}.step", {"log": log, "key": key, "ms": ms}) for server, key in calls]
+        started = await self.runtime.service.start(mission(proposer=replay(proposal(*steps))))
+        begin = time.perf_counter()
+        await self.runtime.service.run(started.session_id)
+        return started.session_id, time.perf_counter() - begin
+
+    async def results(self, name: str) -> list[str]:
+        """The key of each call of a mission, in the order in which the results came back."""
+        (iteration,) = (await self.runtime.service.history(name, full=True))["iterations"]
+        return [call["args"]["key"] for call in iteration["calls"]]
+
+
+def in_order(keys: Sequence[str]) -> list[tuple[str, str]]:
+    return [(word, key) for key in keys for word in ("begun", "done")]
+
+
+def test_ten_safe_calls_run_side_by_side_and_take_less_than_two_and_a_half_times_one(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+
+    async def scene() -> None:
+        async with shop.runtime:
+            await shop.propose("warm", [("safe", "k0")])
+            ratios: list[float] = []
+            # A busy machine may hold up one try; all three it will not.
+            for attempt in range(3):
+                _, one = await shop.propose(f"one-{attempt}", [("safe", "k0")])
+                name, ten = await shop.propose(f"ten-{attempt}", [("safe", key) for key in TEN])
+                record = shop.record(f"ten-{attempt}")
+                assert sorted(record[:10]) == [("begun", key) for key in TEN], "all began before the first was done"
+                assert sorted(record[10:]) == [("done", key) for key in TEN]
+                assert await shop.results(name) == TEN, "in the order proposed"
+                ratios.append(ten / one)
+                if ratios[-1] < 2.5:
+                    return
+            raise AssertionError(f"ten by one: {ratios}")
+
+    play(scene)
+
+
+def test_with_one_unsafe_call_among_them_they_run_in_order(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+
+    async def scene() -> None:
+        async with shop.runtime:
+            calls = [("unsafe" if key == "k6" else "safe", key) for key in TEN]
+            name, _ = await shop.propose("mixed", calls, ms=20)
+            assert shop.record("mixed") == in_order(TEN)
+            assert await outcomes(shop.runtime, name) == [(f"{server}.step", "ok") for server, _ in calls]
+            assert await shop.results(name) == TEN
+
+    play(scene)
+
+
+def test_with_one_among_them_that_needed_a_persons_yes_they_run_in_order(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, ASKS)
+
+    async def scene() -> None:
+        async with shop.runtime as runtime:
+            name, _ = await shop.propose("asked", [("safe", key) for key in TEN], ms=20)
+            (row,) = (await runtime.service.status(name))["pending_approvals"]
+            assert (row["args"]["key"], shop.record("asked")) == ("k4", []), "nothing is sent before the answer"
+            await Approvals(runtime.service).answer(row["approval_id"], "once")
+            await runtime.service.run(name)
+            assert shop.record("asked") == in_order(TEN)
+            assert await shop.results(name) == TEN
+
+    play(scene)
+
+
+def test_calls_to_one_server_come_back_while_another_takes_its_time(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+
+    async def scene() -> None:
+        async with shop.runtime as runtime:
+            pool = runtime.toolbox.host.pool
+
+            async def call(server: str, **arguments: Any) -> None:
+                await pool.upstream(server).call("step", arguments, call_id=str(arguments))
+
+            await call("safe", log="warm")
+            async with anyio.create_task_group() as calling:
+                calling.start_soon(lambda: call("unsafe", log="slow", key="slow", ms=600_000))
+                while not shop.record("slow"):
+                    await anyio.sleep(0.005)
+                for key in TEN:
+                    await call("safe", log="quick", key=key)
+                assert shop.record("quick") == in_order(TEN)
+                assert shop.record("slow") == [("begun", "slow")], "it is still under way"
+                calling.cancel_scope.cancel()
+
+    play(scene)
