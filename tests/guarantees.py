@@ -248,4 +248,8 @@ GUARANTEES = {
         "A yes covers this call, these arguments or this tool in this mission, as it was said, and nothing else.",
         ("unit/test_approvals.py::test_a_yes_reaches_as_far_as_was_said_and_no_further",),
     ),
+    "only-who-was-asked-answers": Guarantee(
+        "A client can answer only the questions that it was asked itself, in the call that it was asked in.",
+        ("surface/test_mcp_asking.py::test_nobody_answers_a_question_that_it_was_not_asked",),
+    ),
 }

@@ -110,11 +110,13 @@ class Runtime:
         self._from_files: dict[str, ServerConfig] = {}
         self.service: Service
         self.toolbox: Toolbox
+        self.state_path: Path
 
     async def __aenter__(self) -> Self:
         configuration = self._configuration()
         async with AsyncExitStack() as stack:
-            ledger = self._open_ledger(locate_state(self._state, configuration.path))
+            self.state_path = locate_state(self._state, configuration.path)
+            ledger = self._open_ledger(self.state_path)
             stack.push_async_callback(ledger.close)
             sandbox = await stack.enter_async_context(Sandbox(_limits(configuration.settings)))
             self._configured = {n: c for n, c in configuration.servers.items() if n not in self._servers}
@@ -205,7 +207,7 @@ class Runtime:
                 source=str(path),
             )
             for name, server in servers.items()
-            if name in self._servers or (name in known and known[name] != server)
+            if name in self._servers or (name in known and replace(known[name], operators=False) != server)
         ]
         if faults:
             raise ValidationFailed(faults)

@@ -1,14 +1,14 @@
 """A mission in a TOML file: directive, criteria, budget, proposer, and servers of its own.
 
 Owns: what only a file has: servers, a script in a file beside it, paths that are relative to it.
-Invariant: all faults of the file at once, each with its field. To go on with a mission only the servers are read: the
+Invariant: all faults of the file at once, each with its field; its servers are never the operator's. To go on with a mission only the servers are read: the
 mission itself is in the ledger.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -60,7 +60,8 @@ def _servers(table: object, path: Path) -> tuple[Mapping[str, ServerConfig], lis
     if table is None:
         return {}, []
     # Resolved, so that the same file is the same servers by whichever name, now and on resume.
-    return parse_servers(table, source=str(path), base=path.resolve().parent, prefix="servers")
+    found, faults = parse_servers(table, source=str(path), base=path.resolve().parent, prefix="servers")
+    return {name: replace(server, operators=False) for name, server in found.items()}, faults
 
 
 def _count(path: Path, faults: Sequence[Fault]) -> str:

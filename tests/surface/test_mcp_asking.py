@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
-from mcp import Client
-from mcp_types import ElicitResult
+from mcp import Client, MCPError
+from mcp_types import CallToolRequest, CallToolRequestParams, CallToolResult, ElicitResult
 
 from pursuit import Runtime
 from pursuit.service.approvals import Approvals
@@ -133,7 +134,7 @@ def test_a_dismissed_question_and_a_client_without_a_person_leave_it_open(tmp_pa
                 assert len(status.structured_content["pending_approvals"]) == 1
             dismissed = world.answering(*[ElicitResult(action="cancel")] * 20)
             async with Client(server, mode=era, elicitation_callback=dismissed) as client:
-                with anyio.move_on_after(5):
+                with anyio.fail_after(20):
                     await client.call_tool("mission_iterate", {"session_id": name})
             (row,) = await Approvals(runtime.service).open(name)
             await Approvals(runtime.service).answer(row["approval_id"], "once")
@@ -142,5 +143,56 @@ def test_a_dismissed_question_and_a_client_without_a_person_leave_it_open(tmp_pa
                 assert answer.structured_content is not None
                 assert len(answer.structured_content["iterations"]) == 1
             assert world.done == ["a"]
+
+    anyio.run(main)
+
+
+@pytest.mark.guarantee("only-who-was-asked-answers")
+@pytest.mark.parametrize("era", ERAS)
+def test_nobody_answers_a_question_that_it_was_not_asked(tmp_path: Path, era: Any) -> None:
+    world = World()
+
+    async def main() -> None:
+        async with (
+            Runtime(state=tmp_path / "l.db", config=ASKS, servers={"world": [world.write]}) as runtime,
+            mission_server(runtime) as server,
+            Client(server, mode=era) as client,
+        ):
+            victim, own = await _begin(client), await _begin(client)
+            for name in (victim, own):
+                await client.call_tool("mission_iterate", {"session_id": name, **proposing(name)})
+            desk = Approvals(runtime.service)
+            ids = {name: (await desk.open(name))[0]["approval_id"] for name in (victim, own)}
+            answer = {"action": "accept", "content": {"answer": "mission"}}
+            for target, state in [(victim, None), (own, None), (own, "1"), (own, "bm8.bm8")]:
+                params: dict[str, Any] = {
+                    "name": "mission_iterate",
+                    "arguments": {"session_id": own},
+                    "inputResponses": {ids[target]: answer},
+                    **({} if state is None else {"requestState": state}),
+                }
+                request: Any = CallToolRequest(params=CallToolRequestParams.model_validate(params))
+                with suppress(MCPError):
+                    await client.session.send_request(request, CallToolResult)
+            assert world.done == []
+            assert {row["session_id"] for row in await desk.open()} == {victim, own}
+
+    anyio.run(main)
+
+
+def test_a_call_with_several_questions_tells_all_its_iterations(tmp_path: Path) -> None:
+    world = World()
+
+    async def main() -> None:
+        async with (
+            Runtime(state=tmp_path / "l.db", config=ASKS, servers={"world": [world.write]}) as runtime,
+            mission_server(runtime) as server,
+            Client(server, mode="2026-07-28", elicitation_callback=world.answering(*[yes("once")] * 3)) as client,
+        ):
+            repeat = {"kind": "repeat", "tool_name": "world.write", "args": {"text": "r"}}
+            name = await _begin(client, proposer=repeat)
+            answer = await client.call_tool("mission_iterate", {"session_id": name, "max_iterations_this_call": 3})
+            assert answer.structured_content is not None
+            assert [row["iteration_index"] for row in answer.structured_content["iterations"]] == [0, 1, 2]
 
     anyio.run(main)

@@ -54,7 +54,7 @@ def plan_check(run: Run, check: Check) -> CheckPlan:
         call_id=call_id,
         argv=named["command"],
         cwd=named.get("cwd"),
-        timeout=check.timeout or named.get("timeout"),
+        timeout=min((limit for limit in (check.timeout, named.get("timeout")) if limit is not None), default=None),
     )
 
 

@@ -10,7 +10,7 @@ import os
 import platform
 import secrets
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
@@ -94,11 +94,15 @@ class Driver:
             raise Conflict(f"{mission_id} is being driven already; one driver at a time", session_id=mission_id)
         try:
             with self.ledger.bell(mission_id) as bell:
-                state, _ = await self.states.look(mission_id)
-                if after is not None and state.iteration_count > after:
-                    raise Overtaken(f"{mission_id} has moved on", session_id=mission_id)
-                _runnable(mission_id, state, proposal, resume=resume)
-                journal = Journal(self.ledger, mission_id, *await self.states.take(mission_id), bell)
+                state, head = await self.states.take(mission_id)
+                try:
+                    if after is not None and state.iteration_count > after:
+                        raise Overtaken(f"{mission_id} has moved on", session_id=mission_id)
+                    _runnable(mission_id, state, proposal, resume=resume)
+                except PursuitError:
+                    self.states.give(mission_id, state, head)
+                    raise
+                journal = Journal(self.ledger, mission_id, state, head, bell)
                 run = await self._begin(journal, iterations, proposal, observer, background=background)
                 if claimed is not None:
                     claimed(journal.state)
@@ -141,20 +145,25 @@ class Driver:
         """Writes down who drives now and how far, and what a dead driver left behind."""
         tools = await self.source.tools_for(journal.state.tools, journal.state.mission.policy)
         run = self._new_run(journal, tools, observer)
-        now = self.clock.now()
-        begun: list[Event] = [MissionResumed(at=now)] if journal.state.status in ("paused", "failed") else []
-        begun.append(
-            RunClaimed(
-                at=now,
-                run=secrets.token_hex(8),
-                pid=os.getpid(),
-                host=platform.node(),
-                iterations=iterations,
-                background=background,
-                proposal=proposal.model_dump(mode="json") if background and proposal is not None else None,
-            )
+        now, before = self.clock.now(), journal.state.status
+        claimed = RunClaimed(
+            at=now,
+            run=secrets.token_hex(8),
+            pid=os.getpid(),
+            host=platform.node(),
+            iterations=iterations,
+            background=background,
+            proposal=proposal.model_dump(mode="json") if background and proposal is not None else None,
         )
-        await journal.record(lambda _state: begun)  # not staged: a pause before it and one after it are not the same
+
+        def begin(state: MissionState) -> Sequence[Event]:
+            if state.status == "paused" and before != "paused":  # said while the servers were being connected
+                return ()
+            return [MissionResumed(at=now), claimed] if before in ("paused", "failed") else [claimed]
+
+        # Not staged: a pause before the claim and one after it are not the same.
+        if not await journal.record(begin):
+            _runnable(journal.mission_id, journal.state, None, resume=False)
         settle_lost(run)
         await journal.flush()
         return run

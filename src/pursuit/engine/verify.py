@@ -97,8 +97,7 @@ async def _judge(run: Run, plan: CheckPlan, record: CallRecord, source: Source) 
     except Unfinished as error:
         return Answer(error=str(error), source=source)
     if expect.file is not None:
-        path = Path(plan.cwd or ".") / expect.file
-        verdicts["file"] = {"path": expect.file, "met": path.exists()}
+        verdicts["file"] = {"path": expect.file, "met": _exists(Path(plan.cwd or ".") / expect.file)}
     if expect.predicate is not None:
         (answer,) = await run.sandbox.evaluate([expect.predicate], {"result": value})
         if answer.error is not None or not isinstance(answer.value, bool):
@@ -106,6 +105,14 @@ async def _judge(run: Run, plan: CheckPlan, record: CallRecord, source: Source) 
         verdicts["predicate"] = {"met": answer.value}
     met = all(verdict["met"] for verdict in verdicts.values())
     return Answer(value={"met": met, **verdicts}, source=source)
+
+
+def _exists(path: Path) -> bool:
+    """Whether a file can be seen there; a name that no file can have is none."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
 
 
 async def _whole_result(run: Run, record: CallRecord) -> Mapping[str, Any]:

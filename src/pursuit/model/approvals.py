@@ -60,7 +60,8 @@ def call_scope(tool: str, args: Mapping[str, Any]) -> str:
 def is_granted(granted: set[str], approval: Approval | None, tool: str, args: Mapping[str, Any]) -> bool:
     """Whether a person has said yes to this call, or to something that covers it."""
     if approval is not None and approval.answer is not None:
-        return approval.answer in GRANTS
+        same = call_scope(approval.tool, approval.args) == call_scope(tool, args)
+        return same and approval.answer in GRANTS
     return tool_scope(tool) in granted or call_scope(tool, args) in granted
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from pursuit.model.approvals import Approval, pending
+from pursuit.model.approvals import Approval, is_granted, pending
 from pursuit.model.criteria import MetricThreshold
 from pursuit.model.events import (
     AbortOrdered,
@@ -216,13 +216,16 @@ def _expired(state: MissionState, event: ApprovalExpired) -> None:
 
 
 def _answered(state: MissionState, event: ApprovalAnswered) -> None:
-    """The first answer counts; the mission goes on once nothing is left to ask."""
+    """The first answer in time counts; a wide yes answers others, too. The mission goes on once nothing is open."""
     approval = state.approvals.get(event.approval_id)
-    if approval is None or approval.answer is not None:
+    if approval is None or approval.answer is not None or event.at >= approval.until:
         return
     approval.answer, approval.by, approval.why = event.answer, event.by, event.reason
     if event.answer in ("arguments", "mission"):
         state.granted.add(approval.scope(event.answer))
+        for other in pending(state.approvals):
+            if is_granted(state.granted, None, other.tool, other.args):
+                other.answer, other.by, other.why = event.answer, event.by, event.reason
     if state.waiting_for == "approval" and not pending(state.approvals):
         _running(state)
 

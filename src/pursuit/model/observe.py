@@ -20,7 +20,7 @@ from pursuit.model.patterns import Patience, Unfinished, find, follow
 MAX_EVENTS = 256
 MAX_LEAVES = 1_024
 MAX_DEPTH = 32
-ALL_RULES_SECONDS = 0.5
+ALL_RULES_SECONDS = 0.1
 NUMBER = (int, float)
 
 

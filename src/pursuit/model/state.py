@@ -109,12 +109,6 @@ class MissionState:
         return self.stop is not None or self.status == "paused"
 
     @property
-    def interrupted(self) -> bool:
-        """Whether a run stopped short of how far it was to go."""
-        going = self.status == "running" or self.waiting_for in ("pace", "approval")
-        return going and (self.run_goal is None or self.iteration_count < self.run_goal)
-
-    @property
     def wall_clock(self) -> float:
         """Seconds that drivers have held the mission."""
         return self.elapsed_before + self.elapsed

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, get_args
 
 from pursuit.errors import Conflict, Fault, InvalidArgument, SessionNotFound, ValidationFailed
-from pursuit.model.approvals import Answer, Approval
+from pursuit.model.approvals import Answer, Approval, pending
 from pursuit.model.events import ApprovalAnswered, ApprovalExpired, Permission, decode
 from pursuit.service.caller import Caller
 from pursuit.service.gateway import GatewayQuestions
@@ -39,13 +39,23 @@ class Approvals:
         names = await self._waiting() if mission_id is None else [mission_id]
         rows: list[dict[str, Any]] = []
         for name in names:
-            rows += (await self._service.status(name))["pending_approvals"]
+            state, now = await self._service.state(name), self._service.clock.now()
+            rows += [approval_row(name, asked) for asked in pending(state.approvals) if now < asked.until]
         return rows if mission_id is not None else [*rows, *await self._gateways().open()]
 
     async def answer(
-        self, approval_id: str, answer: Permission, *, reason: str | None = None, caller: Caller | None = None
+        self,
+        approval_id: str,
+        answer: Permission,
+        *,
+        reason: str | None = None,
+        caller: Caller | None = None,
+        mission_id: str | None = None,
     ) -> dict[str, Any]:
-        """Records a person's answer; the mission goes on when somebody drives it."""
+        """Records a person's answer; the mission goes on when somebody drives it.
+
+        With a `mission_id` only a question of that mission can be meant.
+        """
         if APPROVAL_ID.fullmatch(approval_id) is None:
             raise InvalidArgument(
                 f"{approval_id[:80]!r} is no id of a question; one is `approval-` and 16 hex digits",
@@ -55,18 +65,20 @@ class Approvals:
             known = ", ".join(get_args(Permission))
             raise ValidationFailed([Fault(field="answer", reason=f"{str(answer)[:40]!r} is not one of {known}")])
         by = caller or self._service.caller
-        at_a_gateway = await self._gateways().answer(approval_id, answer, by=str(by), reason=reason)
-        if at_a_gateway is not None:
-            return at_a_gateway
-        mission_id, asked, head = await self._find(approval_id)
+        if mission_id is None:
+            at_a_gateway = await self._gateways().answer(approval_id, answer, by=str(by), reason=_text(reason))
+            if at_a_gateway is not None:
+                return at_a_gateway
+        mission_id, asked, head = await self._find(approval_id, mission_id)
         if asked.answer is not None:
             raise _answered(approval_id, asked.answer, asked.by)
+        if self._service.clock.now() >= asked.until:
+            raise _answered(approval_id, "expired", None)
         service = self._service
         given = {"approval_id": approval_id, "tool": asked.tool, "answer": answer, "reason": reason}
         async with service.control(by, "deny" if answer == "denied" else "approve", mission_id, given):
-            why = None if reason is None else reason.encode(errors="replace").decode()[:LONGEST_REASON]
             word = ApprovalAnswered(
-                at=service.clock.now(), by=str(by), reason=why, approval_id=approval_id, answer=answer
+                at=service.clock.now(), by=str(by), reason=_text(reason), approval_id=approval_id, answer=answer
             )
             status = (await service.say(mission_id, word)).status
             await self._require_first(mission_id, head, word)
@@ -88,9 +100,9 @@ class Approvals:
                 case _:
                     pass
 
-    async def _find(self, approval_id: str) -> tuple[str, Approval, int]:
+    async def _find(self, approval_id: str, mission_id: str | None) -> tuple[str, Approval, int]:
         """The mission of a question, the question, and the last event of the mission that was looked at."""
-        for name in await self._waiting():
+        for name in await self._waiting() if mission_id is None else [mission_id]:
             state, head = await self._service.states.look(name)
             if approval_id in state.approvals:
                 return name, state.approvals[approval_id], head
@@ -110,6 +122,11 @@ class Approvals:
             cursor = page.next_cursor
             if cursor is None:
                 return found[::-1]
+
+
+def _text(reason: str | None) -> str | None:
+    """A reason as it can be stored."""
+    return None if reason is None else reason.encode(errors="replace").decode()[:LONGEST_REASON]
 
 
 def _answered(approval_id: str, answer: Answer, by: str | None) -> Conflict:

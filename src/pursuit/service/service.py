@@ -35,7 +35,7 @@ from pursuit.model.events import (
     encode,
 )
 from pursuit.model.fold import CAP_REASONS, advance
-from pursuit.model.listing import summary_of
+from pursuit.model.listing import Listing, listing_after, summary_of
 from pursuit.model.mission import Mission, Proposal, parse_proposal
 from pursuit.model.state import MissionState
 from pursuit.service.admission import admit
@@ -116,7 +116,7 @@ class Service(Looking):
                     claimed=lambda state: first.append(state.iteration_count),
                 )
             except Overtaken:
-                return await self._missed(mission_id, iterations, after or 0)
+                return await self.missed(mission_id, iterations, after or 0)
             except PursuitError as error:
                 error.details["iterations"] = await self._verdicts(mission_id, first, iterations, head)
                 raise
@@ -142,7 +142,7 @@ class Service(Looking):
             try:
                 await drive(iterations, proposal)
             except Overtaken:
-                return await self._missed(mission_id, iterations, after or 0)
+                return await self.missed(mission_id, iterations, after or 0)
         return {"session_id": mission_id, "status": (await self.state(mission_id)).status, "iterations": []}
 
     async def _before(
@@ -158,7 +158,7 @@ class Service(Looking):
                 f"after={after}, but {mission_id} has finished {done} iterations", iteration_count=done
             )
         if after is not None and after < done:
-            return await self._missed(mission_id, iterations, after), None
+            return await self.missed(mission_id, iterations, after), None
         if proposal is None:
             return None, None
         if after is not None and state.open is not None and is_of(state.open.proposed, proposal):
@@ -166,7 +166,7 @@ class Service(Looking):
         await check_proposal(state, proposal, self.driver.source)
         return None, proposal
 
-    async def _missed(self, mission_id: str, iterations: int, after: int) -> dict[str, Any]:
+    async def missed(self, mission_id: str, iterations: int, after: int) -> dict[str, Any]:
         """An answer that somebody did not get, once more."""
         status = (await self.state(mission_id)).status
         rows = await self._verdicts(mission_id, [after], iterations, 0)
@@ -189,14 +189,23 @@ class Service(Looking):
 
     async def go_on(self, mission_id: str, *, observer: Observer | None = None) -> MissionState:
         """Drives an interrupted run as far as it was to go; a mission that was paused meanwhile stays paused."""
-        state = await self.state(mission_id)
-        left = None if state.run_goal is None else max(0, state.run_goal - state.iteration_count)
-        if left == 0:
-            return state
-        kept = None if state.handed_in is None else parse_proposal(state.handed_in)
-        return await self.driver.drive(
-            mission_id, iterations=left, proposal=kept, observer=observer, background=state.background
-        )
+        while True:
+            state = await self.state(mission_id)
+            left = None if state.run_goal is None else max(0, state.run_goal - state.iteration_count)
+            if left == 0:
+                return state
+            kept = None if state.handed_in is None else parse_proposal(state.handed_in)
+            try:
+                return await self.driver.drive(
+                    mission_id,
+                    iterations=left,
+                    proposal=kept,
+                    observer=observer,
+                    background=state.background,
+                    after=state.iteration_count,
+                )
+            except Overtaken:  # somebody else went on with it before we had the lock
+                continue
 
     async def pause(self, mission_id: str, *, reason: str | None = None, caller: Caller | None = None) -> MissionState:
         """Stops it where it is; it stays resumable."""
@@ -276,17 +285,18 @@ class Service(Looking):
         if state.terminal and not reopen:
             raise _has_ended(mission_id, state)
         advance(state, word)
+        said = listing_after(state)
         told = await self.ledger.append(
-            mission_id, ANY, [Draft(*encode(word))], status=state.status, summary=summary_of(state)
+            mission_id, ANY, [Draft(*encode(word))], status=said.status, summary=said.summary()
         )
         if told.seq == head + 1:
             self.states.give(mission_id, state, told.seq)
-        return await self._settled_status(mission_id, state.status, head)
+        return await self._settled(mission_id, said, head)
 
-    async def _settled_status(self, mission_id: str, said: str, head: int) -> MissionState:
+    async def _settled(self, mission_id: str, said: Listing, head: int) -> MissionState:
         """The state with whatever a driver appended at the same moment; its listing is put right if that changed it."""
         now, seq = await self.states.look(mission_id)
-        if now.status != said and seq > head + 1:
+        if listing_after(now) != said and seq > head + 1:
             with suppress(Conflict):  # whoever appended since has put it right
                 await self.ledger.append(mission_id, seq, [], status=now.status, summary=summary_of(now))
         return now

@@ -1,19 +1,20 @@
 """The table of well-known public servers, and how one of them is recognised.
 
 Owns: `curated.toml` and the reading of a command line. Does not know: what a server says of itself; that is never
-asked, because a liar could say anything. Invariant: a command line that is not understood to its point is no
-well-known server, which costs the operator a question and nothing else.
+asked, because a liar could say anything. Invariant: a command line that is not understood to its point, or that
+leads to a file from an unknown place, is no well-known server, which costs the operator a question and nothing else.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from pursuit.tools.server_config import PYTHON, ServerConfig, ToolOverride
 
@@ -22,7 +23,9 @@ _VERSION = r"[0-9A-Za-z][0-9A-Za-z._+\-]*"
 _NPM = re.compile(rf"(?P<name>@[a-z0-9._-]+/[a-z0-9._-]+|[a-z0-9._-]+)(?:@[\^~]?{_VERSION})?")
 _PYPI = re.compile(rf"(?P<name>[A-Za-z0-9._-]+)(?:(?:@|==|~=|>=){_VERSION})?")
 _INTERPRETER = re.compile(r"python(?:3(?:\.\d+)?)?t?")
-_INSTALLED = ("bin", ".bin", "Scripts")
+_SCRIPTS = ("bin", "Scripts")
+# Variables that decide what is started or loaded.
+_STEERS = re.compile(r"PATH|(PYTHON|NODE_|NPM_CONFIG_|BUN_|UV_|PIP_|PIPX_|LD_|DYLD_).*", re.IGNORECASE)
 
 _NPM_RUNNERS = (("npx",), ("bunx",), ("pnpx",), ("npm", "exec"), ("npm", "x"), ("pnpm", "dlx"), ("yarn", "dlx"))
 _PYPI_RUNNERS = (("uvx",), ("uv", "tool", "run"), ("pipx", "run"))
@@ -71,25 +74,33 @@ def recognised(config: ServerConfig) -> KnownServer | None:
     """The well-known server that this command line starts, or None."""
     if config.transport != "stdio" or config.command is None:
         return None
-    return _recognised(config.command, config.args)
-
-
-def _recognised(command: str, args: Sequence[str]) -> KnownServer | None:
+    if not config.operators or any(_STEERS.fullmatch(name) for name in config.env):
+        return None
+    command, args = config.command, config.args
     program = PurePosixPath(command)
+    if not (program.name == command or _is_installed(config, program)):
+        return None
     if command == PYTHON or _INTERPRETER.fullmatch(program.name):
-        return _module(args)
+        return _module(args) if config.cwd is None else None  # Python looks for modules where it is started
     if program.name in ("node", "bun"):
-        return _script(args)
+        return _script(config)
     for runner in _NPM_RUNNERS:
         if (rest := _after(runner, program.name, args)) is not None:
-            return _package(rest, _NPM, "npm")
+            return _package(rest, _NPM, "npm") if config.cwd is None else None  # npx prefers what lies there
     for runner in _PYPI_RUNNERS:
         if (rest := _after(runner, program.name, args)) is not None:
             return _package(rest, _PYPI, "pypi")
-    # Found in the PATH, or where packages put their programs: no script that lies about somewhere.
-    if program.name == command or program.parent.name in _INSTALLED:
-        return next((one for one in known_servers().values() if one.program == program.name), None)
-    return None
+    return next((one for one in known_servers().values() if one.program == program.name), None)
+
+
+def _is_installed(config: ServerConfig, program: PurePosixPath) -> bool:
+    """Whether a path leads to where our own environment, or the configuration's `node_modules`, has its programs."""
+    if ".." in program.parts:
+        return False
+    place = PurePosixPath(config.base or "") / program.parent
+    if place in [PurePosixPath(sys.prefix) / scripts for scripts in _SCRIPTS]:
+        return True
+    return config.base is not None and place == PurePosixPath(config.base) / "node_modules" / ".bin"
 
 
 def _after(runner: Sequence[str], name: str, args: Sequence[str]) -> Sequence[str] | None:
@@ -132,13 +143,15 @@ def _module(args: Sequence[str]) -> KnownServer | None:
     return next((one for one in known_servers().values() if one.module == words[1]), None)
 
 
-def _script(args: Sequence[str]) -> KnownServer | None:
-    """`node …/node_modules/PACKAGE/…`."""
-    if not args or args[0].startswith("-"):
+def _script(config: ServerConfig) -> KnownServer | None:
+    """`node …/node_modules/PACKAGE/…`, in the configuration's folder."""
+    if config.base is None or not config.args or config.args[0].startswith("-"):
         return None
-    path = PurePosixPath(args[0])
-    if ".." in path.parts or "node_modules" not in path.parts:
+    path = Path(config.base, config.cwd or Path.cwd(), config.args[0])  # as the process will read it
+    modules = config.base / "node_modules"
+    if ".." in path.parts or not path.is_relative_to(modules):
         return None
-    place = len(path.parts) - 1 - path.parts[::-1].index("node_modules")
-    inside = path.parts[place + 1 :]
+    inside = path.relative_to(modules).parts
+    if "node_modules" in inside:  # what another package brought along
+        return None
     return known_servers().get("/".join(inside[: 2 if inside and inside[0].startswith("@") else 1]))

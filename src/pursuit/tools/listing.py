@@ -66,6 +66,7 @@ def _read_entry(config: ServerConfig, index: int, entry: object, known: KnownSer
             timeout=config.timeouts.call,
             curated=known.tools.get(name) if known is not None else None,
             table=known.table if known is not None else "",
+            operators=config.operators,
         ),
         definition=definition,
     )

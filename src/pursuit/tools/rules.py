@@ -13,12 +13,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, cast
+from urllib.parse import unquote
 
 from pursuit.tools.contract import Tool
 from pursuit.tools.ruling import Decision
 
 ANY = "*"
+MOST_FORMS = 16
 _SLASHES = re.compile("/+")
+_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)://([^/?#]*)([^?#]*)(.*)", re.DOTALL)
+_DROPPED = re.compile("[\t\r\n]")  # what readers of addresses leave out, wherever it stands
+
+
+class _Unreadable(Exception):
+    """Escaped more often than anybody does in good faith."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +55,7 @@ class Rule:
                 _fits(values_at(arguments, path.split(".")), pattern, every=allows)
                 for path, pattern in self.arguments.items()
             )
-        except RecursionError:  # nested too deeply to be looked through: that allows nothing
+        except (RecursionError, _Unreadable):  # cannot be looked through: that allows nothing
             return not allows
 
     def __str__(self) -> str:
@@ -57,10 +65,8 @@ class Rule:
 
 
 def _fits(values: Sequence[Any], pattern: str, *, every: bool) -> bool:
-    readings = [reading for value in values for reading in _readings(value)]
-    if every:
-        return bool(readings) and all(fnmatchcase(reading, pattern) for reading in readings)
-    return any(fnmatchcase(reading, pattern) for reading in readings)
+    fitting = (fnmatchcase(reading, pattern) for value in values for reading in _readings(value))
+    return bool(values) and all(fitting) if every else any(fitting)
 
 
 def values_at(value: Any, path: Sequence[str]) -> list[Any]:
@@ -83,12 +89,42 @@ def values_at(value: Any, path: Sequence[str]) -> list[Any]:
 
 
 def _readings(value: Any) -> Iterator[str]:
-    """The text of a value; if it may be a path or an address with detours, also where it really leads."""
+    """The text of a value; if it may be a path or an address in disguise, also where it really leads."""
     if not isinstance(value, str):
         yield json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"), default=str)
         return
-    yield value
-    head, mark, rest = value.rpartition("://")
-    straight = posixpath.normpath(_SLASHES.sub("/", rest)) if "/" in rest else rest
-    if straight not in (rest, rest.removesuffix("/")):  # a slash at the end is no detour
-        yield f"{head}{mark}{straight}"
+    for form in _forms(value):
+        yield form
+        if "/" in form:
+            yield from _straight(form)
+
+
+def _forms(text: str) -> Iterator[str]:
+    """The text as servers may undo its escapes, in whichever order and however often: the text itself comes first."""
+    forms = [text]
+    for form in forms:
+        yield form
+        plainer = [unquote(form)] if "%" in form else []
+        if "\\" in form:
+            plainer.append(form.replace("\\", "/"))
+        if ":" in form and _DROPPED.search(form):
+            plainer.append(_DROPPED.sub("", form))
+        forms += dict.fromkeys(one for one in plainer if one not in forms)
+        if len(forms) > MOST_FORMS:
+            raise _Unreadable
+
+
+def _straight(text: str) -> Iterator[str]:
+    """Where a text leads as a path, and as an address if it is one; nothing where that is the text itself."""
+    address = _ADDRESS.fullmatch(text)
+    path = posixpath.normpath(_SLASHES.sub("/", text))
+    if address is None:
+        if path not in (text, text.removesuffix("/")):  # a slash at the end is no detour
+            yield path
+        return
+    scheme, host, inside, rest = address.groups()
+    if "/.." in text:  # to a reader of paths the scheme is a folder, which can be left
+        yield f"{scheme}://{path.removeprefix(f'{scheme}:/')}" if path.startswith(f"{scheme}:/") else path
+    straight = posixpath.normpath(_SLASHES.sub("/", inside)) if inside else ""  # from the root: no `..` takes the host
+    if straight not in (inside, inside.removesuffix("/")):
+        yield f"{scheme}://{host}{straight}{rest}"

@@ -86,6 +86,8 @@ class ServerConfig:
     trust_annotations: bool = False
     tools: Mapping[str, ToolOverride] = field(default_factory=dict[str, ToolOverride])
     base: Path | None = None
+    operators: bool = True
+    """Whether the operator brings it; the word of a mission file on its own server may only tighten."""
 
 
 def parse_servers(

@@ -2,7 +2,7 @@
 
 Owns: the order of belief: the operator, then the table of well-known servers, then the server's own annotations.
 Does not know: where any of them came from. Invariant: without the operator's trust an annotation never makes a tool
-look safer; nothing known means the worst.
+look safer, and a mission file never does; nothing known means the worst.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ TRUSTED = "the server's own annotation, which you trust"
 TIGHTENS = "the server's own annotation, which may tighten"
 UNKNOWN = "nobody says otherwise"
 DOUBTED = "the server's annotation says otherwise, and you do not trust it"
+MISSION_FILE = "the mission file, which may tighten"
+UNHEARD = "the mission file's own word does not count"
 READS = "follows from read-only"
 
 _SILENT = ToolOverride()
@@ -33,20 +35,25 @@ def traits(
     curated: ToolOverride | None = None,
     table: str = "",
     speaker: str = OPERATOR,
+    operators: bool = True,
 ) -> Traits:
     """The answers, each with its reason.
 
     `curated` is the row of the table of well-known servers, `table` how that is named, and `timeout` the server's own
-    call timeout, for a tool without one.
+    call timeout, for a tool without one. Where the server is not the `operators`, only what tightens counts: neither
+    how it is started nor what is believed of it is the operator's word.
     """
     said = override or _SILENT
+    if not operators:
+        said, trusted, curated, speaker = _tightening(said), False, None, MISSION_FILE
     hints = {key: value for key, value in (annotations or {}).items() if isinstance(value, bool)}
     row = curated if curated is not None and _holds(curated, said, hints) else _SILENT
     believed: Mapping[str, bool] = hints if trusted else {}
     why: dict[str, str] = {}
 
     def first(name: str, *answers: tuple[bool | None, str], worst: bool) -> bool:
-        unknown = DOUBTED if hints.get(_HINTS.get(name, "")) is (not worst) else UNKNOWN
+        doubted = hints.get(_HINTS.get(name, "")) is (not worst)
+        unknown = UNHEARD if not operators else DOUBTED if doubted else UNKNOWN
         answer, reason = next(((a, r) for a, r in answers if a is not None), (worst, unknown))
         why[name] = reason
         return answer
@@ -87,6 +94,17 @@ def traits(
         ),
         timeout=said.timeout if said.timeout is not None else timeout,
         why=why,
+    )
+
+
+def _tightening(said: ToolOverride) -> ToolOverride:
+    """What of it makes the tool look worse."""
+    return ToolOverride(
+        read_only=None if said.read_only else said.read_only,
+        idempotent=None if said.idempotent else said.idempotent,
+        parallel_safe=None if said.parallel_safe else said.parallel_safe,
+        destructive=said.destructive or None,
+        timeout=said.timeout,
     )
 
 

@@ -62,11 +62,24 @@ class Start(Mission):
                 if field in criterion:
                     why = "a client cannot run a command; use tool_name, or a named check of the configuration"
                     yield Broken(why, ("criteria", place, field))
+            if "check" not in criterion:
+                yield from _not_a_clients(cast("Mapping[str, Any]", criterion), place)
 
     def mission(self) -> Mission:
         """The mission alone."""
         kept = {name: getattr(self, name) for name in self.model_fields_set if name in Mission.model_fields}
         return Mission(**kept)
+
+
+def _not_a_clients(criterion: Mapping[str, Any], place: int) -> Iterable[Broken]:
+    """What only the operator may say of a check: that it can be repeated, and which files are there."""
+    if criterion.get("idempotent"):
+        why = "a client cannot say that a call may be repeated; that is for the operator's configuration"
+        yield Broken(why, ("criteria", place, "idempotent"))
+    expect = criterion.get("expect")
+    if isinstance(expect, Mapping) and cast("Mapping[str, Any]", expect).get("file") is not None:
+        why = "a client cannot look for files of this machine; let a tool look, or use a named check"
+        yield Broken(why, ("criteria", place, "expect", "file"))
 
 
 class Iterate(Session):

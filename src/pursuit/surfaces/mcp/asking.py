@@ -4,15 +4,16 @@ Owns: how a question looks there and how its answer is read. Questions and answe
 Invariant: the client is asked only if it says that it can ask a person; a dismissed question stays open.
 
 Before 2026-07-28 the server sends `elicitation/create` while the call is under way. Since then the call is answered
-with `input_required`, and the client calls again with the answers: the question's id is the key, so nothing else has to
-be remembered between the two.
+with `input_required`, and the client calls again with the answers. What it brings back beside them is sealed: only the
+client that was asked, for the mission and the questions that it was asked about, can answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Literal, cast, get_args
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, cast, get_args
 
 from mcp_types import ElicitRequest, ElicitRequestFormParams, InputRequiredResult
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
@@ -22,6 +23,7 @@ from pursuit.model.events import Permission
 from pursuit.service.approvals import ApprovalNotFound, Approvals
 from pursuit.surfaces.mcp.callers import caller_of
 from pursuit.surfaces.mcp.failure import Context, sendable
+from pursuit.surfaces.mcp.seal import Seal
 
 MOST_ROUNDS = 8
 """The SDK's client gives up after ten."""
@@ -48,80 +50,102 @@ FORM: dict[str, Any] = {
 class AskClient(Exception):
     """The call ends here with questions; the client will call again with the answers."""
 
-    def __init__(self, questions: Sequence[Mapping[str, Any]], rounds: int) -> None:
+    def __init__(self, questions: Sequence[Mapping[str, Any]], state: str) -> None:
         super().__init__("input required")
-        self.questions = questions
-        self.rounds = rounds
+        self._questions = questions
+        self._state = state
 
     def result(self) -> InputRequiredResult:
-        """What the client is answered; it hands back how often it was asked in this call."""
-        requests: Any = {row["approval_id"]: ElicitRequest(params=_params(row)) for row in self.questions}
-        return InputRequiredResult(input_requests=requests, request_state=str(self.rounds))
+        """What the client is answered."""
+        requests: Any = {row["approval_id"]: ElicitRequest(params=_params(row)) for row in self._questions}
+        return InputRequiredResult(input_requests=requests, request_state=self._state)
 
 
-def can_ask(ctx: Context) -> bool:
-    """Whether there is a person behind this client, as it says, and a way to ask once more."""
-    capabilities = ctx.session.client_capabilities
-    if capabilities is None or capabilities.elicitation is None:
-        return False
-    return _rounds(ctx) < MOST_ROUNDS if _modern(ctx) else ctx.session.can_send_request
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What a repeated call brought: the first iteration of the call, and whether its questions are answered now."""
+
+    first: int
+    answered: bool
 
 
-Told = Literal["nothing", "answered", "dismissed"]
+class Asking:
+    """The questions of missions, for the people behind clients."""
 
+    def __init__(self, desk: Approvals, seal: Callable[[], Seal]) -> None:
+        self._desk = desk
+        self._seal = seal
 
-async def take_answers(ctx: Context, desk: Approvals) -> Told:
-    """Records the answers that come with a repeated call, and says what came."""
-    given: object = (ctx.params or {}).get("inputResponses")
-    if not isinstance(given, Mapping) or not given:
-        return "nothing"
-    told: list[bool] = []
-    for approval_id, said in cast("Mapping[str, Any]", given).items():
-        content = cast("Mapping[str, Any]", said if isinstance(said, Mapping) else {})
-        try:
-            told.append(await _record(ctx, desk, approval_id, content))
-        except Conflict:
-            told.append(True)  # told twice; the first answer counts
-        except (ApprovalNotFound, InvalidArgument):
-            continue
-    if not told:
-        raise InvalidArgument(
-            "no question waits for these answers; call again without them, with `after` set to what you know"
-        )
-    return "answered" if all(told) else "dismissed"
-
-
-async def ask(ctx: Context, desk: Approvals, mission_id: str) -> bool:
-    """Asks about everything that the mission waits for; whether there is an answer to each question now."""
-    questions = await desk.open(mission_id)
-    if _modern(ctx):
-        raise AskClient(questions, _rounds(ctx) + 1)
-    for row in questions:
-        params = _params(row)
-        answer = await ctx.session.elicit_form(params.message, params.requested_schema, ctx.request_id)
-        said = {"action": answer.action, "content": answer.content or {}}
-        if not await _record(ctx, desk, row["approval_id"], said):
+    def can_ask(self, ctx: Context, mission_id: str) -> bool:
+        """Whether there is a person behind this client, as it says, and a way to ask once more."""
+        capabilities = ctx.session.client_capabilities
+        if capabilities is None or capabilities.elicitation is None:
             return False
-    return bool(questions)
+        if not _modern(ctx):
+            return ctx.session.can_send_request
+        before = self._brought(ctx, mission_id)
+        return before is None or before["rounds"] < MOST_ROUNDS
 
+    async def take_answers(self, ctx: Context, mission_id: str) -> Told | None:
+        """Records the answers that come with a repeated call; None if none came."""
+        given: object = (ctx.params or {}).get("inputResponses")
+        if not isinstance(given, Mapping) or not given:
+            return None
+        before = self._brought(ctx, mission_id)
+        answers = cast("Mapping[str, Any]", given)
+        if before is None or not set(answers) <= set(before["questions"]):
+            raise InvalidArgument(
+                "these answers belong to no question that this client was asked in this call; call again without them"
+            )
+        told = [await self._record(ctx, mission_id, name, said) for name, said in answers.items()]
+        return Told(first=before["first"], answered=all(told))
 
-async def _record(ctx: Context, desk: Approvals, approval_id: str, said: Mapping[str, Any]) -> bool:
-    """Stores one answer; False if the person dismissed the question."""
-    action = said.get("action")
-    content: Mapping[str, Any] = said.get("content") or {}
-    chosen: Any = content.get("answer") if action == "accept" else "denied" if action == "decline" else None
-    if chosen not in get_args(Permission):
-        return False
-    reason = content.get("reason")
-    by = replace(caller_of(ctx), transport="elicitation")
-    await desk.answer(approval_id, chosen, reason=reason if isinstance(reason, str) and reason else None, caller=by)
-    return True
+    async def ask(self, ctx: Context, mission_id: str, first: int) -> bool:
+        """Asks about everything that the mission waits for; whether there is an answer to each question now."""
+        questions = await self._desk.open(mission_id)
+        if _modern(ctx):
+            before = self._brought(ctx, mission_id)
+            state = {
+                "mission": mission_id,
+                "who": caller_of(ctx).who,
+                "questions": [row["approval_id"] for row in questions],
+                "first": first,
+                "rounds": 1 if before is None else before["rounds"] + 1,
+            }
+            raise AskClient(questions, self._seal().closed(state))
+        while questions:  # a wide yes may answer those that follow
+            row = questions[0]
+            params = _params(row)
+            answer = await ctx.session.elicit_form(params.message, params.requested_schema, ctx.request_id)
+            said = {"action": answer.action, "content": answer.content or {}}
+            if not await self._record(ctx, mission_id, row["approval_id"], said):
+                return False
+            questions = await self._desk.open(mission_id)
+        return True
 
+    def _brought(self, ctx: Context, mission_id: str) -> dict[str, Any] | None:
+        """What we gave this client with our questions in this mission, if it brings that back."""
+        given: object = (ctx.params or {}).get("requestState")
+        if not _modern(ctx) or given is None:
+            return None
+        state = self._seal().opened(given)
+        ours = state is not None and (state["mission"], state["who"]) == (mission_id, caller_of(ctx).who)
+        return state if ours else None
 
-def _rounds(ctx: Context) -> int:
-    """How often this call has come back with answers already."""
-    state: object = (ctx.params or {}).get("requestState")
-    return int(state) if isinstance(state, str) and state.isdecimal() and len(state) < 4 else 0
+    async def _record(self, ctx: Context, mission_id: str, approval_id: str, said: object) -> bool:
+        """Stores one answer; False if the person dismissed the question. Another answer that came first counts."""
+        answer = cast("Mapping[str, Any]", said if isinstance(said, Mapping) else {})
+        action, content = answer.get("action"), answer.get("content")
+        form = cast("Mapping[str, Any]", content if isinstance(content, Mapping) else {})
+        chosen: Any = form.get("answer") if action == "accept" else "denied" if action == "decline" else None
+        if chosen not in get_args(Permission):
+            return False
+        reason = form.get("reason")
+        why = reason if isinstance(reason, str) and reason else None
+        by = replace(caller_of(ctx), transport="elicitation")
+        with suppress(Conflict, ApprovalNotFound):
+            await self._desk.answer(approval_id, chosen, reason=why, caller=by, mission_id=mission_id)
+        return True
 
 
 def _modern(ctx: Context) -> bool:

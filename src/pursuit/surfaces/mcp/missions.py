@@ -14,10 +14,11 @@ from pursuit.errors import Fault, ValidationFailed
 from pursuit.service.approvals import Approvals
 from pursuit.service.background import BackgroundRuns
 from pursuit.surfaces.mcp import arguments as given
-from pursuit.surfaces.mcp.asking import MOST_ROUNDS, ask, can_ask, take_answers
+from pursuit.surfaces.mcp.asking import MOST_ROUNDS, Asking, Told
 from pursuit.surfaces.mcp.callers import caller_of
 from pursuit.surfaces.mcp.failure import Context
 from pursuit.surfaces.mcp.progress import progress
+from pursuit.surfaces.mcp.seal import Seal
 
 Answer = dict[str, Any]
 
@@ -29,7 +30,7 @@ class Missions:
         self._runtime = runtime
         self._service = runtime.service
         self._runs = runs
-        self._approvals = Approvals(runtime.service)
+        self._asking = Asking(Approvals(runtime.service), lambda: Seal.beside(runtime.state_path))
 
     async def start(self, ctx: Context, asked: given.Start) -> Answer:
         """Accepts a mission."""
@@ -64,12 +65,10 @@ class Missions:
                 caller=caller_of(ctx),
             )
         await self._runtime.use_servers_of(name)
-        told = await take_answers(ctx, self._approvals)
-        if told == "dismissed":
-            return {"session_id": name, "status": (await self._service.state(name)).status, "iterations": []}
+        told = await self._asking.take_answers(ctx, name)
         async with progress(ctx.session, count) as observer:
-            if told == "answered":
-                return await self._asking(ctx, name, await self._continued(ctx, name, observer), observer)
+            if told is not None:
+                return await self._gone_on(ctx, name, told, count, observer)
             answer = await self._service.iterate(
                 name,
                 iterations=count,
@@ -78,24 +77,36 @@ class Missions:
                 observer=observer,
                 caller=caller_of(ctx),
             )
-            return await self._asking(ctx, name, answer, observer)
+            rows = answer["iterations"]
+            first = rows[0]["iteration_index"] if rows else (await self._service.state(name)).iteration_count
+            return await self._while_asked(ctx, name, range(first, first + count), observer) or answer
 
-    async def _asking(self, ctx: Context, name: str, answer: Answer, observer: Observer) -> Answer:
-        """Goes on for as long as the person behind the client answers what the mission asks."""
+    async def _gone_on(self, ctx: Context, name: str, told: Told, count: int, observer: Observer) -> Answer:
+        """The rest of a call that came back with answers; one that comes once more is told what it missed."""
+        state = await self._service.state(name)
+        if told.answered and (state.open is not None or state.status == "running"):
+            await self._continue(ctx, name, observer)
+        answer = await self._service.missed(name, count, told.first)
+        if not told.answered:
+            return answer
+        return await self._while_asked(ctx, name, range(told.first, told.first + count), observer) or answer
+
+    async def _while_asked(self, ctx: Context, name: str, span: range, observer: Observer) -> Answer | None:
+        """Goes on for as long as the person behind the client answers; None if the mission asks nothing."""
+        answer: Answer | None = None
         for _ in range(MOST_ROUNDS):
-            if (await self._service.state(name)).waiting_for != "approval" or not can_ask(ctx):
+            waits = (await self._service.state(name)).waiting_for == "approval"
+            if not waits or not self._asking.can_ask(ctx, name) or not await self._asking.ask(ctx, name, span.start):
                 break
-            if not await ask(ctx, self._approvals, name):
-                break
-            more = await self._continued(ctx, name, observer)
-            answer = {**more, "iterations": [*answer["iterations"], *more["iterations"]]}
+            await self._continue(ctx, name, observer)
+            answer = await self._service.missed(name, len(span), span.start)
         return answer
 
-    async def _continued(self, ctx: Context, name: str, observer: Observer) -> Answer:
-        """The rest of the run that stopped for a question."""
+    async def _continue(self, ctx: Context, name: str, observer: Observer) -> None:
+        """Drives the rest of the run that stopped for a question."""
         state = await self._service.state(name)
         left = 1 if state.run_goal is None else max(1, state.run_goal - state.iteration_count)
-        return await self._service.iterate(name, iterations=left, observer=observer, caller=caller_of(ctx))
+        await self._service.iterate(name, iterations=left, observer=observer, caller=caller_of(ctx))
 
     async def checkpoint(self, ctx: Context, asked: given.Session) -> Answer:
         """The verdict again."""

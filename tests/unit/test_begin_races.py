@@ -1,0 +1,161 @@
+"""What is said, or done by somebody else, between the look at a mission and the claim of its run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from engine_stage import Gate, events_of, mission, outcomes, play, proposal, repeat, stage
+
+from pursuit import Budget, Proposal, Runtime
+from pursuit.errors import Conflict, SessionPaused
+from pursuit.model.events import CallIntended, RunClaimed
+from pursuit.service.approvals import Approvals
+from pursuit.tools.configuration import Configuration
+from pursuit.tools.policy import OperatorPolicy
+from pursuit.tools.rules import Rule
+
+
+def step(by: int = 1) -> dict[str, Any]:
+    return {"metrics": {"mass": by}}
+
+
+class SlowSource:
+    """Gives the tools only after somebody has had time to speak."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self.asked = anyio.Event()
+        self.go = anyio.Event()
+
+    async def tools_for(self, *words: Any) -> Any:
+        self.asked.set()
+        await self.go.wait()
+        return await self._inner.tools_for(*words)
+
+
+def slowly(runtime: Runtime) -> SlowSource:
+    source = SlowSource(runtime.service.driver.source)
+    object.__setattr__(runtime.service.driver, "source", source)
+    return source
+
+
+@pytest.mark.parametrize("before", ["pending", "failed"])
+def test_a_pause_while_the_servers_are_connected_is_obeyed(tmp_path: Path, before: str) -> None:
+    async def scene() -> None:
+        async with stage(tmp_path, step) as runtime:
+            name = (await runtime.service.start(mission(proposer=repeat("step")))).session_id
+            if before == "failed":
+                await _fail(runtime, name)
+            source = slowly(runtime)
+            async with anyio.create_task_group() as tasks:
+
+                async def drive() -> None:
+                    with pytest.raises(SessionPaused):
+                        await runtime.service.iterate(name)
+
+                tasks.start_soon(drive)
+                await source.asked.wait()
+                assert (await runtime.service.pause(name)).status == "paused"
+                source.go.set()
+            assert (await runtime.service.state(name)).status == "paused"
+            assert await events_of(runtime, name, CallIntended) == []
+
+    play(scene)
+
+
+async def _fail(runtime: Runtime, name: str) -> None:
+    from pursuit.ledger.contract import ANY, Draft
+    from pursuit.model.events import MissionFailed, encode
+
+    failed = MissionFailed(at=1.0, error="x", trace="")
+    await runtime.service.ledger.append(name, ANY, [Draft(*encode(failed))], status="failed")
+
+
+def test_a_run_that_somebody_else_finished_meanwhile_is_not_driven_again(tmp_path: Path) -> None:
+    ran: list[int] = []
+
+    def count(by: int) -> None:
+        ran.append(by)
+
+    async def scene() -> None:
+        async with stage(tmp_path, count) as one, stage(tmp_path, count) as other:
+            name = (await one.service.start(mission(budget=Budget(max_iterations=9)))).session_id
+            said = Proposal(**proposal(("count", {"by": 1})))
+            with pytest.raises(ZeroDivisionError):
+                await one.service.driver.drive(
+                    name, iterations=1, proposal=said, background=True, claimed=lambda _: print(1 // 0)
+                )
+            before = await one.service.state(name)
+            goal = before.run_goal
+            await other.service.go_on(name)  # between the look of `one` and its claim
+            stale = await one.service.go_on(name)
+            assert (ran, stale.iteration_count, goal) == ([1], 1, 1)
+            assert len(await events_of(one, name, RunClaimed)) == 2
+
+    play(scene)
+
+
+def asking(folder: Path, *tools: Any, **settings: float) -> Runtime:
+    policy = OperatorPolicy(rules=(Rule(decision="ask"),))
+    return Runtime(
+        state=folder / "ledger.db",
+        config=Configuration(policy=policy, settings=settings),
+        servers={"world": list(tools)},
+    )
+
+
+def test_an_answer_that_comes_too_late_is_none(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with asking(tmp_path, step, approval_timeout=0.05) as runtime:
+            name = (await runtime.service.start(mission(proposer=repeat("step")))).session_id
+            await runtime.service.run(name)
+            state = await runtime.service.state(name)
+            (asked,) = state.approvals.values()
+            await anyio.sleep(0.06)
+            desk = Approvals(runtime.service)
+            assert await desk.open() == []
+            with pytest.raises(Conflict, match="expired"):
+                await desk.answer(asked.approval_id, "once")
+            await runtime.service.run(name)
+            assert await outcomes(runtime, name) == [("world.step", "denied")]
+
+    play(scene)
+
+
+def test_a_wide_yes_answers_the_other_questions_that_it_covers(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with asking(tmp_path, step) as runtime:
+            calls = proposal(("step", {"by": 1}), ("step", {"by": 2}))
+            proposer = {"kind": "replay", "proposals": [calls]}
+            name = (await runtime.service.start(mission(proposer=proposer))).session_id
+            await runtime.service.run(name)
+            desk = Approvals(runtime.service)
+            first, _second = await desk.open(name)
+            assert (await desk.answer(first["approval_id"], "mission"))["status"] == "running"
+            assert await desk.open(name) == []
+            await runtime.service.run(name)
+            assert await outcomes(runtime, name) == [("world.step", "ok"), ("world.step", "ok")]
+
+    play(scene)
+
+
+def test_a_word_beside_a_driver_leaves_a_true_listing(tmp_path: Path) -> None:
+    gate = Gate()
+
+    async def scene() -> None:
+        async with stage(tmp_path, gate.hold) as runtime:
+            name = (
+                await runtime.service.start(mission(proposer=repeat("hold"), budget=Budget(max_iterations=3)))
+            ).session_id
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(runtime.service.run, name)
+                await gate.entered.wait()
+                await runtime.service.extend(name, {"max_iterations": 5})
+                gate.release.set()
+            (row,) = (await runtime.service.list())["sessions"]
+            assert (row["iteration_count"], row["status"]) == (5, "terminated")
+
+    play(scene)
