@@ -8,15 +8,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from gateway_stage import ERAS, HOSTILE, LEGACY, MODERN, hostile, house, run, told, words
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pursuit.errors import ValidationFailed
+from pursuit.surfaces.mcp.gateway import hello, lines, lists
 from pursuit.surfaces.mcp.gateway.names import Names, escaped
 from pursuit.surfaces.mcp.gateway.resources import fits
 from pursuit.surfaces.mcp.gateway.search import ranked
+from pursuit.tools.server_config import ServerConfig
 
 SERVER = st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9_-]{0,6}\Z")
 
@@ -119,8 +122,7 @@ def test_a_resource_keeps_its_address_unless_two_servers_have_it(era: str, tmp_p
 @pytest.mark.parametrize("era", ERAS)
 def test_a_server_that_cannot_be_reached_costs_its_own_tools_alone(era: str, tmp_path: Path) -> None:
     async def main() -> None:
-        gone = hostile(name="gone")
-        gone = type(gone)(name="gone", command=str(tmp_path / "nothing"))
+        gone = ServerConfig(name="gone", command=str(tmp_path / "nothing"))
         async with house(tmp_path, hostile(name="a"), gone) as stage:
             client = await stage.client(era)
             listed = [tool["name"] for tool in await client.entries("tools/list", "tools")]
@@ -128,6 +130,37 @@ def test_a_server_that_cannot_be_reached_costs_its_own_tools_alone(era: str, tmp
             result = await client.call("gone.anything")
             assert result["isError"] is True and "gone" in words(result)
             assert words(await client.call("a.steps")) == "without"
+
+    run(main)
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_server_that_hangs_keeps_nobody_from_the_others(
+    era: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module, name in ((lines, "HELLO_SECONDS"), (hello, "HELLO_SECONDS"), (lists, "LIST_SECONDS")):
+        monkeypatch.setattr(module, name, 1.5)
+
+    async def main() -> None:
+        silent = ServerConfig(name="silent", command=sys.executable, args=(str(HOSTILE.with_name("odd.py")), "silent"))
+        async with house(tmp_path, hostile(name="a"), silent) as stage:
+            client = await stage.client(era)
+            listed = [tool["name"] for tool in await client.entries("tools/list", "tools")]
+            assert "a.echo" in listed
+            with anyio.fail_after(5):
+                assert words(await client.call("a.steps")) == "without"
+
+    run(main)
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_list_that_changes_at_a_server_of_the_other_era_is_told_to_who_can_be_asked(era: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path, hostile(MODERN), alone=False) as stage:
+            client, other = await stage.client(LEGACY, {"elicitation": {}}), await stage.client(era)
+            await client.call("steps")
+            await other.call("grow")
+            await client.until(lambda: told(client, "notifications/tools/list_changed"))
 
     run(main)
 

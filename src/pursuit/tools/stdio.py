@@ -283,6 +283,9 @@ def _read(line: bytes) -> JSONRPCMessage:
 def _line(message: JSONRPCMessage) -> bytes:
     try:
         return message.model_dump_json(by_alias=True, exclude_unset=True).encode()
-    except ValueError:
+    except ValueError as error:
         # The same half pairs: JSON can say them, UTF-8 cannot.
-        return json.dumps(message.model_dump(by_alias=True, exclude_unset=True)).encode()
+        try:
+            return json.dumps(message.model_dump(by_alias=True, exclude_unset=True)).encode()
+        except TypeError:
+            raise error from None

@@ -20,6 +20,7 @@ from mcp_types.version import (
 from pursuit import __version__
 from pursuit.errors import PursuitError
 from pursuit.surfaces.mcp.gateway.eras import enveloped, is_modern
+from pursuit.surfaces.mcp.gateway.lines import HELLO_SECONDS
 from pursuit.tools.contract import About
 from pursuit.tools.session import McpUpstream
 
@@ -52,9 +53,11 @@ async def everyone(
         except PursuitError as error:
             _log.warning("%s", error.message)
 
-    async with anyio.create_task_group() as asking:
-        for name, upstream in upstreams.items():
-            asking.start_soon(ask, name, upstream)
+    # One that hangs must not keep the client from all the others.
+    with anyio.move_on_after(HELLO_SECONDS if len(found) > 1 else None):
+        async with anyio.create_task_group() as asking:
+            for name, upstream in upstreams.items():
+                asking.start_soon(ask, name, upstream)
     return found
 
 

@@ -32,6 +32,9 @@ from pursuit.tools.session import McpUpstream
 HeardFrom = Callable[[McpUpstream, str, Mapping[str, Any]], None]
 """Called with the server, the method and its parameters."""
 
+HELLO_SECONDS = 10.0
+"""How long a client waits for the slowest of several servers when it comes."""
+
 LOGGED = "notifications/message"
 _log = logging.getLogger(__name__)
 _NEEDED: Mapping[str, str] = {"elicitation/create": "elicitation", "sampling/createMessage": "sampling"}
@@ -63,12 +66,13 @@ class Talk(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Line:
-    """The connection of one client of the old era to one server."""
+    """The connection of one client of the old era to one server; `separate` if it is not the one that all share."""
 
     session: Session
     server: str
     visits: list[Visit] = field(default_factory=list[Visit])
     talk: Talk | None = None
+    separate: bool = False
     opening: anyio.Lock = field(default_factory=anyio.Lock)
 
     async def answer(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -114,18 +118,14 @@ class Lines:
         if not self._alone:
             return
 
-        async def one(name: str, upstream: McpUpstream) -> None:
+        waiting = [anyio.Event() for _ in upstreams]
+        for done, (name, upstream) in zip(waiting, upstreams.items(), strict=True):
             line = self._lines[session, upstream] = Line(session, name, talk=upstream)
-            side = ClientSide(capabilities=session.capabilities, answer=line.answer)
-            upstream.become(side, era="legacy")
-            try:
-                await upstream.about()
-            except UpstreamUnavailable:
-                upstream.become(side)
-
-        async with anyio.create_task_group() as adopting:
-            for name, upstream in upstreams.items():
-                adopting.start_soon(one, name, upstream)
+            self._tasks.start_soon(_adopt, line, upstream, done)
+        # One that hangs must not keep the client from all the others; it is adopted when it answers.
+        with anyio.move_on_after(HELLO_SECONDS if len(upstreams) > 1 else None):
+            for done in waiting:
+                await done.wait()
 
     def forget(self, session: Session) -> None:
         """A client has gone; the connections that it held are given back by their holders."""
@@ -135,7 +135,7 @@ class Lines:
     def has_own(self, session: Session, upstream: McpUpstream) -> bool:
         """Whether a client has a connection for itself that is not the shared one."""
         line = self._lines.get((session, upstream))
-        return line is not None and line.talk is not upstream
+        return line is not None and line.separate
 
     def has_public(self, upstream: McpUpstream) -> bool:
         """Whether clients of the old era without a connection of their own share another one than all others."""
@@ -200,7 +200,9 @@ class Lines:
         async with line.opening:
             if line.talk is None:
                 side = ClientSide(capabilities=session.capabilities, answer=line.answer, heard=line.heard)
-                line.talk = await self._tasks.start(self._hold, side, upstream, session.gone)
+                talk: Talk = await self._tasks.start(self._hold, side, upstream, session.gone)
+                line.separate = not is_modern((await talk.about()).protocol_version)
+                line.talk = talk
         return line
 
     async def _common(self, upstream: McpUpstream) -> Talk | None:
@@ -224,6 +226,17 @@ class Lines:
         async with upstream.leased(side, old=True) as talk:
             task_status.started(talk)
             await gone.wait()
+
+
+async def _adopt(line: Line, upstream: McpUpstream, done: anyio.Event) -> None:
+    side = ClientSide(capabilities=line.session.capabilities, answer=line.answer)
+    upstream.become(side, era="legacy")
+    try:
+        await upstream.about()
+    except UpstreamUnavailable:
+        upstream.become(side)
+    finally:
+        done.set()
 
 
 def _level(visit: Visit) -> str | None:

@@ -8,7 +8,7 @@ that cannot be reached, costs itself alone.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import anyio
@@ -23,6 +23,7 @@ from pursuit.surfaces.mcp.gateway.relay import Relay
 from pursuit.surfaces.mcp.gateway.roster import Roster
 from pursuit.tools.contract import CallFailed, Tool
 from pursuit.tools.listing import read_listing
+from pursuit.tools.session import McpUpstream
 
 KINDS: Mapping[str, str] = {
     "tools/list": "tools",
@@ -33,14 +34,18 @@ KINDS: Mapping[str, str] = {
 MOST_PAGES = 1_000
 MOST_CURSORS = 10_000
 LISTED_SECONDS = 30.0
+LIST_SECONDS = 15.0
+"""How long a list of several servers waits for one of them."""
+
 _log = logging.getLogger(__name__)
 
 
 class Lists:
-    """The lists of these servers, by name."""
+    """The lists of these servers; `late` is told of one that did not answer in time."""
 
-    def __init__(self, roster: Roster, relay: Relay) -> None:
+    def __init__(self, roster: Roster, relay: Relay, late: Callable[[McpUpstream], object]) -> None:
         self._roster = roster
+        self._late = late
         self._relay = relay
         self._seen: dict[tuple[str, str], frozenset[str]] = {}
         self._extra: dict[str, dict[str, tuple[float, Tool]]] = {}
@@ -115,7 +120,11 @@ class Lists:
 
         async def ask(server: str) -> None:
             try:
-                found[server] = await self._everything(visit, server)
+                with anyio.move_on_after(LIST_SECONDS) as limit:
+                    found[server] = await self._everything(visit, server)
+                if limit.cancelled_caught:
+                    _log.warning("%s of %s are not listed: no answer within %g s", kind, server, LIST_SECONDS)
+                    self._late(self._roster[server])
             except (PursuitError, CallFailed, MCPError) as error:
                 if not (isinstance(error, MCPError) and error.code == METHOD_NOT_FOUND):
                     _log.warning("%s of %s are not listed: %s", kind, server, error)

@@ -61,7 +61,7 @@ class Gateway:
         self._lines = Lines(tasks, alone=options.alone, heard=self._heard_publicly)
         self._relay = Relay(self._lines, Desks(tasks, alone=options.alone), Parking(tasks))
         self.roster = Roster(runtime.toolbox.host.pool, self._heard, options.spelling)
-        self.lists = Lists(self.roster, self._relay)
+        self.lists = Lists(self.roster, self._relay, lambda late: tasks.start_soon(self._awaited, late))
         self.journal = GatewayJournal(
             runtime.service.ledger,
             runtime.service.clock,
@@ -179,6 +179,16 @@ class Gateway:
         for session in self._guests:
             if not self._lines.has_own(session, upstream):
                 session.tell_from(upstream.name, method, params)
+
+    async def _awaited(self, upstream: McpUpstream) -> None:
+        """Says that the lists have changed when a server that was late is there."""
+        try:
+            await upstream.tools()
+        except PursuitError as error:
+            _log.warning("%s", error.message)
+            return
+        for method in FLAGS.values():
+            self._heard(upstream, method, {})
 
     async def reload(self) -> None:
         """Reads the configuration again and serves what it says from now on; a faulty one changes nothing."""
