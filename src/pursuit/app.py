@@ -236,7 +236,7 @@ async def open_toolbox(
     configuration: Configuration, *, mode: Mode | None = None, servers: Mapping[str, ServerConfig] | None = None
 ) -> AsyncGenerator[Toolbox]:
     """The tools of the configured servers and of `servers`, to look at: no ledger is opened or made for it."""
-    everything = {**configuration.servers, **(servers or {})}
+    everything = {**(servers or {}), **configuration.servers}  # of two of one name, the operator's
     async with Pool(everything, network=configuration.policy.network) as pool:
         policy = replace(configuration.policy, mode=mode or configuration.policy.mode)
         yield _toolbox(ToolHost(pool, policy), replace(configuration, servers=everything))

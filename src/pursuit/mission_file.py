@@ -1,8 +1,8 @@
 """A mission in a TOML file: directive, criteria, budget, proposer, and servers of its own.
 
 Owns: what only a file has: servers, a script in a file beside it, paths that are relative to it.
-Invariant: all faults of the file at once, each with its field; its servers are never the operator's. To go on with a mission only the servers are read: the
-mission itself is in the ledger.
+Invariant: all faults of the file at once, each with its field; its servers are never marked as the operator's. To go
+on with a mission only the servers are read: the mission itself is in the ledger.
 """
 
 from __future__ import annotations

@@ -197,7 +197,7 @@ PROMISED = {
     },
     "configuration.md": {
         "settings": set(SETTINGS),
-        "keys of a server": names_of(ServerConfig) - {"name", "base"},
+        "keys of a server": names_of(ServerConfig) - {"name", "base", "operators"},
         "keys of a tool": names_of(ToolOverride),
         "timeouts": names_of(Timeouts),
         "policy": {*POLICY_KEYS, *RULE_KEYS, *SEVERITY, *MODES},

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import posixpath
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import pytest
 from hypothesis import given
@@ -16,6 +18,7 @@ from pursuit.tools.pool import Pool
 from pursuit.tools.rules import Rule
 from pursuit.tools.ruling import SEVERITY
 
+PIECES = ["/", "..", ".", "a", "%2e", "%2f", "%252e", "%252f", "%5c", "\\", "x:", "://", "?", "#", "%", "25", "\t"]
 SERVERS, NAMES = ("a", "git"), ("log", "reset", "write_file")
 globs = st.sampled_from(["*", "a", "g*", "log", "re*", "write_*", "git.log", "nothing"])
 values = st.recursive(
@@ -120,3 +123,17 @@ def test_whatever_a_rule_allows_the_same_rule_would_deny(
 ) -> None:
     if Rule(decision="allow", arguments=pattern).matches(tool, given_):
         assert Rule(decision="deny", arguments=pattern).matches(tool, given_)
+
+
+@given(st.sampled_from(["/work/out/", "https://x.example/out/"]), st.lists(st.sampled_from(PIECES), max_size=12))
+def test_what_a_rule_allows_below_a_place_stays_there_however_it_is_read(place: str, pieces: list[str]) -> None:
+    value = place + "".join(pieces)
+    tool = Tool(server="a", name="log", input_schema={}, definition={})
+    if not Rule(decision="allow", arguments={"path": f"{place}*"}).matches(tool, {"path": value}):
+        return
+    for _ in range(5):
+        for read in (value, value.replace("\\", "/")):
+            # urlsplit leaves tabs out, as browsers do.
+            path = urlsplit(read).path if "://" in place else read
+            assert f"{posixpath.normpath(path)}/".startswith(urlsplit(place).path), read
+        value = unquote(value)

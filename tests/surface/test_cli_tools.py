@@ -132,6 +132,27 @@ def test_a_mission_file_brings_servers_under_other_names_only(tmp_path: Path) ->
     assert shop.json("tools", "--mission", "m.toml", code=2)["details"]["faults"][0]["field"] == "servers.shop"
 
 
+def test_a_mission_file_does_not_vouch_for_its_own_server(tmp_path: Path) -> None:
+    kind = "trust_annotations = true\n[servers.shop.tools.step]\nread_only = true\n"
+    server = f"""
+[servers.shop]
+command = "__python_executable__"
+args = [{json.dumps(str(SERVERS / "workshop.py"))}]
+env = {{ LOGS = {json.dumps(str(tmp_path))} }}
+{kind}"""
+    place = Place(tmp_path)
+    place.write("m.toml", MISSION + server)
+    (row,) = place.json("tools", "--mission", "m.toml")["tools"]
+    assert (row["effect"], row["decision"]) == ("destroys", "ask")
+    assert row["why"]["read_only"] == "the mission file's own word does not count"
+    assert place.json("run", "m.toml", code=None)["waiting_for"] == "approval"
+    # The same server in the configuration is the operator's word.
+    place.write("pursuit.toml", server)
+    (row,) = place.json("tools", "--mission", "m.toml")["tools"]
+    assert (row["effect"], row["decision"]) == ("reads", "allow")
+    assert place.json("run", "m.toml", code=None)["waiting_for"] is None
+
+
 def test_a_call_obeys_schema_and_policy_and_is_in_the_audit(tmp_path: Path) -> None:
     shop = Shop(tmp_path, RULES)
     wrong = shop.json("tools", "call", "shop.step", "--arg", "log=NO", "--arg", "ms=x", code=2)

@@ -100,11 +100,8 @@ def test_a_run_that_somebody_else_finished_meanwhile_is_not_driven_again(tmp_pat
 
 def asking(folder: Path, *tools: Any, **settings: float) -> Runtime:
     policy = OperatorPolicy(rules=(Rule(decision="ask"),))
-    return Runtime(
-        state=folder / "ledger.db",
-        config=Configuration(policy=policy, settings=settings),
-        servers={"world": list(tools)},
-    )
+    config = Configuration(policy=policy, settings=settings)
+    return Runtime(state=folder / "ledger.db", config=config, servers={"world": list(tools)})
 
 
 def test_an_answer_that_comes_too_late_is_none(tmp_path: Path) -> None:
@@ -147,9 +144,8 @@ def test_a_word_beside_a_driver_leaves_a_true_listing(tmp_path: Path) -> None:
 
     async def scene() -> None:
         async with stage(tmp_path, gate.hold) as runtime:
-            name = (
-                await runtime.service.start(mission(proposer=repeat("hold"), budget=Budget(max_iterations=3)))
-            ).session_id
+            made = mission(proposer=repeat("hold"), budget=Budget(max_iterations=3))
+            name = (await runtime.service.start(made)).session_id
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(runtime.service.run, name)
                 await gate.entered.wait()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ from pursuit.tools.contract import Traits
 from pursuit.tools.curated import known_servers, recognised
 from pursuit.tools.listing import read_listing
 from pursuit.tools.server_config import ServerConfig, ToolOverride
+from pursuit.tools.traits import MISSION_FILE, UNHEARD
 
 RECORDED = json.loads((Path(__file__).parents[1] / "data" / "known_tools.json").read_text(encoding="utf-8"))
 FILES = "@modelcontextprotocol/server-filesystem"
 GIT = "mcp-server-git"
+HERE = Path("/srv/project")  # the folder of the configuration
 
 
 def started(line: str, **more: Any) -> ServerConfig:
@@ -29,12 +32,13 @@ def started(line: str, **more: Any) -> ServerConfig:
         (f"npx -y {FILES} /tmp", FILES),
         (f"npx {FILES}@latest", FILES),
         (f"npx --yes -q {FILES}@^2026.8.31 .", FILES),
-        (f"/usr/local/bin/npx -y {FILES}", FILES),
+        (f"{sys.prefix}/bin/npx -y {FILES}", FILES),
         (f"npm exec -y -- {FILES} .", FILES),
         (f"bunx {FILES}", FILES),
         (f"pnpm dlx {FILES}", FILES),
         ("mcp-server-filesystem /tmp", FILES),
-        (f"node /opt/app/node_modules/{FILES}/dist/index.js .", FILES),
+        (f"node {HERE}/node_modules/{FILES}/dist/index.js .", FILES),
+        (f"{HERE}/node_modules/.bin/mcp-server-filesystem .", FILES),
         ("node_modules/.bin/mcp-server-filesystem .", FILES),
         ("uvx mcp-server-git --repository .", GIT),
         ("uvx mcp-server-git@2026.10.19", GIT),
@@ -44,14 +48,15 @@ def started(line: str, **more: Any) -> ServerConfig:
         ("uv tool run mcp-server-git", GIT),
         ("pipx run mcp-server-git", GIT),
         ("python -m mcp_server_git", GIT),
-        ("/opt/venv/bin/python3.12 -u -m mcp_server_git --repository .", GIT),
+        ("python3.12 -u -m mcp_server_git --repository .", GIT),
+        (f"{sys.executable} -m mcp_server_git", GIT),
         ("__python_executable__ -m mcp_server_git", GIT),
         ("mcp-server-git", GIT),
-        (".venv/bin/mcp-server-git --repository .", GIT),
+        (f"{sys.prefix}/bin/mcp-server-git --repository .", GIT),
     ],
 )
 def test_a_well_known_server_is_recognised(line: str, package: str) -> None:
-    found = recognised(started(line))
+    found = recognised(started(line, base=HERE))
     assert found is not None
     assert found.package == package
 
@@ -78,6 +83,18 @@ def test_a_well_known_server_is_recognised(line: str, package: str) -> None:
         "python -m evil mcp_server_git",
         "./mcp-server-git",
         "sub/mcp-server-git",
+        "bin/mcp-server-git",
+        ".venv/bin/mcp-server-git",
+        "/tmp/evil/bin/mcp-server-git",
+        f"{sys.prefix}/bin/../../evil/bin/mcp-server-git",
+        f"/tmp/evil/bin/npx -y {FILES}",
+        "/tmp/evil/bin/uvx mcp-server-git",
+        "/tmp/evil/bin/python -m mcp_server_git",
+        "/tmp/evil/node_modules/.bin/mcp-server-filesystem",
+        f"/tmp/evil/node node_modules/{FILES}/dist/index.js",
+        f"node /tmp/evil/node_modules/{FILES}/dist/index.js",
+        f"node node_modules/{FILES}/dist/index.js",  # wherever Pursuit was started, which is not the configuration's
+        f"node {HERE}/node_modules/evil/node_modules/{FILES}/dist/index.js",
         f"node ../node_modules/{FILES}/../../evil.js",
         f"node --require ./evil.js node_modules/{FILES}/dist/index.js",
         "bash -c mcp-server-git",
@@ -87,7 +104,30 @@ def test_a_well_known_server_is_recognised(line: str, package: str) -> None:
     ],
 )
 def test_what_is_not_understood_to_its_point_is_not_known(line: str) -> None:
-    assert recognised(started(line)) is None
+    assert recognised(started(line, base=HERE)) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "more"),
+    [
+        ("python -m mcp_server_git", {"cwd": "/tmp/evil"}),
+        (f"npx -y {FILES}", {"cwd": "/tmp/evil"}),
+        ("python -m mcp_server_git", {"env": {"PYTHONPATH": "/tmp/evil"}}),
+        ("mcp-server-git", {"env": {"PATH": "/tmp/evil"}}),
+        (f"npx -y {FILES}", {"env": {"npm_config_registry": "http://x.example"}}),
+        ("uvx mcp-server-git", {"env": {"UV_INDEX_URL": "http://x.example"}}),
+        ("uvx mcp-server-git", {"operators": False}),
+    ],
+)
+def test_what_is_started_elsewhere_or_by_somebody_else_is_not_known(line: str, more: dict[str, Any]) -> None:
+    assert recognised(started(line, **more)) is None
+    assert recognised(started(line, env={"GIT_AUTHOR_NAME": "Ann"})) is not None
+
+
+def test_a_script_is_looked_for_where_the_process_starts() -> None:
+    script = f"node node_modules/{FILES}/dist/index.js"
+    assert recognised(started(script, base=HERE, cwd=".")) is not None
+    assert recognised(started(script, base=HERE, cwd="/tmp/evil")) is None
 
 
 def test_only_a_command_is_recognised() -> None:
@@ -135,6 +175,20 @@ def test_a_listing_is_read_with_the_table() -> None:
 
 def test_a_server_of_that_name_that_is_started_otherwise_gets_nothing_from_it() -> None:
     assert listed(started("./liar"), entry("git_log", readOnlyHint=True)) == {"git_log": Traits()}
+
+
+def test_a_mission_files_own_server_gets_nothing_from_it() -> None:
+    trusting = {"trust_annotations": True, "tools": {"git_add": ToolOverride(read_only=True, parallel_safe=False)}}
+    entries = [entry("git_log", readOnlyHint=True), entry("git_add")]
+    ours = listed(started("uvx mcp-server-git", **trusting), *entries)
+    assert ours["git_log"].read_only
+    assert ours["git_add"].read_only
+    found = listed(started("uvx mcp-server-git", operators=False, **trusting), *entries)
+    assert found == {"git_log": Traits(), "git_add": Traits()}
+    assert set(found["git_log"].why.values()) == {UNHEARD}
+    assert found["git_add"].why == {
+        "read_only": UNHEARD, "idempotent": UNHEARD, "parallel_safe": MISSION_FILE, "destructive": UNHEARD
+    }  # fmt: skip
 
 
 def test_the_operator_comes_before_the_table() -> None:

@@ -107,6 +107,11 @@ def test_rules_name_servers_and_tools_by_globs() -> None:
         ({"n": "null"}, {"n": None}, True),
         ({"o": '{"a":1,"b":*}'}, {"o": {"b": 2, "a": 1}}, True),
         ({"url": "https://x.example/a/*"}, {"url": "https://x.example/b/../a/c"}, True),
+        ({"path": "/etc/*"}, {"path": "/tmp/://../../../etc/passwd"}, True),
+        ({"path": "/etc/*"}, {"path": "/tmp/%2e%2e/etc/passwd"}, True),
+        ({"path": "/etc/*"}, {"path": "/tmp/%252e%252e%252fetc%252fpasswd"}, True),
+        ({"path": "/etc/*"}, {"path": "\\tmp\\..\\etc\\passwd"}, True),
+        ({"url": "https://x.example/admin*"}, {"url": "https://x.example/a/.\t./admin"}, True),
         ({"a": "1", "b": "2"}, {"a": 1, "b": 3}, False),
         ({"a": "1", "b": "2"}, {"a": 1, "b": 2}, True),
     ],
@@ -131,6 +136,38 @@ def test_a_rule_that_denies_matches_if_any_reading_does(
 )
 def test_a_rule_that_allows_matches_only_if_every_reading_does(path: Any, matches: bool) -> None:
     assert Rule(decision="allow", arguments={"path": "/tmp/*"}).matches(tool(), {"path": path}) is matches
+
+
+@pytest.mark.parametrize(
+    ("value", "matches"),
+    [
+        ("/work/out/a", True),
+        ("/work/out/a b/100%", True),
+        ("/work/out/a%20b/", True),
+        ("/work/out/see://there", True),
+        ("/work/out/x://../../../etc/cron.d/evil", False),
+        ("/work/out/%2e%2e/x", False),
+        ("/work/out/a%252fb%2f..%2f..%2fc", False),  # leads out if it is decoded once, and not if twice
+        ("/work/out/..\\x", False),
+        ("https://x.example/a/b", True),
+        ("https://x.example/a/b/../c?q=1#f", True),
+        ("https://x.example/a/../admin", False),
+        ("https://x.example/a/%2e%2e/admin", False),
+        ("https://x.example/a/..\\admin", False),
+        ("https://x.example/a/..?q", False),
+        ("https://x.example/a/.\n./admin", False),
+        ("https://x.example/a/../../x.example/a/b", False),  # a browser keeps the host: /x.example/a/b
+    ],
+)
+def test_what_leads_elsewhere_in_any_reading_is_not_allowed(value: str, matches: bool) -> None:
+    place = "https://x.example/a/*" if value.startswith("https") else "/work/out/*"
+    assert Rule(decision="allow", arguments={"path": place}).matches(tool(), {"path": value}) is matches
+
+
+def test_what_is_escaped_beyond_reason_is_allowed_by_no_rule() -> None:
+    value = f"/tmp/%{'25' * 40}2e"
+    assert not Rule(decision="allow", arguments={"path": "*"}).matches(tool(), {"path": value})
+    assert Rule(decision="deny", arguments={"path": "/etc/*"}).matches(tool(), {"path": value})
 
 
 def test_arguments_that_are_nested_too_deeply_are_allowed_by_no_rule() -> None:

@@ -7,7 +7,17 @@ from hypothesis import strategies as st
 
 from pursuit.tools.contract import Traits
 from pursuit.tools.server_config import ToolOverride
-from pursuit.tools.traits import DOUBTED, OPERATOR, READS, TIGHTENS, TRUSTED, UNKNOWN, traits
+from pursuit.tools.traits import (
+    DOUBTED,
+    MISSION_FILE,
+    OPERATOR,
+    READS,
+    TIGHTENS,
+    TRUSTED,
+    UNHEARD,
+    UNKNOWN,
+    traits,
+)
 
 WORST = Traits()
 SAFE = Traits(read_only=True, idempotent=True, parallel_safe=True, destructive=False)
@@ -109,6 +119,15 @@ def test_each_answer_says_where_it_came_from() -> None:
     assert traits(None, claims, True).why["read_only"] == TRUSTED
     assert traits(None, None, curated=READER, table="known").why["read_only"] == "known"
     assert traits(ToolOverride(destructive=True), claims, True, speaker="me").why["read_only"] == "me"
+
+
+@given(st.builds(ToolOverride, read_only=maybe, idempotent=maybe, parallel_safe=maybe, destructive=maybe), hints, rows)
+def test_a_mission_files_word_never_makes_its_own_server_look_safer(
+    said: ToolOverride, annotations: dict[str, object], row: ToolOverride
+) -> None:
+    found = traits(said, annotations, True, curated=row, table="known", operators=False)
+    assert found == WORST
+    assert set(found.why.values()) <= {UNHEARD, MISSION_FILE}
 
 
 @given(hints, rows)

@@ -7,6 +7,7 @@ the audit.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pursuit.app import Runtime
     from pursuit.surfaces.cli.screen import Screen
     from pursuit.tools.configuration import Configuration
+    from pursuit.tools.server_config import ServerConfig
 
 PANEL = "Look"
 LIST = "list"
@@ -105,7 +107,7 @@ async def _look(said: Common, screen: Screen, server: str | None, mission: Path 
     loaded = None if mission is None else load_mission_file(mission)
     configuration = _configuration(said)
     if loaded is not None:
-        _require_new(loaded.path, configuration, list(loaded.servers))
+        _require_same(loaded.path, configuration, loaded.servers)
     servers = None if loaded is None else loaded.servers
     with screen.busy("asking the servers for their tools"):
         async with open_toolbox(
@@ -122,15 +124,16 @@ def _configuration(said: Common) -> Configuration:
     return Configuration() if path is None else load_configuration(path)
 
 
-def _require_new(path: Path, configuration: Configuration, names: Sequence[str]) -> None:
-    """A server of the mission file must not have the name of a configured one, here as when it is started."""
+def _require_same(path: Path, configuration: Configuration, servers: Mapping[str, ServerConfig]) -> None:
+    """A server of the mission file must not have the name of another that is configured, here as when it is started."""
     from pursuit.errors import Fault, ValidationFailed  # noqa: PLC0415 - commands import what they need
 
-    reason = "the configuration has a server of that name; rename one"
+    reason = "the configuration has a different server of that name; rename one"
+    known = {name: replace(server, operators=False) for name, server in configuration.servers.items()}
     faults = [
         Fault(field=f"servers.{name}", reason=reason, source=str(path))
-        for name in names
-        if name in configuration.servers
+        for name, server in servers.items()
+        if known.get(name, server) != server
     ]
     if faults:
         raise ValidationFailed(faults)
