@@ -58,8 +58,7 @@ headers = {{ X-Wanted = "Bearer ${{FROM_HEADER}}", X-Api-Key = "{header}" }}
 """
 MISSION = """
 directive = "See what fails"
-allow_all_tools = true
-tool_allowlist = []
+tool_allowlist = {calls}
 stagnation_threshold = "off"
 [[criteria]]
 criterion_id = "never"
@@ -72,6 +71,8 @@ kind = "replay"
 proposals = [{proposals}]
 """
 FAILING = [tool for tool in TOOLS if tool != "show"]
+# By the words of the protocol these succeed: a gateway hands on what it does not understand.
+SUCCEEDING = ("malformed", "odd")
 SECRETS = {
     **{name: value for name, value in VARIABLES.items() if "\n" not in value},
     **{f"line {number} of LINES": line for number, line in enumerate(VARIABLES["LINES"].splitlines(), 1)},
@@ -101,6 +102,12 @@ class Searched:
         self.run(*words)
         return json.loads(self.run(*words, "--json"))
 
+    def write_mission(self, calls: list[str]) -> None:
+        """A mission that makes these calls, one in each iteration."""
+        proposals = ", ".join(f'{{ tool_calls = [{{ tool_name = "{call}", args = {{}} }}] }}' for call in calls)
+        text = MISSION.format(iterations=len(calls), proposals=proposals, calls=json.dumps(calls))
+        self.place.write("m.toml", text)
+
     def leaks(self) -> list[str]:
         """Every secret that is in the words of a command or in a file, except the configuration itself."""
         found = [f"{name}: said by {who}" for who, said in self.said.items() for name in _in(said.encode())]
@@ -126,12 +133,13 @@ def test_listings_and_calls_by_hand_keep_them(searched: Searched) -> None:
     found = searched.both("tools")
     assert set(found["failures"]) == {"refuses", "leaves", "refused"}
     assert "***" in found["failures"]["leaves"], "its last words are shown, without the secrets in them"
-    searched.both("tools", "--why")
+    searched.run("tools", "stdio", "--why")
     searched.both("doctor")
     for tool in FAILING:
         for server in ("stdio", "http"):
-            searched.both("tools", "call", f"{server}.{tool}")
-    searched.both("tools", "call", "refused.show")
+            searched.run("tools", "call", f"{server}.{tool}")
+    for call in ("stdio.refuse", "stdio.wrong", "http.refuse", "refused.show"):
+        searched.run("tools", "call", call, "--json")
     searched.both("audit")
     assert searched.leaks() == []
 
@@ -145,11 +153,7 @@ def test_what_a_successful_call_returns_is_data_and_shown_as_it_came(searched: S
 
 
 def test_a_mission_and_everything_that_is_told_of_it_keeps_them(searched: Searched) -> None:
-    calls = [f"{server}.{tool}" for server in ("stdio", "http") for tool in FAILING]
-    proposals = ", ".join(f'{{ tool_calls = [{{ tool_name = "{call}", args = {{}} }}] }}' for call in calls)
-    wanted = f"allow_all_tools = false\ntool_allowlist = {json.dumps(calls)}"
-    text = MISSION.format(iterations=len(calls), proposals=proposals)
-    searched.place.write("m.toml", text.replace("allow_all_tools = true\ntool_allowlist = []", wanted))
+    searched.write_mission([f"{server}.{tool}" for server in ("stdio", "http") for tool in FAILING])
     ended = json.loads(searched.run("run", "m.toml", "--json"))
     name = ended["session_id"]
     searched.both("status", name)
@@ -170,7 +174,7 @@ def test_a_gateway_and_its_logs_keep_them(searched: Searched, names: list[str]) 
     place = searched.place
     kept = "".join(f"[servers.{part}" for part in _servers_of(place) if part.partition("]")[0] in names)
     place.write("pursuit.toml", f'[policy]\nmode = "auto"\n{kept}')
-    lines = _session(place, ["serve", "--gateway", "--log-level", "debug"], names)
+    lines = _session(place, ["serve", "--gateway", "--log-level", "debug"], _requests(names))
     searched.said |= {"gateway": lines[0], "log of the gateway": lines[1]}
     assert "***" in lines[0], "what a server said came through, without the secrets in it"
     searched.both("audit")
@@ -179,25 +183,13 @@ def test_a_gateway_and_its_logs_keep_them(searched: Searched, names: list[str]) 
 
 def test_the_server_of_missions_and_its_logs_keep_them(searched: Searched) -> None:
     calls = ["stdio.refuse", "stdio.die", "http.refuse"]
-    start = {
-        "directive": "See what fails",
-        "tool_allowlist": calls,
-        "criteria": [{"criterion_id": "never", "kind": "event", "event_name": "never"}],
-        "budget": {"max_iterations": 3},
-        "proposer": {
-            "kind": "replay",
-            "proposals": [{"tool_calls": [{"tool_name": one, "args": {}}]} for one in calls],
-        },
-    }
-    asked = [("tools/call", {"name": "mission_start", "arguments": start})]
-    said, log = _session(searched.place, ["serve", "--log-level", "debug"], [], asked)
-    (answer,) = [one for one in map(json.loads, said.splitlines()) if one.get("id") == 2]
-    assert "session_id" in answer["result"]["structuredContent"], answer
-    name = answer["result"]["structuredContent"]["session_id"]
-    asked = [("tools/call", {"name": "mission_iterate", "arguments": {"session_id": name, "iterations": 3}})]
-    more, log_too = _session(searched.place, ["serve", "--log-level", "debug"], [], asked)
-    searched.said |= {"serve": said + more, "log": log + log_too}
-    assert "refused the call" in json.dumps(searched.both("history", name, "--full"))
+    searched.write_mission(calls)
+    name = json.loads(searched.run("start", "m.toml", "--json"))["session_id"]
+    wanted = {"session_id": name, "max_iterations_this_call": len(calls)}
+    words = ["serve", "--log-level", "debug"]
+    said, log = _session(searched.place, words, [("tools/call", {"name": "mission_iterate", "arguments": wanted})])
+    searched.said |= {"serve": said, "log": log}
+    assert "refused the call" in json.dumps(searched.both("history", name, "--full")), said
     assert searched.leaks() == []
 
 
@@ -206,17 +198,17 @@ def _servers_of(place: Place) -> list[str]:
     return text.split("[servers.")[1:]
 
 
-def _session(
-    place: Place, words: list[str], servers: list[str], more: list[tuple[str, Any]] | None = None
-) -> tuple[str, str]:
-    """A client over stdio that sends everything at once, and what it and the log are told."""
-    prefix = [""] if len(servers) == 1 else [f"{name}." for name in servers]
-    calls = [
-        ("tools/call", {"name": f"{server}{tool}", "arguments": {}, "_meta": {"progressToken": tool}})
-        for server in prefix if servers
-        for tool in FAILING
-    ]  # fmt: skip
-    listings = [(f"{kind}/list", {}) for kind in ("tools", "resources", "prompts")] if servers else []
+def _requests(names: list[str]) -> list[tuple[str, Any]]:
+    """What is asked of a gateway: every list and every call that fails; of a server that is not there one call."""
+    lists: list[tuple[str, Any]] = [(f"{kind}/list", {}) for kind in ("tools", "resources", "prompts")]
+    tools = [tool for tool in FAILING if tool not in SUCCEEDING]
+    wanted = [(name, tool) for name in names for tool in (tools if name in ("stdio", "http") else ["fine"])]
+    calls = [tool if len(names) == 1 else f"{name}.{tool}" for name, tool in wanted]
+    return lists + [("tools/call", {"name": call, "arguments": {}, "_meta": {"progressToken": call}}) for call in calls]
+
+
+def _session(place: Place, words: list[str], requests: list[tuple[str, Any]]) -> tuple[str, str]:
+    """A client over stdio that asks one thing after the other; what it is told, and the log."""
     capabilities = {"elicitation": {}}
     about = {"protocolVersion": "2025-11-25", "capabilities": capabilities, "clientInfo": {"name": "t", "version": "1"}}
     with (
@@ -233,7 +225,7 @@ def _session(
     ):
         assert process.stdin is not None and process.stdout is not None
         said: list[str] = []
-        for ident, (method, params) in enumerate([("initialize", about), *listings, *calls, *(more or [])], 1):
+        for ident, (method, params) in enumerate([("initialize", about), *requests], 1):
             process.stdin.write(json.dumps({"jsonrpc": "2.0", "id": ident, "method": method, "params": params}) + "\n")
             if ident == 1:
                 process.stdin.write('{"jsonrpc": "2.0", "method": "notifications/initialized"}\n')

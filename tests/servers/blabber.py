@@ -95,7 +95,7 @@ class HttpBlabber(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(text.encode())
 
-    def log_message(self, *args: object) -> None:
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is the base class's
         """Not into the tests' own output."""
 
 

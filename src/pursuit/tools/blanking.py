@@ -23,9 +23,12 @@ def blanked_answer(tail: StderrTail, method: str, result: dict[str, Any]) -> dic
     """A result: only a list and a tool's error are blanked."""
     if tail.secrets and result.get("isError") is True:
         return _everywhere(tail, result)
-    if tail.secrets and method.endswith("/list"):
-        return _texts(tail, result)
-    return result
+    if not tail.secrets or not method.endswith("/list"):
+        return result
+    entries: Any = result.get("tools")
+    if method == "tools/list" and isinstance(entries, list):
+        return {**result, "tools": [_tool(tail, entry) for entry in cast("list[Any]", entries)]}
+    return _texts(tail, result)
 
 
 def blanked_error(tail: StderrTail, error: UpstreamError) -> UpstreamError:
@@ -46,6 +49,13 @@ def blanked_about(tail: StderrTail, about: About) -> About:
     words = about.instructions
     info = _everywhere(tail, about.server_info)
     return replace(about, server_info=info, instructions=None if words is None else tail.redacted(words))
+
+
+def _tool(tail: StderrTail, entry: Any) -> Any:
+    """What nobody can call has no name to keep: a warning says why it is left out, and may quote it."""
+    schema: Any = cast("Mapping[str, Any]", entry).get("inputSchema") if isinstance(entry, Mapping) else None
+    usable = isinstance(schema, Mapping) and cast("Mapping[str, Any]", schema).get("type", "object") == "object"
+    return _texts(tail, entry) if usable else _everywhere(tail, entry)
 
 
 def _everywhere(tail: StderrTail, value: Any) -> Any:

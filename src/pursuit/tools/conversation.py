@@ -2,7 +2,7 @@
 
 Owns: the limit of calls side by side, what may be sent again, and the pages of lists. Does not know: what the results
 mean, or policy. Invariant: a request is taken by the server at most once; its result, or its error, is handed on
-exactly as it came.
+exactly as it came, but for the secrets of its configuration (`blanking` says where).
 """
 
 from __future__ import annotations
