@@ -130,8 +130,8 @@ def _check(entry: Mapping[str, Any]) -> Check:
 
 
 def start_mission(folder: Path, text: str) -> str:
-    """The id of a mission that is there before the server is; an empty configuration stays beside its ledger."""
-    (folder / "pursuit.toml").write_text("", encoding="utf-8")
+    """The id of a mission that is there before the server is; a configuration that asks nobody is beside it."""
+    (folder / "pursuit.toml").write_text('[policy]\nmode = "auto"\n', encoding="utf-8")
     (folder / "mission.toml").write_text(text, encoding="utf-8")
     words = [str(PURSUIT), "start", "mission.toml", "--json"]
     env = _environment(folder)

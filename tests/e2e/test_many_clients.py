@@ -38,6 +38,8 @@ class Table:
         self.place.write(
             "pursuit.toml",
             f"""
+[policy]
+mode = "auto"
 [servers.tally]
 command = "__python_executable__"
 args = [{json.dumps(str(SERVERS / "tally.py"))}]

@@ -182,7 +182,8 @@ def test_every_tool_of_every_server_is_listed_and_called_under_policy(house: Pla
     assert counted == {name: server.tools for name, server in SERVERS.items()}
     effects = {row["name"]: (row["effect"], row["decision"]) for row in found["tools"]}
     assert effects["git.git_status"] == ("reads", "allow")
-    assert effects["filesystem.read_text_file"] == ("reads", "allow")
+    # Started from a folder that is not the configuration's own, so that it is not taken for the well-known one.
+    assert effects["filesystem.read_text_file"] == ("destroys", "ask")
     assert effects["filesystem.write_file"] == ("destroys", "ask")
     assert effects["sqlite.write_query"] == ("destroys", "ask")
     told = house.json("tools", "call", "git.git_status", "--arg", f"repo_path={house.folder / 'git'}")

@@ -19,10 +19,8 @@ CRITERIA: list[dict[str, Any]] = [
         "tool_name": "weigh",
         "args": {"kilos": 2},
         "timeout": 5,
-        "idempotent": True,
         "expect": {
             "predicate": "True",
-            "file": "f",
             "count": {"pattern": "a", "op": ">", "target": 2},
             "text": "a+",
         },

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, cast, get_args
 
+from mcp.shared.exceptions import MCPError
 from mcp_types import ElicitRequest, ElicitRequestFormParams, InputRequiredResult
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
@@ -116,7 +117,10 @@ class Asking:
         while questions:  # a wide yes may answer those that follow
             row = questions[0]
             params = _params(row)
-            answer = await ctx.session.elicit_form(params.message, params.requested_schema, ctx.request_id)
+            try:
+                answer = await ctx.session.elicit_form(params.message, params.requested_schema, ctx.request_id)
+            except MCPError:  # it said that it can ask, and cannot
+                return False
             said = {"action": answer.action, "content": answer.content or {}}
             if not await self._record(ctx, mission_id, row["approval_id"], said):
                 return False
