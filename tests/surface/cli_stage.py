@@ -8,6 +8,7 @@ import json
 import os
 import pty
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -161,8 +162,14 @@ class Place:
                 stderr=subprocess.PIPE,
                 text=True,
                 start_new_session=True,
+                preexec_fn=_as_from_a_terminal,
             )
         )
+
+
+def _as_from_a_terminal() -> None:
+    """Ctrl-C counts, also where the tests themselves were started in the background, which ignores it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 class Running:
