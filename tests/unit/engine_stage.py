@@ -104,6 +104,13 @@ async def history(runtime: Runtime, mission_id: str) -> list[dict[str, Any]]:
     return (await runtime.service.history(mission_id, full=True))["iterations"]
 
 
+async def until(runtime: Runtime, mission_id: str, holds: Callable[[MissionState], object]) -> None:
+    """Follows the mission until its state is as wanted."""
+    async for _event, state in runtime.service.watch(mission_id):
+        if holds(state):
+            return
+
+
 @asynccontextmanager
 async def driving(runtime: Runtime, mission_id: str) -> AsyncIterator[None]:
     """The mission is driven meanwhile; leaving waits until the driver has let go."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
-from engine_stage import events_of, mission, outcomes, play, proposal, repeat, replay, script
+from engine_stage import events_of, mission, outcomes, play, proposal, repeat, replay, script, until
 
 from pursuit import Budget, Proposal, Runtime
 from pursuit.errors import Conflict, InvalidArgument, SessionTerminal, ValidationFailed
@@ -135,8 +134,7 @@ def test_silence_is_a_no_and_a_serving_process_goes_on_by_itself(tmp_path: Path)
             name = (await runtime.service.start(made)).session_id
             async with BackgroundRuns(runtime.service, runtime.use_servers_of) as runs:
                 await runs.begin(name, 1, None)
-                while (await runtime.service.state(name)).iteration_count < 1:
-                    await anyio.sleep(0.02)
+                await until(runtime, name, lambda state: state.iteration_count == 1)
             ((tool, outcome),) = await outcomes(runtime, name)
             assert (tool, outcome, world.done) == ("world.write", "denied", [])
             assert "nobody approved it in time" in str(await runtime.service.history(name, full=True))
@@ -153,11 +151,10 @@ def test_an_answer_wakes_a_background_run(tmp_path: Path) -> None:
             name = (await runtime.service.start(made)).session_id
             async with BackgroundRuns(runtime.service, runtime.use_servers_of) as runs:
                 await runs.begin(name, 2, None)
-                while not (rows := await Approvals(terminal.service).open(name)):
-                    await anyio.sleep(0.01)
+                await until(terminal, name, lambda state: state.waiting_for == "approval")
+                rows = await Approvals(terminal.service).open(name)
                 await Approvals(terminal.service).answer(rows[0]["approval_id"], "mission")
-                while (await runtime.service.state(name)).iteration_count < 2:
-                    await anyio.sleep(0.01)
+                await until(runtime, name, lambda state: state.iteration_count == 2)
             assert world.done == ["x", "x"]
 
     play(scene)

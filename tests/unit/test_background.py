@@ -7,7 +7,7 @@ from typing import Any
 
 import anyio
 import pytest
-from engine_stage import Gate, events_of, mission, play, proposal, repeat, stage
+from engine_stage import Gate, events_of, mission, play, proposal, repeat, stage, until
 
 from pursuit import Budget, Proposal, Runtime
 from pursuit.errors import Conflict, InvalidArgument, Overtaken, SessionTerminal, ValidationFailed
@@ -30,8 +30,7 @@ async def _started(runtime: Runtime, **given: Any) -> str:
 
 
 async def _until(runtime: Runtime, mission_id: str, count: int) -> None:
-    while (await runtime.service.state(mission_id)).iteration_count < count:
-        await anyio.sleep(0.01)
+    await until(runtime, mission_id, lambda state: state.iteration_count >= count)
 
 
 async def _later(runtime: Runtime, runs: BackgroundRuns, name: str, count: int, given: Any = None) -> dict[str, Any]:
@@ -132,25 +131,19 @@ def test_pausing_ends_a_background_run_so_that_resuming_drives_nothing(tmp_path:
     gate = Gate()
 
     async def scene() -> None:
-        async with (
-            stage(tmp_path, gate.hold) as runtime,
-            BackgroundRuns(runtime.service, runtime.use_servers_of) as runs,
-        ):
-            name = await _started(runtime, proposer=repeat("hold"))
-            await _later(runtime, runs, name, 5)
-            await gate.entered.wait()
-            await runtime.service.pause(name)
-            await runtime.service.resume(name)
-            assert await runtime.service.interrupted(background=True) == []
+        async with stage(tmp_path, gate.hold) as runtime:
+            async with BackgroundRuns(runtime.service, runtime.use_servers_of) as runs:
+                name = await _started(runtime, proposer=repeat("hold"))
+                await _later(runtime, runs, name, 5)
+                await gate.entered.wait()
+                await runtime.service.pause(name)
+                await until(runtime, name, lambda state: state.open and state.open.calls)
             gate.release.set()
-            while True:
-                try:
-                    answer = await runtime.service.iterate(name, iterations=2)
-                except Conflict:  # the paused driver is still letting go
-                    await anyio.sleep(0.01)
-                else:
-                    break
-            assert len(answer["iterations"]) == 2
+            async with BackgroundRuns(runtime.service, runtime.use_servers_of):
+                await runtime.service.resume(name)
+                assert await runtime.service.interrupted(background=True) == []
+                answer = await runtime.service.iterate(name, iterations=2)
+                assert len(answer["iterations"]) == 2, "nobody else drives it"
 
     play(scene)
 
@@ -161,8 +154,7 @@ def test_more_budget_wakes_a_background_run_that_waited_for_it(tmp_path: Path) -
             budget = Budget(max_iterations=2, on_exhausted="wait")
             name = await _started(runtime, proposer=repeat("step"), budget=budget)
             await _later(runtime, runs, name, 4)
-            while (await runtime.service.state(name)).waiting_for != "budget":
-                await anyio.sleep(0.01)
+            await until(runtime, name, lambda state: state.waiting_for == "budget")
             await runtime.service.extend(name, {"max_iterations": 10})
             await _until(runtime, name, 4)
 

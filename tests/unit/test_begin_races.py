@@ -106,12 +106,11 @@ def asking(folder: Path, *tools: Any, **settings: float) -> Runtime:
 
 def test_an_answer_that_comes_too_late_is_none(tmp_path: Path) -> None:
     async def scene() -> None:
-        async with asking(tmp_path, step, approval_timeout=0.05) as runtime:
+        async with asking(tmp_path, step, approval_timeout=1e-6) as runtime:
             name = (await runtime.service.start(mission(proposer=repeat("step")))).session_id
             await runtime.service.run(name)
             state = await runtime.service.state(name)
             (asked,) = state.approvals.values()
-            await anyio.sleep(0.06)
             desk = Approvals(runtime.service)
             assert await desk.open() == []
             with pytest.raises(Conflict, match="expired"):
