@@ -131,9 +131,11 @@ class GatewayJournal:
             await self._write(fresh)
             return Asked(approval_id=fresh.approval_id)
 
-    async def answer(self, question: str, answer: Permission, *, by: str) -> None:
+    async def answer(self, question: str, answer: Permission, *, by: str, reason: str | None = None) -> None:
         """Stores the answer of the person behind a client; one that was given before stays."""
-        await self._write(GatewayApprovalAnswered(at=self._clock.now(), approval_id=question, answer=answer, by=by))
+        why = None if reason is None else reason.encode(errors="replace").decode()[:LONGEST_WHY]
+        word = GatewayApprovalAnswered(at=self._clock.now(), approval_id=question, answer=answer, by=by, reason=why)
+        await self._write(word)
 
     async def close(self) -> None:
         """Says that nothing more comes, if there was anything."""

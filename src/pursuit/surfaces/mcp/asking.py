@@ -13,39 +13,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, cast, get_args
+from typing import Any, cast
 
 from mcp.shared.exceptions import MCPError
 from mcp_types import ElicitRequest, ElicitRequestFormParams, InputRequiredResult
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from pursuit.errors import Conflict, InvalidArgument
-from pursuit.model.events import Permission
 from pursuit.service.approvals import ApprovalNotFound, Approvals
 from pursuit.surfaces.mcp.callers import caller_of
 from pursuit.surfaces.mcp.failure import Context, sendable
+from pursuit.surfaces.mcp.forms import filled, form
 from pursuit.surfaces.mcp.seal import Seal
 
 MOST_ROUNDS = 8
 """The SDK's client gives up after ten."""
 
-FORM: dict[str, Any] = {
-    "type": "object",
-    "properties": {
-        "answer": {
-            "type": "string",
-            "title": "May this call be made?",
-            "oneOf": [
-                {"const": "once", "title": "Yes, this once"},
-                {"const": "arguments", "title": "Yes, with these arguments, in this mission"},
-                {"const": "mission", "title": "Yes, this tool in this mission"},
-                {"const": "denied", "title": "No"},
-            ],
-        },
-        "reason": {"type": "string", "title": "Why (optional)", "maxLength": 500},
-    },
-    "required": ["answer"],
-}
+FORM = form(where="in this mission")
 
 
 class AskClient(Exception):
@@ -138,17 +122,12 @@ class Asking:
 
     async def _record(self, ctx: Context, mission_id: str, approval_id: str, said: object) -> bool:
         """Stores one answer; False if the person dismissed the question. Another answer that came first counts."""
-        answer = cast("Mapping[str, Any]", said if isinstance(said, Mapping) else {})
-        action, content = answer.get("action"), answer.get("content")
-        form = cast("Mapping[str, Any]", content if isinstance(content, Mapping) else {})
-        chosen: Any = form.get("answer") if action == "accept" else "denied" if action == "decline" else None
-        if chosen not in get_args(Permission):
+        answer = filled(said)
+        if answer is None:
             return False
-        reason = form.get("reason")
-        why = reason if isinstance(reason, str) and reason else None
         by = replace(caller_of(ctx), transport="elicitation")
         with suppress(Conflict, ApprovalNotFound):
-            await self._desk.answer(approval_id, chosen, reason=why, caller=by, mission_id=mission_id)
+            await self._desk.answer(approval_id, answer.answer, reason=answer.reason, caller=by, mission_id=mission_id)
         return True
 
 

@@ -24,28 +24,14 @@ from pursuit.service.gateway import GatewayJournal
 from pursuit.surfaces.logs import event
 from pursuit.surfaces.mcp.callers import caller_of
 from pursuit.surfaces.mcp.failure import sendable
+from pursuit.surfaces.mcp.forms import filled, form
 from pursuit.surfaces.mcp.gateway.eras import as_object
 from pursuit.surfaces.mcp.gateway.guests import Visit
 from pursuit.tools.contract import CallFailed, Tool, UpstreamError
 from pursuit.tools.policy import Layers, decide
 from pursuit.tools.predicates import tool_approval_description
 
-FORM: dict[str, Any] = {
-    "type": "object",
-    "properties": {
-        "answer": {
-            "type": "string",
-            "title": "May this call be made?",
-            "oneOf": [
-                {"const": "once", "title": "Yes, this once"},
-                {"const": "arguments", "title": "Yes, with these arguments, until the gateway ends"},
-                {"const": "mission", "title": "Yes, this tool, until the gateway ends"},
-                {"const": "denied", "title": "No"},
-            ],
-        }
-    },
-    "required": ["answer"],
-}
+FORM = form(where="until the gateway ends")
 Note = Callable[[Mapping[str, Any]], None]
 _PASSED = "pursuit-passed-"
 _ASKED = "pursuit-asked-"
@@ -155,7 +141,7 @@ class Gate:
             return None
         state, given = visit.params.get("requestState"), visit.params.get("inputResponses")
         if state == f"{_ASKED}{approval_id}":
-            await self._take(approval_id, as_object(as_object(given).get(approval_id)), caller)
+            await self._take(approval_id, as_object(given).get(approval_id), caller)
             return None
         return {
             "resultType": "input_required",
@@ -163,13 +149,12 @@ class Gate:
             "requestState": f"{_ASKED}{approval_id}",
         }
 
-    async def _take(self, approval_id: str, said: Mapping[str, Any], caller: Caller) -> None:
+    async def _take(self, approval_id: str, said: object, caller: Caller) -> None:
         """Stores a person's answer; a dismissed question stays open."""
-        action, content = said.get("action"), as_object(said.get("content"))
-        chosen = content.get("answer") if action == "accept" else "denied" if action == "decline" else None
-        if chosen in ("once", "arguments", "mission", "denied"):
+        answer = filled(said)
+        if answer is not None:
             by = Caller(who=caller.who, transport="elicitation", client=caller.client)
-            await self._journal.answer(approval_id, chosen, by=str(by))
+            await self._journal.answer(approval_id, answer.answer, by=str(by), reason=answer.reason)
 
     def _ticket(self, tool: Tool, arguments: Mapping[str, Any], caller: Caller) -> str:
         if len(self._tickets) >= MOST_PASSED:
