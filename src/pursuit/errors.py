@@ -15,6 +15,10 @@
       UpstreamUnavailable        upstream_unavailable: a server cannot be reached
       PolicyDenied               policy_denied: policy does not allow this call
       ApprovalNeeded             approval_needed: a person must say yes first, and none can be asked
+      TaskNotFound               task_not_found: no task of this requestor has that id
+      TaskTerminal               task_terminal: the task has ended
+      TooManyTasks               too_many_tasks: a limit on tasks is reached
+      PathTraversal              path_traversal_detected: an argument climbs out of its folder
       ExtraMissing               extra_missing: an optional dependency is not installed
 
 A failing *tool* is no error: it is an outcome, a value in the ledger.
@@ -169,6 +173,34 @@ class ApprovalNeeded(PursuitError):
 
     code = "approval_needed"
     exit_code = 4
+
+
+class TaskNotFound(PursuitError):
+    """No task that this requestor may see has that id."""
+
+    code = "task_not_found"
+    exit_code = 2
+
+
+class TaskTerminal(PursuitError):
+    """The task has ended, and an ended task never changes."""
+
+    code = "task_terminal"
+    exit_code = 2
+
+
+class TooManyTasks(PursuitError):
+    """A limit that the operator set on tasks is reached."""
+
+    code = "too_many_tasks"
+    exit_code = 1
+
+
+class PathTraversal(PursuitError):
+    """An argument has a `..` segment, and its command does not allow that."""
+
+    code = "path_traversal_detected"
+    exit_code = 2
 
 
 class ExtraMissing(PursuitError):

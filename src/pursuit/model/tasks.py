@@ -1,0 +1,249 @@
+"""What a task is: long work as past-tense facts, and what they come to.
+
+Owns: the events of one task, its state and its fold. Pure: knows no storage, no process and no protocol.
+Invariant: the first settlement counts; whatever comes after it is kept as a fact and changes nothing.
+
+    created   TaskCreated
+    owner     TaskAdopted · TaskProgressed · InputAsked · TaskSettled
+    anybody   InputAnswered · CancelOrdered · WordDropped
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+import msgspec
+
+TaskKind = Literal["process", "call", "mission", "work"]
+TaskStatus = Literal["working", "input_required", "completed", "failed", "cancelled"]
+TaskEnd = Literal["completed", "failed", "cancelled"]
+TASK_STATUSES: tuple[TaskStatus, ...] = get_args(TaskStatus)
+TASK_ENDS: tuple[TaskEnd, ...] = get_args(TaskEnd)
+
+
+class TaskEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True, gc=False):
+    """A fact of a task's life; `at` is the wall clock of whoever wrote it."""
+
+    at: float = 0.0
+
+
+class TaskCreated(TaskEvent, frozen=True, kw_only=True):
+    """Somebody wants work done; `origin` is what the work can be taken up again by, and `owner` who does it."""
+
+    kind: TaskKind
+    title: str
+    requestor: str
+    by: str = "operator"
+    owner: str | None = None
+    ttl: float | None = None
+    total: float | None = None
+    origin: dict[str, Any] = {}
+
+
+class TaskAdopted(TaskEvent, frozen=True, kw_only=True):
+    """Another process does the work from here on, since the one that did it is gone."""
+
+    owner: str
+
+
+class TaskProgressed(TaskEvent, frozen=True, kw_only=True):
+    """How far it is; what is left out stays as it was. `mark` is where its owner would go on after a crash.
+
+    `alive` marks a sign of life that is no news: nobody who asks what changed is told of it.
+    """
+
+    message: str | None = None
+    done: float | None = None
+    total: float | None = None
+    item: str | None = None
+    mark: dict[str, Any] | None = None
+    alive: bool = False
+
+
+class InputAsked(TaskEvent, frozen=True, kw_only=True):
+    """The work waits for these answers; each question is a request of MCP's own, by its key."""
+
+    requests: dict[str, dict[str, Any]]
+
+
+class InputAnswered(TaskEvent, frozen=True, kw_only=True):
+    """Answers that came; the first one to a question counts."""
+
+    responses: dict[str, Any]
+    by: str = "operator"
+
+
+class CancelOrdered(TaskEvent, frozen=True, kw_only=True):
+    """Somebody wants the work stopped."""
+
+    by: str = "operator"
+    reason: str | None = None
+
+
+class TaskSettled(TaskEvent, frozen=True, kw_only=True):
+    """The end: `result` is a tool's result as JSON (or in a blob), `error` a JSON-RPC error."""
+
+    status: TaskEnd
+    message: str | None = None
+    result: dict[str, Any] | None = None
+    blob: str | None = None
+    error: dict[str, Any] | None = None
+    exit_code: int | None = None
+    done: float | None = None
+    item: str | None = None
+    mark: dict[str, Any] | None = None
+
+
+class WordDropped(TaskEvent, frozen=True, kw_only=True):
+    """Something that came too late, by what it was."""
+
+    what: str
+    detail: str | None = None
+
+
+AnyTaskEvent = (
+    TaskCreated | TaskAdopted | TaskProgressed | InputAsked | InputAnswered | CancelOrdered | TaskSettled | WordDropped
+)
+
+_encoder = msgspec.json.Encoder()
+_decoder: msgspec.json.Decoder[AnyTaskEvent] = msgspec.json.Decoder(AnyTaskEvent)
+
+
+def encode_task(event: AnyTaskEvent) -> tuple[str, bytes]:
+    """The event's type name and bytes."""
+    return type(event).__name__, _encoder.encode(event)
+
+
+def decode_task(body: bytes) -> AnyTaskEvent:
+    """The event from stored bytes."""
+    return _decoder.decode(body)
+
+
+@dataclass(slots=True, kw_only=True)
+class TaskState:
+    """Everything that is known of a task. Only `advance_task` changes it."""
+
+    task_id: str
+    kind: TaskKind
+    title: str
+    requestor: str
+    by: str
+    owner: str | None
+    origin: Mapping[str, Any]
+    created_at: float
+    updated_at: float
+    ttl: float | None = None
+    status: TaskStatus = "working"
+    message: str | None = None
+    done: float = 0.0
+    total: float | None = None
+    item: str | None = None
+    mark: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    asked: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    """Questions without an answer, by key."""
+    answers: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Every answer so far, by the key of its question."""
+    cancel: CancelOrdered | None = None
+    ended_at: float | None = None
+    exit_code: int | None = None
+    result: Mapping[str, Any] | None = None
+    blob: str | None = None
+    error: Mapping[str, Any] | None = None
+    seq: int = 0
+
+    @property
+    def terminal(self) -> bool:
+        """Whether it has ended, for good."""
+        return self.status in TASK_ENDS
+
+    @property
+    def expires_at(self) -> float | None:
+        """When its time to live is over."""
+        return None if self.ttl is None else self.created_at + self.ttl
+
+
+def fold_task(task_id: str, events: Iterable[AnyTaskEvent]) -> TaskState | None:
+    """The state that the events come to; None if there are none."""
+    state: TaskState | None = None
+    for event in events:
+        if state is None:
+            state = _born(task_id, event)
+        else:
+            advance_task(state, event)
+    return state
+
+
+def _born(task_id: str, event: AnyTaskEvent) -> TaskState | None:
+    if not isinstance(event, TaskCreated):
+        return None
+    return TaskState(
+        task_id=task_id,
+        kind=event.kind,
+        title=event.title,
+        requestor=event.requestor,
+        by=event.by,
+        owner=event.owner,
+        origin=event.origin,
+        ttl=event.ttl,
+        total=event.total,
+        created_at=event.at,
+        updated_at=event.at,
+        seq=1,
+    )
+
+
+def advance_task(state: TaskState, event: AnyTaskEvent) -> None:
+    """Takes one more fact into account."""
+    state.seq += 1
+    if state.terminal:
+        return
+    match event:
+        case TaskAdopted():
+            state.owner = event.owner
+            return
+        case TaskProgressed():
+            _progressed(state, event)
+            if event.alive:
+                return
+        case InputAsked():
+            state.asked.update({key: ask for key, ask in event.requests.items() if key not in state.answers})
+        case InputAnswered():
+            for key in event.responses.keys() & state.asked.keys():
+                state.answers[key] = event.responses[key]
+                del state.asked[key]
+        case CancelOrdered():
+            state.cancel = state.cancel or event
+        case TaskSettled():
+            _settled(state, event)
+        case TaskCreated() | WordDropped():
+            return
+    state.updated_at = max(state.updated_at, event.at)
+    if not state.terminal:
+        state.status = "input_required" if state.asked else "working"
+
+
+def _progressed(state: TaskState, event: TaskProgressed) -> None:
+    if event.message is not None:
+        state.message = event.message
+    if event.done is not None:
+        state.done = event.done
+    if event.total is not None:
+        state.total = event.total
+    if event.item is not None:
+        state.item = event.item
+    if event.mark is not None:
+        state.mark = event.mark
+
+
+def _settled(state: TaskState, event: TaskSettled) -> None:
+    state.status = event.status
+    state.message = event.message if event.message is not None else state.message
+    state.done = event.done if event.done is not None else state.done
+    state.item = event.item if event.item is not None else state.item
+    state.mark = event.mark if event.mark is not None else state.mark
+    state.result, state.blob, state.error = event.result, event.blob, event.error
+    state.exit_code = event.exit_code
+    state.ended_at = event.at
+    state.asked = {}

@@ -1,0 +1,1 @@
+"""Long work with a durable record: it outlives connections, terminals and processes."""

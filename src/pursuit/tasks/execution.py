@@ -1,0 +1,163 @@
+"""The hands of whoever does the work of a task, in the serving process or in another.
+
+Owns: how work tells of its progress, asks, hears of a cancel and ends. Knows no kind of work.
+Invariant: work that ends is settled, whatever it ended by; what it says after the end changes nothing.
+
+    async with task_execution(task_id, store) as ctx:
+        await ctx.update_status("half way", done=5, total=10)
+        await ctx.complete({"answer": 42})
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import anyio
+
+from pursuit.errors import Conflict
+from pursuit.model.tasks import TaskProgressed, TaskState
+from pursuit.tasks.owners import Owner, is_alive
+from pursuit.tasks.store import Ending, TaskStore
+
+LEAST_INTERVAL = 0.5
+LONGEST_REASON = 2_000
+INTERNAL_ERROR = -32603
+
+
+class TaskContext:
+    """One task in the hands of its worker."""
+
+    def __init__(self, store: TaskStore, state: TaskState, *, interval: float = LEAST_INTERVAL) -> None:
+        self.store = store
+        self.task_id = state.task_id
+        self.state = state
+        self.ended = state.terminal
+        self._interval = interval
+        self._told = 0.0
+        self._untold: dict[str, Any] = {}
+        self._stop = anyio.Event()
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether somebody ordered it stopped; what the work says from then on is dropped."""
+        return self._stop.is_set()
+
+    async def wait_cancelled(self) -> None:
+        """Returns once somebody has ordered it stopped."""
+        await self._stop.wait()
+
+    async def update_status(
+        self,
+        message: str | None = None,
+        *,
+        done: float | None = None,
+        total: float | None = None,
+        item: str | None = None,
+    ) -> None:
+        """Tells how far it is; told too often, only the latest word is stored, at the latest with the end."""
+        said = {"message": message, "done": done, "total": total, "item": item}
+        self._untold.update({key: value for key, value in said.items() if value is not None})
+        await self._tell()
+
+    async def remember(self, mark: Mapping[str, Any]) -> None:
+        """Stores where the work would go on after a crash, with whatever was not told yet."""
+        self._untold["mark"] = dict(mark)
+        await self._tell(at_once=True)
+
+    async def heartbeat(self, message: str) -> None:
+        """A sign of life that is no news."""
+        await self.store.progress(self.task_id, TaskProgressed(at=self.store.now(), message=message, alive=True))
+
+    async def ask(self, requests: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
+        """Puts questions to the requestor and waits for every answer; the work before them is not done again."""
+        await self.store.ask(self.task_id, requests)
+        state = await self.store.wait(
+            self.task_id, lambda now: now.terminal or all(key in now.answers for key in requests)
+        )
+        return {key: state.answers[key] for key in requests if key in state.answers}
+
+    async def complete(self, result: Any = None, *, message: str | None = None) -> bool:
+        """Ends it well; a result that is no tool's result becomes one. False if it had ended before."""
+        return await self.settle(Ending(status="completed", message=message, result=as_tool_result(result)))
+
+    async def fail(self, reason: str, *, error: Mapping[str, Any] | None = None) -> bool:
+        """Ends it badly, with the reason. False if it had ended before."""
+        said = error or {"code": INTERNAL_ERROR, "message": reason[:LONGEST_REASON]}
+        return await self.settle(Ending(status="failed", message=reason[:LONGEST_REASON], error=said))
+
+    async def settle(self, ending: Ending) -> bool:
+        """Ends it as it says, with whatever was not told yet. False if it had ended before."""
+        self.ended = True
+        if self._untold:
+            await self._tell(at_once=True)
+        return await self.store.settle(self.task_id, ending)
+
+    async def listen(self) -> None:
+        """Hears of a cancel, until it is cancelled itself."""
+        async for state in self.store.follow(self.task_id):
+            self.state = state
+            if state.cancel is not None or state.status == "cancelled":
+                self._stop.set()
+                return
+
+    async def _tell(self, *, at_once: bool = False) -> None:
+        now = self.store.now()
+        if not at_once and 0 <= now - self._told < self._interval:
+            return
+        change, self._untold, self._told = TaskProgressed(at=now, **self._untold), {}, now
+        await self.store.progress(self.task_id, change)
+
+
+@asynccontextmanager
+async def task_execution(task_id: str, store: TaskStore) -> AsyncGenerator[TaskContext]:
+    """Does the work of a task, in whichever process this is; an exception fails the task with its reason.
+
+    Leaving without a word completes it. Raises `Conflict` if a living process works at it already.
+    """
+    async with Owner(store.ledger) as owner:
+        state = await _taken(store, task_id, owner.name)
+        ctx = TaskContext(store, state)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ctx.listen)
+            try:
+                yield ctx
+            except anyio.get_cancelled_exc_class():
+                with anyio.CancelScope(shield=True):
+                    await ctx.settle(Ending(status="cancelled", message="its worker was stopped"))
+                raise
+            except Exception as error:
+                await ctx.fail(f"{type(error).__name__}: {error}")
+                raise
+            else:
+                if not ctx.ended:
+                    await ctx.complete()
+            finally:
+                tasks.cancel_scope.cancel()
+
+
+async def _taken(store: TaskStore, task_id: str, owner: str) -> TaskState:
+    state = await store.get(task_id)
+    if state.owner is not None and await is_alive(store.ledger, state.owner):
+        raise Conflict(f"{task_id} is being worked at already", task_id=task_id)
+    if not state.terminal and not await store.adopt(task_id, owner, instead_of=state.owner):
+        raise Conflict(f"{task_id} was taken by another worker", task_id=task_id)
+    return await store.get(task_id)
+
+
+def as_tool_result(value: Any) -> dict[str, Any]:
+    """A tool's result for what work returned: as it is if it is one, else as structured content and as text."""
+    if isinstance(value, Mapping):
+        given = cast("Mapping[str, Any]", value)
+        if isinstance(given.get("content"), list):
+            return dict(given)
+    if value is None:
+        return {"content": []}
+    if isinstance(value, str):
+        return {"content": [{"type": "text", "text": value}]}
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    structured = json.loads(text)
+    body: dict[str, Any] = {"content": [{"type": "text", "text": text}]}
+    return {**body, "structuredContent": structured if isinstance(structured, dict) else {"result": structured}}

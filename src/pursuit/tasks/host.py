@@ -1,0 +1,189 @@
+"""The tasks at work in this process, and those that a dead one left.
+
+Owns: their coroutines, who hears of a cancel, what becomes of orphans, and when old tasks go. Knows no kind of work:
+each kind brings how its work is taken up again. Invariant: a task that somebody was told of is in the ledger, and ends
+there, also if this process dies.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from types import TracebackType
+from typing import Any, Self, cast
+
+import anyio
+from anyio.abc import TaskGroup
+
+from pursuit.errors import PursuitError, TaskNotFound
+from pursuit.model.tasks import TaskKind, TaskState
+from pursuit.tasks.execution import TaskContext
+from pursuit.tasks.owners import Owner, is_alive
+from pursuit.tasks.shelf import Shelf
+from pursuit.tasks.store import Ending, TaskStore
+
+LOOK_EVERY = 1.0
+
+Work = Callable[[TaskContext], Awaitable[Ending]]
+"""Does a task to its end. On a cancel it is cancelled, unless it was begun with `winds_down`."""
+
+Resume = Callable[[TaskState], Work | None]
+"""How a task of one kind goes on after its process died; None if it cannot."""
+
+log = logging.getLogger(__name__)
+
+
+class TaskHost:
+    """Runs tasks. `resume` says for each kind how an orphan goes on; `winding` are kinds that stop themselves.
+
+    A kind in `winding` hears of a cancel by `ctx.wait_cancelled()` and settles when it has stopped; the others count as
+    cancelled at once and are cut.
+    """
+
+    def __init__(
+        self,
+        store: TaskStore,
+        *,
+        resume: Mapping[TaskKind, Resume] | None = None,
+        winding: frozenset[TaskKind] = frozenset({"process"}),
+        adopts: bool = True,
+    ) -> None:
+        self.store = store
+        self.shelf = Shelf(store)
+        self._resume = dict(resume or {})
+        self._winding = winding
+        self._adopts = adopts
+        self._owner = Owner(store.ledger)
+        self._mine: dict[str, TaskContext] = {}
+        self._tasks: TaskGroup
+
+    async def __aenter__(self) -> Self:
+        await self._owner.__aenter__()
+        self._tasks = anyio.create_task_group()
+        await self._tasks.__aenter__()
+        if self._adopts:
+            self._tasks.start_soon(self._look_out)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        self._tasks.cancel_scope.cancel()
+        try:
+            return await self._tasks.__aexit__(kind, value, trace)
+        finally:
+            await self._owner.__aexit__(None, None, None)
+
+    async def begin(
+        self,
+        work: Work,
+        *,
+        kind: TaskKind,
+        title: str,
+        requestor: str,
+        by: str = "operator",
+        ttl: float | None = None,
+        total: float | None = None,
+        origin: Mapping[str, Any] | None = None,
+    ) -> TaskState:
+        """Makes a task durable and begins its work; returns at once."""
+        state = await self.store.create(
+            kind=kind,
+            title=title,
+            requestor=requestor,
+            by=by,
+            owner=self._owner.name,
+            ttl=ttl,
+            total=total,
+            origin=origin,
+        )
+        self._start(state, work)
+        return state
+
+    async def cancel(
+        self, task_id: str, *, requestor: str | None = None, by: str = "operator", reason: str | None = None
+    ) -> TaskState:
+        """Orders a task stopped. One that stops by itself is still `working` when this returns: wait for its end."""
+        state = await self.store.get(task_id, requestor=requestor)
+        state = await self.store.order_cancel(task_id, by=by, reason=reason, settle=state.kind not in self._winding)
+        if not state.terminal and state.task_id not in self._mine:
+            await self.take_up(state)  # nobody may be left to hear of it
+        return state
+
+    async def take_up(self, state: TaskState) -> bool:
+        """Goes on with a task whose owner is gone, or fails it with the reason; False if it is in good hands."""
+        if state.terminal or state.task_id in self._mine or state.owner is None:
+            return False
+        if await is_alive(self.store.ledger, state.owner):
+            return False
+        if not await self.store.adopt(state.task_id, self._owner.name, instead_of=state.owner):
+            return False
+        state = await self.store.get(state.task_id)
+        resume = self._resume.get(state.kind)
+        work = resume(state) if resume is not None else None
+        if work is None:
+            why = "the process that worked at it ended; what it had done by then is not known"
+            await self.store.settle(
+                state.task_id, Ending(status="failed", message=why, error={"code": -32603, "message": why})
+            )
+        else:
+            self._start(state, work)
+        return True
+
+    async def take_up_all(self) -> int:
+        """Looks once for tasks that a dead process left; returns how many were taken up."""
+        count = 0
+        async for row in self.shelf.running():
+            try:
+                count += await self.take_up(await self.store.get(row.name))
+            except TaskNotFound:
+                continue
+        return count
+
+    def _start(self, state: TaskState, work: Work) -> None:
+        ctx = TaskContext(self.store, state)
+        self._mine[state.task_id] = ctx
+        self._tasks.start_soon(self._run, ctx, state.kind in self._winding, work)
+
+    async def _run(self, ctx: TaskContext, winds_down: bool, work: Work) -> None:
+        ending: Ending | None = None
+        try:
+            async with anyio.create_task_group() as both:
+                both.start_soon(self._listen, ctx, None if winds_down else both.cancel_scope)
+                ending = await work(ctx)
+                both.cancel_scope.cancel()
+        except Exception as error:  # noqa: BLE001 - the boundary: one task's fault is its own end and nobody else's
+            ending = _broken(error)
+        try:
+            if ending is not None:
+                await ctx.settle(ending)
+        except PursuitError as error:
+            log.warning("a task's end could not be stored", extra=_fields(ctx.task_id, error))
+        finally:
+            self._mine.pop(ctx.task_id, None)
+
+    @staticmethod
+    async def _listen(ctx: TaskContext, scope: anyio.CancelScope | None) -> None:
+        await ctx.listen()
+        if scope is not None and ctx.cancelled:
+            scope.cancel()
+
+    async def _look_out(self) -> None:
+        while True:
+            try:
+                await self.take_up_all()
+                await self.shelf.tidy()
+            except PursuitError as error:
+                log.warning("cannot look after tasks", extra=_fields(None, error))
+            await anyio.sleep(LOOK_EVERY)
+
+
+def _broken(error: Exception) -> Ending:
+    while isinstance(error, ExceptionGroup):  # what ran side by side comes in groups
+        error = cast("ExceptionGroup[Exception]", error).exceptions[0]
+    why = f"{type(error).__name__}: {error}"[:2_000]
+    return Ending(status="failed", message=why, error={"code": -32603, "message": why})
+
+
+def _fields(task_id: str | None, error: PursuitError) -> dict[str, Any]:
+    return {"pursuit_fields": {"task": task_id, "code": error.code, "reason": error.message}}

@@ -1,0 +1,305 @@
+"""The record of tasks in the ledger: one stream for each, changed under compare-and-set.
+
+Owns: how a task is created, changed and waited for. Knows no process, no protocol and nobody who does the work.
+Invariant: an ended task never changes, so what comes too late is written down as dropped and is never an exception.
+"""
+
+from __future__ import annotations
+
+import copy
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from pursuit.errors import Conflict, TaskNotFound
+from pursuit.ledger.contract import ANY, FORGOTTEN, Draft, Ledger
+from pursuit.model.tasks import (
+    AnyTaskEvent,
+    CancelOrdered,
+    InputAnswered,
+    InputAsked,
+    TaskAdopted,
+    TaskCreated,
+    TaskEnd,
+    TaskKind,
+    TaskProgressed,
+    TaskSettled,
+    TaskState,
+    WordDropped,
+    advance_task,
+    decode_task,
+    encode_task,
+    fold_task,
+)
+from pursuit.tasks.limits import Limits, Running
+from pursuit.tasks.record import is_task_id, summary_of
+from pursuit.tasks.results import kept_apart, whole_result
+
+KIND = "task"
+KEPT_STATES = 2_048
+
+Build = Callable[[TaskState], Sequence[AnyTaskEvent]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How work ended: `result` is a tool's result as JSON, `error` a JSON-RPC error."""
+
+    status: TaskEnd
+    message: str | None = None
+    result: Mapping[str, Any] | None = None
+    error: Mapping[str, Any] | None = None
+    exit_code: int | None = None
+    done: float | None = None
+    item: str | None = None
+    mark: Mapping[str, Any] | None = None
+
+
+class TaskStore:
+    """Every task of one ledger. `now` is the wall clock."""
+
+    def __init__(self, ledger: Ledger, *, limits: Limits | None = None, now: Callable[[], float] = time.time) -> None:
+        self.ledger = ledger
+        self.limits = limits or Limits()
+        self.now = now
+        self._running = Running(ledger, KIND)
+        self._states: OrderedDict[str, TaskState] = OrderedDict()
+
+    async def create(
+        self,
+        *,
+        kind: TaskKind,
+        title: str,
+        requestor: str,
+        by: str = "operator",
+        owner: str | None = None,
+        ttl: float | None = None,
+        total: float | None = None,
+        origin: Mapping[str, Any] | None = None,
+    ) -> TaskState:
+        """A new task, durable when this returns, for one commit. Raises `TooManyTasks` or `ValidationFailed`."""
+        lives = self.limits.time_to_live(ttl)
+        await self._running.admit(requestor, self.limits)
+        task_id = f"task-{secrets.token_hex(16)}"
+        created = TaskCreated(
+            at=self.now(),
+            kind=kind,
+            title=title[:200],
+            requestor=requestor,
+            by=by,
+            owner=owner,
+            ttl=lives,
+            total=total,
+            origin=dict(origin or {}),
+        )
+        state = fold_task(task_id, [created])
+        assert state is not None  # noqa: S101 - a creation folds to a state
+        await self._append(state, 0, [created])
+        self._running.began(task_id, requestor)
+        self._keep(state)
+        return state
+
+    async def get(self, task_id: str, *, requestor: str | None = None) -> TaskState:
+        """The task as it stands, which the caller must not change. Raises `TaskNotFound`, also for somebody else's."""
+        state = await self._load(task_id)
+        if state is None or (requestor is not None and state.requestor != requestor):
+            raise TaskNotFound(f"no task {task_id[:100]!r}; it may have been removed after its time", task_id=task_id)
+        return state
+
+    async def adopt(self, task_id: str, owner: str, *, instead_of: str | None) -> bool:
+        """Takes over work whose owner is gone; False if somebody was faster or it has ended."""
+        return bool(
+            await self._record(
+                task_id,
+                lambda state: (
+                    () if state.terminal or state.owner != instead_of else [TaskAdopted(at=self.now(), owner=owner)]
+                ),
+            )
+        )
+
+    async def progress(self, task_id: str, change: TaskProgressed) -> None:
+        """Writes down how far it is; on an ended task nothing is written."""
+        await self._record(task_id, lambda state: () if state.terminal else [change])
+
+    async def ask(self, task_id: str, requests: Mapping[str, Mapping[str, Any]]) -> None:
+        """Makes questions durable; the task is `input_required` until each has its answer."""
+        asked = InputAsked(at=self.now(), requests={key: dict(request) for key, request in requests.items()})
+        await self._record(task_id, lambda state: () if state.terminal else [asked])
+
+    async def answer(self, task_id: str, responses: Mapping[str, Any], *, by: str = "operator") -> None:
+        """Takes answers; to a question that is not open, or of an ended task, they are dropped and recorded."""
+
+        def build(state: TaskState) -> Sequence[AnyTaskEvent]:
+            fitting = {key: value for key, value in responses.items() if key in state.asked}
+            others = sorted(key[:100] for key in responses if key not in fitting)
+            late = [WordDropped(at=self.now(), what="answer", detail=", ".join(others)[:500])] if others else []
+            taken = [InputAnswered(at=self.now(), responses=fitting, by=by)] if fitting else []
+            return [*taken, *late]
+
+        await self._record(task_id, build)
+
+    async def settle(self, task_id: str, ending: Ending) -> bool:
+        """Ends it, unless it has ended: then the late ending is dropped and recorded, and the answer is False."""
+        settled, blobs = kept_apart(_settled(ending, self.now()))
+
+        def build(state: TaskState) -> Sequence[AnyTaskEvent]:
+            if state.terminal:
+                return [WordDropped(at=self.now(), what=f"ending as {ending.status}", detail=_gist(ending))]
+            return [settled]
+
+        events = await self._record(task_id, build, blobs)
+        return settled in events
+
+    async def order_cancel(
+        self, task_id: str, *, by: str = "operator", reason: str | None = None, settle: bool = True
+    ) -> TaskState:
+        """Orders the work stopped; with `settle` it counts as cancelled from now on, whatever the work still does."""
+
+        def build(state: TaskState) -> Sequence[AnyTaskEvent]:
+            if state.terminal or (state.cancel is not None and not settle):
+                return ()
+            now = self.now()
+            word = CancelOrdered(at=now, by=by, reason=reason)
+            if not settle:
+                return [word]
+            said = f"cancelled by {by}" + (f": {reason}" if reason else "")
+            return [word, TaskSettled(at=now, status="cancelled", message=said)]
+
+        await self._record(task_id, build)
+        return await self.get(task_id)
+
+    async def result(self, state: TaskState) -> Mapping[str, Any] | None:
+        """The tool's result of an ended task, whole, also a large one."""
+        return await whole_result(self.ledger, state)
+
+    async def wait(
+        self,
+        task_id: str,
+        until: Callable[[TaskState], bool] = lambda state: state.terminal,
+        *,
+        requestor: str | None = None,
+    ) -> TaskState:
+        """The state once it is as wanted: ended, if nothing else is said. Any number may wait."""
+        async for state in self.follow(task_id, requestor=requestor):
+            if until(state):
+                return state
+        raise TaskNotFound(f"the task {task_id!r} was removed", task_id=task_id)
+
+    async def follow(self, task_id: str, *, requestor: str | None = None) -> AsyncGenerator[TaskState]:
+        """The state now and after each change, the latest only, until it has ended or is removed."""
+        with self.ledger.bell(task_id) as bell:
+            seen = 0
+            while True:
+                try:
+                    state = await self.get(task_id, requestor=requestor)
+                except TaskNotFound:
+                    if seen == 0:
+                        raise
+                    return
+                if state.seq > seen:
+                    seen = state.seq
+                    yield state
+                if state.terminal:
+                    return
+                await bell.wait()
+
+    async def forget(self, task_id: str) -> None:
+        """Removes an ended task and what it stored; a running one is left alone."""
+        state = await self._load(task_id)
+        if state is not None and state.terminal:
+            await self.ledger.forget(task_id)
+            self._states.pop(task_id, None)
+
+    async def _record(
+        self, task_id: str, build: Build, blobs: Mapping[str, bytes] | None = None
+    ) -> Sequence[AnyTaskEvent]:
+        """Appends what `build` makes of the latest state; somebody who was faster makes it look again."""
+        while True:
+            state = await self.get(task_id)
+            before, was_terminal = state.seq, state.terminal
+            events = list(build(state))
+            if not events:
+                return ()
+            if was_terminal:
+                await self.ledger.append(task_id, ANY, [Draft(*encode_task(event)) for event in events], kind=KIND)
+                return events
+            after = fold_ahead(state, events)
+            try:
+                await self._append(after, before, events, blobs)
+            except Conflict:
+                continue
+            self._keep(after)
+            if after.terminal:
+                self._running.ended(task_id)
+            return events
+
+    async def _append(
+        self, state: TaskState, expected: int, events: Sequence[AnyTaskEvent], blobs: Mapping[str, bytes] | None = None
+    ) -> None:
+        drafts = [Draft(*encode_task(event)) for event in events]
+        await self.ledger.append(
+            state.task_id,
+            expected,
+            drafts,
+            kind=KIND,
+            status=state.status,
+            summary=summary_of(state),
+            blobs=blobs if blobs and any(isinstance(event, TaskSettled) for event in events) else None,
+        )
+
+    async def _load(self, task_id: str) -> TaskState | None:
+        if not is_task_id(task_id):
+            return None
+        known = self._states.get(task_id)
+        stored = await self.ledger.read(task_id, known.seq if known is not None else 0)
+        events = [decode_task(one.body) for one in stored]
+        if known is None:
+            row = await self.ledger.row(task_id)
+            if row is None or row.status == FORGOTTEN:
+                return None
+            state = fold_task(task_id, events)
+        else:
+            state = fold_ahead(known, events) if events else known
+        if state is not None:
+            self._keep(state)
+        return state
+
+    def _keep(self, state: TaskState) -> None:
+        known = self._states.get(state.task_id)
+        if known is None or known.seq <= state.seq:
+            self._states[state.task_id] = state
+        with suppress(KeyError):
+            self._states.move_to_end(state.task_id)
+        while len(self._states) > KEPT_STATES:
+            self._states.popitem(last=False)
+
+
+def fold_ahead(state: TaskState, events: Sequence[AnyTaskEvent]) -> TaskState:
+    """What further facts make of a state, which itself stays as it is for whoever holds it."""
+    ahead = copy.copy(state)
+    ahead.asked, ahead.answers = dict(state.asked), dict(state.answers)
+    for event in events:
+        advance_task(ahead, event)
+    return ahead
+
+
+def _settled(ending: Ending, now: float) -> TaskSettled:
+    return TaskSettled(
+        at=now,
+        status=ending.status,
+        message=ending.message,
+        result=None if ending.result is None else dict(ending.result),
+        error=None if ending.error is None else dict(ending.error),
+        exit_code=ending.exit_code,
+        done=ending.done,
+        item=ending.item,
+        mark=None if ending.mark is None else dict(ending.mark),
+    )
+
+
+def _gist(ending: Ending) -> str | None:
+    return None if ending.message is None else ending.message[:500]
