@@ -252,4 +252,24 @@ GUARANTEES = {
         "A client can answer only the questions that it was asked itself, in the call that it was asked in.",
         ("surface/test_mcp_asking.py::test_nobody_answers_a_question_that_it_was_not_asked",),
     ),
+    "an-ended-task-never-changes": Guarantee(
+        "An ended task never changes: what comes too late is dropped, recorded, and harms nobody.",
+        ("unit/test_task_store.py::test_whatever_comes_after_the_end_is_dropped_and_recorded",),
+    ),
+    "every-waiter-wakes": Guarantee(
+        "Everybody who waits for a task wakes when it ends.",
+        ("unit/test_task_store.py::test_every_waiter_wakes",),
+    ),
+    "tasks-have-limits": Guarantee(
+        "There are no more tasks at once than the operator allows, for each requestor and in all.",
+        ("unit/test_task_store.py::test_more_tasks_than_allowed_are_refused_until_one_ends",),
+    ),
+    "work-from-any-process": Guarantee(
+        "A task can be worked at from any process; one that dies leaves a failed task with the reason.",
+        (
+            "fault/test_task_worker.py::test_a_worker_that_is_killed_leaves_a_failed_task_with_the_reason",
+            "fault/test_task_worker.py::test_a_worker_in_another_process_completes_a_task",
+            "fault/test_task_worker.py::test_a_worker_in_another_process_that_raises_fails_the_task",
+        ),
+    ),
 }

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import anyio
 
-from pursuit.errors import Conflict
+from pursuit.errors import Conflict, TaskTerminal
 from pursuit.model.tasks import TaskProgressed, TaskState
 from pursuit.tasks.owners import Owner, is_alive
 from pursuit.tasks.store import Ending, TaskStore
@@ -115,34 +115,37 @@ class TaskContext:
 async def task_execution(task_id: str, store: TaskStore) -> AsyncGenerator[TaskContext]:
     """Does the work of a task, in whichever process this is; an exception fails the task with its reason.
 
-    Leaving without a word completes it. Raises `Conflict` if a living process works at it already.
+    Leaving without a word completes it. Raises `Conflict` if a living process works at it already, and `TaskTerminal`
+    if it has ended.
     """
+    broken: Exception | None = None
     async with Owner(store.ledger) as owner:
-        state = await _taken(store, task_id, owner.name)
-        ctx = TaskContext(store, state)
+        ctx = TaskContext(store, await _taken(store, task_id, owner.name))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(ctx.listen)
             try:
                 yield ctx
+                if not ctx.ended:
+                    await ctx.complete()
             except anyio.get_cancelled_exc_class():
                 with anyio.CancelScope(shield=True):
                     await ctx.settle(Ending(status="cancelled", message="its worker was stopped"))
                 raise
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - raised again below, outside of the group that would wrap it
+                broken = error
                 await ctx.fail(f"{type(error).__name__}: {error}")
-                raise
-            else:
-                if not ctx.ended:
-                    await ctx.complete()
-            finally:
-                tasks.cancel_scope.cancel()
+            tasks.cancel_scope.cancel()
+    if broken is not None:
+        raise broken
 
 
 async def _taken(store: TaskStore, task_id: str, owner: str) -> TaskState:
     state = await store.get(task_id)
+    if state.terminal:
+        raise TaskTerminal(f"{task_id} has ended: {state.status}", task_id=task_id, status=state.status)
     if state.owner is not None and await is_alive(store.ledger, state.owner):
         raise Conflict(f"{task_id} is being worked at already", task_id=task_id)
-    if not state.terminal and not await store.adopt(task_id, owner, instead_of=state.owner):
+    if not await store.adopt(task_id, owner, instead_of=state.owner):
         raise Conflict(f"{task_id} was taken by another worker", task_id=task_id)
     return await store.get(task_id)
 

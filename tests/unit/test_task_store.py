@@ -1,0 +1,228 @@
+"""The record of a task: created, changed, ended once."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from pursuit.errors import TaskNotFound, TooManyTasks, ValidationFailed
+from pursuit.ledger.sqlite import SqliteLedger
+from pursuit.model.tasks import TaskProgressed
+from pursuit.tasks.limits import Limits
+from pursuit.tasks.record import record_of
+from pursuit.tasks.shelf import Shelf
+from pursuit.tasks.store import Ending, TaskStore
+
+OK = Ending(status="completed", result={"content": []})
+
+
+def with_store(
+    tmp_path: Path, body: Callable[[TaskStore], Awaitable[Any]], *, limits: Limits | None = None, now: Any = None
+) -> Any:
+    async def run() -> Any:
+        ledger = SqliteLedger.open(tmp_path / "ledger.db")
+        try:
+            store = TaskStore(ledger, limits=limits, now=now) if now else TaskStore(ledger, limits=limits)
+            return await body(store)
+        finally:
+            await ledger.close()
+
+    return anyio.run(run)
+
+
+async def some_task(store: TaskStore, **given: Any) -> str:
+    return (await store.create(**{"kind": "work", "title": "t", "requestor": "local", **given})).task_id
+
+
+def test_a_task_is_found_by_another_process(tmp_path: Path) -> None:
+    task_id = with_store(tmp_path, lambda store: some_task(store, title="train"))
+    state = with_store(tmp_path, lambda store: store.get(task_id))
+    assert (state.title, state.status) == ("train", "working")
+    assert record_of(state)["task_id"] == task_id
+
+
+def test_ids_hold_a_hundred_and_twenty_eight_random_bits(tmp_path: Path) -> None:
+    task_id = with_store(tmp_path, some_task)
+    assert len(bytes.fromhex(task_id.removeprefix("task-"))) == 16
+
+
+@pytest.mark.guarantee("an-ended-task-never-changes")
+def test_whatever_comes_after_the_end_is_dropped_and_recorded(tmp_path: Path) -> None:
+    async def body(store: TaskStore) -> None:
+        task_id = await some_task(store)
+        await store.ask(task_id, {"q": {"method": "elicitation/create"}})
+        await store.order_cancel(task_id, by="ann")
+        before = record_of(await store.get(task_id))
+        assert before["status"] == "cancelled"
+        assert not await store.settle(task_id, Ending(status="completed", message="done", result={"content": [1]}))
+        await store.answer(task_id, {"q": {"action": "accept"}})
+        await store.progress(task_id, TaskProgressed(message="still at it", done=5))
+        await store.ask(task_id, {"late": {"method": "elicitation/create"}})
+        assert record_of(await store.get(task_id)) == before
+        assert record_of(await TaskStore(store.ledger).get(task_id)) == before
+        dropped = [event.type for event in await store.ledger.read(task_id) if event.type == "WordDropped"]
+        assert len(dropped) == 2
+        assert (await store.ledger.row(task_id)).status == "cancelled"  # type: ignore[union-attr]
+
+    with_store(tmp_path, body)
+
+
+def test_of_many_endings_at_once_one_counts(tmp_path: Path) -> None:
+    async def body(store: TaskStore) -> None:
+        task_id = await some_task(store)
+        rivals = [store, *(TaskStore(store.ledger) for _ in range(9))]
+        for rival in rivals:
+            await rival.get(task_id)
+        won: list[int] = []
+
+        async def end(number: int) -> None:
+            if await rivals[number].settle(task_id, Ending(status="completed", message=str(number))):
+                won.append(number)
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(10):
+                tasks.start_soon(end, number)
+        assert len(won) == 1
+        assert (await store.get(task_id)).message == str(won[0])
+
+    with_store(tmp_path, body)
+
+
+@pytest.mark.guarantee("every-waiter-wakes")
+def test_every_waiter_wakes(tmp_path: Path) -> None:
+    async def body(store: TaskStore) -> None:
+        task_id = await some_task(store)
+        woken: list[str] = []
+
+        async def wait() -> None:
+            woken.append((await store.wait(task_id)).status)
+
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as tasks:
+                for _ in range(20):
+                    tasks.start_soon(wait)
+                await anyio.wait_all_tasks_blocked()
+                await store.settle(task_id, OK)
+        assert woken == ["completed"] * 20
+
+    with_store(tmp_path, body)
+
+
+def test_answers_count_once_and_only_for_what_was_asked(tmp_path: Path) -> None:
+    async def body(store: TaskStore) -> None:
+        task_id = await some_task(store)
+        await store.ask(task_id, {"a": {}, "b": {}})
+        assert (await store.get(task_id)).status == "input_required"
+        await store.answer(task_id, {"a": 1, "never asked": 0})
+        await store.answer(task_id, {"a": 2})
+        assert (await store.get(task_id)).status == "input_required"
+        await store.answer(task_id, {"b": 3})
+        state = await store.get(task_id)
+        assert (state.status, state.answers) == ("working", {"a": 1, "b": 3})
+
+    with_store(tmp_path, body)
+
+
+def test_a_heartbeat_is_no_change(tmp_path: Path) -> None:
+    async def body(store: TaskStore) -> None:
+        task_id = await some_task(store)
+        before = (await store.get(task_id)).updated_at
+        await store.progress(task_id, TaskProgressed(at=before + 30, message="still running", alive=True))
+        state = await store.get(task_id)
+        assert (state.updated_at, state.message, state.done) == (before, "still running", 0)
+
+    with_store(tmp_path, body)
+
+
+def test_somebody_elses_task_is_like_none(tmp_path: Path) -> None:
+    async def body(store: TaskStore) -> None:
+        task_id = await some_task(store, requestor="client:ann")
+        for asked in (task_id, "task-" + "0" * 32, "../etc", "mission-0123456789abcdef"):
+            with pytest.raises(TaskNotFound):
+                await store.get(asked, requestor="client:bob")
+        rows = await Shelf(store).list(requestor="client:bob")
+        assert rows.rows == ()
+        assert [row.name for row in (await Shelf(store).list(requestor="client:ann")).rows] == [task_id]
+
+    with_store(tmp_path, body)
+
+
+@pytest.mark.guarantee("tasks-have-limits")
+def test_more_tasks_than_allowed_are_refused_until_one_ends(tmp_path: Path) -> None:
+    async def body(store: TaskStore) -> None:
+        mine = [await some_task(store) for _ in range(3)]
+        with pytest.raises(TooManyTasks, match="tasks_each"):
+            await some_task(store)
+        await some_task(store, requestor="client:ann")
+        with pytest.raises(TooManyTasks, match="tasks_at_once"):
+            await some_task(store, requestor="client:bob")
+        fresh = TaskStore(store.ledger, limits=store.limits)
+        with pytest.raises(TooManyTasks):
+            await some_task(fresh)
+        await store.settle(mine[0], OK)
+        await some_task(store)
+
+    with_store(tmp_path, body, limits=Limits(concurrent=4, concurrent_each=3))
+
+
+@pytest.mark.parametrize("ttl", [0, -1, float("nan"), float("inf")])
+def test_a_time_to_live_is_a_positive_number(tmp_path: Path, ttl: float) -> None:
+    async def body(store: TaskStore) -> None:
+        with pytest.raises(ValidationFailed) as refused:
+            await some_task(store, ttl=ttl)
+        assert refused.value.faults[0].field == "ttl"
+        assert (await Shelf(store).list()).rows == ()
+
+    with_store(tmp_path, body)
+
+
+def test_a_task_whose_time_is_over_fails_with_the_reason(tmp_path: Path) -> None:
+    clock = [1_000.0]
+
+    async def body(store: TaskStore) -> None:
+        short, long = await some_task(store, ttl=5), await some_task(store, ttl=50)
+        clock[0] += 6
+        await Shelf(store).expire()
+        state = await store.get(short)
+        assert (state.status, state.message) == ("failed", "its time to live ended before the work did")
+        assert (await store.get(long)).status == "working"
+        assert not await store.settle(short, OK)
+
+    with_store(tmp_path, body, now=lambda: clock[0])
+
+
+def test_pruning_keeps_the_newest_and_never_a_running_one(tmp_path: Path) -> None:
+    clock = [1_000.0]
+
+    async def body(store: TaskStore) -> None:
+        running = await some_task(store)
+        ended = []
+        for _ in range(5):
+            clock[0] += 1
+            ended.append(await some_task(store))
+            await store.settle(ended[-1], OK)
+        removed = await Shelf(store).prune(keep=2)
+        assert sorted(removed) == sorted(ended[:3])
+        clock[0] += 8 * 86_400
+        assert sorted(await Shelf(store).prune()) == sorted(ended[3:])
+        assert (await store.get(running)).status == "working"
+        with pytest.raises(TaskNotFound):
+            await store.get(ended[0])
+
+    with_store(tmp_path, body, now=lambda: clock[0])
+
+
+def test_a_large_result_comes_back_whole(tmp_path: Path) -> None:
+    async def body(store: TaskStore) -> None:
+        task_id = await some_task(store)
+        result = {"content": [{"type": "text", "text": "x" * 1_000_000}]}
+        await store.settle(task_id, Ending(status="completed", result=result))
+        state = await TaskStore(store.ledger).get(task_id)
+        assert await store.result(state) == result
+        assert (await store.ledger.verify()).ok
+
+    with_store(tmp_path, body)
