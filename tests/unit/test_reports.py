@@ -12,7 +12,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
@@ -288,6 +288,7 @@ finite = st.floats(allow_nan=False, allow_infinity=False)
 
 
 @given(st.lists(st.tuples(finite, finite), min_size=1, max_size=30), finite | st.none(), finite | st.none())
+@example([(0.0, 1.7e293), (0.0, 3.6e-274)], None, None)
 def test_any_finite_points_can_be_drawn(
     points: list[tuple[float, float]], best: float | None, target: float | None
 ) -> None:

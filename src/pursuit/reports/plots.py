@@ -7,6 +7,7 @@ Invariant: any finite points give well-formed XML whose every coordinate is fini
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -108,6 +109,7 @@ def _linear(values: Sequence[float], start: float, end: float, *, count: int, wh
 def _logarithmic(values: Sequence[float]) -> Scale:
     low, high = math.log10(min(values)), math.log10(max(values))
     low, high = low - 0.04 * (high - low), high + 0.04 * (high - low)
+    low, high = max(low, sys.float_info.min_10_exp), min(high, sys.float_info.max_10_exp)
     stride = max(1, math.ceil((high - low) / 6))
     exponents = [power for power in range(math.ceil(low), math.floor(high) + 1) if power % stride == 0]
     ticks = tuple((10.0**power, f"1e{power}" if abs(power) > 3 else f"{10.0**power:g}") for power in exponents)
