@@ -29,8 +29,11 @@ from pursuit.model.state import Status
 from pursuit.sandbox import Calls, Sandbox, ScriptSpec
 from pursuit.service.checkup import Level
 from pursuit.surfaces.cli.main import app
+from pursuit.tools.command_config import COMMAND_KEYS
 from pursuit.tools.configuration import SETTINGS, load_configuration
 from pursuit.tools.curated import known_servers
+from pursuit.tools.parameter_config import PARAMETER_KEYS
+from pursuit.tools.parameters import KINDS
 from pursuit.tools.policy import MODES
 from pursuit.tools.policy_config import POLICY_KEYS, RULE_KEYS
 from pursuit.tools.ruling import SEVERITY
@@ -135,7 +138,8 @@ def test_toml_is_what_our_loaders_take(block: Block, tmp_path: Path) -> None:
         load_mission_file(tmp_path / "mission.toml")
     else:
         (tmp_path / "pursuit.toml").write_text(block.text, encoding="utf-8")
-        assert load_configuration(tmp_path / "pursuit.toml").servers
+        configuration = load_configuration(tmp_path / "pursuit.toml")
+        assert configuration.servers or configuration.commands
 
 
 @pytest.mark.parametrize("block", of("json"))
@@ -200,6 +204,8 @@ PROMISED = {
         "keys of a server": names_of(ServerConfig) - {"name", "base", "operators"},
         "keys of a tool": names_of(ToolOverride),
         "timeouts": names_of(Timeouts),
+        "keys of a command": set(COMMAND_KEYS),
+        "keys of a parameter": {*PARAMETER_KEYS, *KINDS},
         "policy": {*POLICY_KEYS, *RULE_KEYS, *SEVERITY, *MODES},
     },
     "tools.md": {

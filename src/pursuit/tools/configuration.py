@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from pursuit.errors import Fault, ValidationFailed
+from pursuit.tools.command_config import UPSTREAM, read_commands
+from pursuit.tools.commands import CommandConfig
 from pursuit.tools.documents import no_table, parse_json, parse_toml, read_text
 from pursuit.tools.fields import Fields, as_table, kind
 from pursuit.tools.policy import OperatorPolicy
@@ -31,9 +33,15 @@ SETTINGS = (
     "call_timeout",
     "call_ceiling",
     "approval_timeout",
+    "tasks_at_once",
+    "tasks_each",
+    "task_kept",
+    "task_kept_days",
+    "task_ttl_max",
+    "task_log_mb",
 )
-_WHOLE = ("script_calls", "script_workers")
-_TOML_KEYS = ("servers", "mcpServers", "checks", "settings", "policy")
+_WHOLE = ("script_calls", "script_workers", "tasks_at_once", "tasks_each", "task_kept")
+_TOML_KEYS = ("servers", "mcpServers", "checks", "commands", "settings", "policy")
 _JSON_KEYS = ("servers", "mcpServers", "inputs", "$schema")
 
 
@@ -46,6 +54,7 @@ class Configuration:
     checks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     settings: Mapping[str, float] = field(default_factory=dict[str, float])
     policy: OperatorPolicy = field(default_factory=OperatorPolicy)
+    commands: Mapping[str, CommandConfig] = field(default_factory=dict[str, CommandConfig])
 
 
 def find_configuration(start: Path) -> Path | None:
@@ -75,6 +84,9 @@ def load_configuration(path: Path) -> Configuration:
         if more is not None:
             added = _parse(beside, more, faults).servers
             configuration = replace(configuration, servers={**added, **configuration.servers})
+    if UPSTREAM in configuration.servers and configuration.commands:
+        why = "is what [commands] are called inside missions; rename this server"
+        faults.append(Fault(field=f"servers.{UPSTREAM}", reason=why, source=str(path)))
     if faults:
         raise ValidationFailed(faults, f"the configuration has {len(faults)} fault{'s' if len(faults) > 1 else ''}")
     return configuration
@@ -101,6 +113,7 @@ def _parse(path: Path, table: Mapping[str, Any], faults: list[Fault]) -> Configu
         checks=_checks(fields, path.parent.absolute()),
         settings=_settings(fields),
         policy=parse_policy(fields),
+        commands=read_commands(fields, path.parent.absolute()),
     )
 
 
