@@ -62,9 +62,12 @@ class TaskContext:
         self._untold.update({key: value for key, value in said.items() if value is not None})
         await self._tell()
 
-    async def remember(self, mark: Mapping[str, Any]) -> None:
-        """Stores where the work would go on after a crash, with whatever was not told yet."""
-        self._untold["mark"] = dict(mark)
+    async def remember(
+        self, mark: Mapping[str, Any], *, message: str | None = None, done: float | None = None, item: str | None = None
+    ) -> None:
+        """Stores where the work would go on after a crash, with how far it is and whatever was not told yet."""
+        said = {"message": message, "done": done, "item": item, "mark": dict(mark)}
+        self._untold.update({key: value for key, value in said.items() if value is not None})
         await self._tell(at_once=True)
 
     async def heartbeat(self, message: str) -> None:

@@ -1,0 +1,108 @@
+"""A command that runs as a task: what to start, and what to look for in its output.
+
+Owns: the command's parts, what can be wrong with them before anything starts, and their form on disk. Knows no process.
+Invariant: what it shows of itself holds none of its secrets.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from pursuit.errors import Fault, ValidationFailed
+
+GRACE = 10.0
+HEARTBEAT = 30.0
+LEAST_SECRET_LINE = 8
+BLANK = "***"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """What to run. `env` is the whole environment and `cwd` the folder; None is that of this process.
+
+    The three patterns are of Python's `re` and see each line of stdout and stderr; what counts is their first group,
+    or all of the match. `secrets` are values that must not be seen in anything that is kept or told.
+    """
+
+    argv: Sequence[str]
+    cwd: str | None = None
+    env: Mapping[str, str] | None = None
+    title: str | None = None
+    total: float | None = None
+    unit_pattern: str | None = None
+    failure_pattern: str | None = None
+    item_pattern: str | None = None
+    disclaimer: str | None = None
+    grace: float = GRACE
+    heartbeat: float = HEARTBEAT
+    secrets: Sequence[str] = field(default=(), repr=False)
+
+    @property
+    def shown(self) -> str:
+        """The title, or else the words of the command, as a person may see them."""
+        return self.redacted(self.title or shlex.join(self.argv))
+
+    def redacted(self, text: str) -> str:
+        """The same text without secrets."""
+        for secret in blanked(self.secrets):
+            text = text.replace(secret, BLANK)
+        return text
+
+    def check(self) -> None:
+        """Raises `ValidationFailed` with everything that would keep it from starting."""
+        faults = [*self._program_faults(), *self._folder_faults(), *self._pattern_faults(), *self._number_faults()]
+        if faults:
+            raise ValidationFailed([replace(fault, reason=self.redacted(fault.reason)) for fault in faults])
+
+    def _program_faults(self) -> list[Fault]:
+        if not self.argv or not self.argv[0]:
+            return [Fault(field="argv", reason="is empty: name a program to run")]
+        if any("\0" in word for word in self.argv):
+            return [Fault(field="argv", reason="holds a null character, which no program can be given")]
+        name = self.argv[0]
+        if "/" in name:
+            # A relative one is looked up from the folder that it will run in.
+            place = Path(self.cwd or ".", name)
+            why = "is no file" if not place.is_file() else "" if os.access(place, os.X_OK) else "is not executable"
+        else:
+            path = (os.environ if self.env is None else self.env).get("PATH", os.defpath)
+            why = "" if shutil.which(name, path=path) else "was not found in PATH"
+        return [Fault(field="argv", reason=f"the command {name!r} {why}")] if why else []
+
+    def _folder_faults(self) -> list[Fault]:
+        if self.cwd is None or Path(self.cwd).is_dir():
+            return []
+        return [Fault(field="cwd", reason=f"{self.cwd!r} is no folder")]
+
+    def _pattern_faults(self) -> list[Fault]:
+        faults: list[Fault] = []
+        for name in ("unit_pattern", "failure_pattern", "item_pattern"):
+            try:
+                re.compile(getattr(self, name) or "")
+            except re.error as error:
+                faults.append(Fault(field=name, reason=f"is no regular expression: {error}"))
+        return faults
+
+    def _number_faults(self) -> list[Fault]:
+        wanted = {"grace": self.grace >= 0, "heartbeat": self.heartbeat > 0, "total": (self.total or 0) >= 0}
+        return [Fault(field=name, reason="is too small") for name, fits in wanted.items() if not fits]
+
+    def stored(self) -> dict[str, Any]:
+        """What is needed to go on with it after a crash: all but what starts it."""
+        body = asdict(self)
+        del body["env"], body["cwd"]
+        return {**body, "argv": list(self.argv), "secrets": list(self.secrets)}
+
+
+def blanked(secrets: Sequence[str]) -> list[str]:
+    """The texts to look for, longest first; the lines of a secret that has several count each."""
+    parts = {line.strip() for secret in secrets for line in secret.splitlines() if len(secret.splitlines()) > 1}
+    wanted = {secret for secret in secrets if secret} | {part for part in parts if len(part) >= LEAST_SECRET_LINE}
+    return sorted(wanted, key=len, reverse=True)

@@ -1,0 +1,376 @@
+"""The keeper: a small process that starts commands, spools what they write and writes down how they ended.
+
+Owns: the commands' pipes, the segments on disk, the exit file. Does not know: lines, tasks' meaning, the ledger. It is
+run as a script with nothing but the standard library, so that it is small, and it outlives the process that started it:
+at the end of its standard input it goes on until the last command has ended.
+Invariant: bytes are in the spool in order or counted in a gap; `exit` is there only when all of them are.
+
+In the folder of one command: `claim` (who may start it), `meta` (who it is), `out.N`, `err.N` (its output), `out.N.gap`
+(how many bytes were dropped there) and `exit`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import resource
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from typing import Any
+
+READ = 1 << 18
+TELL_EVERY = 0.05
+QUIET = 1.0
+"""After the end of a command whose output somebody else holds open: how long nothing may come, and in all."""
+LONGEST_DRAIN = 5.0
+RETRY = 1.0
+TAG = "PURSUIT_TASK_ID"
+STREAMS = ("out", "err")
+
+
+def start_time(pid: int) -> str | None:
+    """When a process began, in its system's own words; None if there is no such process."""
+    if sys.platform == "linux":
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - pathlib is not worth its memory here
+                return file.read().rpartition(b")")[2].split()[19].decode()
+        except OSError:
+            return None
+    words = ["ps", "-o", "lstart=", "-p", str(pid)]
+    told = subprocess.run(words, capture_output=True, check=False, env={"PATH": os.defpath, "LC_ALL": "C"})  # noqa: S603
+    return " ".join(told.stdout.decode().split()) or None
+
+
+def boot_id() -> str:
+    """Which boot of the machine this is; empty where it does not say."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:  # noqa: PTH123 - see above
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def segment_name(stream: str, number: int) -> str:
+    """The name of a piece of the spool."""
+    return f"{stream}.{number:06d}"
+
+
+def write_whole(path: str, body: dict[str, Any]) -> None:
+    """A file that is there with all that it says, or not at all."""
+    descriptor = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with open(descriptor, "w", encoding="ascii") as file:  # noqa: PTH123 - it is a descriptor
+        json.dump(body, file)
+    os.rename(f"{path}.new", path)  # noqa: PTH104 - pathlib is not worth its memory here
+
+
+def claim(path: str, who: dict[str, Any]) -> None:
+    """Takes the right to start a command, which only one can have; raises `FileExistsError` for all others."""
+    write_whole(f"{path}.{os.getpid()}", who)
+    try:
+        os.link(f"{path}.{os.getpid()}", path)
+    finally:
+        os.unlink(f"{path}.{os.getpid()}")  # noqa: PTH108 - pathlib is not worth its memory here
+
+
+class Stream:
+    """One pipe of a command, and the spool behind it."""
+
+    def __init__(self, child: Child, name: str, descriptor: int) -> None:
+        self.child = child
+        self.name = name
+        self.descriptor = descriptor
+        self.is_open = True
+        self.number = 0
+        self.file = -1
+        self.size = 0
+        self.kept: dict[int, int] = {}
+        self.dropped = 0
+
+    def take(self, data: memoryview) -> None:
+        """Spools it, or counts it as dropped if there is no room."""
+        while data:
+            if not self._has_room():
+                self.dropped += len(data)
+                return
+            try:
+                if self.file < 0 or self.dropped or self.size >= self.child.segment:
+                    self._next()
+                written = os.write(self.file, data[: self.child.segment - self.size])
+            except OSError:  # a full disk must not stop the command
+                self.dropped += len(data)
+                return
+            self.size += written
+            self.kept[self.number] = self.size
+            data = data[written:]
+
+    def _has_room(self) -> bool:
+        return (not self.dropped and self.size < self.child.segment and self.file >= 0) or self.child.has_room()
+
+    def _next(self) -> None:
+        """Begins a segment; a gap before it is written down first."""
+        self.close()
+        if self.dropped:
+            self.note_gap()
+        path = self.child.path(segment_name(self.name, self.number + 1))
+        self.file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        self.number, self.size = self.number + 1, 0
+        self.kept[self.number] = 0
+
+    def note_gap(self) -> None:
+        """Writes down how much was dropped since the last segment."""
+        write_whole(self.child.path(segment_name(self.name, self.number + 1) + ".gap"), {"dropped": self.dropped})
+        self.number, self.dropped = self.number + 1, 0
+
+    def close(self) -> None:
+        """Lets go of the segment; another one begins with the next byte."""
+        if self.file >= 0:
+            os.close(self.file)
+            self.file = -1
+
+
+class Child:
+    """One command: who it is, its two streams, and how it ended."""
+
+    def __init__(self, request: dict[str, Any]) -> None:
+        self.id: str = request["id"]
+        self.folder: str = request["folder"]
+        self.segment: int = request["segment"]
+        self.unread: int = request["unread"]
+        self.streams: list[Stream] = []
+        self.code: int | None = None
+        self.ended = 0.0
+        self.last = 0.0
+        self.noted = False
+        self.looked = 0.0
+        self.process: subprocess.Popen[bytes]
+
+    def path(self, name: str) -> str:
+        """A file of this command."""
+        return f"{self.folder}/{name}"
+
+    def start(self, request: dict[str, Any], unraised: tuple[int, int]) -> dict[str, Any]:
+        """Starts it with pipes of its own in a session of its own; raises `OSError` or `ValueError`."""
+        pipes = [os.pipe() for _ in STREAMS]
+        try:
+            self.process = subprocess.Popen(  # noqa: S603 - to run what the operator says is its job
+                request["argv"],
+                stdin=subprocess.DEVNULL,
+                stdout=pipes[0][1],
+                stderr=pipes[1][1],
+                cwd=request["cwd"],
+                env={**request["env"], TAG: self.id},
+                start_new_session=True,
+                # One thread only, so this is safe; a command must not inherit the limit that was raised for us.
+                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, unraised),  # noqa: PLW1509
+            )
+        except BaseException:
+            for reading, _ in pipes:
+                os.close(reading)
+            raise
+        finally:
+            for _, writing in pipes:
+                os.close(writing)
+        for name, (reading, _) in zip(STREAMS, pipes, strict=True):
+            os.set_blocking(reading, False)
+            self.streams.append(Stream(self, name, reading))
+        pid = self.process.pid
+        return {"pid": pid, "start": start_time(pid), "at": time.time(), "boot": boot_id()}
+
+    def has_room(self) -> bool:
+        """Whether less lies unread than may; what was read is removed by whoever read it."""
+        if self._unread() < self.unread:
+            return True
+        now = time.monotonic()
+        if now - self.looked < TELL_EVERY:
+            return False
+        self.looked = now
+        for stream in self.streams:
+            for number in [number for number in stream.kept if number != stream.number]:
+                if not os.path.exists(self.path(segment_name(stream.name, number))):  # noqa: PTH110
+                    del stream.kept[number]
+        return self._unread() < self.unread
+
+    def _unread(self) -> int:
+        return sum(sum(stream.kept.values()) for stream in self.streams)
+
+    def is_complete(self, now: float) -> bool:
+        """Whether it has ended and its output is in: at the ends of its pipes, or when nothing more comes."""
+        if self.code is None:
+            return False
+        quiet = now - max(self.last, self.ended)
+        return not any(one.is_open for one in self.streams) or quiet > QUIET or now - self.ended > LONGEST_DRAIN
+
+    def note_end(self) -> bool:
+        """Writes the exit down, after everything else; False if the disk refused."""
+        try:
+            for stream in self.streams:
+                stream.close()
+                if stream.dropped:
+                    stream.note_gap()
+            write_whole(self.path("exit"), {"code": self.code, "at": time.time()})
+        except OSError:
+            return False
+        self.noted = True
+        return True
+
+
+class Keeper:
+    """The loop: requests, output, ends."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self.control: socket.socket | None = control
+        self.selector = selectors.DefaultSelector()
+        self.children: dict[str, Child] = {}
+        self.buffer = memoryview(bytearray(READ))
+        self.said = b""
+        self.unsaid = bytearray()
+        self.changed: set[str] = set()
+        self.told = 0.0
+        self.me = {"pid": os.getpid(), "start": start_time(os.getpid())}
+        self.unraised = resource.getrlimit(resource.RLIMIT_NOFILE)
+        with contextlib.suppress(OSError, ValueError):  # macOS refuses more than a limit of its own
+            resource.setrlimit(resource.RLIMIT_NOFILE, (self.unraised[1], self.unraised[1]))
+        control.setblocking(False)
+        self.selector.register(control, selectors.EVENT_READ)
+        self.wake, waker = socket.socketpair()
+        self.waker = waker  # kept, or it would be closed
+        for one in (self.wake, waker):
+            one.setblocking(False)
+        signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
+        # Handlers and not SIG_IGN, which the commands would inherit.
+        for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda _number, _frame: None)
+        self.selector.register(self.wake, selectors.EVENT_READ)
+
+    def run(self) -> None:
+        """Works until nobody is left to ask and no command to look after."""
+        while self.control is not None or self.children:
+            for key, _ in self.selector.select(self._patience()):
+                if key.fileobj is self.control:
+                    self._hear()
+                elif key.fileobj is self.wake:
+                    self._reap()
+                else:
+                    self._drain(key.data)
+            self._finish()
+            self._tell()
+
+    def _patience(self) -> float | None:
+        if self.changed or self.unsaid:
+            return TELL_EVERY
+        return RETRY / 4 if any(one.code is not None and not one.noted for one in self.children.values()) else None
+
+    def _hear(self) -> None:
+        assert self.control is not None  # noqa: S101 - only called while it is there
+        try:
+            data = self.control.recv(1 << 16)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.selector.unregister(self.control)
+            self.control.close()
+            self.control = None
+            return
+        *requests, self.said = (self.said + data).split(b"\n")
+        for request in requests:
+            self._start(json.loads(request))
+
+    def _start(self, request: dict[str, Any]) -> None:
+        """Starts one command, unless somebody has given it up or started it before; tells what became of it."""
+        child = Child(request)
+        try:
+            claim(child.path("claim"), self.me)
+        except OSError as error:
+            self._say({"id": child.id, "refused": str(error)})
+            return
+        try:
+            meta = child.start(request, self.unraised)
+        except (OSError, ValueError) as error:
+            self._refuse(child, error)
+            return
+        try:
+            write_whole(child.path("meta"), {**meta, "keeper": self.me})
+        except OSError as error:  # nobody could ever find it again
+            os.killpg(child.process.pid, signal.SIGKILL)
+            self._refuse(child, error)
+        else:
+            self._say({"id": child.id, "started": True})
+        self.children[child.id] = child
+        for stream in child.streams:
+            self.selector.register(stream.descriptor, selectors.EVENT_READ, stream)
+
+    def _refuse(self, child: Child, error: OSError | ValueError) -> None:
+        with contextlib.suppress(OSError):
+            write_whole(child.path("meta"), {"refused": str(error)})
+        self._say({"id": child.id, "refused": str(error)})
+
+    def _drain(self, stream: Stream) -> None:
+        try:
+            count = os.readv(stream.descriptor, [self.buffer])
+        except BlockingIOError:
+            return
+        if count == 0:
+            self.selector.unregister(stream.descriptor)
+            os.close(stream.descriptor)
+            stream.is_open = False
+            return
+        if stream.child.noted:
+            return  # somebody outlives the command; its words are nobody's, and it must not die of a broken pipe
+        stream.child.last = time.monotonic()
+        stream.take(self.buffer[:count])
+        self.changed.add(stream.child.id)
+
+    def _reap(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self.wake.recv(4096)
+        for child in self.children.values():
+            if child.code is None and child.process.poll() is not None:
+                child.code, child.ended = child.process.returncode, time.monotonic()
+
+    def _finish(self) -> None:
+        now = time.monotonic()
+        for child in [one for one in self.children.values() if one.code is not None]:
+            if not child.noted and child.is_complete(now) and child.note_end():
+                self.changed.add(child.id)
+            if child.noted and not any(stream.is_open for stream in child.streams):
+                del self.children[child.id]
+
+    def _tell(self) -> None:
+        """Says which commands have news, not more often than anybody could use it."""
+        now = time.monotonic()
+        if self.changed and not self.unsaid and now - self.told >= TELL_EVERY:
+            self.told = now
+            self._say({"news": sorted(self.changed)})
+            self.changed.clear()
+        elif self.unsaid:
+            self._say(None)
+
+    def _say(self, word: dict[str, Any] | None) -> None:
+        if self.control is None:
+            self.unsaid.clear()
+            return
+        if word is not None:
+            self.unsaid += json.dumps(word).encode() + b"\n"
+        try:
+            del self.unsaid[: self.control.send(self.unsaid)]
+        except BlockingIOError:
+            return
+        except OSError as error:
+            if error.errno not in (errno.EPIPE, errno.ECONNRESET):
+                raise
+            self.unsaid.clear()
+
+
+if __name__ == "__main__":
+    if os.fork():  # whoever started us need not wait for our end
+        os._exit(0)
+    os.chdir("/")
+    Keeper(socket.socket(fileno=0)).run()

@@ -1,0 +1,149 @@
+"""Every process that belongs to a command: its group, whoever carries its tag, and their children.
+
+Owns: finding and signalling them. Knows no task's meaning. Invariant: what is signalled was verified to be what was
+found, so a pid that was given away meanwhile is left alone.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+
+from pursuit.tasks.processes.identity import Identity
+from pursuit.tasks.processes.keeper import TAG, start_time
+
+LOOK_EVERY = 0.05
+KILLING = 5.0
+_TAG = TAG.encode() + b"="
+_LINUX = Path("/proc/self/stat").exists()
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A living process as it was found; `tag` is the task that it carries in its environment."""
+
+    pid: int
+    parent: int
+    group: int
+    session: int
+    start: str
+    tag: str = ""
+
+
+class Census:
+    """Looks at all processes, once for all who ask at the same time."""
+
+    def __init__(self) -> None:
+        self._lock = anyio.Lock()
+        self._seen: list[Seen] = []
+        self._looked = 0.0
+
+    async def members(self, task_id: str, leader: Identity) -> list[Seen]:
+        """The living processes of one command, as they are now."""
+        asked = time.monotonic()
+        async with self._lock:
+            if self._looked < asked:
+                began = time.monotonic()
+                self._seen = await anyio.to_thread.run_sync(_everybody)
+                self._looked = began
+            return members_of(self._seen, task_id, leader)
+
+
+def members_of(everybody: Iterable[Seen], task_id: str, leader: Identity) -> list[Seen]:
+    """Those of them that belong to a command."""
+    everybody = list(everybody)
+    # The number of a group stays taken as long as it has a member; once somebody else leads it, it is another group.
+    taken = any(one.pid == leader.pid and one.start != leader.start for one in everybody)
+    found = {
+        one.pid: one
+        for one in everybody
+        if one.tag == task_id or (not taken and leader.pid in (one.pid, one.group, one.session))
+    }
+    children: dict[int, list[Seen]] = {}
+    for one in everybody:
+        children.setdefault(one.parent, []).append(one)
+    fresh = list(found.values())
+    while fresh:
+        fresh = [child for one in fresh for child in children.get(one.pid, ()) if child.pid not in found]
+        found.update({one.pid: one for one in fresh})
+    return [one for one in found.values() if one.pid != os.getpid()]
+
+
+async def end_tree(census: Census, task_id: str, leader: Identity, grace: float) -> None:
+    """Ends all of them: SIGTERM, time to leave, SIGKILL until nobody is left."""
+    ends = time.monotonic() + grace
+    number = signal.SIGTERM
+    told: set[Seen] = set()
+    while members := await census.members(task_id, leader):
+        now = time.monotonic()
+        if now >= ends:
+            if number == signal.SIGKILL and now >= ends + KILLING:
+                return  # what the kernel holds cannot be ended by anybody
+            number = signal.SIGKILL
+        for one in members:
+            if number == signal.SIGKILL or one not in told:
+                send(one, number)
+                told.add(one)
+        await anyio.sleep(LOOK_EVERY if number == signal.SIGTERM else LOOK_EVERY / 5)
+
+
+def send(one: Seen, number: int) -> None:
+    """Signals a process if it is still the same."""
+    try:
+        if _LINUX:
+            descriptor = os.pidfd_open(one.pid)
+            try:
+                if start_time(one.pid) == one.start:
+                    signal.pidfd_send_signal(descriptor, number)
+            finally:
+                os.close(descriptor)
+        else:
+            os.kill(one.pid, number)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def _everybody() -> list[Seen]:
+    return list(_from_proc() if _LINUX else _from_ps())
+
+
+def _from_proc() -> Iterable[Seen]:
+    for name in os.listdir("/proc"):  # noqa: PTH208 - thousands of names, of which most are only compared
+        if not name.isdigit():
+            continue
+        place = Path("/proc", name)
+        try:
+            stat = place.joinpath("stat").read_bytes().rpartition(b")")[2].split()
+        except OSError:
+            continue
+        if stat[0] in b"ZX":
+            continue
+        try:
+            tag = _tagged(place.joinpath("environ").read_bytes())
+        except OSError:
+            tag = ""  # somebody else's
+        yield Seen(int(name), int(stat[1]), int(stat[2]), int(stat[3]), stat[19].decode(), tag)
+
+
+def _tagged(environment: bytes) -> str:
+    place = 0 if environment.startswith(_TAG) else environment.find(b"\0" + _TAG) + 1
+    if place == 0 and not environment.startswith(_TAG):
+        return ""
+    return environment[place + len(_TAG) :].split(b"\0", 1)[0].decode("utf-8", "replace")
+
+
+def _from_ps() -> Iterable[Seen]:
+    words = ["ps", "-axo", "pid=,ppid=,pgid=,stat=,lstart="]
+    told = subprocess.run(words, capture_output=True, check=False, env={"PATH": os.defpath, "LC_ALL": "C"})  # noqa: S603
+    for line in told.stdout.decode("utf-8", "replace").splitlines():
+        pid, parent, group, state, *start = line.split()
+        if not state.startswith("Z"):
+            yield Seen(int(pid), int(parent), int(group), 0, " ".join(start))
