@@ -28,8 +28,13 @@ from pursuit.service import Service, Started
 from pursuit.service.audit import Audit
 from pursuit.service.caller import OPERATOR, Caller
 from pursuit.service.checkup import Finding
+from pursuit.service.command_tools import CommandUpstream, LaterCalls
 from pursuit.service.doctor import examine
+from pursuit.service.tasks import Tasks
 from pursuit.service.toolbox import Toolbox
+from pursuit.tasks.limits import DAY, Limits
+from pursuit.tasks.store import TaskStore
+from pursuit.tools.command_config import UPSTREAM
 from pursuit.tools.configuration import Configuration, find_configuration, load_configuration
 from pursuit.tools.host import ToolHost
 from pursuit.tools.policy import Mode, OperatorPolicy, parse_mode
@@ -110,6 +115,7 @@ class Runtime:
         self._from_files: dict[str, ServerConfig] = {}
         self.service: Service
         self.toolbox: Toolbox
+        self.tasks: Tasks
         self.state_path: Path
 
     async def __aenter__(self) -> Self:
@@ -120,12 +126,14 @@ class Runtime:
             stack.push_async_callback(ledger.close)
             sandbox = await stack.enter_async_context(Sandbox(_limits(configuration.settings)))
             self._configured = {n: c for n, c in configuration.servers.items() if n not in self._servers}
-            self._pool = await stack.enter_async_context(
-                Pool(self._configured, self._servers, network=configuration.policy.network)
-            )
-            host = ToolHost(self._pool, self._policy(configuration))
             clock = SystemClock()
             audit = Audit(ledger, clock)
+            self.tasks = await stack.enter_async_context(self._open_tasks(ledger, audit, configuration))
+            self._pool = await stack.enter_async_context(
+                Pool(self._configured, self._in_process(configuration), network=configuration.policy.network)
+            )
+            self._later = LaterCalls(self.tasks, self._pool.upstream)
+            host = ToolHost(self._pool, self._policy(configuration), self._later)
             states = States(ledger)
             driver = Driver(
                 ledger=ledger,
@@ -194,7 +202,7 @@ class Runtime:
         kept = {name: server for name, server in self._from_files.items() if name not in configured}
         reloaded = await self._pool.reload({**configured, **kept}, network=configuration.policy.network)
         self._configured, self._from_files = configured, kept
-        self.toolbox = replace(self.toolbox, host=ToolHost(self._pool, self._policy(configuration)))
+        self.toolbox = replace(self.toolbox, host=ToolHost(self._pool, self._policy(configuration), self._later))
         return reloaded
 
     def _add_servers(self, path: Path, servers: Mapping[str, ServerConfig]) -> None:
@@ -221,6 +229,27 @@ class Runtime:
         policy = configuration.policy
         return replace(policy, mode=self._mode or policy.mode, own=frozenset(self._servers))
 
+    def _in_process(self, configuration: Configuration) -> dict[str, Any]:
+        """The servers of this process: those that were handed in, and the configured commands."""
+        if not configuration.commands:
+            return self._servers
+        if UPSTREAM in self._servers:
+            why = f"is what [{UPSTREAM}] of the configuration are called inside missions; rename this server"
+            raise ValidationFailed([Fault(field=f"servers.{UPSTREAM}", reason=why)])
+        return {**self._servers, UPSTREAM: CommandUpstream(configuration.commands, self.tasks)}
+
+    def _open_tasks(self, ledger: Ledger, audit: Audit, configuration: Configuration) -> Tasks:
+        return Tasks(
+            TaskStore(ledger, limits=_task_limits(configuration.settings)),
+            self.state_path.absolute().parent / "tasks",
+            audit=audit,
+            commands=configuration.commands,
+            caller=self._caller,
+            log_bytes=int(configuration.settings["task_log_mb"] * MEGABYTE)
+            if "task_log_mb" in configuration.settings
+            else None,
+        )
+
     def _open_ledger(self, path: Path) -> Ledger:
         return SqliteLedger.open(path)
 
@@ -237,7 +266,8 @@ async def open_toolbox(
 ) -> AsyncGenerator[Toolbox]:
     """The tools of the configured servers and of `servers`, to look at: no ledger is opened or made for it."""
     everything = {**(servers or {}), **configuration.servers}  # of two of one name, the operator's
-    async with Pool(everything, network=configuration.policy.network) as pool:
+    commands = {UPSTREAM: CommandUpstream(configuration.commands)} if configuration.commands else {}
+    async with Pool(everything, commands, network=configuration.policy.network) as pool:
         policy = replace(configuration.policy, mode=mode or configuration.policy.mode)
         yield _toolbox(ToolHost(pool, policy), replace(configuration, servers=everything))
 
@@ -279,4 +309,15 @@ def _settings(settings: Mapping[str, float]) -> Settings:
         call_timeout=settings.get("call_timeout", defaults.call_timeout),
         call_ceiling=settings.get("call_ceiling", defaults.call_ceiling),
         approval_timeout=settings.get("approval_timeout", defaults.approval_timeout),
+    )
+
+
+def _task_limits(settings: Mapping[str, float]) -> Limits:
+    defaults = Limits()
+    return Limits(
+        concurrent=int(settings.get("tasks_at_once", defaults.concurrent)),
+        concurrent_each=int(settings.get("tasks_each", defaults.concurrent_each)),
+        longest=settings.get("task_ttl_max", defaults.longest),
+        kept_seconds=settings.get("task_kept_days", defaults.kept_seconds / DAY) * DAY,
+        kept=int(settings.get("task_kept", defaults.kept)),
     )

@@ -47,7 +47,8 @@ def played(tmp_path: Path, how: str) -> tuple[str, str | None]:
         ledger = SqliteLedger.open(tmp_path / "ledger.db")
         store = TaskStore(ledger)
         with anyio.fail_after(60):
-            async with TaskHost(store):
+            async with TaskHost(store) as host:
+                host.tend()
                 task_id = (await store.create(kind="work", title="t", requestor="local")).task_id
                 argv = [sys.executable, "-c", WORKER, str(tmp_path / "ledger.db"), task_id, how]
                 worker = await anyio.open_process(argv, stderr=subprocess.DEVNULL)

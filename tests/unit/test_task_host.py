@@ -25,6 +25,7 @@ def with_host(tmp_path: Path, body: Callable[[TaskHost], Awaitable[Any]], **give
         try:
             with anyio.fail_after(20):
                 async with TaskHost(TaskStore(ledger), **given) as host:
+                    host.tend()
                     return await body(host)
         finally:
             await ledger.close()
@@ -159,7 +160,7 @@ def test_a_task_in_good_hands_is_left_alone(tmp_path: Path) -> None:
 
     async def body(host: TaskHost) -> None:
         task_id = await begin(host, endless)
-        async with TaskHost(TaskStore(host.store.ledger), adopts=False) as other:
+        async with TaskHost(TaskStore(host.store.ledger)) as other:
             assert await other.take_up_all() == 0
             await other.cancel(task_id)
         assert (await host.store.get(task_id)).status == "cancelled"

@@ -20,6 +20,7 @@ import anyio
 from pursuit.engine.clock import Clock
 from pursuit.engine.execute import settle_lost
 from pursuit.engine.journal import Journal
+from pursuit.engine.later import cancel_tasks
 from pursuit.engine.report import write_report
 from pursuit.engine.run import Observer, Run, Settings, Tools
 from pursuit.engine.states import States
@@ -268,6 +269,7 @@ async def _out_of_budget(run: Run) -> bool:
 
 async def _end_as_ordered(run: Run) -> None:
     """Closes the open iteration and the mission as the operator said."""
+    await cancel_tasks(run, reason="the mission was ended by the operator")
     settle_lost(run, repeatable_too=True)
 
     def build(state: MissionState) -> list[Event]:

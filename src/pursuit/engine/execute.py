@@ -13,11 +13,13 @@ import anyio
 import msgspec
 
 from pursuit.engine.approvals import ask_first, refusal
+from pursuit.engine.later import perform_later, wait_for_tasks
 from pursuit.engine.perform import Settlement, perform, settle
 from pursuit.engine.run import Run
 from pursuit.model.events import CallIntended, CallRefused, Event, Purpose
 from pursuit.model.records import CallRecord, fingerprint
 from pursuit.model.state import MissionState
+from pursuit.tasks.record import new_task_id
 from pursuit.tools.contract import Tool
 
 GUARD = 2
@@ -42,7 +44,8 @@ async def execute(run: Run, planned: Sequence[Planned], *, durable: bool = False
     """Brings every planned call to an outcome, resuming where a dead driver left off.
 
     With `durable` each outcome is stored before this returns; without it, the last one may ride in the
-    commit that follows. Raises `MustWait` before anything is sent if a person is to be asked first.
+    commit that follows. Raises `MustWait` before anything is sent if a person is to be asked first, and when all is
+    done but what has become a task that works still.
     """
     todo = [call for call in planned if not _has_outcome(run.state, call.call_id)]
     if run.tools.asking:
@@ -52,6 +55,8 @@ async def execute(run: Run, planned: Sequence[Planned], *, durable: bool = False
     else:
         for call in todo:
             await _alone(run, call)
+            await wait_for_tasks(run, [call.call_id])
+    await wait_for_tasks(run, [call.call_id for call in todo])
     if durable:
         await run.journal.flush()
 
@@ -62,7 +67,7 @@ def settle_lost(run: Run, *, repeatable_too: bool = False) -> None:
     if iteration is None:
         return
     for call in iteration.calls.values():
-        if call.outcome is None and (repeatable_too or not call.repeatable):
+        if call.outcome is None and call.task is None and (repeatable_too or not call.repeatable):
             why = "the process ended before the outcome was known; it was not sent again"
             run.journal.stage(settle(run, call, "unknown", error=why).event)
 
@@ -74,7 +79,8 @@ async def _alone(run: Run, planned: Planned) -> None:
     if call is None or tool is None or run.state.stopped:
         return
     settlement = await _perform_or_cancel(run, call, tool, planned.timeout)
-    run.journal.stage(settlement.event, settlement.blobs)
+    if settlement is not None:
+        run.journal.stage(settlement.event, settlement.blobs)
 
 
 async def _together(run: Run, batch: Sequence[Planned]) -> None:
@@ -83,6 +89,8 @@ async def _together(run: Run, batch: Sequence[Planned]) -> None:
 
     async def one(call: CallRecord, tool: Tool) -> None:
         settlement = await _perform_or_cancel(run, call, tool)
+        if settlement is None:
+            return
         run.journal.stage(settlement.event, settlement.blobs)
         if any(_pending(run.state, planned.call_id) for planned in batch):
             await run.journal.flush()
@@ -102,7 +110,11 @@ async def _admit(run: Run, batch: Sequence[Planned]) -> dict[str, Tool | None]:
         if state.stopped:
             return []
         desk = _Desk(run, state)
-        return [desk.admission(planned, tools[planned.call_id]) for planned in batch]
+        return [
+            desk.admission(planned, tools[planned.call_id])
+            for planned in batch
+            if (before := _pending(state, planned.call_id)) is None or before.task is None
+        ]
 
     await run.journal.record(build)
     return tools
@@ -155,6 +167,7 @@ class _Desk:
             attempt=attempt,
             criterion_id=planned.criterion_id,
             repeatable=planned.repeatable or tool.traits.repeatable,
+            task=new_task_id() if tool.long else None,
         )
 
     def _denied(self, planned: Planned, tool: Tool) -> str | None:
@@ -192,8 +205,13 @@ class _Desk:
         )
 
 
-async def _perform_or_cancel(run: Run, call: CallRecord, tool: Tool, timeout: float | None = None) -> Settlement:
-    """Performs a call; if it is cancelled under way, that outcome is stored before the cancellation goes on."""
+async def _perform_or_cancel(run: Run, call: CallRecord, tool: Tool, timeout: float | None = None) -> Settlement | None:
+    """Performs a call; if it is cancelled under way, that outcome is stored before the cancellation goes on.
+
+    One that is a task goes on whatever happens here; None while it does.
+    """
+    if call.task is not None:
+        return await perform_later(run, call, call.task, tool)
     try:
         return await perform(run, call, tool, timeout)
     except anyio.get_cancelled_exc_class():

@@ -41,6 +41,11 @@ async def perform(run: Run, call: CallRecord, tool: Tool, timeout: float | None 
     seconds = run.clock.monotonic() - began
     if answer is None:
         return settle(run, call, "timed_out", error=limit.why(), seconds=seconds)
+    return settled_as(run, call, answer, seconds=seconds)
+
+
+def settled_as(run: Run, call: CallRecord, answer: ToolResult, *, seconds: float = 0.0) -> Settlement:
+    """The settlement of a call that was answered, be it with an error."""
     result = answer.as_dict()
     if answer.is_error:
         said = text_of(result) or "the tool reported an error"

@@ -56,6 +56,18 @@ class Tools(Protocol):
         """Sends it. What is answered at once comes as the result itself, anything else is to be awaited."""
         ...
 
+    async def begin(self, tool: Tool, arguments: Mapping[str, Any], *, task_id: str, call_id: str) -> None:
+        """Begins a call whose answer comes later, as the task by that id; see `tools.contract.Later`."""
+        ...
+
+    async def outcome(self, task_id: str) -> ToolResult | None:
+        """What such a call came to, or None while it is under way."""
+        ...
+
+    async def cancel(self, task_id: str, *, reason: str) -> None:
+        """Orders such a call stopped."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:

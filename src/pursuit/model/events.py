@@ -114,7 +114,10 @@ class IterationProposed(Event, frozen=True, kw_only=True):
 
 
 class CallIntended(Event, frozen=True, kw_only=True):
-    """A call is about to be sent; from here until it settles its outcome is unknown."""
+    """A call is about to be sent; from here until it settles its outcome is unknown.
+
+    Where its answer comes later, `task` is the task that it will be: then its outcome is known wherever that is.
+    """
 
     call_id: str
     iteration: int
@@ -125,6 +128,7 @@ class CallIntended(Event, frozen=True, kw_only=True):
     attempt: int = 1
     criterion_id: str | None = None
     repeatable: bool = False
+    task: str | None = None
 
 
 class CallSettled(Event, frozen=True, kw_only=True):

@@ -129,6 +129,7 @@ def _intended(state: MissionState, event: CallIntended) -> None:
             attempt=event.attempt,
             criterion_id=event.criterion_id,
             repeatable=event.repeatable,
+            task=event.task,
         )
 
 

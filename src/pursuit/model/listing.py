@@ -34,6 +34,7 @@ class Listing(NamedTuple):
     run_goal: int | None = None
     background: bool = False
     wait_until: float | None = None
+    task: str | None = None
 
     def summary(self) -> dict[str, Any]:
         """The words beside the status."""
@@ -42,6 +43,8 @@ class Listing(NamedTuple):
             summary["waiting_for"] = self.waiting_for
         if self.wait_until is not None:
             summary["wait_until"] = self.wait_until
+        if self.task is not None:
+            summary["task"] = self.task
         if self.run_goal is not None:
             summary["run_goal"] = self.run_goal
         if self.background:
@@ -52,7 +55,7 @@ class Listing(NamedTuple):
 def listing_after(state: MissionState, events: Sequence[Event] = ()) -> Listing:
     """The row once these events of a driver are stored."""
     status, count, waiting_for, until = state.status, state.iteration_count, state.waiting_for, state.wait_until
-    goal, background = state.run_goal, state.background
+    goal, background, detail = state.run_goal, state.background, state.wait_detail
     for event in events:
         match event:
             case MissionResumed() if status in ("paused", "failed"):
@@ -68,22 +71,25 @@ def listing_after(state: MissionState, events: Sequence[Event] = ()) -> Listing:
                 status, waiting_for, until = event.status, None, None
             case WaitBegan() if status in ("running", "pending", "waiting"):
                 status, waiting_for, until = "waiting", event.waiting_for, event.until
+                detail = event.detail
             case MissionFailed() if not state.terminal:
                 status = "failed"
             case _:
                 pass
     directive = state.mission.directive[:DIRECTIVE_PREVIEW]
-    return Listing(status, count, waiting_for, directive, goal, background, until)
+    task = detail if waiting_for == "task" else None
+    return Listing(status, count, waiting_for, directive, goal, background, until, task)
 
 
 def cut_short(status: str, summary: Mapping[str, Any], now: float) -> bool:
     """Whether a row says that a run stopped, or may still be going, short of how far it was to go.
 
-    A question that nobody answered in time is a reason to go on: its call is then refused.
+    A question that nobody answered in time is a reason to go on: its call is then refused. A task that the mission
+    waits for may have ended meanwhile.
     """
     waiting_for = summary.get("waiting_for") if status == "waiting" else None
     void = waiting_for == "approval" and now >= summary.get("wait_until", math.inf)
-    going = status == "running" or waiting_for == "pace" or void
+    going = status == "running" or waiting_for in ("pace", "task") or void
     goal = summary.get("run_goal")
     return going and (goal is None or summary.get("iteration_count", 0) < goal)
 

@@ -28,6 +28,7 @@ class CallRecord(msgspec.Struct, kw_only=True, gc=False):
     attempt: int = 1
     criterion_id: str | None = None
     repeatable: bool = False
+    task: str | None = None
     outcome: Outcome | None = None
     result: Any = None
     blob: str | None = None

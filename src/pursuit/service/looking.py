@@ -30,6 +30,7 @@ from pursuit.service.audit import Audit
 from pursuit.service.gateway import gateway_lines
 from pursuit.service.history import history_page
 from pursuit.service.status import list_row, status_of
+from pursuit.tasks.limits import RUNNING
 
 LONGEST_CURSOR = 18
 MISSION_ID = re.compile(r"mission-[0-9a-f]{16}")
@@ -54,14 +55,19 @@ class Looking:
         return status_of(mission_id, await self.state(mission_id))
 
     async def interrupted(self, *, background: bool = False) -> list[str]:
-        """The missions whose run stopped short of how far it was to go; with `background` those that nobody awaits."""
+        """The missions whose run stopped short of how far it was to go; with `background` those that nobody awaits.
+
+        Of those that nobody awaits, one that waits for a task is there once the task has ended.
+        """
         found: list[str] = []
         cursor: str | None = None
         while True:
             page = await self.ledger.streams(kind="mission", status=("running", "waiting"), cursor=cursor)
             for row in page.rows:
                 wanted = row.summary.get("background") or not background
-                if wanted and cut_short(row.status, row.summary, self.clock.now()):
+                if not wanted or not cut_short(row.status, row.summary, self.clock.now()):
+                    continue
+                if not background or not await self._works(row.summary.get("task")):
                     found.append(row.name)
             cursor = page.next_cursor
             if cursor is None:
@@ -132,6 +138,11 @@ class Looking:
         """One file that can be verified elsewhere."""
         await self._load(mission_id)
         await export_stream(self.ledger, mission_id, path)
+
+    async def _works(self, task_id: str | None) -> bool:
+        """Whether a task that a mission waits for has not ended."""
+        row = await self.ledger.row(task_id) if task_id is not None else None
+        return row is not None and row.status in RUNNING
 
     async def _load(self, mission_id: str) -> tuple[MissionState, int]:
         require_id(mission_id)

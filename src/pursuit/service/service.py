@@ -182,10 +182,16 @@ class Service(Looking):
     async def run(
         self, mission_id: str, *, observer: Observer | None = None, caller: Caller | None = None
     ) -> MissionState:
-        """Drives any mission that has not ended until it ends or waits; a paused or failed one is resumed first."""
+        """Drives any mission that has not ended until it ends or waits; a paused or failed one is resumed first.
+
+        While it waits for a task nobody drives it, and it goes on here when the task has ended.
+        """
         await self._load(mission_id)
         async with self.control(caller, "run", mission_id):
-            return await self.driver.drive(mission_id, observer=observer, resume=True)
+            state = await self.driver.drive(mission_id, observer=observer, resume=True)
+            while await self._woken(mission_id, state):
+                state = await self.driver.drive(mission_id, observer=observer)
+            return await self.state(mission_id)
 
     async def go_on(self, mission_id: str, *, observer: Observer | None = None) -> MissionState:
         """Drives an interrupted run as far as it was to go; a mission that was paused meanwhile stays paused."""
@@ -196,7 +202,7 @@ class Service(Looking):
                 return state
             kept = None if state.handed_in is None else parse_proposal(state.handed_in)
             try:
-                return await self.driver.drive(
+                state = await self.driver.drive(
                     mission_id,
                     iterations=left,
                     proposal=kept,
@@ -206,6 +212,18 @@ class Service(Looking):
                 )
             except Overtaken:  # somebody else went on with it before we had the lock
                 continue
+            if state.background or not await self._woken(mission_id, state):
+                return await self.state(mission_id)
+
+    async def _woken(self, mission_id: str, state: MissionState) -> bool:
+        """Waits for the task that a mission waits for; False if it waits for none, or somebody else took it on."""
+        with self.ledger.bell() as bell:
+            while state.status == "waiting" and state.waiting_for == "task":
+                if not await self._works(state.wait_detail):
+                    return True
+                await bell.wait()
+                state = await self.state(mission_id)
+        return False
 
     async def pause(self, mission_id: str, *, reason: str | None = None, caller: Caller | None = None) -> MissionState:
         """Stops it where it is; it stays resumable."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from types import TracebackType
 from typing import Any, Self, cast
 
 import anyio
@@ -46,13 +45,11 @@ class TaskHost:
         *,
         resume: Mapping[TaskKind, Resume] | None = None,
         winding: frozenset[TaskKind] = frozenset({"process"}),
-        adopts: bool = True,
     ) -> None:
         self.store = store
         self.shelf = Shelf(store)
         self._resume = dict(resume or {})
         self._winding = winding
-        self._adopts = adopts
         self._owner = Owner(store.ledger)
         self._mine: dict[str, TaskContext] = {}
         self._tasks: TaskGroup
@@ -61,16 +58,17 @@ class TaskHost:
         await self._owner.__aenter__()
         self._tasks = anyio.create_task_group()
         await self._tasks.__aenter__()
-        if self._adopts:
-            self._tasks.start_soon(self._look_out)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
+    def tend(self) -> None:
+        """Looks after the tasks of dead processes and clears old ones away, for as long as this host is there."""
+        self._tasks.start_soon(self._look_out)
+
+    async def __aexit__(self, *_: object) -> None:
         self._tasks.cancel_scope.cancel()
         try:
-            return await self._tasks.__aexit__(kind, value, trace)
+            # Left without the caller's exception, which would come out wrapped in a group.
+            await self._tasks.__aexit__(None, None, None)
         finally:
             await self._owner.__aexit__(None, None, None)
 
@@ -85,6 +83,7 @@ class TaskHost:
         ttl: float | None = None,
         total: float | None = None,
         origin: Mapping[str, Any] | None = None,
+        task_id: str | None = None,
     ) -> TaskState:
         """Makes a task durable and begins its work; returns at once."""
         state = await self.store.create(
@@ -96,6 +95,7 @@ class TaskHost:
             ttl=ttl,
             total=total,
             origin=origin,
+            task_id=task_id,
         )
         self._start(state, work)
         return state

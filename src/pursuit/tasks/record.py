@@ -6,6 +6,7 @@ Owns: ids, and the record's form as JSON. Pure.
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +19,11 @@ _ID = re.compile(r"task-[0-9a-f]{32}")
 def is_task_id(text: str) -> bool:
     """Whether it could be one of ours; anything else never reaches storage."""
     return _ID.fullmatch(text) is not None
+
+
+def new_task_id() -> str:
+    """An id that nobody can guess: 128 random bits."""
+    return f"task-{secrets.token_hex(16)}"
 
 
 def record_of(state: TaskState) -> dict[str, Any]:

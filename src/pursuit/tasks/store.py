@@ -7,7 +7,6 @@ Invariant: an ended task never changes, so what comes too late is written down a
 from __future__ import annotations
 
 import copy
-import secrets
 import time
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -36,7 +35,7 @@ from pursuit.model.tasks import (
     fold_task,
 )
 from pursuit.tasks.limits import Limits, Running
-from pursuit.tasks.record import is_task_id, summary_of
+from pursuit.tasks.record import is_task_id, new_task_id, summary_of
 from pursuit.tasks.results import kept_apart, whole_result
 
 KIND = "task"
@@ -80,11 +79,15 @@ class TaskStore:
         ttl: float | None = None,
         total: float | None = None,
         origin: Mapping[str, Any] | None = None,
+        task_id: str | None = None,
     ) -> TaskState:
-        """A new task, durable when this returns, for one commit. Raises `TooManyTasks` or `ValidationFailed`."""
+        """A new task, durable when this returns, for one commit. Raises `TooManyTasks` or `ValidationFailed`.
+
+        Who chose the id beforehand (`new_task_id`) gets `Conflict` if there is such a task already.
+        """
         lives = self.limits.time_to_live(ttl)
         await self._running.admit(requestor, self.limits)
-        task_id = f"task-{secrets.token_hex(16)}"
+        task_id = task_id or new_task_id()
         created = TaskCreated(
             at=self.now(),
             kind=kind,

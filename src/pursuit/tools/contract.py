@@ -46,6 +46,8 @@ class Tool:
     definition: Mapping[str, Any]
     local: bool = False
     """Whether it is a plain function of this process and no tool of an MCP server."""
+    long: bool = False
+    """Whether its calls are tasks, whose answers come later."""
 
     @property
     def qualified(self) -> str:
@@ -100,6 +102,22 @@ class About:
     capabilities: Mapping[str, Any]
     server_info: Mapping[str, Any] | None = None
     instructions: str | None = None
+
+
+class Later(Protocol):
+    """Calls whose answers come later: each is a task, which goes on whoever waits for it."""
+
+    async def begin(self, tool: Tool, arguments: Mapping[str, Any], *, task_id: str, call_id: str) -> None:
+        """Begins the task by that id, unless it has begun already. Raises `CallFailed` if it cannot begin."""
+        ...
+
+    async def outcome(self, task_id: str) -> ToolResult | None:
+        """What it came to, or None while it is under way. Raises `CallFailed` if it came to no result."""
+        ...
+
+    async def cancel(self, task_id: str, *, reason: str) -> None:
+        """Orders it stopped; one that has ended is left alone."""
+        ...
 
 
 class Upstream(Protocol):

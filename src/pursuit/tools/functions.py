@@ -46,6 +46,7 @@ def tool(
     destructive: bool | None = None,
     timeout: float | None = None,
     threaded: bool | None = None,
+    long: bool | None = None,
 ) -> Callable[[F], F]:
     """Says what a function may do when it is used as a tool; unsaid means the worst."""
     override = ToolOverride(
@@ -54,6 +55,7 @@ def tool(
         parallel_safe=parallel_safe,
         destructive=destructive,
         timeout=timeout,
+        long=long,
     )
 
     def mark(function: F) -> F:
@@ -167,6 +169,7 @@ def _prepare(server: str, given: str | None, function: Callable[..., Any], threa
             traits=what,
             definition=definition,
             local=True,
+            long=marked.override is not None and marked.override.long is True,
         ),
     )
 

@@ -12,7 +12,7 @@ from typing import Any
 from pursuit.errors import UpstreamUnavailable
 from pursuit.model.mission import MissionPolicy
 from pursuit.tools.catalogue import Catalogue
-from pursuit.tools.contract import CallFailed, ProgressFn, Tool, ToolResult
+from pursuit.tools.contract import CallFailed, Later, ProgressFn, Tool, ToolResult
 from pursuit.tools.functions import FunctionUpstream
 from pursuit.tools.policy import Layers, OperatorPolicy, Ruling, Tightening, decide, may_ask
 from pursuit.tools.pool import Pool
@@ -26,6 +26,7 @@ class MissionTools:
     catalogue: Catalogue
     layers: Layers
     asking: bool
+    later: Later | None = None
 
     def get(self, name: str) -> Tool | None:
         """The tool, or None if its server does not offer it now."""
@@ -55,6 +56,23 @@ class MissionTools:
             return upstream.start(tool.name, arguments)
         return _sent(upstream.call(tool.name, arguments, call_id=call_id, on_progress=on_progress))
 
+    async def begin(self, tool: Tool, arguments: Mapping[str, Any], *, task_id: str, call_id: str) -> None:
+        """Begins a call whose answer comes later, as the task by that id."""
+        await self._later().begin(tool, arguments, task_id=task_id, call_id=call_id)
+
+    async def outcome(self, task_id: str) -> ToolResult | None:
+        """What such a call came to, or None while it is under way."""
+        return await self._later().outcome(task_id)
+
+    async def cancel(self, task_id: str, *, reason: str) -> None:
+        """Orders such a call stopped."""
+        await self._later().cancel(task_id, reason=reason)
+
+    def _later(self) -> Later:
+        if self.later is None:
+            raise CallFailed("this process runs no tasks, and the tool's calls are tasks", sent=False)
+        return self.later
+
 
 async def _sent(call: Awaitable[ToolResult]) -> ToolResult:
     """A server that cannot be reached is a call that failed."""
@@ -70,6 +88,7 @@ class ToolHost:
 
     pool: Pool
     policy: OperatorPolicy = field(default_factory=OperatorPolicy)
+    later: Later | None = None
 
     def layers(
         self, names: Sequence[str] | None = None, mission: MissionPolicy | None = None, *more: Tightening
@@ -99,4 +118,6 @@ class ToolHost:
             raise UpstreamUnavailable("; ".join(catalogue.failures.values()), servers=sorted(catalogue.failures))
         layers = self.layers(names, policy)
         offered = [tool for name in names if (tool := catalogue.tools.get(name)) is not None]
-        return MissionTools(pool=self.pool, catalogue=catalogue, layers=layers, asking=may_ask(layers, offered))
+        return MissionTools(
+            pool=self.pool, catalogue=catalogue, layers=layers, asking=may_ask(layers, offered), later=self.later
+        )

@@ -69,4 +69,5 @@ def _read_entry(config: ServerConfig, index: int, entry: object, known: KnownSer
             operators=config.operators,
         ),
         definition=definition,
+        long=name in config.tools and config.tools[name].long is True,
     )

@@ -38,7 +38,7 @@ _SERVER_KEYS = (
 )  # fmt: skip
 # What other hosts write into mcp.json: `disabled` is obeyed, the rest says nothing to us (and may not loosen policy).
 _FOREIGN_KEYS = ("disabled", "alwaysAllow", "autoApprove", "description", "timeout", "gallery")
-_OVERRIDE_KEYS = ("read_only", "idempotent", "parallel_safe", "destructive", "timeout")
+_OVERRIDE_KEYS = ("read_only", "idempotent", "parallel_safe", "destructive", "timeout", "long")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +59,7 @@ class ToolOverride:
     parallel_safe: bool | None = None
     destructive: bool | None = None
     timeout: float | None = None
+    long: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +192,7 @@ def _overrides(fields: Fields) -> dict[str, ToolOverride]:
             parallel_safe=table.flag("parallel_safe"),
             destructive=table.flag("destructive"),
             timeout=table.number("timeout"),
+            long=table.flag("long"),
         )
         if override.read_only and override.destructive:
             table.fault("destructive", "a tool cannot be read-only and destructive")

@@ -1,0 +1,123 @@
+"""Calls of tools as tasks, for whoever cannot stay for the answer.
+
+Owns: how a call becomes a task, and what a task's end means for a call. Knows no protocol and no mission.
+Invariant: the same id begins one task, however often it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, cast, runtime_checkable
+
+from pursuit.errors import Conflict, PursuitError, TaskNotFound, UpstreamUnavailable
+from pursuit.model.tasks import TaskKind, TaskState
+from pursuit.tasks.execution import TaskContext
+from pursuit.tasks.host import TaskHost, Work
+from pursuit.tasks.store import Ending
+from pursuit.tools.contract import CallFailed, Tool, ToolResult, Upstream
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What a call is as a task."""
+
+    work: Work
+    kind: TaskKind = "call"
+    total: float | None = None
+    origin: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@runtime_checkable
+class Jobs(Protocol):
+    """An upstream that knows by itself what a call is as a task."""
+
+    def job(self, tool: str, arguments: Mapping[str, Any], *, call_id: str) -> Job:
+        """The task that this call is; nothing has begun. Raises a `PursuitError` if there is no such call."""
+        ...
+
+
+class TaskCalls:
+    """Calls of the tools of `upstream`, as tasks of one requestor."""
+
+    def __init__(self, host: TaskHost, upstream: Callable[[str], Upstream], *, requestor: str = "local") -> None:
+        self._host = host
+        self._upstream = upstream
+        self._requestor = requestor
+
+    async def begin(self, tool: Tool, arguments: Mapping[str, Any], *, task_id: str, call_id: str) -> None:
+        """Begins the task by that id, unless it has begun already. Raises `CallFailed` if it cannot begin."""
+        try:
+            await self._host.take_up(await self._host.store.get(task_id))
+        except TaskNotFound:
+            await self._begin(tool, arguments, task_id, call_id)
+
+    async def _begin(self, tool: Tool, arguments: Mapping[str, Any], task_id: str, call_id: str) -> None:
+        try:
+            upstream = self._upstream(tool.server)
+            if isinstance(upstream, Jobs):
+                job = upstream.job(tool.name, arguments, call_id=call_id)
+            else:
+                job = Job(work=call_work(upstream, tool.name, arguments, call_id=call_id))
+            origin = {"server": tool.server, "tool": tool.name, "call_id": call_id, **job.origin}
+            await self._host.begin(
+                job.work,
+                kind=job.kind,
+                title=tool.qualified,
+                requestor=self._requestor,
+                by=call_id,
+                total=job.total,
+                origin=origin,
+                task_id=task_id,
+            )
+        except Conflict:
+            return  # somebody else has just begun it
+        except PursuitError as error:
+            raise CallFailed(error.message, sent=False) from None
+
+    async def outcome(self, task_id: str) -> ToolResult | None:
+        """What it came to, or None while it is under way. Raises `CallFailed` if it came to no result."""
+        store = self._host.store
+        try:
+            state = await store.get(task_id)
+        except TaskNotFound:
+            raise CallFailed(f"its task {task_id} is not on record any more; what it did is not known") from None
+        if not state.terminal:
+            await self._host.take_up(state)
+            return None
+        return as_answer(state, await store.result(state))
+
+    async def cancel(self, task_id: str, *, reason: str) -> None:
+        """Orders it stopped; one that has ended is left alone."""
+        try:
+            await self._host.cancel(task_id, reason=reason)
+        except TaskNotFound:
+            return
+
+
+def call_work(upstream: Upstream, tool: str, arguments: Mapping[str, Any], *, call_id: str) -> Work:
+    """The work of a call to a server that knows no tasks: it is made and waited for here."""
+
+    async def work(ctx: TaskContext) -> Ending:
+        async def progressed(done: float, total: float | None, message: str | None) -> None:
+            await ctx.update_status(message, done=done, total=total)
+
+        try:
+            answer = await upstream.call(tool, arguments, call_id=call_id, on_progress=progressed)
+        except (CallFailed, UpstreamUnavailable) as error:
+            why = str(error)
+            return Ending(status="failed", message=why, error={"code": -32603, "message": why})
+        return Ending(status="failed" if answer.is_error else "completed", result=answer.as_dict())
+
+    return work
+
+
+def as_answer(state: TaskState, result: Mapping[str, Any] | None) -> ToolResult:
+    """An ended task as the answer to the call that it was. Raises `CallFailed` if it came to no result."""
+    if state.status == "cancelled":
+        raise CallFailed(f"the task {state.task_id} was cancelled: {state.message or 'no reason given'}")
+    if result is None:
+        raise CallFailed(state.message or f"the task {state.task_id} failed")
+    content = cast("list[Mapping[str, Any]]", result.get("content") or [])
+    is_error = state.status == "failed" or result.get("isError") is True
+    return ToolResult(content=content, structured=result.get("structuredContent"), is_error=is_error)

@@ -1,0 +1,247 @@
+"""Missions and tools whose answers come later: the mission waits in the ledger and goes on when the task has ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+from engine_stage import (
+    driving,
+    events_of,
+    history,
+    mission,
+    outcomes,
+    play,
+    proposal,
+    repeat,
+    replay,
+    script,
+    stage,
+    until,
+)
+
+from pursuit import Runtime, metric, tool
+from pursuit.model.events import CallIntended, WaitBegan
+from pursuit.service.background import BackgroundRuns
+
+
+class Job:
+    """A long tool that ends when it is told to."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.cut = 0
+        self.go = anyio.Event()
+
+    def tool(self) -> Any:
+        @tool(name="train", long=True)
+        async def train(fail: bool = False) -> dict[str, Any]:
+            """Takes its time."""
+            self.begun += 1
+            try:
+                await self.go.wait()
+            except anyio.get_cancelled_exc_class():
+                self.cut += 1
+                raise
+            if fail:
+                raise ValueError("no luck")
+            return {"metrics": {"score": 7}}
+
+        return train
+
+
+def score() -> Any:
+    return metric("score") >= 7
+
+
+def test_a_mission_waits_for_its_task_and_goes_on(tmp_path: Path) -> None:
+    job = Job()
+
+    async def scene() -> None:
+        async with stage(tmp_path, job.tool()) as runtime:
+            wanted = mission(criteria=[score()], proposer=repeat("world.train"))
+            mission_id = (await runtime.service.start(wanted)).session_id
+            async with driving(runtime, mission_id):
+                await until(runtime, mission_id, lambda state: state.waiting_for == "task")
+                status = await runtime.service.status(mission_id)
+                assert status["waiting_detail"].startswith("task-")
+                claim = await runtime.service.ledger.claim(mission_id)
+                assert claim is not None, "a mission that waits for a task is driven by nobody"
+                await claim.release()
+                job.go.set()
+            status = await runtime.service.status(mission_id)
+            assert (status["status"], job.begun) == ("completed", 1)
+            (intent,) = await events_of(runtime, mission_id, CallIntended)
+            assert intent.task == (await events_of(runtime, mission_id, WaitBegan))[0].detail
+            assert (await runtime.tasks.store.get(intent.task or "")).status == "completed"
+
+    play(scene)
+
+
+def test_a_task_that_fails_is_a_failed_call(tmp_path: Path) -> None:
+    job = Job()
+    job.go.set()
+
+    async def scene() -> None:
+        async with stage(tmp_path, job.tool()) as runtime:
+            mission_id = (await runtime.service.start(mission(proposer=repeat("world.train", fail=True)))).session_id
+            await runtime.service.run(mission_id)
+            assert await outcomes(runtime, mission_id) == [("world.train", "failed")]
+            (row,) = await history(runtime, mission_id)
+            assert "no luck" in row["calls"][0]["error"]
+
+    play(scene)
+
+
+def test_an_iterating_client_is_told_that_the_mission_waits(tmp_path: Path) -> None:
+    job = Job()
+
+    async def scene() -> None:
+        async with stage(tmp_path, job.tool()) as runtime:
+            mission_id = (await runtime.service.start(mission(proposer=repeat("world.train")))).session_id
+            for _ in range(2):
+                answer = await runtime.service.iterate(mission_id)
+                assert (answer["status"], answer["iterations"], job.begun) == ("waiting", [], 1)
+            job.go.set()
+            task_id = (await runtime.service.state(mission_id)).wait_detail
+            await runtime.tasks.store.wait(task_id or "")
+            answer = await runtime.service.iterate(mission_id)
+            assert [row["iteration_index"] for row in answer["iterations"]] == [0]
+
+    play(scene)
+
+
+def test_a_background_run_is_woken_by_its_task(tmp_path: Path) -> None:
+    job = Job()
+
+    async def prepared(_mission_id: str) -> None:
+        return None
+
+    async def scene() -> None:
+        async with stage(tmp_path, job.tool()) as runtime, BackgroundRuns(runtime.service, prepared) as runs:
+            wanted = mission(criteria=[score()], proposer=repeat("world.train"))
+            mission_id = (await runtime.service.start(wanted)).session_id
+            await runs.begin(mission_id, 1, None)
+            await until(runtime, mission_id, lambda state: state.waiting_for == "task")
+            job.go.set()
+            await until(runtime, mission_id, lambda state: state.status == "completed")
+            assert job.begun == 1
+
+    play(scene)
+
+
+def test_calls_of_a_batch_after_a_task_wait_for_it(tmp_path: Path) -> None:
+    job = Job()
+    order: list[str] = []
+
+    def note(word: str) -> str:
+        order.append(word)
+        return word
+
+    async def scene() -> None:
+        async with stage(tmp_path, job.tool(), note) as runtime:
+            calls = replay(proposal(("world.note", {"word": "a"}), ("world.train", {}), ("world.note", {"word": "b"})))
+            mission_id = (await runtime.service.start(mission(proposer=calls))).session_id
+            async with driving(runtime, mission_id):
+                await until(runtime, mission_id, lambda state: state.waiting_for == "task")
+                assert order == ["a"]
+                job.go.set()
+            assert order == ["a", "b"]
+            assert [outcome for _tool, outcome in await outcomes(runtime, mission_id)] == ["ok", "ok", "ok"]
+
+    play(scene)
+
+
+def test_parallel_tasks_run_side_by_side(tmp_path: Path) -> None:
+    both = anyio.Event()
+    begun: list[int] = []
+
+    @tool(name="train", long=True, parallel_safe=True)
+    async def train(n: int) -> int:
+        begun.append(n)
+        if len(begun) == 2:
+            both.set()
+        await both.wait()
+        return n
+
+    async def scene() -> None:
+        async with stage(tmp_path, train) as runtime:
+            calls = replay(proposal(("world.train", {"n": 1}), ("world.train", {"n": 2})))
+            mission_id = (await runtime.service.start(mission(proposer=calls))).session_id
+            await runtime.service.run(mission_id)
+            assert [outcome for _tool, outcome in await outcomes(runtime, mission_id)] == ["ok", "ok"]
+
+    play(scene)
+
+
+def test_a_script_waits_for_a_task_too(tmp_path: Path) -> None:
+    job = Job()
+    source = "result = await world.train()\nmission.observe('score', result['metrics']['score'])"
+
+    async def scene() -> None:
+        async with stage(tmp_path, job.tool()) as runtime:
+            mission_id = (await runtime.service.start(mission(criteria=[score()], proposer=script(source)))).session_id
+            async with driving(runtime, mission_id):
+                await until(runtime, mission_id, lambda state: state.waiting_for == "task")
+                job.go.set()
+            assert ((await runtime.service.status(mission_id))["status"], job.begun) == ("completed", 1)
+
+    play(scene)
+
+
+def test_an_abort_cancels_the_task(tmp_path: Path) -> None:
+    job = Job()
+
+    async def scene() -> None:
+        async with stage(tmp_path, job.tool()) as runtime:
+            mission_id = (await runtime.service.start(mission(proposer=repeat("world.train")))).session_id
+            async with driving(runtime, mission_id):
+                await until(runtime, mission_id, lambda state: state.waiting_for == "task")
+                task_id = (await runtime.service.state(mission_id)).wait_detail or ""
+                await runtime.service.abort(mission_id)
+            assert (await runtime.tasks.store.get(task_id)).status == "cancelled"
+            assert await outcomes(runtime, mission_id) == [("world.train", "cancelled")]
+            while not job.cut:
+                await anyio.lowlevel.checkpoint()
+
+    play(scene)
+
+
+def test_a_pause_leaves_the_task_and_resume_finds_its_answer(tmp_path: Path) -> None:
+    job = Job()
+
+    async def scene() -> None:
+        async with stage(tmp_path, job.tool()) as runtime:
+            wanted = mission(criteria=[score()], proposer=repeat("world.train"))
+            mission_id = (await runtime.service.start(wanted)).session_id
+            async with driving(runtime, mission_id):
+                await until(runtime, mission_id, lambda state: state.waiting_for == "task")
+                task_id = (await runtime.service.state(mission_id)).wait_detail or ""
+                await runtime.service.pause(mission_id)
+            assert (await runtime.service.status(mission_id))["status"] == "paused"
+            job.go.set()
+            await runtime.tasks.store.wait(task_id)
+            await runtime.service.run(mission_id)
+            assert ((await runtime.service.status(mission_id))["status"], job.begun) == ("completed", 1)
+
+    play(scene)
+
+
+def test_a_lost_task_is_a_failed_call_and_never_made_again(tmp_path: Path) -> None:
+    """The process that ran the function is gone, so nobody knows what it did."""
+    job = Job()
+
+    async def scene() -> None:
+        async with stage(tmp_path, job.tool()) as runtime:
+            mission_id = (await runtime.service.start(mission(proposer=repeat("world.train")))).session_id
+            await runtime.service.iterate(mission_id)
+        again: Runtime = stage(tmp_path, job.tool())
+        async with again as runtime:
+            await runtime.service.run(mission_id)
+            assert await outcomes(runtime, mission_id) == [("world.train", "failed")]
+            (row,) = await history(runtime, mission_id)
+            assert "the process that worked at it ended" in row["calls"][0]["error"]
+        assert job.begun == 1
+
+    play(scene)
