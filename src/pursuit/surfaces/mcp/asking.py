@@ -10,7 +10,7 @@ client that was asked, for the mission and the questions that it was asked about
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -21,11 +21,13 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from pursuit.errors import Conflict, InvalidArgument
 from pursuit.service.approvals import ApprovalNotFound, Approvals
+from pursuit.service.caller import Caller
 from pursuit.surfaces.mcp.callers import caller_of
 from pursuit.surfaces.mcp.failure import Context, sendable
 from pursuit.surfaces.mcp.forms import filled, form
 from pursuit.surfaces.mcp.seal import Seal
 
+Ask = Callable[[Mapping[str, Mapping[str, Any]]], Awaitable[Mapping[str, Any]]]
 MOST_ROUNDS = 8
 """The SDK's client gives up after ten."""
 
@@ -82,7 +84,7 @@ class Asking:
             raise InvalidArgument(
                 "these answers belong to no question that this client was asked in this call; call again without them"
             )
-        told = [await self._record(ctx, mission_id, name, said) for name, said in answers.items()]
+        told = [await self._record(caller_of(ctx), mission_id, name, said) for name, said in answers.items()]
         return Told(first=before["first"], answered=all(told))
 
     async def ask(self, ctx: Context, mission_id: str, first: int) -> bool:
@@ -106,7 +108,7 @@ class Asking:
             except MCPError:  # it said that it can ask, and cannot
                 return False
             said = {"action": answer.action, "content": answer.content or {}}
-            if not await self._record(ctx, mission_id, row["approval_id"], said):
+            if not await self._record(caller_of(ctx), mission_id, row["approval_id"], said):
                 return False
             questions = await self._desk.open(mission_id)
         return True
@@ -120,12 +122,20 @@ class Asking:
         ours = state is not None and (state["mission"], state["who"]) == (mission_id, caller_of(ctx).who)
         return state if ours else None
 
-    async def _record(self, ctx: Context, mission_id: str, approval_id: str, said: object) -> bool:
+    async def ask_later(self, ask: Ask, mission_id: str, caller: Caller) -> bool:
+        """The same where nobody waits for the answer of a call: `ask` returns when there is an answer to everything."""
+        rows = await self._desk.open(mission_id)
+        questions = {row["approval_id"]: ElicitRequest(params=_params(row)) for row in rows}
+        said = await ask({name: one.model_dump(mode="json", by_alias=True) for name, one in questions.items()})
+        told = [await self._record(caller, mission_id, name, answer) for name, answer in said.items()]
+        return all(told)
+
+    async def _record(self, caller: Caller, mission_id: str, approval_id: str, said: object) -> bool:
         """Stores one answer; False if the person dismissed the question. Another answer that came first counts."""
         answer = filled(said)
         if answer is None:
             return False
-        by = replace(caller_of(ctx), transport="elicitation")
+        by = replace(caller, transport="elicitation")
         with suppress(Conflict, ApprovalNotFound):
             await self._desk.answer(approval_id, answer.answer, reason=answer.reason, caller=by, mission_id=mission_id)
         return True

@@ -30,7 +30,7 @@ class Missions:
         self._runtime = runtime
         self._service = runtime.service
         self._runs = runs
-        self._asking = Asking(Approvals(runtime.service), lambda: Seal.beside(runtime.state_path))
+        self.asking = Asking(Approvals(runtime.service), lambda: Seal.beside(runtime.state_path))
 
     async def start(self, ctx: Context, asked: given.Start) -> Answer:
         """Accepts a mission."""
@@ -65,7 +65,7 @@ class Missions:
                 caller=caller_of(ctx),
             )
         await self._runtime.use_servers_of(name)
-        told = await self._asking.take_answers(ctx, name)
+        told = await self.asking.take_answers(ctx, name)
         async with progress(ctx.session, count) as observer:
             if told is not None:
                 return await self._gone_on(ctx, name, told, count, observer)
@@ -96,7 +96,7 @@ class Missions:
         answer: Answer | None = None
         for _ in range(MOST_ROUNDS):
             waits = (await self._service.state(name)).waiting_for == "approval"
-            if not waits or not self._asking.can_ask(ctx, name) or not await self._asking.ask(ctx, name, span.start):
+            if not waits or not self.asking.can_ask(ctx, name) or not await self.asking.ask(ctx, name, span.start):
                 break
             await self._continue(ctx, name, observer)
             answer = await self._service.missed(name, len(span), span.start)

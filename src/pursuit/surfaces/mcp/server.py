@@ -7,35 +7,30 @@ Invariant: what a model should read is a tool's answer; only what breaks the pro
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, cast
 
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.models import InitializationOptions
-from mcp.shared.exceptions import MCPError
-from mcp_types import (
-    INVALID_PARAMS,
-    CallToolRequestParams,
-    InputRequiredResult,
-    ListToolsResult,
-    PaginatedRequestParams,
-    ServerCapabilities,
-)
+from mcp_types import ServerCapabilities, ServerTasksCapability
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from pursuit import __version__
 from pursuit.app import Runtime
-from pursuit.errors import PursuitError
 from pursuit.service.background import BackgroundRuns
-from pursuit.surfaces.mcp import answers
-from pursuit.surfaces.mcp.arguments import parse
-from pursuit.surfaces.mcp.asking import AskClient
 from pursuit.surfaces.mcp.completions import Completions
-from pursuit.surfaces.mcp.failure import Context, one_page
+from pursuit.surfaces.mcp.desk import ToolDesk
+from pursuit.surfaces.mcp.mission_calls import MissionCalls, mission_tasks
 from pursuit.surfaces.mcp.missions import Missions
 from pursuit.surfaces.mcp.prompts import Prompts
 from pursuit.surfaces.mcp.resources import Resources
-from pursuit.surfaces.mcp.tools import TOOLS, MissionTool
+from pursuit.surfaces.mcp.seal import Seal
+from pursuit.surfaces.mcp.tasks import first
+from pursuit.surfaces.mcp.tasks.door import TaskDoor
+from pursuit.surfaces.mcp.tasks.terms import EXTENSION, requestor_of
 from pursuit.surfaces.mcp.updates import Updates
+from pursuit.tasks.host import TaskHost
+from pursuit.tasks.store import TaskStore
 
 NAME = "pursuit"
 INSTRUCTIONS = (
@@ -53,10 +48,16 @@ INSTRUCTIONS = (
 async def mission_server(runtime: Runtime) -> AsyncGenerator[Server[Any]]:
     """A server over an open runtime; its background runs go on until the block is left."""
     service = runtime.service
-    async with BackgroundRuns(service, runtime.use_servers_of) as runs, Updates(service) as updates:
+    async with AsyncExitStack() as stack:
+        runs = await stack.enter_async_context(BackgroundRuns(service, runtime.use_servers_of))
+        updates = await stack.enter_async_context(Updates(service))
         resources, prompts = Resources(service), Prompts(service)
-        desk = _ToolDesk(Missions(runtime, runs))
-        yield _MissionServer(
+        missions = Missions(runtime, runs)
+        desk = ToolDesk(missions)
+        calls = MissionCalls(runtime, desk)
+        resume = mission_tasks(runtime, missions.asking).resume
+        host = await stack.enter_async_context(TaskHost(TaskStore(service.ledger), resume={"mission": resume}))
+        server = _MissionServer(
             NAME,
             version=__version__,
             title="Pursuit",
@@ -75,6 +76,16 @@ async def mission_server(runtime: Runtime) -> AsyncGenerator[Server[Any]]:
             on_get_prompt=prompts.get,
             on_completion=Completions(service).complete,
         )
+        door = TaskDoor(
+            host,
+            plan=calls.plan,
+            performer=calls.performer,
+            seal=lambda: Seal.beside(runtime.state_path),
+            requestor_of=requestor_of,
+            info=lambda: server.server_info_stamp,
+        )
+        server.middleware.append(await stack.enter_async_context(door))
+        yield server
 
 
 class _MissionServer(Server[Any]):
@@ -86,6 +97,10 @@ class _MissionServer(Server[Any]):
         for fixed in (declared.tools, declared.prompts):
             if fixed is not None:
                 fixed.list_changed = False
+        if named.get("protocol_version") in MODERN_PROTOCOL_VERSIONS:
+            declared.extensions = {EXTENSION: {}}
+        else:
+            declared.tasks = ServerTasksCapability.model_validate(first.CAPABILITY)
         return declared
 
     def create_initialization_options(
@@ -97,56 +112,3 @@ class _MissionServer(Server[Any]):
         """What is declared at a handshake, over each transport."""
         told = notification_options or NotificationOptions(resources_changed=True)
         return super().create_initialization_options(told, experimental_capabilities, extensions)
-
-
-class _ToolDesk:
-    """Finds the tool, checks the arguments, answers."""
-
-    def __init__(self, missions: Missions) -> None:
-        self._missions = missions
-        self._tools = {tool.name: tool for tool in TOOLS}
-        self._declared: ListToolsResult | None = None
-
-    async def list(self, ctx: Context, params: PaginatedRequestParams | None) -> ListToolsResult:
-        """All nine, on one page."""
-        one_page(params)
-        return self._listing()
-
-    def input_schema(self, name: str) -> dict[str, Any] | None:
-        """What a tool takes; None for one that is not here."""
-        return next((tool.input_schema for tool in self._listing().tools if tool.name == name), None)
-
-    async def call(self, ctx: Context, params: CallToolRequestParams) -> dict[str, Any] | InputRequiredResult:
-        """Answers a call; what is refused is an answer too."""
-        tool = self._tools.get(params.name)
-        if tool is None:
-            known = ", ".join(self._tools)
-            raise MCPError(INVALID_PARAMS, f"Unknown tool: {params.name[:100]!r}; there are {known}")
-        try:
-            return await self._answer(tool, ctx, params)
-        except (PursuitError, AskClient, BaseExceptionGroup) as error:
-            found = _ours(error)
-            if found is None:
-                raise
-            return found.result() if isinstance(found, AskClient) else answers.refusal(found, tool.refused)
-
-    async def _answer(self, tool: MissionTool, ctx: Context, params: CallToolRequestParams) -> dict[str, Any]:
-        asked = parse(tool.shape, params.arguments or {})
-        answer = await tool.answer(self._missions, ctx, asked)
-        return answers.result(answer, tool.lines(answer))
-
-    def _listing(self) -> ListToolsResult:
-        if self._declared is None:
-            self._declared = ListToolsResult(tools=[tool.declared() for tool in TOOLS])
-        return self._declared
-
-
-def _ours(error: BaseException) -> PursuitError | AskClient | None:
-    """What a client can be told, out of the groups that concurrent work wrapped it in."""
-    match error:
-        case PursuitError() | AskClient():
-            return error
-        case BaseExceptionGroup(exceptions=(inner,)):
-            return _ours(inner)
-        case _:
-            return None

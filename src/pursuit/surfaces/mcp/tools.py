@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from mcp_types import Tool, ToolAnnotations
+from mcp_types import Tool, ToolAnnotations, ToolExecution
 
 from pursuit.model.shape import Shape
 from pursuit.surfaces.mcp import answers, arguments, schemas
@@ -39,6 +39,8 @@ class MissionTool:
     lines: answers.Lines
     words: dict[str, str] = field(default_factory=dict[str, str])
     refused: dict[str, Any] = field(default_factory=dict[str, Any])
+    long: bool = False
+    """Whether it may take so long that a client can have it as a task."""
 
     def declared(self) -> Tool:
         """The tool as clients see it."""
@@ -49,6 +51,7 @@ class MissionTool:
             input_schema=schemas.input_schema(self.shape, self.words),
             output_schema=self.gives,
             annotations=self.annotations,
+            execution=ToolExecution(task_support="optional") if self.long else None,
         )
 
 
@@ -118,6 +121,7 @@ TOOLS = (
             "after": "How many iterations you know of: an answer that you missed is repeated, nothing is run twice.",
         },
         refused={"iterations": []},
+        long=True,
     ),
     MissionTool(
         name="mission_checkpoint",

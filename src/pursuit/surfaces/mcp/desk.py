@@ -1,0 +1,79 @@
+"""Calls of our tools: found, checked, answered.
+
+Owns: the order of the steps. Knows no transport. Invariant: what is refused is an answer too; only what breaks the
+protocol is a protocol error.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mcp.shared.exceptions import MCPError
+from mcp_types import (
+    INVALID_PARAMS,
+    CallToolRequestParams,
+    InputRequiredResult,
+    ListToolsResult,
+    PaginatedRequestParams,
+)
+
+from pursuit.errors import PursuitError
+from pursuit.surfaces.mcp import answers
+from pursuit.surfaces.mcp.arguments import parse
+from pursuit.surfaces.mcp.asking import AskClient
+from pursuit.surfaces.mcp.failure import Context, one_page
+from pursuit.surfaces.mcp.missions import Missions
+from pursuit.surfaces.mcp.tools import TOOLS, MissionTool
+
+
+class ToolDesk:
+    """Finds the tool, checks the arguments, answers."""
+
+    def __init__(self, missions: Missions) -> None:
+        self._missions = missions
+        self._tools = {tool.name: tool for tool in TOOLS}
+        self._declared: ListToolsResult | None = None
+
+    async def list(self, ctx: Context, params: PaginatedRequestParams | None) -> ListToolsResult:
+        """All nine, on one page."""
+        one_page(params)
+        return self._listing()
+
+    def input_schema(self, name: str) -> dict[str, Any] | None:
+        """What a tool takes; None for one that is not here."""
+        return next((tool.input_schema for tool in self._listing().tools if tool.name == name), None)
+
+    async def call(self, ctx: Context, params: CallToolRequestParams) -> dict[str, Any] | InputRequiredResult:
+        """Answers a call; what is refused is an answer too."""
+        tool = self._tools.get(params.name)
+        if tool is None:
+            known = ", ".join(self._tools)
+            raise MCPError(INVALID_PARAMS, f"Unknown tool: {params.name[:100]!r}; there are {known}")
+        try:
+            return await self._answer(tool, ctx, params)
+        except (PursuitError, AskClient, BaseExceptionGroup) as error:
+            found = _ours(error)
+            if found is None:
+                raise
+            return found.result() if isinstance(found, AskClient) else answers.refusal(found, tool.refused)
+
+    async def _answer(self, tool: MissionTool, ctx: Context, params: CallToolRequestParams) -> dict[str, Any]:
+        asked = parse(tool.shape, params.arguments or {})
+        answer = await tool.answer(self._missions, ctx, asked)
+        return answers.result(answer, tool.lines(answer))
+
+    def _listing(self) -> ListToolsResult:
+        if self._declared is None:
+            self._declared = ListToolsResult(tools=[tool.declared() for tool in TOOLS])
+        return self._declared
+
+
+def _ours(error: BaseException) -> PursuitError | AskClient | None:
+    """What a client can be told, out of the groups that concurrent work wrapped it in."""
+    match error:
+        case PursuitError() | AskClient():
+            return error
+        case BaseExceptionGroup(exceptions=(inner,)):
+            return _ours(inner)
+        case _:
+            return None

@@ -1,0 +1,99 @@
+"""Calls of our own tools as tasks.
+
+Owns: which tool can be one, how it is called without its client waiting, and how a mission's run is taken up again.
+Does not know: generations or messages about tasks. Invariant: a run's task remembers what it takes to go on with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mcp.shared.exceptions import MCPError
+from mcp_types import INVALID_PARAMS, CallToolRequestParams, InputRequiredResult
+from pydantic import ValidationError
+
+from pursuit.app import Runtime
+from pursuit.service.caller import Caller
+from pursuit.service.mission_tasks import MissionRun, MissionTasks
+from pursuit.surfaces.mcp import answers
+from pursuit.surfaces.mcp.arguments import Iterate, parse
+from pursuit.surfaces.mcp.asking import Asking
+from pursuit.surfaces.mcp.desk import ToolDesk
+from pursuit.surfaces.mcp.failure import Context
+from pursuit.surfaces.mcp.tasks.carrying import Plan
+from pursuit.surfaces.mcp.tasks.detached import DetachedSession, detached
+from pursuit.surfaces.mcp.tasks.terms import capabilities_of
+from pursuit.tasks.execution import TaskContext
+
+ITERATE = "mission_iterate"
+
+
+class MissionCalls:
+    """Our tools, for the door of tasks."""
+
+    def __init__(self, runtime: Runtime, desk: ToolDesk) -> None:
+        self._runtime = runtime
+        self._desk = desk
+
+    async def plan(self, ctx: Context) -> Plan:
+        """What a call would be as a task: only driving a mission takes long, and a background run is none already."""
+        params = _params(ctx.params or {})
+        if params.name != ITERATE:
+            return Plan(title=params.name[:100], when="never")
+        asked = parse(Iterate, params.arguments or {})
+        if asked.background:
+            return Plan(title=params.name, when="never")
+        state = await self._runtime.service.state(asked.session_id)
+        run = MissionRun(
+            session_id=asked.session_id,
+            first=state.iteration_count if asked.after is None else asked.after,
+            iterations=asked.max_iterations_this_call,
+            proposal=asked.proposal,
+            asks=capabilities_of(ctx).get("elicitation") is not None,
+        )
+        return Plan(title=f"{params.name} {asked.session_id}", kind="mission", origin=run.origin())
+
+    def performer(self, ctx: Context) -> Calling:
+        """How the call of a request is made."""
+        return Calling(self._desk, ctx)
+
+
+class Calling:
+    """One call, made as often as it takes answers to end it."""
+
+    def __init__(self, desk: ToolDesk, ctx: Context) -> None:
+        self._desk = desk
+        self._ctx = ctx
+        self._session = DetachedSession(ctx.session)
+
+    def attach(self, task: TaskContext) -> None:
+        """From here on this task hears of progress."""
+        self._session.task = task
+
+    async def perform(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Makes the call."""
+        result = await self._desk.call(detached(self._ctx, self._session, params), _params(params))
+        if isinstance(result, InputRequiredResult):
+            return result.model_dump(mode="json", by_alias=True, exclude_none=True)
+        return result
+
+
+def mission_tasks(runtime: Runtime, asking: Asking) -> MissionTasks:
+    """How runs that are tasks go on after their process died."""
+
+    async def ask(task: TaskContext, mission_id: str) -> bool:
+        return await asking.ask_later(task.ask, mission_id, Caller(who=task.state.requestor, transport="task"))
+
+    def words(answer: Mapping[str, Any]) -> Mapping[str, Any]:
+        lines: Sequence[str] = answers.iterated(answer)
+        return {key: value for key, value in answers.result(answer, list(lines)).items() if key != "resultType"}
+
+    return MissionTasks(runtime.service, runtime.use_servers_of, ask=ask, words=words)
+
+
+def _params(params: Mapping[str, Any]) -> CallToolRequestParams:
+    try:
+        return CallToolRequestParams.model_validate(params, by_name=False)
+    except ValidationError:
+        raise MCPError(INVALID_PARAMS, "Invalid request parameters", "") from None

@@ -1,0 +1,1 @@
+"""MCP tasks of both generations, from one durable record."""
