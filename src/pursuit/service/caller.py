@@ -14,11 +14,15 @@ LONGEST = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """`who` is a person or a credential, `client` the program that speaks for them."""
+    """`who` is a person or a credential, `client` the program that speaks for them.
+
+    `credential` is the name of the token that was shown, where one was: what it began is its own.
+    """
 
     who: str = "operator"
     transport: str = "python"
     client: str | None = None
+    credential: str | None = None
 
     def __str__(self) -> str:
         if self.transport == "python":

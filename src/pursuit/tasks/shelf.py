@@ -6,7 +6,7 @@ Owns: listing, expiry and pruning. Knows no work. Invariant: a running task is n
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 
 from pursuit.ledger.contract import StreamRow
@@ -32,6 +32,8 @@ class Shelf:
     def __init__(self, store: TaskStore) -> None:
         self._store = store
         self._tidied = -math.inf
+        self.removed: Callable[[str], Awaitable[None]] | None = None
+        """Told of each task that was removed, to clear away what else there is of it."""
 
     async def list(
         self,
@@ -85,6 +87,8 @@ class Shelf:
             count += 1
             if count > most or ended < oldest or expired:
                 await self._store.forget(row.name)
+                if self.removed is not None:
+                    await self.removed(row.name)
                 removed.append(row.name)
         return removed
 

@@ -11,15 +11,13 @@ from pursuit.service.caller import Caller, user_name
 from pursuit.surfaces.mcp.failure import Context, sendable
 
 LONGEST = 100
-ANYONE = "anyone on this machine"
-"""Who comes over HTTP where no token is asked for."""
 
 
 def caller_of(ctx: Context) -> Caller:
     """The caller: a token's name, or on this machine without one whoever runs the server."""
     over_http = ctx.request is not None
     token = get_access_token()
-    who = token.client_id if token is not None else ANYONE if over_http else user_name()
+    who = token.client_id if token is not None else "anyone on this machine" if over_http else user_name()
     params = ctx.session.client_params
     client = None
     if params is not None:

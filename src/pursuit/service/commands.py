@@ -1,0 +1,124 @@
+"""A configured command with a caller's arguments, ready to be started.
+
+Owns: what its environment, its folder and its secrets are, and its time limit. Does not know: how processes are kept.
+Invariant: whatever is wrong is told before anything starts.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from pursuit.errors import Fault, ValidationFailed
+from pursuit.model.tasks import TaskState
+from pursuit.tasks.execution import TaskContext
+from pursuit.tasks.host import Work
+from pursuit.tasks.processes.command import GRACE, HEARTBEAT, Command
+from pursuit.tasks.store import Ending
+from pursuit.tools.commands import CommandConfig, refuse_climbing
+from pursuit.tools.server_config import PYTHON
+from pursuit.tools.variables import as_secrets, filled, secret_entries, secret_words
+
+TIMEOUT = "timeout"
+"""Where a task's origin keeps how many seconds it may take."""
+
+
+def configured_command(config: CommandConfig, arguments: Mapping[str, Any], environ: Mapping[str, str]) -> Command:
+    """The command for these arguments. Raises `ValidationFailed` or `PathTraversal`."""
+    words = config.words(arguments)
+    if words[0] == PYTHON:
+        words[0] = sys.executable
+    missing: list[Fault] = []
+
+    def full(text: str, at: str) -> str:
+        value, unset = filled(text, environ)
+        reason = "${{{}}} is not set in the environment"
+        missing.extend(Fault(field=f"commands.{config.name}.{at}", reason=reason.format(name)) for name in unset)
+        return value
+
+    env = {key: full(value, f"env.{key}") for key, value in config.env.items()}
+    cwd = Path(config.base or ".", full(config.cwd or ".", "cwd")).expanduser()
+    if missing:
+        raise ValidationFailed(missing, f"{config.name} cannot be started")
+    command = Command(
+        argv=tuple(words),
+        cwd=str(cwd),
+        env={**environ, **env},
+        title=config.title,
+        total=config.units(arguments),
+        unit_pattern=config.unit_pattern,
+        failure_pattern=config.failure_pattern,
+        item_pattern=config.item_pattern,
+        disclaimer=config.disclaimer,
+        grace=GRACE if config.grace is None else config.grace,
+        heartbeat=HEARTBEAT if config.heartbeat is None else config.heartbeat,
+        secrets=as_secrets([*secret_entries(config.env, env), *secret_words(words)]),
+    )
+    command.check()
+    return command
+
+
+def plain_command(
+    argv: Sequence[str],
+    *,
+    environ: Mapping[str, str],
+    env: Mapping[str, str] | None = None,
+    allow_parent_paths: bool = False,
+    **more: Any,
+) -> Command:
+    """The command that an operator wrote out. Raises `ValidationFailed` or `PathTraversal`."""
+    given = dict(env or {})
+    # What the operator hands over by a variable of its own is known to us by its name alone.
+    secrets = as_secrets([*secret_entries(given, given), *secret_words(argv)])
+    command = Command(argv=tuple(argv), env={**environ, **given}, secrets=secrets, **more)
+    command.check()
+    if not allow_parent_paths:
+        refuse_climbing(Path(argv[0]).name, list(argv[1:]))
+    return command
+
+
+def within(work: Work, seconds: float | None) -> Work:
+    """The same work, stopped and failed when it has taken so long since its task was made."""
+    if seconds is None:
+        return work
+
+    async def limited(ctx: TaskContext) -> Ending:
+        over = False
+        ending: Ending | None = None
+
+        async def stop() -> None:
+            nonlocal over
+            await anyio.sleep(ctx.state.created_at + seconds - ctx.store.now())
+            over = True
+            await ctx.store.order_cancel(ctx.task_id, by="its timeout", reason=f"{seconds:g} s are over", settle=False)
+
+        async with anyio.create_task_group() as both:
+            both.start_soon(stop)
+            ending = await work(ctx)
+            both.cancel_scope.cancel()
+        assert ending is not None  # noqa: S101 - the group is left when the work has returned
+        return _timed_out(ending, seconds) if over and ending.status == "cancelled" else ending
+
+    return limited
+
+
+def timeout_of(state: TaskState) -> float | None:
+    """How long a task may take, as it was begun."""
+    return state.origin.get(TIMEOUT)
+
+
+def _timed_out(ending: Ending, seconds: float) -> Ending:
+    said = f"stopped by its timeout of {seconds:g} s"
+    result = {**(ending.result or {}), "isError": True}
+    return replace(ending, status="failed", message=said, result={"content": [], **result})
+
+
+def environment() -> dict[str, str]:
+    """The environment of this process."""
+    return dict(os.environ)
