@@ -1,4 +1,4 @@
-"""Mission ids for the shell's completion.
+"""Ids of missions and tasks for the shell's completion.
 
 Owns: one cheap look at the ledger. Invariant: it prints nothing, creates nothing and never fails: a shell that
 completes a word has no place for an error.
@@ -16,12 +16,20 @@ MOST = 50
 def mission_ids(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     """The newest missions whose id starts like this, each with its status and directive."""
     try:
-        return _mission_ids(ctx, incomplete)
+        return _ids(ctx, incomplete, "mission", "directive")
     except Exception:  # noqa: BLE001 - whatever is wrong with the ledger, completing a word is not where it is told
         return []
 
 
-def _mission_ids(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+def task_ids(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    """The newest tasks whose id starts like this, each with its status and title."""
+    try:
+        return _ids(ctx, incomplete, "task", "title")
+    except Exception:  # noqa: BLE001 - as above
+        return []
+
+
+def _ids(ctx: typer.Context, incomplete: str, kind: str, words: str) -> list[tuple[str, str]]:
     from pursuit.ledger.schema import open_reader  # noqa: PLC0415
     from pursuit.ledger.sqlite_reads import SqliteReads  # noqa: PLC0415
     from pursuit.places import locate_state  # noqa: PLC0415 - only a completion pays for it
@@ -35,12 +43,12 @@ def _mission_ids(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     connection = open_reader(path)
     try:
         page = SqliteReads(path, connection).page(
-            kind="mission", status=None, since=None, until=None, cursor=None, limit=MOST
+            kind=kind, status=None, since=None, until=None, cursor=None, limit=MOST
         )
     finally:
         connection.close()
     return [
-        (row.name, f"{row.status}: {' '.join(str(row.summary.get('directive', '')).split())[:60]}")
+        (row.name, f"{row.status}: {' '.join(str(row.summary.get(words, '')).split())[:60]}")
         for row in page.rows
         if row.name.startswith(incomplete) and row.status != "forgotten"
     ]

@@ -18,7 +18,20 @@ import typer
 from typer.models import CommandInfo
 
 from pursuit import __version__
-from pursuit.surfaces.cli import approvals, doctor, install, look, missions, operator, prove, serve, setup, token, tools
+from pursuit.surfaces.cli import (
+    approvals,
+    doctor,
+    install,
+    look,
+    missions,
+    operator,
+    prove,
+    serve,
+    setup,
+    task,
+    token,
+    tools,
+)
 from pursuit.surfaces.cli.options import Common, ConfigOption, JsonOption, StateOption
 
 EPILOG = "Start here:  pursuit init demo,  then  cd demo  and  pursuit run mission.toml"
@@ -64,6 +77,7 @@ approvals.register(app)
 prove.register(app)
 serve.register(app)
 token.register(app)
+task.register(app)
 tools.register(app)
 doctor.register(app)
 
