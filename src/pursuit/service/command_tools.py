@@ -11,15 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from pursuit.errors import PursuitError
+from pursuit.errors import ApprovalNeeded, PolicyDenied, PursuitError
+from pursuit.model.tasks import TaskState
 from pursuit.service.tasks import Tasks
 from pursuit.tools.command_config import UPSTREAM
 from pursuit.tools.commands import CommandConfig
 from pursuit.tools.contract import CallFailed, ProgressFn, Tool, ToolResult, Upstream
+from pursuit.tools.host import ToolHost
+from pursuit.tools.policy import decide
 from pursuit.tools.traits import traits
 
 if TYPE_CHECKING:
     from pursuit.tasks.calls import Job, TaskCalls
+    from pursuit.tasks.host import Work
 
 
 def command_tool(config: CommandConfig) -> Tool:
@@ -35,6 +39,21 @@ def command_tool(config: CommandConfig) -> Tool:
         definition={"name": config.name, "description": description, "inputSchema": schema},
         long=True,
     )
+
+
+def permit_directly(host: ToolHost, tool: Tool, arguments: Mapping[str, Any]) -> None:
+    """Refuses a client's own call that policy denies, or that a rule wants asked about.
+
+    That the operator offers the command is a yes to what is asked only because nobody says what it may do.
+    """
+    layers = host.layers()
+    ruling = decide(layers, tool, arguments)
+    if ruling.decision == "deny":
+        raise PolicyDenied(f"{tool.qualified} is denied: {ruling.reason}", tool=tool.qualified)
+    asked = any(rule.decision == "ask" and rule.matches(tool, arguments) for rule in layers.operator.rules)
+    if ruling.decision == "ask" and asked:
+        why = f"{tool.qualified} needs a yes: {ruling.reason}; an operator can run it with `pursuit task run`"
+        raise ApprovalNeeded(why, tool=tool.qualified)
 
 
 class CommandUpstream:
@@ -66,8 +85,7 @@ class CommandUpstream:
                     if on_progress is not None and not state.terminal:
                         await on_progress(state.done, state.total, state.message)
         except anyio.get_cancelled_exc_class():
-            with anyio.CancelScope(shield=True):
-                await tasks.cancel(task_id, reason=f"its call {call_id} was given up")
+            await tasks.stop(task_id, reason=f"its call {call_id} was given up")
             raise
         return await self.outcome(task_id)
 
@@ -101,18 +119,24 @@ class LaterCalls:
     def __init__(self, tasks: Tasks, upstream: Callable[[str], Upstream]) -> None:
         self._tasks = tasks
         self._upstream = upstream
+        tasks.resume["call"] = self._resume
 
     async def begin(self, tool: Tool, arguments: Mapping[str, Any], *, task_id: str, call_id: str) -> None:
         """Begins the task by that id, unless it has begun already. Raises `CallFailed` if it cannot begin."""
         await (await self._calls()).begin(tool, arguments, task_id=task_id, call_id=call_id)
 
-    async def outcome(self, task_id: str) -> ToolResult | None:
-        """What it came to, or None while it is under way. Raises `CallFailed` if it came to no result."""
-        return await (await self._calls()).outcome(task_id)
+    async def outcome(self, task_id: str, *, within: float = 0.0) -> ToolResult | None:
+        """What it came to, or None if it is under way still after so many seconds."""
+        return await (await self._calls()).outcome(task_id, within=within)
 
     async def cancel(self, task_id: str, *, reason: str) -> None:
         """Orders it stopped; one that has ended is left alone."""
         await (await self._calls()).cancel(task_id, reason=reason)
+
+    def _resume(self, state: TaskState) -> Work | None:
+        from pursuit.tasks.calls import resume_call  # noqa: PLC0415 - see below
+
+        return resume_call(self._upstream)(state)
 
     async def _calls(self) -> TaskCalls:
         from pursuit.tasks.calls import TaskCalls  # noqa: PLC0415 - most runtimes have no long tool

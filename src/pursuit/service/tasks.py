@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -24,11 +25,12 @@ from pursuit.service.caller import OPERATOR, Caller
 from pursuit.tasks.owners import is_alive
 from pursuit.tasks.record import record_of
 from pursuit.tasks.shelf import Shelf
-from pursuit.tasks.store import TaskStore
+from pursuit.tasks.store import Ending, TaskStore
 from pursuit.tools.commands import CommandConfig
 
 if TYPE_CHECKING:
     from pursuit.tasks.calls import Job
+    from pursuit.tasks.execution import TaskContext
     from pursuit.tasks.host import Resume, TaskHost, Work
     from pursuit.tasks.processes.command import Command
     from pursuit.tasks.processes.processes import Processes
@@ -37,9 +39,12 @@ LOCAL = "local"
 ID_START = "task-"
 LEAST_PREFIX = 4
 STARTED_EVERY = 0.02
+STOPPING = 15.0
 LOOK_EVERY = 1.0
-CATCH_UP = 1.0
-"""Seconds that a look waits for what dead processes left to be read to its end."""
+CATCH_UP = 5.0
+"""Seconds that a look waits at most for what a command that has ended left to be read."""
+GLANCE = 0.3
+"""The same for one that still runs."""
 
 
 def requestor_of(caller: Caller) -> str:
@@ -158,11 +163,22 @@ class Tasks:
                 origin=job.origin,
             )
 
-    def job(self, name: str, arguments: Mapping[str, Any]) -> Job:
-        """What a call of a configured command is as a task; nothing has started. The host must be open."""
+    def job(self, name: str, arguments: Mapping[str, Any], *, caller: Caller | None = None) -> Job:
+        """What a call of a configured command is as a task, in whoever's hands; nothing has started.
+
+        The host must be open.
+        """
         from pursuit.service.commands import configured_command, environment  # noqa: PLC0415 - see above
 
-        return self._job(configured_command(self.config(name), arguments, environment()), {"command": name})
+        origin = {"command": name}
+        job = self._job(configured_command(self.config(name), arguments, environment()), origin)
+
+        async def audited(ctx: TaskContext) -> Ending:
+            async with self._audit.control(caller or self._caller, "task run", None, origin):
+                pass
+            return await job.work(ctx)
+
+        return replace(job, work=audited)
 
     def _job(self, command: Command, origin: Mapping[str, Any]) -> Job:
         from pursuit.service.commands import TIMEOUT, within  # noqa: PLC0415 - see above
@@ -263,6 +279,13 @@ class Tasks:
         async with self._audit.control(who, "task cancel", None, {"task_id": task_id, "reason": reason}):
             return await host.cancel(task_id, requestor=requestor, by=str(who), reason=reason)
 
+    async def stop(self, task_id: str, *, caller: Caller | None = None, reason: str | None = None) -> TaskState:
+        """Cancels a task and gives it the time that its command has to leave; also when the caller is cancelled."""
+        with anyio.CancelScope(shield=True):
+            state = await self.cancel(task_id, caller=caller, reason=reason)
+            state = await self.wait(task_id, timeout=STOPPING)
+        return state
+
     async def wait(self, task_id: str, *, timeout: float | None = None, requestor: str | None = None) -> TaskState:
         """The task once it has ended, or as it stands after so many seconds."""
         state = await self.get(task_id, requestor=requestor)
@@ -305,7 +328,13 @@ class Tasks:
     async def catch_up(self) -> None:
         """Takes up what dead processes left, and gives it a moment: a command that has ended is then on record."""
         async with anyio.create_task_group() as tasks:
-            tasks.cancel_scope.deadline = anyio.current_time() + CATCH_UP
+            over = False
             async for row in self._shelf.running():
                 if await self.take_up(row.name):
+                    over = over or self._is_over(row.name)
                     tasks.start_soon(self.store.wait, row.name)
+            tasks.cancel_scope.deadline = anyio.current_time() + (CATCH_UP if over else GLANCE)
+
+    def _is_over(self, task_id: str) -> bool:
+        """Whether its command has ended, and only its end is to be written down."""
+        return (self._folder / task_id / "exit").exists()
