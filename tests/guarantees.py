@@ -272,4 +272,15 @@ GUARANTEES = {
             "fault/test_task_worker.py::test_a_worker_in_another_process_that_raises_fails_the_task",
         ),
     ),
+    "tasks-of-servers": Guarantee(
+        "A server that makes tasks of its calls, in either generation, gives a mission the result of a plain call.",
+        (
+            "e2e/test_upstream_tasks.py::test_a_mission_gets_the_result_of_a_first_generation_task",
+            "e2e/test_upstream_tasks.py::test_a_mission_gets_the_results_of_second_generation_tasks",
+        ),
+    ),
+    "missions-wait-durably-for-tasks": Guarantee(
+        "A mission that is killed while it waits for a task goes on with it, and begins it only once.",
+        ("e2e/test_upstream_tasks.py::test_a_mission_that_was_killed_while_it_waited_picks_the_servers_task_up",),
+    ),
 }

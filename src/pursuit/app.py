@@ -309,6 +309,7 @@ def _settings(settings: Mapping[str, float]) -> Settings:
         call_timeout=settings.get("call_timeout", defaults.call_timeout),
         call_ceiling=settings.get("call_ceiling", defaults.call_ceiling),
         approval_timeout=settings.get("approval_timeout", defaults.approval_timeout),
+        task_patience=settings.get("task_patience", defaults.task_patience),
     )
 
 

@@ -2,7 +2,8 @@
 
 Owns: when such a call begins, what its end means for the call, and what becomes of it when the mission is ended. Knows
 no kind of task. Invariant: the task's id is in the call's intent before the task begins, so a call is never made twice
-and its outcome is never lost, whoever dies; waiting for it holds nothing.
+and its outcome is never lost, whoever dies. Waiting for it holds nothing; only one that ends within `task_patience` is
+not worth a wait.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ async def perform_later(run: Run, call: CallRecord, task_id: str, tool: Tool) ->
     """Begins the call's task if it has not begun, and settles the call if the task has ended; None while it works."""
     try:
         await run.tools.begin(tool, call.args, task_id=task_id, call_id=call.call_id)
-        answer = await run.tools.outcome(task_id)
+        answer = await run.tools.outcome(task_id, within=run.settings.task_patience)
     except CallFailed as error:
         return settle(run, call, "failed", error=str(error))
     return None if answer is None else settled_as(run, call, answer)

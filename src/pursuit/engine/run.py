@@ -60,8 +60,8 @@ class Tools(Protocol):
         """Begins a call whose answer comes later, as the task by that id; see `tools.contract.Later`."""
         ...
 
-    async def outcome(self, task_id: str) -> ToolResult | None:
-        """What such a call came to, or None while it is under way."""
+    async def outcome(self, task_id: str, *, within: float = 0.0) -> ToolResult | None:
+        """What such a call came to, or None if it is under way still after so many seconds."""
         ...
 
     async def cancel(self, task_id: str, *, reason: str) -> None:
@@ -77,6 +77,7 @@ class Settings:
     call_ceiling: float = 3_600.0
     inline_result: int = 16 * 1024
     approval_timeout: float = 86_400.0
+    task_patience: float = 1.0
 
 
 @dataclass(slots=True, kw_only=True)

@@ -10,12 +10,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast, runtime_checkable
 
+import anyio
+
 from pursuit.errors import Conflict, PursuitError, TaskNotFound, UpstreamUnavailable
 from pursuit.model.tasks import TaskKind, TaskState
 from pursuit.tasks.execution import TaskContext
-from pursuit.tasks.host import TaskHost, Work
+from pursuit.tasks.host import Resume, TaskHost, Work
 from pursuit.tasks.store import Ending
-from pursuit.tools.contract import CallFailed, Tool, ToolResult, Upstream
+from pursuit.tools.contract import CallFailed, Resumable, Tool, ToolResult, Upstream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,11 +77,14 @@ class TaskCalls:
         except PursuitError as error:
             raise CallFailed(error.message, sent=False) from None
 
-    async def outcome(self, task_id: str) -> ToolResult | None:
+    async def outcome(self, task_id: str, *, within: float = 0.0) -> ToolResult | None:
         """What it came to, or None while it is under way. Raises `CallFailed` if it came to no result."""
         store = self._host.store
         try:
             state = await store.get(task_id)
+            if not state.terminal and within > 0:
+                with anyio.move_on_after(within):
+                    state = await store.wait(task_id)
         except TaskNotFound:
             raise CallFailed(f"its task {task_id} is not on record any more; what it did is not known") from None
         if not state.terminal:
@@ -102,14 +107,54 @@ def call_work(upstream: Upstream, tool: str, arguments: Mapping[str, Any], *, ca
         async def progressed(done: float, total: float | None, message: str | None) -> None:
             await ctx.update_status(message, done=done, total=total)
 
+        async def remember(handle: Mapping[str, Any]) -> None:
+            await ctx.remember({"handle": handle})
+
         try:
-            answer = await upstream.call(tool, arguments, call_id=call_id, on_progress=progressed)
+            if isinstance(upstream, Resumable):
+                answer = await upstream.call(
+                    tool, arguments, call_id=call_id, on_progress=progressed, on_handle=remember
+                )
+            else:
+                answer = await upstream.call(tool, arguments, call_id=call_id, on_progress=progressed)
         except (CallFailed, UpstreamUnavailable) as error:
-            why = str(error)
-            return Ending(status="failed", message=why, error={"code": -32603, "message": why})
+            return _no_result(str(error))
         return Ending(status="failed" if answer.is_error else "completed", result=answer.as_dict())
 
     return work
+
+
+def resume_call(upstream: Callable[[str], Upstream]) -> Resume:
+    """How a call goes on after its process died: where the server keeps it as a task of its own, and nowhere else."""
+
+    def resume(state: TaskState) -> Work | None:
+        handle, server, tool = (state.mark.get("handle"), state.origin.get("server"), state.origin.get("tool"))
+        if not isinstance(handle, Mapping) or not isinstance(server, str) or not isinstance(tool, str):
+            return None
+        return _picked_up(upstream, server, tool, cast("Mapping[str, Any]", handle))
+
+    return resume
+
+
+def _picked_up(upstream: Callable[[str], Upstream], server: str, tool: str, handle: Mapping[str, Any]) -> Work:
+    async def work(ctx: TaskContext) -> Ending:
+        async def progressed(_done: float, _total: float | None, message: str | None) -> None:
+            await ctx.update_status(message)
+
+        try:
+            found = upstream(server)
+            if not isinstance(found, Resumable):
+                raise CallFailed(f"server {server!r} keeps no tasks any more")
+            answer = await found.pick_up(tool, handle, on_progress=progressed)
+        except (CallFailed, UpstreamUnavailable) as error:
+            return _no_result(str(error))
+        return Ending(status="failed" if answer.is_error else "completed", result=answer.as_dict())
+
+    return work
+
+
+def _no_result(why: str) -> Ending:
+    return Ending(status="failed", message=why, error={"code": -32603, "message": why})
 
 
 def as_answer(state: TaskState, result: Mapping[str, Any] | None) -> ToolResult:

@@ -33,6 +33,7 @@ SETTINGS = (
     "call_timeout",
     "call_ceiling",
     "approval_timeout",
+    "task_patience",
     "tasks_at_once",
     "tasks_each",
     "task_kept",

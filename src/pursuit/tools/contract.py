@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 ProgressFn = Callable[[float, float | None, str | None], Awaitable[None]]
 # A notification of the server: its method and its raw parameters.
 NotifyFn = Callable[[str, Mapping[str, Any]], Awaitable[None]]
+# What a call can be picked up by in another process, once the server has made a task of it.
+HandleFn = Callable[[Mapping[str, Any]], Awaitable[None]]
 # A request of the server: answered with a raw result, or refused with an `UpstreamError`.
 AnswerFn = Callable[[str, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 
@@ -111,8 +113,11 @@ class Later(Protocol):
         """Begins the task by that id, unless it has begun already. Raises `CallFailed` if it cannot begin."""
         ...
 
-    async def outcome(self, task_id: str) -> ToolResult | None:
-        """What it came to, or None while it is under way. Raises `CallFailed` if it came to no result."""
+    async def outcome(self, task_id: str, *, within: float = 0.0) -> ToolResult | None:
+        """What it came to, or None if it is under way still after so many seconds.
+
+        Raises `CallFailed` if it came to no result.
+        """
         ...
 
     async def cancel(self, task_id: str, *, reason: str) -> None:
@@ -143,4 +148,27 @@ class Upstream(Protocol):
 
     async def aclose(self) -> None:
         """Disconnects; a subprocess ends with all its children."""
+        ...
+
+
+@runtime_checkable
+class Resumable(Upstream, Protocol):
+    """A server whose calls may become tasks of its own, which go on without us."""
+
+    async def call(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any],
+        *,
+        call_id: str,
+        on_progress: ProgressFn | None = None,
+        on_handle: HandleFn | None = None,
+    ) -> ToolResult:
+        """Sends one call; `on_handle` gets what it can be picked up by."""
+        ...
+
+    async def pick_up(
+        self, tool: str, handle: Mapping[str, Any], *, on_progress: ProgressFn | None = None
+    ) -> ToolResult:
+        """The result of a call that another process made. Raises `CallFailed`."""
         ...

@@ -60,9 +60,9 @@ class MissionTools:
         """Begins a call whose answer comes later, as the task by that id."""
         await self._later().begin(tool, arguments, task_id=task_id, call_id=call_id)
 
-    async def outcome(self, task_id: str) -> ToolResult | None:
-        """What such a call came to, or None while it is under way."""
-        return await self._later().outcome(task_id)
+    async def outcome(self, task_id: str, *, within: float = 0.0) -> ToolResult | None:
+        """What such a call came to, or None if it is under way still after so many seconds."""
+        return await self._later().outcome(task_id, within=within)
 
     async def cancel(self, task_id: str, *, reason: str) -> None:
         """Orders such a call stopped."""

@@ -14,6 +14,7 @@ from pursuit.tools.contract import Tool
 from pursuit.tools.curated import KnownServer, recognised
 from pursuit.tools.server_config import ServerConfig
 from pursuit.tools.traits import traits
+from pursuit.tools.upstream_tasks import Generation, support
 
 
 def is_offered(config: ServerConfig, tool: str) -> bool:
@@ -24,13 +25,18 @@ def is_offered(config: ServerConfig, tool: str) -> bool:
     return not any(fnmatchcase(tool, pattern) for pattern in disabled)
 
 
-def read_listing(config: ServerConfig, entries: Iterable[object]) -> tuple[list[Tool], list[str]]:
-    """The usable tools, each name once, and a warning for each entry that was left out."""
+def read_listing(
+    config: ServerConfig, entries: Iterable[object], *, tasks: Generation | None = None
+) -> tuple[list[Tool], list[str]]:
+    """The usable tools, each name once, and a warning for each entry that was left out.
+
+    `tasks` is the generation of tasks that the server speaks of, if any.
+    """
     found: dict[str, Tool] = {}
     warnings: list[str] = []
     known = recognised(config)
     for index, entry in enumerate(entries):
-        result = _read_entry(config, index, entry, known)
+        result = _read_entry(config, index, entry, known, tasks)
         if isinstance(result, str):
             warnings.append(result)
         elif result.name in found:
@@ -40,7 +46,9 @@ def read_listing(config: ServerConfig, entries: Iterable[object]) -> tuple[list[
     return list(found.values()), warnings
 
 
-def _read_entry(config: ServerConfig, index: int, entry: object, known: KnownServer | None) -> Tool | str:
+def _read_entry(
+    config: ServerConfig, index: int, entry: object, known: KnownServer | None, tasks: Generation | None
+) -> Tool | str:
     if not isinstance(entry, Mapping):
         return f"{config.name}: tool {index + 1} is left out: it is not an object"
     definition = cast("Mapping[str, Any]", entry)
@@ -69,5 +77,13 @@ def _read_entry(config: ServerConfig, index: int, entry: object, known: KnownSer
             operators=config.operators,
         ),
         definition=definition,
-        long=name in config.tools and config.tools[name].long is True,
+        long=_is_long(config, name, definition, tasks),
     )
+
+
+def _is_long(config: ServerConfig, name: str, definition: Mapping[str, Any], tasks: Generation | None) -> bool:
+    """Whether calls of a tool are tasks: as the operator says, else if the server makes tasks of them."""
+    said = config.tools[name].long if name in config.tools else None
+    if said is not None:
+        return said
+    return tasks == 2 or (tasks == 1 and support(definition) == "required")

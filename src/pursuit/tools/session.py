@@ -19,17 +19,19 @@ import anyio.abc
 from pursuit.errors import UpstreamUnavailable
 from pursuit.tools.client_side import ClientSide
 from pursuit.tools.connection import Connection, Opener
-from pursuit.tools.contract import About, CallFailed, NotifyFn, ProgressFn, Tool, ToolResult, UpstreamError
+from pursuit.tools.contract import About, CallFailed, HandleFn, NotifyFn, ProgressFn, Tool, ToolResult, UpstreamError
 from pursuit.tools.conversation import Conversation, ListKind
 from pursuit.tools.leases import Leases
 from pursuit.tools.listing import is_offered, read_listing
 from pursuit.tools.negotiation import Era
 from pursuit.tools.server_config import ServerConfig
 from pursuit.tools.supervise import LONGEST_WAIT, Restarts, Supervisor
+from pursuit.tools.upstream_tasks import ToldFn, declared, followed, generation_of, handle_in, handle_of, support
 from pursuit.tools.wire import Heard
 
 # How long a list is believed of a server that does not say when it changes.
 LISTING_SECONDS = 30.0
+TASK_TTL_MS = 86_400_000
 
 
 class McpUpstream:
@@ -193,25 +195,76 @@ class McpUpstream:
         connection = await self._supervisor.connection()
         # All taken before the first page: a change that comes during the listing makes it old at once.
         changes, announced, now = self._changes, connection.announces("tools"), anyio.current_time()
-        self._listing, warnings = read_listing(self.config, await self._talk.entries("tools"))
+        tasks = None if connection.about is None else generation_of(connection.about)
+        self._listing, warnings = read_listing(self.config, await self._talk.entries("tools"), tasks=tasks)
         self.warnings = [self._supervisor.tail.redacted(warning) for warning in warnings]
         self._listed_by, self._listed_changes, self._announced, self._listed_at = connection, changes, announced, now
 
     async def call(
-        self, tool: str, arguments: Mapping[str, Any], *, call_id: str, on_progress: ProgressFn | None = None
+        self,
+        tool: str,
+        arguments: Mapping[str, Any],
+        *,
+        call_id: str,
+        on_progress: ProgressFn | None = None,
+        on_handle: HandleFn | None = None,
     ) -> ToolResult:
-        """Sends one call; there is no timeout here, whoever waits cancels. Raises `CallFailed`."""
+        """Sends one call; there is no timeout here, whoever waits cancels. Raises `CallFailed`.
+
+        If the server makes a task of it, that is followed to its end, and `on_handle` gets what it can be picked up by.
+        """
         if not is_offered(self.config, tool):
             reason = f"not sent: the operator's configuration disables {self.name}.{tool}"
             raise CallFailed(reason, sent=False)
-        params = {"name": tool, "arguments": dict(arguments), "_meta": {"pursuit/callId": call_id}}
+        params: dict[str, Any] = {"name": tool, "arguments": dict(arguments), "_meta": {"pursuit/callId": call_id}}
         on_notify = None if on_progress is None else _progress_of(on_progress)
         try:
-            raw = await self._talk.request("tools/call", params, on_notify=on_notify)
+            talk = await self._tasked(tool, params, wished=on_handle is not None)
+            raw = await talk.request("tools/call", params, on_notify=on_notify)
+            handle = handle_of(raw)
+            if handle is not None:
+                if on_handle is not None:
+                    await on_handle(handle.as_dict())
+                raw = await followed(talk, handle, told=_told(on_progress), on_notify=on_notify)
         except UpstreamError as error:
             reason = self._supervisor.tail.redacted(error.message)
             raise CallFailed(f"server {self.name!r} refused the call: {reason}") from None
         return self._read_result(tool, raw)
+
+    async def pick_up(
+        self, tool: str, handle: Mapping[str, Any], *, on_progress: ProgressFn | None = None
+    ) -> ToolResult:
+        """The result of a call that another process made, by what its `on_handle` got. Raises `CallFailed`."""
+        known = handle_in(handle)
+        if known is None:
+            raise CallFailed("what was remembered of the server's task does not say which it is")
+        try:
+            talk = self._talk if known.generation == 1 else self._following()
+            return self._read_result(tool, await followed(talk, known, told=_told(on_progress)))
+        except UpstreamError as error:
+            reason = self._supervisor.tail.redacted(error.message)
+            raise CallFailed(f"server {self.name!r} no longer has the task: {reason}") from None
+
+    async def _tasked(self, tool: str, params: dict[str, Any], *, wished: bool) -> Conversation:
+        """The conversation to make a call in, and its parameters, so that the server may make a task of it."""
+        generation = generation_of(await self._about_for_call())
+        if generation == 2:
+            return self._following()
+        if generation == 1:
+            said = next((support(one.definition) for one in self._listing if one.name == tool), "forbidden")
+            if said == "required" or (wished and said == "optional"):
+                params["task"] = {"ttl": TASK_TTL_MS}
+        return self._talk
+
+    async def _about_for_call(self) -> About:
+        try:
+            return await self._talk.about()
+        except UpstreamUnavailable as error:
+            raise CallFailed(f"not sent: {error.message}", sent=False) from None
+
+    def _following(self) -> Conversation:
+        capabilities = declared(self._supervisor.side.capabilities)
+        return Conversation(self._supervisor, room=self._room, capabilities=capabilities)
 
     def _read_result(self, tool: str, raw: Mapping[str, Any]) -> ToolResult:
         kind = raw.get("resultType", "complete")
@@ -234,6 +287,21 @@ class McpUpstream:
         async with anyio.create_task_group() as closing:
             closing.start_soon(self._supervisor.aclose)
             closing.start_soon(self._leases.aclose)
+
+
+def _told(on_progress: ProgressFn | None) -> ToldFn | None:
+    """How a server's task stands, told as progress: it says no number, only that it lives and what it does."""
+    if on_progress is None:
+        return None
+    looks = 0
+
+    async def told(task: Mapping[str, Any]) -> None:
+        nonlocal looks
+        looks += 1
+        said = task.get("statusMessage")
+        await on_progress(float(looks), None, said if isinstance(said, str) else None)
+
+    return told
 
 
 def _progress_of(on_progress: ProgressFn) -> NotifyFn:
