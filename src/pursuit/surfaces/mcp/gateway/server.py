@@ -60,7 +60,7 @@ class Gateway:
         self._guests = Guests()
         self._lines = Lines(tasks, alone=options.alone, heard=self._heard_publicly)
         self._relay = Relay(self._lines, Desks(tasks, alone=options.alone), Parking(tasks))
-        self.roster = Roster(runtime.toolbox.host.pool, self._heard, options.spelling)
+        self.roster = Roster(runtime.toolbox.host.pool, self._heard, tasks, options.spelling)
         self.lists = Lists(self.roster, self._relay, lambda late: tasks.start_soon(self._awaited, late))
         self.journal = GatewayJournal(
             runtime.service.ledger,
