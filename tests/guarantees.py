@@ -240,6 +240,10 @@ GUARANTEES = {
             "e2e/test_many_clients.py::test_processes_that_serve_the_same_ledger_drive_a_mission_one_at_a_time",
         ),
     ),
+    "required-servers-are-there": Guarantee(
+        "A gateway does not start without a server that its operator marked as required, and says which one it is.",
+        ("e2e/test_gateway.py::test_a_gateway_does_not_start_without_a_required_server",),
+    ),
     "asks-before-it-writes": Guarantee(
         "A call that policy asks about waits durably for a person's answer, and is honoured whoever drives then.",
         ("unit/test_approvals.py::test_a_call_that_policy_asks_about_waits_durably_and_goes_on_at_a_yes",),

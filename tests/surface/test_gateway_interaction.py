@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,20 @@ def test_elicitation_sampling_and_roots_go_through(
                 assert json.loads(words(result)) == reply("ann", method, FORM if tool == "elicit" else {"x-odd": None})
                 assert client.asked.pop() == method
             assert client.asked == []
+
+    run(main)
+
+
+@pytest.mark.parametrize(("client_era", "server_era"), PAIRS)
+def test_a_server_that_was_connected_before_its_client_came_asks_it_all_the_same(
+    client_era: str, server_era: str, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        async with house(tmp_path, replace(upstream(server_era), required=True)) as stage:
+            await stage.runtime.toolbox.host.pool.connect_required()
+            client = await stage.client(client_era, ABLE, partial(reply, "ann"))
+            result = await through(client, "elicit", "ann")
+            assert json.loads(words(result)) == reply("ann", "elicitation/create", FORM)
 
     run(main)
 

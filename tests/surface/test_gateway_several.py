@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,28 @@ def test_a_server_that_cannot_be_reached_costs_its_own_tools_alone(era: str, tmp
             result = await client.call("gone.anything")
             assert result["isError"] is True and "gone" in words(result)
             assert words(await client.call("a.steps")) == "without"
+
+    run(main)
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_server_that_is_there_later_is_told_and_served(
+    era: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    command = tmp_path / "late"
+
+    async def main() -> None:
+        late = replace(hostile(name="late"), command=str(command))
+        async with house(tmp_path, hostile(name="a"), late) as stage:
+            client = await stage.client(era)
+            if era == MODERN:
+                await client.begin("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
+            listed = [tool["name"] for tool in await client.entries("tools/list", "tools")]
+            assert "a.echo" in listed and "late.echo" not in listed
+            assert "tools of late are not listed: server 'late'" in caplog.text
+            command.symlink_to(sys.executable)
+            await client.until(lambda: told(client, "notifications/tools/list_changed"))
+            assert "late.echo" in [tool["name"] for tool in await client.entries("tools/list", "tools")]
 
     run(main)
 

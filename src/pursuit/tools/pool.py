@@ -133,6 +133,10 @@ class Pool:
             warnings=[warning for name in wanted for warning in warnings.get(name, ())],
         )
 
+    async def connect_required(self) -> None:
+        """Connects the servers that the operator marked as required; raises `UpstreamUnavailable` if one fails."""
+        await self.catalogue([name for name in self.names if getattr(self._things[name], "required", False)])
+
     async def reload(self, configs: Mapping[str, ServerConfig], *, network: NetworkRules | None = None) -> Reloaded:
         """Applies a changed configuration: what is new or different is connected at once, the rest is left alone.
 

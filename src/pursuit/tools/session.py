@@ -145,11 +145,17 @@ class McpUpstream:
                     self._old = False
             return self._old
 
-    def become(self, side: ClientSide, *, era: Era = "auto") -> None:
-        """Makes the shared connection that of one client, for a host that serves no other; from its next start on."""
-        own = self._supervisor.side
+    async def become(self, side: ClientSide, *, era: Era = "auto") -> None:
+        """Makes the shared connection that of one client, for a host that serves no other.
+
+        One that was opened before there was that client ends if it said something else to the server.
+        """
+        own, current = self._supervisor.side, self._supervisor.current
+        told = current is not None and own.answer is None and (current.modern or own.capabilities != side.capabilities)
         own.capabilities, own.answer, own.roots = side.capabilities, side.answer, side.roots
         self._supervisor.era = era
+        if told:
+            await self._supervisor.renew()
 
     def listen(self, listener: Heard) -> Callable[[], None]:
         """Hands every notification that belongs to no request to `listener`, in order; returns how to stop.

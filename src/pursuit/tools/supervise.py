@@ -177,6 +177,11 @@ class Supervisor:
             if connection.began and not connection.ended_by_us and not connection.lost_in_probe:
                 self._restarts.ended(now, lived=now - born, answers=connection.answers)
 
+    async def renew(self) -> None:
+        """Ends the connection, if there is one, so that the next request opens another; calls under way fail."""
+        if self._current is not None:
+            await self._current.aclose()
+
     async def aclose(self) -> None:
         """Disconnects for good; calls under way fail."""
         self._closed = True

@@ -90,6 +90,7 @@ async def _reloading(runtime: Runtime, options: GatewayOptions) -> AsyncGenerato
             async for _ in signals:
                 await gateway.reload()
 
+    await runtime.toolbox.host.pool.connect_required()
     async with gateway_server(runtime, options) as (server, gateway), anyio.create_task_group() as tasks:
         await tasks.start(reload)
         yield server

@@ -230,11 +230,11 @@ class Lines:
 
 async def _adopt(line: Line, upstream: McpUpstream, done: anyio.Event) -> None:
     side = ClientSide(capabilities=line.session.capabilities, answer=line.answer)
-    upstream.become(side, era="legacy")
     try:
+        await upstream.become(side, era="legacy")
         await upstream.about()
     except UpstreamUnavailable:
-        upstream.become(side)
+        await upstream.become(side)
     finally:
         done.set()
 

@@ -29,7 +29,7 @@ from pursuit.surfaces.mcp.failure import Context, wire_error
 from pursuit.surfaces.mcp.gateway import hello
 from pursuit.surfaces.mcp.gateway.calls import Calls
 from pursuit.surfaces.mcp.gateway.desks import Desks
-from pursuit.surfaces.mcp.gateway.ears import FLAGS
+from pursuit.surfaces.mcp.gateway.ears import AGAIN, FLAGS
 from pursuit.surfaces.mcp.gateway.eras import LEVELS, NEW_ONLY, OLD_ONLY, enveloped, is_modern
 from pursuit.surfaces.mcp.gateway.gate import Gate
 from pursuit.surfaces.mcp.gateway.guests import Guests, Session, Visit
@@ -58,6 +58,7 @@ class Gateway:
         self._tasks = tasks
         self._options = options
         self._guests = Guests()
+        self._awaits: set[McpUpstream] = set()
         self._lines = Lines(tasks, alone=options.alone, heard=self._heard_publicly)
         self._relay = Relay(self._lines, Desks(tasks, alone=options.alone), Parking(tasks))
         self.roster = Roster(runtime.toolbox.host.pool, self._heard, tasks, options.spelling)
@@ -181,14 +182,24 @@ class Gateway:
                 session.tell_from(upstream.name, method, params)
 
     async def _awaited(self, upstream: McpUpstream) -> None:
-        """Says that the lists have changed when a server that was late is there."""
-        try:
-            await upstream.tools()
-        except PursuitError as error:
-            _log.warning("%s", error.message)
+        """Says that the lists have changed when a server that was late, or could not be reached, is there."""
+        if upstream in self._awaits:
             return
-        for method in FLAGS.values():
-            self._heard(upstream, method, {})
+        self._awaits.add(upstream)
+        pause = AGAIN[0]
+        while self.roster.get(upstream.name) is upstream:
+            try:
+                await upstream.tools()
+            except PursuitError:
+                await anyio.sleep(pause)
+                pause = min(pause * 2, AGAIN[1])
+                continue
+            event(_log, logging.INFO, "it is there now", server=upstream.name)
+            for method in FLAGS.values():
+                self._heard(upstream, method, {})
+            self._listens.changed()
+            break
+        self._awaits.discard(upstream)
 
     async def reload(self) -> None:
         """Reads the configuration again and serves what it says from now on; a faulty one changes nothing."""
