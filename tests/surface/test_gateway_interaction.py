@@ -74,12 +74,17 @@ def test_elicitation_sampling_and_roots_go_through(
 def test_a_server_that_was_connected_before_its_client_came_asks_it_all_the_same(
     client_era: str, server_era: str, tmp_path: Path
 ) -> None:
+    log = tmp_path / "log"
+
     async def main() -> None:
-        async with house(tmp_path, replace(upstream(server_era), required=True)) as stage:
+        async with house(tmp_path, replace(upstream(server_era, f"log={log}"), required=True)) as stage:
             await stage.runtime.toolbox.host.pool.connect_required()
             client = await stage.client(client_era, ABLE, partial(reply, "ann"))
             result = await through(client, "elicit", "ann")
             assert json.loads(words(result)) == reply("ann", "elicitation/create", FORM)
+        if server_era == LEGACY:
+            # It was told what the client can: servers show more to clients that can do more.
+            assert asked_of(log, "initialize")[-1]["params"]["capabilities"] == ABLE
 
     run(main)
 

@@ -55,6 +55,25 @@ def test_what_the_program_handed_in_is_its_own_but_rules_hold() -> None:
 
 
 @pytest.mark.parametrize(
+    ("rule", "ours", "theirs"),
+    [
+        (Rule(decision="allow"), "allow", "ask"),
+        (Rule(decision="allow", server="g*"), "allow", "ask"),
+        (Rule(decision="allow", tool="*.reset"), "allow", "ask"),
+        (Rule(decision="allow", tool="reset"), "allow", "ask"),
+        (Rule(decision="allow", server="git"), "allow", "allow"),
+        (Rule(decision="allow", tool="git.*"), "allow", "allow"),
+        (Rule(decision="deny"), "deny", "deny"),
+        (Rule(decision="ask", server="g*"), "ask", "ask"),
+    ],
+)
+def test_a_rule_that_allows_means_a_mission_files_server_only_by_its_name(rule: Rule, ours: str, theirs: str) -> None:
+    assert say(ruled(rule), on=tool()) == ours
+    assert say(ruled(rule), on=tool(operators=False)) == theirs
+    assert say(ruled(Rule(decision="deny"), Rule(decision="allow")), on=tool(operators=False)) == "deny"
+
+
+@pytest.mark.parametrize(
     ("mode", "reads", "writes", "denied"),
     [("auto", "allow", "allow", "deny"), ("ask", "allow", "ask", "deny"), ("never", "allow", "deny", "deny")],
 )

@@ -46,6 +46,8 @@ class Tool:
     definition: Mapping[str, Any]
     local: bool = False
     """Whether it is a plain function of this process and no tool of an MCP server."""
+    operators: bool = True
+    """Whether the operator brings its server, and not a mission file."""
 
     @property
     def qualified(self) -> str:

@@ -69,4 +69,5 @@ def _read_entry(config: ServerConfig, index: int, entry: object, known: KnownSer
             operators=config.operators,
         ),
         definition=definition,
+        operators=config.operators,
     )

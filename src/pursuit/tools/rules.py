@@ -40,10 +40,18 @@ class Rule:
     reason: str = ""
 
     def means(self, tool: Tool) -> bool:
-        """Whether it is about this tool, whatever the arguments."""
+        """Whether it is about this tool, whatever the arguments.
+
+        A rule that allows means the server of a mission file only if it names it: who wrote `*` did not know of it.
+        """
+        if self.decision == "allow" and not tool.operators and not self._names(tool.server):
+            return False
         return (self.server == ANY or fnmatchcase(tool.server, self.server)) and (
             self.tool == ANY or fnmatchcase(tool.name, self.tool) or fnmatchcase(tool.qualified, self.tool)
         )
+
+    def _names(self, server: str) -> bool:
+        return self.server == server or self.tool.startswith(f"{server}.")
 
     def matches(self, tool: Tool, arguments: Mapping[str, Any]) -> bool:
         """Whether it is about this call: every pattern finds its argument."""
