@@ -22,6 +22,7 @@ ANY = "*"
 MOST_FORMS = 16
 _SLASHES = re.compile("/+")
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)://([^/?#]*)([^?#]*)(.*)", re.DOTALL)
+_ORIGIN = re.compile(r"[^/?#:]+://[^/?#]*")
 _DROPPED = re.compile("[\t\r\n]")  # what readers of addresses leave out, wherever it stands
 
 
@@ -73,7 +74,9 @@ class Rule:
 
 
 def _fits(values: Sequence[Any], pattern: str, *, every: bool) -> bool:
-    fitting = (fnmatchcase(reading, pattern) for value in values for reading in _readings(value))
+    patterns = {pattern, _folded(pattern)}
+    readings = (reading for value in values for reading in _readings(value))
+    fitting = (any(fnmatchcase(reading, one) for one in patterns) for reading in readings)
     return bool(values) and all(fitting) if every else any(fitting)
 
 
@@ -117,9 +120,16 @@ def _forms(text: str) -> Iterator[str]:
             plainer.append(form.replace("\\", "/"))
         if ":" in form and _DROPPED.search(form):
             plainer.append(_DROPPED.sub("", form))
+        plainer.append(_folded(form))
         forms += dict.fromkeys(one for one in plainer if one not in forms)
         if len(forms) > MOST_FORMS:
             raise _Unreadable
+
+
+def _folded(text: str) -> str:
+    """An address, or a pattern of addresses, with its scheme and host in small letters: their case says nothing."""
+    origin = _ORIGIN.match(text)
+    return text if origin is None else f"{origin.group().lower()}{text[origin.end() :]}"
 
 
 def _straight(text: str) -> Iterator[str]:
