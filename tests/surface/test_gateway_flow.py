@@ -66,6 +66,38 @@ def test_logs_come_at_the_level_that_the_client_wants(
 
 @pytest.mark.parametrize("capabilities", [{}, ABLE], ids=["plain", "able"])
 @pytest.mark.parametrize(("client_era", "server_era"), PAIRS)
+def test_logs_of_calls_at_the_same_time_reach_the_client_whose_call_it_was(
+    client_era: str, server_era: str, capabilities: dict[str, Any], tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+
+    async def main() -> None:
+        async with house(tmp_path, upstream(server_era, f"log={log}"), alone=False) as stage:
+            names = ("ann", "bob", "cleo")
+            clients = {name: await stage.client(client_era, capabilities) for name in names}
+            more: dict[str, Any] = {"_meta": {f"{ENVELOPE}logLevel": "error"}} if client_era == MODERN else {}
+            begun: dict[str, int] = {}
+            for number, (name, client) in enumerate(clients.items(), start=1):
+                if client_era == LEGACY:
+                    await client.result("logging/setLevel", {"level": "error"})
+                arguments = {"gate": str(tmp_path / name)}
+                begun[name] = await client.begin("tools/call", {"name": "logs", "arguments": arguments, **more})
+                with anyio.fail_after(10):
+                    while len(asked_of(log, "tools/call")) < number:
+                        await anyio.sleep(0.01)
+            for name in names:
+                (tmp_path / name).touch()
+            for name, client in clients.items():
+                assert words((await client.ended(begun[name]))["result"]) == "error"
+                wanted = {"level": "error", "data": {"n": name}, "x": 1}
+                await client.until(lambda client=client: told(client, "notifications/message"))
+                assert told(client, "notifications/message") == [wanted]
+
+    run(main)
+
+
+@pytest.mark.parametrize("capabilities", [{}, ABLE], ids=["plain", "able"])
+@pytest.mark.parametrize(("client_era", "server_era"), PAIRS)
 def test_a_cancelled_call_is_cancelled_at_the_server(
     client_era: str, server_era: str, capabilities: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -13,7 +13,7 @@ import anyio
 import pytest
 from gateway_stage import ABLE, ERAS, LEGACY, MODERN, Client, Message, asked_of, hostile, house, run, told, words
 
-from pursuit.surfaces.mcp.gateway import parking
+from pursuit.surfaces.mcp.gateway import desks, lines, parking
 
 PAIRS = [(client, server) for client in ERAS for server in ERAS]
 FORM = {"message": "Who?", "requestedSchema": {"type": "object", "properties": {"name": {"type": "string"}}}}
@@ -206,5 +206,48 @@ def test_calls_of_a_client_without_sessions_come_to_the_same_process(tmp_path: P
             assert words(await client.call("grow")) == "2"
             # What one process keeps, another one does not: so there is one for the lists and one for the calls.
             assert len(asked_of(log, "initialize")) == 2
+
+    run(main)
+
+
+def test_many_calls_at_once_wait_for_their_turn_and_none_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(desks, "MOST_AT_ONCE", 12)
+    log = tmp_path / "log"
+
+    async def main() -> None:
+        async with house(tmp_path, upstream(LEGACY, f"log={log}")) as stage:
+            client = await stage.client(MODERN, ABLE)
+            answers: list[str] = []
+
+            async def one(name: str) -> None:
+                answers.append(json.loads(words(await through(client, "elicit", name)))["content"]["name"])
+
+            names = [f"n{number}" for number in range(18)]
+            async with anyio.create_task_group() as calling:
+                for name in names:
+                    calling.start_soon(one, name)
+            assert sorted(answers) == sorted(names)
+        # One for the lists, and one for each call that could be under way.
+        assert len(asked_of(log, "initialize")) <= 1 + 12
+
+    run(main)
+
+
+def test_each_of_many_clients_has_its_own_connection_up_to_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lines, "MOST_OWN", 12)
+
+    async def main() -> None:
+        async with house(tmp_path, upstream(LEGACY), alone=False) as stage:
+            for number in range(12):
+                client = await stage.client(LEGACY, ABLE, partial(reply, f"n{number}"))
+                answer = json.loads(words(await client.call("elicit")))
+                assert answer["content"] == {"name": f"n{number}"}
+            late = await stage.client(LEGACY, ABLE)
+            result = await late.call("steps")
+            assert result["isError"] is True and "12 clients have a process of it" in words(result)
+            # Who needs no connection of its own is served.
+            assert words(await (await stage.client(LEGACY)).call("steps")) == "without"
 
     run(main)
