@@ -248,6 +248,14 @@ GUARANTEES = {
         "A call that policy asks about waits durably for a person's answer, and is honoured whoever drives then.",
         ("unit/test_approvals.py::test_a_call_that_policy_asks_about_waits_durably_and_goes_on_at_a_yes",),
     ),
+    "network-asks": Guarantee(
+        "Nothing is called at a host that the network rules ask about before a person has said yes.",
+        (
+            "surface/test_network_asks.py"
+            "::test_the_gateway_asks_before_a_host_is_called_that_the_network_rules_ask_about",
+            "surface/test_network_asks.py::test_a_mission_waits_for_a_yes_before_such_a_host_is_called",
+        ),
+    ),
     "a-yes-covers-what-was-said": Guarantee(
         "A yes covers this call, these arguments or this tool in this mission, as it was said, and nothing else.",
         ("unit/test_approvals.py::test_a_yes_reaches_as_far_as_was_said_and_no_further",),

@@ -60,7 +60,7 @@ class Gateway:
         self._guests = Guests()
         self._awaits: set[McpUpstream] = set()
         self._lines = Lines(tasks, alone=options.alone, heard=self._heard_publicly)
-        self._relay = Relay(self._lines, Desks(tasks, alone=options.alone), Parking(tasks))
+        self._relay = Relay(self._lines, Desks(tasks, alone=options.alone), Parking(tasks), self._barred)
         self.roster = Roster(runtime.toolbox.host.pool, self._heard, tasks, options.spelling)
         self.lists = Lists(self.roster, self._relay, lambda late: tasks.start_soon(self._awaited, late))
         self.journal = GatewayJournal(
@@ -92,6 +92,11 @@ class Gateway:
     def _layers(self) -> Layers:
         """The policy of now: the toolbox is another one after a reload."""
         return self._runtime.toolbox.host.layers()
+
+    def _barred(self, server: str) -> str | None:
+        """Why a server may be sent nothing that no person was asked about."""
+        asked = [rule.reason for rule in self._runtime.toolbox.host.pool.asked_first() if rule.server == server]
+        return asked[0] if asked and self._layers().mode != "auto" else None
 
     async def __call__(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Answers one message of a client."""
