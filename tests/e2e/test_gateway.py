@@ -220,6 +220,32 @@ def test_a_gateway_does_not_start_without_a_required_server(words: tuple[str, ..
         assert process.stderr is not None and "'gone'" in process.stderr.read()
 
 
+@pytest.mark.parametrize("words", [(), ("--http", "--port", "0")], ids=["stdio", "http"])
+def test_a_gateway_ends_with_its_terminal(words: tuple[str, ...], tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    ours, its = os.openpty()
+    try:
+        with subprocess.Popen(
+            place.command("serve", "--gateway", *words),
+            cwd=tmp_path,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=its,
+        ) as process:
+            try:
+                seen = b""
+                while b"serving" not in seen and b"listening" not in seen:
+                    seen += os.read(ours, 10_000)
+                os.kill(process.pid, signal.SIGHUP)
+                assert process.wait(20) == 0
+                assert b"stopped" in os.read(ours, 10_000)
+            finally:
+                process.kill()
+    finally:
+        os.close(ours)
+        os.close(its)
+
+
 def test_a_hang_up_makes_it_read_its_configuration_again(tmp_path: Path) -> None:
     place = Place(tmp_path)
     with place.serving() as process:
