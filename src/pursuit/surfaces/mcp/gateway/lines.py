@@ -38,6 +38,9 @@ HELLO_SECONDS = 10.0
 MOST_OWN = 64
 """How many clients have a process of a server for themselves, at most."""
 
+MOST_APART = 16
+"""How many calls to a server have a process of their own for the sake of their logs; further ones go without logs."""
+
 LOGGED = "notifications/message"
 _log = logging.getLogger(__name__)
 _NEEDED: Mapping[str, str] = {"elicitation/create": "elicitation", "sampling/createMessage": "sampling"}
@@ -115,6 +118,7 @@ class Lines:
         self._lines: dict[tuple[Session, McpUpstream], Line] = {}
         self._public: dict[McpUpstream, _Public] = {}
         self._under_way: dict[McpUpstream, list[Visit]] = {}
+        self._apart: dict[McpUpstream, int] = {}
 
     async def adopt(self, session: Session, upstreams: Mapping[str, McpUpstream]) -> None:
         """Makes the shared connections those of the only client, in its own era if they speak it."""
@@ -175,8 +179,12 @@ class Lines:
         talk, visits = await self._reach(visit, upstream)
         if self._disputed(visit, upstream, visits):
             side = ClientSide(capabilities=visit.guest.capabilities, heard=partial(self._told_log, visit))
-            async with upstream.leased(side, apart=True) as lent:
-                yield lent
+            self._apart[upstream] = self._apart.get(upstream, 0) + 1
+            try:
+                async with upstream.leased(side, apart=True) as lent:
+                    yield lent
+            finally:
+                self._apart[upstream] -= 1
             return
         visits.append(visit)
         try:
@@ -191,6 +199,8 @@ class Lines:
     def _disputed(self, visit: Visit, upstream: McpUpstream, visits: list[Visit]) -> bool:
         """Whether the logs of this call, and of another client's that is under way, could not be told apart."""
         if self._alone or _level(visit) is None or upstream.config.command is None:
+            return False
+        if self._apart.get(upstream, 0) >= MOST_APART:
             return False
         modern = visits is self._under_way.get(upstream) and is_modern(upstream.protocol_version or "")
         others = (other for other in visits if other.guest is not visit.guest)
