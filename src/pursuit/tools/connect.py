@@ -27,11 +27,12 @@ from pursuit.tools.inprocess import in_process, is_server
 from pursuit.tools.launch import Launch
 from pursuit.tools.negotiation import Era
 from pursuit.tools.network import NetworkRules, network_ruling
-from pursuit.tools.server_config import SHORTEST_SECRET, ServerConfig, expand, secrets_of
+from pursuit.tools.server_config import ServerConfig, expand, secrets_of
 from pursuit.tools.session import McpUpstream
 from pursuit.tools.sse import sse
 from pursuit.tools.stderr import StderrTail
 from pursuit.tools.stdio import stdio
+from pursuit.tools.variables import SHORTEST_SECRET
 from pursuit.tools.wire import DispatcherWire, Wire
 
 

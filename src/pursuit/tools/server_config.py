@@ -11,19 +11,18 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from pursuit.errors import Fault, UpstreamUnavailable
 from pursuit.model.spelling import nearest
 from pursuit.tools.fields import Fields, as_table, kind
+from pursuit.tools.variables import as_secrets, brought, filled, secret_entries, secret_words
 
 Transport = Literal["stdio", "http", "sse"]
 
 SERVER_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")
 PYTHON = "__python_executable__"
-SHORTEST_SECRET = 6
 
 _TRANSPORTS: dict[str, Transport] = {
     "stdio": "stdio",
@@ -40,8 +39,6 @@ _SERVER_KEYS = (
 # What other hosts write into mcp.json: `disabled` is obeyed, the rest says nothing to us (and may not loosen policy).
 _FOREIGN_KEYS = ("disabled", "alwaysAllow", "autoApprove", "description", "timeout", "gallery")
 _OVERRIDE_KEYS = ("read_only", "idempotent", "parallel_safe", "destructive", "timeout")
-_SECRETIVE = re.compile(r"key|token|secret|passw|credential|auth|cookie", re.IGNORECASE)
-_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,24 +205,18 @@ def expand(config: ServerConfig, environ: Mapping[str, str]) -> ServerConfig:
     """
     missing: list[dict[str, str]] = []
 
-    def filled(text: str, at: str) -> str:
-        def value_of(match: re.Match[str]) -> str:
-            variable, default = match.group(1), cast("str | None", match.group(2))
-            if variable in environ:
-                return environ[variable]
-            if default is None:
-                missing.append({"server": config.name, "field": at, "variable": variable})
-            return default or ""
-
-        return _VARIABLE.sub(value_of, text)
+    def full(text: str, at: str) -> str:
+        value, unset = filled(text, environ)
+        missing.extend({"server": config.name, "field": at, "variable": variable} for variable in unset)
+        return value
 
     changes: dict[str, Any] = {
-        "args": tuple(filled(item, f"args[{index}]") for index, item in enumerate(config.args)),
-        "env": {key: filled(value, f"env.{key}") for key, value in config.env.items()},
-        "headers": {key: filled(value, f"headers.{key}") for key, value in config.headers.items()},
-        "command": config.command and _program(filled(config.command, "command"), config.base),
-        "cwd": config.cwd and _absolute(filled(config.cwd, "cwd"), config.base),
-        "url": config.url and filled(config.url, "url"),
+        "args": tuple(full(item, f"args[{index}]") for index, item in enumerate(config.args)),
+        "env": {key: full(value, f"env.{key}") for key, value in config.env.items()},
+        "headers": {key: full(value, f"headers.{key}") for key, value in config.headers.items()},
+        "command": config.command and _program(full(config.command, "command"), config.base),
+        "cwd": config.cwd and _absolute(full(config.cwd, "cwd"), config.base),
+        "url": config.url and full(config.url, "url"),
     }
     if missing:
         what = "; ".join(f"${{{one['variable']}}} in {one['field']}" for one in missing)
@@ -238,27 +229,13 @@ def expand(config: ServerConfig, environ: Mapping[str, str]) -> ServerConfig:
 def secrets_of(config: ServerConfig, expanded: ServerConfig, environ: Mapping[str, str]) -> tuple[str, ...]:
     """The values that must not be shown, longest first: taken from a variable, or under a name that says so.
 
-    Shorter ones than `SHORTEST_SECRET` are not among them: blanking `80` or `true` would spoil every message.
+    Very short ones are not among them: blanking `80` or `true` would spoil every message.
     """
     raw = (config.command, config.cwd, config.url, *config.args, *config.env.values(), *config.headers.values())
-    names = {match[1] for text in raw if text for match in _VARIABLE.finditer(text)}
-    values = [environ[name] for name in names if name in environ]
+    values = brought(raw, environ)
     for said, full in ((config.env, expanded.env), (config.headers, expanded.headers)):
-        values += [full[key] for key, value in said.items() if _VARIABLE.search(value) or _SECRETIVE.search(key)]
-    values += _secret_words(expanded.args)
-    # A key of several lines is also blanked line by line: its first ones may have left a tail that is cut.
-    parts = {part.strip() for value in values for part in (value, *value.splitlines())}
-    return tuple(sorted((part for part in parts if len(part) >= SHORTEST_SECRET), key=lambda part: (-len(part), part)))
-
-
-def _secret_words(args: tuple[str, ...]) -> list[str]:
-    """What stands behind an option whose name says that it is secret: `--token=VALUE`, or `--token VALUE`."""
-    found: list[str] = []
-    for option, following in pairwise((*args, "")):
-        name, equals, value = option.partition("=")
-        if name.startswith("-") and _SECRETIVE.search(name):
-            found.append(value if equals else following)
-    return found
+        values += secret_entries(said, full)
+    return as_secrets([*values, *secret_words(expanded.args)])
 
 
 def _program(command: str, base: Path | None) -> str:
