@@ -39,7 +39,7 @@ ROUNDS = 9
 CALLS = 40
 CALLS_OF_PEER = 10
 CALLERS, CALLS_EACH = 64, 20
-NAP = 1.0
+NAP = 5.0
 # Short, so that all compile their modules, and with the path to the same Pursuit as ours.
 ENVIRONMENT = get_default_environment() | {key: os.environ[key] for key in ("PYTHONPATH",) if key in os.environ}
 WAYS = {"stdio to stdio": (False, False), "HTTP to stdio": (True, False), "HTTP to HTTP": (True, True)}

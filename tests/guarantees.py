@@ -240,9 +240,21 @@ GUARANTEES = {
             "e2e/test_many_clients.py::test_processes_that_serve_the_same_ledger_drive_a_mission_one_at_a_time",
         ),
     ),
+    "required-servers-are-there": Guarantee(
+        "A gateway does not start without a server that its operator marked as required, and says which one it is.",
+        ("e2e/test_gateway.py::test_a_gateway_does_not_start_without_a_required_server",),
+    ),
     "asks-before-it-writes": Guarantee(
         "A call that policy asks about waits durably for a person's answer, and is honoured whoever drives then.",
         ("unit/test_approvals.py::test_a_call_that_policy_asks_about_waits_durably_and_goes_on_at_a_yes",),
+    ),
+    "network-asks": Guarantee(
+        "Nothing is called at a host that the network rules ask about before a person has said yes.",
+        (
+            "surface/test_network_asks.py"
+            "::test_the_gateway_asks_before_a_host_is_called_that_the_network_rules_ask_about",
+            "surface/test_network_asks.py::test_a_mission_waits_for_a_yes_before_such_a_host_is_called",
+        ),
     ),
     "a-yes-covers-what-was-said": Guarantee(
         "A yes covers this call, these arguments or this tool in this mission, as it was said, and nothing else.",
@@ -282,5 +294,35 @@ GUARANTEES = {
     "missions-wait-durably-for-tasks": Guarantee(
         "A mission that is killed while it waits for a task goes on with it, and begins it only once.",
         ("e2e/test_upstream_tasks.py::test_a_mission_that_was_killed_while_it_waited_picks_the_servers_task_up",),
+    ),
+    "tasks-never-kill-a-session": Guarantee(
+        "Whatever comes too late (work, an answer, the end of a time to live) leaves the session and the record alone.",
+        (
+            "surface/test_mcp_tasks_defects.py::test_work_that_finishes_after_cancel",
+            "surface/test_mcp_tasks_defects.py::test_a_time_to_live_that_ends_while_working",
+            "surface/test_mcp_tasks_defects.py::test_a_late_answer_to_a_cancelled_question",
+        ),
+    ),
+    "every-waiter-wakes": Guarantee(
+        "Everybody who waits for a task gets its end, also while a question is before them.",
+        (
+            "surface/test_mcp_tasks_defects.py::test_three_waiters",
+            "surface/test_mcp_tasks_defects.py::test_a_task_that_completes_while_a_queued_message_is_delivered",
+        ),
+    ),
+    "tasks-outlive-connections": Guarantee(
+        "A task belongs to its requestor: it goes on when a connection ends, and any other one of theirs finds it.",
+        (
+            "surface/test_mcp_tasks_defects.py::test_a_task_is_reached_after_a_reconnect",
+            "surface/test_mcp_tasks_defects.py::test_two_sessions_of_which_one_ends",
+        ),
+    ),
+    "wrong-input-starts-nothing": Guarantee(
+        "A wrong time to live, a bogus cursor and an id of somebody else are each a clear error, and nothing starts.",
+        ("surface/test_mcp_tasks_defects.py::test_a_bogus_cursor",),
+    ),
+    "tasks-are-limited": Guarantee(
+        "One requestor cannot have any number of tasks: one too many is refused and says which setting it is.",
+        ("surface/test_mcp_tasks_defects.py::test_two_thousand_tasks_from_one_client_are_not_all_accepted",),
     ),
 }

@@ -194,6 +194,58 @@ def test_the_operator_approves_a_call_from_another_terminal(tmp_path: Path) -> N
     assert calls(place) == ["echo"]
 
 
+@pytest.mark.parametrize("words", [(), ("--http", "--port", "0")], ids=["stdio", "http"])
+@pytest.mark.guarantee("required-servers-are-there")
+def test_a_gateway_does_not_start_without_a_required_server(words: tuple[str, ...], tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    config = tmp_path / "pursuit.toml"
+    gone = '[servers.gone]\ncommand = "./nothing-there"\n'
+    config.write_text(config.read_text() + gone + "required = true\n")
+    done = subprocess.run(
+        place.command("serve", "--gateway", *words),
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1 and done.stdout == ""
+    assert "required servers cannot be reached: server 'gone'" in done.stderr
+    assert "Traceback" not in done.stderr
+    config.write_text(config.read_text().replace("required = true\n", ""))
+    with place.serving() as process:
+        assert "hostile.echo" in [tool["name"] for tool in Lines(process).ask("tools/list")["tools"]]
+        process.terminate()
+        assert process.stderr is not None and "'gone'" in process.stderr.read()
+
+
+@pytest.mark.parametrize("words", [(), ("--http", "--port", "0")], ids=["stdio", "http"])
+def test_a_gateway_ends_with_its_terminal(words: tuple[str, ...], tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    ours, its = os.openpty()
+    try:
+        with subprocess.Popen(
+            place.command("serve", "--gateway", *words),
+            cwd=tmp_path,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=its,
+        ) as process:
+            try:
+                seen = b""
+                while b"serving" not in seen and b"listening" not in seen:
+                    seen += os.read(ours, 10_000)
+                os.kill(process.pid, signal.SIGHUP)
+                assert process.wait(20) == 0
+                assert b"stopped" in os.read(ours, 10_000)
+            finally:
+                process.kill()
+    finally:
+        os.close(ours)
+        os.close(its)
+
+
 def test_a_hang_up_makes_it_read_its_configuration_again(tmp_path: Path) -> None:
     place = Place(tmp_path)
     with place.serving() as process:

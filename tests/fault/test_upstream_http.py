@@ -150,6 +150,64 @@ def test_a_server_that_comes_back_is_used_again(era: str, monkeypatch: pytest.Mo
     anyio.run(main)
 
 
+NO_SESSION = {"id": None, "error": {"code": -32000, "message": "Bad Request: No valid session ID provided"}}
+NOT_STARTED = {"id": None, "error": {"code": -32000, "message": "Bad Request: Server not initialized"}}
+ODD = {"id": None, "error": {"code": -32603, "message": "what is this?"}}
+
+
+@pytest.mark.parametrize("who", [(400, NO_SESSION), (400, NOT_STARTED), (400, "session?"), (500, None), (200, ODD)])
+def test_a_server_that_was_started_anew_is_greeted_anew_however_it_says_so(who: tuple[int, Any]) -> None:
+    async def main() -> None:
+        server = RawServer(modern=False)
+        async with server.serving() as url:
+            port = int(url.rpartition(":")[2].partition("/")[0])
+        async with Pool({"raw": ServerConfig(name="raw", transport="http", url=url)}) as pool:
+            upstream = pool.upstream("raw")
+            async with server.serving(port):
+                await upstream.call("ok", {}, call_id="c")
+            for _ in range(2):
+                with pytest.raises(CallFailed, match=r"cannot be connected to|connection broke"):
+                    await upstream.call("ok", {}, call_id="c")
+            async with server.serving(port):
+                server.session, server.who = "forgotten", who
+                await upstream.call("ok", {}, call_id="c")
+                assert server.sessions == 2
+                # All is well from now on, and nothing is asked beforehand.
+                before = len(server.requests)
+                await upstream.call("ok", {}, call_id="c")
+                assert "ping" not in [one.method for one in server.requests[before:]]
+
+    anyio.run(main)
+
+
+def test_a_session_that_outlived_a_break_is_kept() -> None:
+    async def main() -> None:
+        server = RawServer(modern=False)
+        async with server.serving() as url:
+            port = int(url.rpartition(":")[2].partition("/")[0])
+        async with Pool({"raw": ServerConfig(name="raw", transport="http", url=url)}) as pool:
+            upstream = pool.upstream("raw")
+            async with server.serving(port):
+                await upstream.call("ok", {}, call_id="c")
+            for _ in range(2):
+                with pytest.raises(CallFailed, match=r"cannot be connected to|connection broke"):
+                    await upstream.call("ok", {}, call_id="c")
+            async with server.serving(port):
+                await upstream.call("ok", {}, call_id="c")
+                assert server.sessions == 1
+
+    anyio.run(main)
+
+
+def test_a_refusal_of_the_call_itself_is_not_about_the_session() -> None:
+    async def main(upstream: Any, server: RawServer) -> None:
+        with pytest.raises(UpstreamError, match="no such session of yours"):
+            await upstream.request("tools/call", {"name": "bad_request"})
+        assert server.sessions == 1
+
+    run("2025", main)
+
+
 def test_redirects_stay_within_the_origin() -> None:
     async def elsewhere(upstream: Any, _server: RawServer) -> None:
         with pytest.raises(UpstreamUnavailable, match="redirects to another place"):
@@ -197,7 +255,7 @@ def test_no_address_and_no_header_is_ever_shown(
     ("rules", "words"),
     [
         (NetworkRules(deny=["127.0.0.1"]), "the network rules deny 127.0.0.1"),
-        (NetworkRules(ask=["*"]), "name it in policy.network.allow"),
+        (NetworkRules(ask=["*"]), None),  # policy asks before a call
         (NetworkRules(ask=["*"], allow=["127.0.0.1"]), None),
     ],
 )

@@ -183,7 +183,7 @@ def test_one_that_exits_after_its_handshake_is_started_ever_more_slowly_and_reco
             await called(other, "ok")
         assert "exited with 7" in said[0]
         assert any("times in a row; next try in" in words for words in said)
-        assert len(births.read_text().split()) <= supervise.SPAWNS_A_MINUTE
+        assert len(births.read_text().split()) <= supervise.ENDS_A_MINUTE
         exits.unlink()
         with anyio.fail_after(20):
             while True:
@@ -196,13 +196,13 @@ def test_one_that_exits_after_its_handshake_is_started_ever_more_slowly_and_reco
     run(main, f"births={births}", f"exits={exits}")
 
 
-def test_no_more_than_so_many_starts_in_a_minute(tmp_path: Path) -> None:
+def test_one_that_ends_so_often_in_a_minute_is_left_alone_for_a_while(tmp_path: Path) -> None:
     births = tmp_path / "births"
 
     async def main() -> None:
         async with pool(f"births={births}") as (faulty, other):
             # Each life is healthy, so that only the ceiling holds it back.
-            for _ in range(supervise.SPAWNS_A_MINUTE):
+            for _ in range(supervise.ENDS_A_MINUTE):
                 for _ in range(supervise.HEALTHY_ANSWERS):
                     await called(faulty, "ok")
                 with pytest.raises(CallFailed, match="exited with 9"):
@@ -211,7 +211,7 @@ def test_no_more_than_so_many_starts_in_a_minute(tmp_path: Path) -> None:
                 await called(faulty, "ok")
             assert not caught.value.sent
             await called(other, "ok")
-        assert len(births.read_text().split()) == supervise.SPAWNS_A_MINUTE
+        assert len(births.read_text().split()) == supervise.ENDS_A_MINUTE
 
     anyio.run(main)
 

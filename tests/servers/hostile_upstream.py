@@ -164,9 +164,13 @@ class Call:
 
     def logs(self) -> dict[str, Any]:
         level = self.meta.get(f"{ENVELOPE}logLevel") if MODERN else STATE["level"]
+        gate = (self.params.get("arguments") or {}).get("gate")
+        while gate is not None and not Path(gate).exists():
+            time.sleep(0.01)
         for one in ("debug", "error"):
             if level == "debug" or (level is not None and one == "error"):
-                say({"method": "notifications/message", "params": {"level": one, "data": {"n": None}, "x": 1}})
+                data = {"n": gate and Path(gate).name}
+                say({"method": "notifications/message", "params": {"level": one, "data": data, "x": 1}})
         return {"content": [text(str(level))]}
 
     def slow(self) -> dict[str, Any]:

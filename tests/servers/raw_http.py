@@ -50,13 +50,14 @@ class Request:
 
 
 class RawServer:
-    """`requests` holds what came, `sessions` how many were opened; `down` lets it refuse everything."""
+    """`requests` holds what came, `sessions` how many were opened; `who` is what it says to an unknown session."""
 
     def __init__(self, *, modern: bool) -> None:
         self.modern = modern
         self.requests: list[Request] = []
         self.sessions = 0
         self.session = ""
+        self.who: tuple[int, Any] = (404, {"id": None, "error": {"code": -32600, "message": "who?"}})
         self.replied: dict[str, Any] = {}
         self.reply = anyio.Event()
         self.standing: list[Request] = []
@@ -109,7 +110,8 @@ class RawServer:
         elif request.method in ("server/discover", "initialize"):
             await self._greet(request)
         elif not self.modern and request.headers.get("mcp-session-id") != self.session:
-            await request.answer(404, {"jsonrpc": "2.0", "id": None, "error": {"code": -32600, "message": "who?"}})
+            status, body = self.who
+            await request.answer(status, {"jsonrpc": "2.0", **body} if isinstance(body, dict) else body)
         elif "id" not in request.body:
             await request.answer(202)
         elif not request.method:
@@ -191,6 +193,9 @@ class RawServer:
             await request.wire.send(data)
         elif tool == "busy":
             await request.answer(503)
+        elif tool == "bad_request":
+            error = {"code": -32602, "message": "no such session of yours"}
+            await request.answer(400, {"jsonrpc": "2.0", "id": ident, "error": error})
         elif tool == "nothing":
             return False
         elif tool == "cut_json":

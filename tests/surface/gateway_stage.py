@@ -211,6 +211,7 @@ async def house(
     policy: OperatorPolicy | None = None,
     alone: bool = True,
     config: Path | None = None,
+    handed: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> AsyncIterator[House]:
     """A gateway in front of these servers, in this process; without a policy everything is allowed."""
@@ -219,7 +220,7 @@ async def house(
     )
     if config is not None:
         configuration = config
-    runtime = Runtime(state=folder / "ledger.db", config=configuration)
+    runtime = Runtime(state=folder / "ledger.db", config=configuration, servers=handed)
     options = GatewayOptions(alone=alone, **more)
     async with runtime, gateway_server(runtime, options) as (server, gateway), anyio.create_task_group() as tasks:
         yield House(runtime, server, gateway, tasks)

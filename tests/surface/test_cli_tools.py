@@ -126,6 +126,23 @@ def test_a_dry_run_shows_what_a_mission_would_be_allowed(tmp_path: Path) -> None
     assert not list(shop.logs.iterdir())
 
 
+def test_a_rule_that_allows_everything_does_not_mean_the_servers_of_a_mission_file(tmp_path: Path) -> None:
+    server = f"""
+[servers.shop]
+command = "__python_executable__"
+args = [{json.dumps(str(SERVERS / "workshop.py"))}]
+env = {{ LOGS = {json.dumps(str(tmp_path))} }}
+"""
+    place = Place(tmp_path)
+    place.write("m.toml", MISSION + server)
+    for rule, brought, decision in (("", "", "ask"), ('server = "shop"\n', "", "allow"), ("", server, "allow")):
+        place.write("pursuit.toml", f'[[policy.rules]]\ndecision = "allow"\n{rule}{brought}')
+        (row,) = place.json("tools", "--mission", "m.toml")["tools"]
+        assert (row["name"], row["decision"]) == ("shop.step", decision)
+    place.write("pursuit.toml", '[[policy.rules]]\ndecision = "allow"\n')
+    assert place.json("run", "m.toml", code=None)["waiting_for"] == "approval"
+
+
 def test_a_mission_file_brings_servers_under_other_names_only(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     shop.write("m.toml", MISSION + '[servers.shop]\ncommand = "x"\n')

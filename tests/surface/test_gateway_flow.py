@@ -10,6 +10,7 @@ import anyio
 import pytest
 from gateway_stage import ENVELOPE, ERAS, LEGACY, MODERN, Client, asked_of, hostile, house, run, told, words
 
+from pursuit.surfaces.mcp.gateway import lines
 from pursuit.tools.server_config import ToolOverride
 
 PAIRS = [(client, server) for client in ERAS for server in ERAS]
@@ -60,6 +61,62 @@ def test_logs_come_at_the_level_that_the_client_wants(
                 assert words(await other.call("logs")) == "None"
             if not alone:
                 assert not told(other, "notifications/message")
+
+    run(main)
+
+
+@pytest.mark.parametrize("capabilities", [{}, ABLE], ids=["plain", "able"])
+@pytest.mark.parametrize(("client_era", "server_era"), PAIRS)
+def test_logs_of_calls_at_the_same_time_reach_the_client_whose_call_it_was(
+    client_era: str, server_era: str, capabilities: dict[str, Any], tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+
+    async def main() -> None:
+        async with house(tmp_path, upstream(server_era, f"log={log}"), alone=False) as stage:
+            names = ("ann", "bob", "cleo")
+            clients = {name: await stage.client(client_era, capabilities) for name in names}
+            more: dict[str, Any] = {"_meta": {f"{ENVELOPE}logLevel": "error"}} if client_era == MODERN else {}
+            begun: dict[str, int] = {}
+            for number, (name, client) in enumerate(clients.items(), start=1):
+                if client_era == LEGACY:
+                    await client.result("logging/setLevel", {"level": "error"})
+                arguments = {"gate": str(tmp_path / name)}
+                begun[name] = await client.begin("tools/call", {"name": "logs", "arguments": arguments, **more})
+                with anyio.fail_after(10):
+                    while len(asked_of(log, "tools/call")) < number:
+                        await anyio.sleep(0.01)
+            for name in names:
+                (tmp_path / name).touch()
+            for name, client in clients.items():
+                assert words((await client.ended(begun[name]))["result"]) == "error"
+                wanted = {"level": "error", "data": {"n": name}, "x": 1}
+                await client.until(lambda client=client: told(client, "notifications/message"))
+                assert told(client, "notifications/message") == [wanted]
+
+    run(main)
+
+
+def test_for_the_sake_of_logs_a_server_is_started_only_so_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lines, "MOST_APART", 1)
+    log, gate = tmp_path / "log", tmp_path / "gate"
+
+    async def main() -> None:
+        async with house(tmp_path, upstream(MODERN, f"log={log}"), alone=False) as stage:
+            clients = [await stage.client(MODERN) for _ in range(4)]
+            level = {f"{ENVELOPE}logLevel": "error"}
+            params = {"name": "logs", "arguments": {"gate": str(gate)}, "_meta": level}
+            begun = [await client.begin("tools/call", params) for client in clients]
+            with anyio.fail_after(20):
+                while len(asked_of(log, "tools/call")) < len(clients):
+                    await anyio.sleep(0.01)
+            gate.touch()
+            for client, ident in zip(clients, begun, strict=True):
+                assert words((await client.ended(ident))["result"]) == "error"
+        # Each process was asked once what it is.
+        assert len(asked_of(log, "server/discover")) == 2
 
     run(main)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import anyio
 import pytest
 from gateway_stage import ABLE, ERAS, LEGACY, MODERN, Client, Message, asked_of, hostile, house, run, told, words
 
-from pursuit.surfaces.mcp.gateway import parking
+from pursuit.surfaces.mcp.gateway import desks, lines, parking
 
 PAIRS = [(client, server) for client in ERAS for server in ERAS]
 FORM = {"message": "Who?", "requestedSchema": {"type": "object", "properties": {"name": {"type": "string"}}}}
@@ -65,6 +66,25 @@ def test_elicitation_sampling_and_roots_go_through(
                 assert json.loads(words(result)) == reply("ann", method, FORM if tool == "elicit" else {"x-odd": None})
                 assert client.asked.pop() == method
             assert client.asked == []
+
+    run(main)
+
+
+@pytest.mark.parametrize(("client_era", "server_era"), PAIRS)
+def test_a_server_that_was_connected_before_its_client_came_asks_it_all_the_same(
+    client_era: str, server_era: str, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+
+    async def main() -> None:
+        async with house(tmp_path, replace(upstream(server_era, f"log={log}"), required=True)) as stage:
+            await stage.runtime.toolbox.host.pool.connect_required()
+            client = await stage.client(client_era, ABLE, partial(reply, "ann"))
+            result = await through(client, "elicit", "ann")
+            assert json.loads(words(result)) == reply("ann", "elicitation/create", FORM)
+        if server_era == LEGACY:
+            # It was told what the client can: servers show more to clients that can do more.
+            assert asked_of(log, "initialize")[-1]["params"]["capabilities"] == ABLE
 
     run(main)
 
@@ -186,5 +206,48 @@ def test_calls_of_a_client_without_sessions_come_to_the_same_process(tmp_path: P
             assert words(await client.call("grow")) == "2"
             # What one process keeps, another one does not: so there is one for the lists and one for the calls.
             assert len(asked_of(log, "initialize")) == 2
+
+    run(main)
+
+
+def test_many_calls_at_once_wait_for_their_turn_and_none_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(desks, "MOST_AT_ONCE", 12)
+    log = tmp_path / "log"
+
+    async def main() -> None:
+        async with house(tmp_path, upstream(LEGACY, f"log={log}")) as stage:
+            client = await stage.client(MODERN, ABLE)
+            answers: list[str] = []
+
+            async def one(name: str) -> None:
+                answers.append(json.loads(words(await through(client, "elicit", name)))["content"]["name"])
+
+            names = [f"n{number}" for number in range(18)]
+            async with anyio.create_task_group() as calling:
+                for name in names:
+                    calling.start_soon(one, name)
+            assert sorted(answers) == sorted(names)
+        # One for the lists, and one for each call that could be under way.
+        assert len(asked_of(log, "initialize")) <= 1 + 12
+
+    run(main)
+
+
+def test_each_of_many_clients_has_its_own_connection_up_to_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lines, "MOST_OWN", 12)
+
+    async def main() -> None:
+        async with house(tmp_path, upstream(LEGACY), alone=False) as stage:
+            for number in range(12):
+                client = await stage.client(LEGACY, ABLE, partial(reply, f"n{number}"))
+                answer = json.loads(words(await client.call("elicit")))
+                assert answer["content"] == {"name": f"n{number}"}
+            late = await stage.client(LEGACY, ABLE)
+            result = await late.call("steps")
+            assert result["isError"] is True and "12 clients have a process of it" in words(result)
+            # Who needs no connection of its own is served.
+            assert words(await (await stage.client(LEGACY)).call("steps")) == "without"
 
     run(main)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from pursuit.surfaces.mcp.gateway import hello, lines, lists
 from pursuit.surfaces.mcp.gateway.names import Names, escaped
 from pursuit.surfaces.mcp.gateway.resources import fits
 from pursuit.surfaces.mcp.gateway.search import ranked
+from pursuit.tools.contract import About
 from pursuit.tools.server_config import ServerConfig
 
 SERVER = st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9_-]{0,6}\Z")
@@ -90,6 +92,43 @@ def test_everything_of_two_servers_is_there_under_names_that_say_whose_it_is(
     run(main)
 
 
+EVERYTHING: dict[str, Any] = {
+    "tools": {"listChanged": True},
+    "logging": {},
+    "tasks": {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}},
+    "experimental": {"x": {}},
+    "x-own": {},
+}
+EXTENDED: dict[str, Any] = {
+    "resources": {"subscribe": True},
+    "completions": {},
+    "extensions": {"io.modelcontextprotocol/tasks": {}, "com.example/x": {}},
+}
+
+
+def test_of_several_servers_nothing_is_promised_that_is_not_passed_on() -> None:
+    old = About(protocol_version="2025-11-25", capabilities=EVERYTHING)
+    new = About(protocol_version="2026-07-28", capabilities=EXTENDED)
+    both = {"tools": {"listChanged": True}, "logging": {}, "resources": {"subscribe": True}, "completions": {}}
+    for modern in (False, True):
+        assert hello.capabilities({"a": old, "b": new}, modern=modern) == both
+        assert hello.capabilities({"a": old, "b": old}, modern=modern) == {
+            "tools": {"listChanged": True},
+            "logging": {},
+        }
+    gone = hello.capabilities({"a": new, "b": None}, modern=True)
+    assert "extensions" not in gone and gone["tools"] == {"listChanged": True}
+
+
+def test_of_one_server_all_is_promised_but_the_tasks_of_the_other_era() -> None:
+    old = About(protocol_version="2025-11-25", capabilities=EVERYTHING)
+    new = About(protocol_version="2026-07-28", capabilities=EXTENDED)
+    assert hello.capabilities({"a": old}, modern=False) == EVERYTHING
+    assert hello.capabilities({"a": new}, modern=True) == EXTENDED
+    assert "tasks" not in hello.capabilities({"a": old}, modern=True)
+    assert hello.capabilities({"a": new}, modern=False)["extensions"] == {"com.example/x": {}}
+
+
 @pytest.mark.parametrize("era", ERAS)
 def test_a_resource_keeps_its_address_unless_two_servers_have_it(era: str, tmp_path: Path) -> None:
     async def main() -> None:
@@ -130,6 +169,28 @@ def test_a_server_that_cannot_be_reached_costs_its_own_tools_alone(era: str, tmp
             result = await client.call("gone.anything")
             assert result["isError"] is True and "gone" in words(result)
             assert words(await client.call("a.steps")) == "without"
+
+    run(main)
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_server_that_is_there_later_is_told_and_served(
+    era: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    command = tmp_path / "late"
+
+    async def main() -> None:
+        late = replace(hostile(name="late"), command=str(command))
+        async with house(tmp_path, hostile(name="a"), late) as stage:
+            client = await stage.client(era)
+            if era == MODERN:
+                await client.begin("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
+            listed = [tool["name"] for tool in await client.entries("tools/list", "tools")]
+            assert "a.echo" in listed and "late.echo" not in listed
+            assert "tools of late are not listed: server 'late'" in caplog.text
+            command.symlink_to(sys.executable)
+            await client.until(lambda: told(client, "notifications/tools/list_changed"))
+            assert "late.echo" in [tool["name"] for tool in await client.entries("tools/list", "tools")]
 
     run(main)
 

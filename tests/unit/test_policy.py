@@ -55,6 +55,25 @@ def test_what_the_program_handed_in_is_its_own_but_rules_hold() -> None:
 
 
 @pytest.mark.parametrize(
+    ("rule", "ours", "theirs"),
+    [
+        (Rule(decision="allow"), "allow", "ask"),
+        (Rule(decision="allow", server="g*"), "allow", "ask"),
+        (Rule(decision="allow", tool="*.reset"), "allow", "ask"),
+        (Rule(decision="allow", tool="reset"), "allow", "ask"),
+        (Rule(decision="allow", server="git"), "allow", "allow"),
+        (Rule(decision="allow", tool="git.*"), "allow", "allow"),
+        (Rule(decision="deny"), "deny", "deny"),
+        (Rule(decision="ask", server="g*"), "ask", "ask"),
+    ],
+)
+def test_a_rule_that_allows_means_a_mission_files_server_only_by_its_name(rule: Rule, ours: str, theirs: str) -> None:
+    assert say(ruled(rule), on=tool()) == ours
+    assert say(ruled(rule), on=tool(operators=False)) == theirs
+    assert say(ruled(Rule(decision="deny"), Rule(decision="allow")), on=tool(operators=False)) == "deny"
+
+
+@pytest.mark.parametrize(
     ("mode", "reads", "writes", "denied"),
     [("auto", "allow", "allow", "deny"), ("ask", "allow", "ask", "deny"), ("never", "allow", "deny", "deny")],
 )
@@ -112,6 +131,11 @@ def test_rules_name_servers_and_tools_by_globs() -> None:
         ({"path": "/etc/*"}, {"path": "/tmp/%252e%252e%252fetc%252fpasswd"}, True),
         ({"path": "/etc/*"}, {"path": "\\tmp\\..\\etc\\passwd"}, True),
         ({"url": "https://x.example/admin*"}, {"url": "https://x.example/a/.\t./admin"}, True),
+        ({"url": "https://x.example/*"}, {"url": "HTTPS://X.Example/a"}, True),
+        ({"url": "https://X.EXAMPLE/*"}, {"url": "https://x.example/a"}, True),
+        ({"url": "*://x.example/*"}, {"url": "Https://x.example/a"}, True),
+        ({"url": "https://x.example/admin*"}, {"url": "hTTps://X.example/a/%2e%2e/admin"}, True),
+        ({"url": "https://x.example/A*"}, {"url": "https://X.example/a"}, False),
         ({"a": "1", "b": "2"}, {"a": 1, "b": 3}, False),
         ({"a": "1", "b": "2"}, {"a": 1, "b": 2}, True),
     ],
@@ -151,6 +175,7 @@ def test_a_rule_that_allows_matches_only_if_every_reading_does(path: Any, matche
         ("/work/out/..\\x", False),
         ("https://x.example/a/b", True),
         ("https://x.example/a/b/../c?q=1#f", True),
+        ("HTTPS://x.example/a/b", False),  # as a text it is another one
         ("https://x.example/a/../admin", False),
         ("https://x.example/a/%2e%2e/admin", False),
         ("https://x.example/a/..\\admin", False),
@@ -160,8 +185,15 @@ def test_a_rule_that_allows_matches_only_if_every_reading_does(path: Any, matche
     ],
 )
 def test_what_leads_elsewhere_in_any_reading_is_not_allowed(value: str, matches: bool) -> None:
-    place = "https://x.example/a/*" if value.startswith("https") else "/work/out/*"
+    place = "https://x.example/a/*" if value.lower().startswith("https") else "/work/out/*"
     assert Rule(decision="allow", arguments={"path": place}).matches(tool(), {"path": value}) is matches
+
+
+def test_a_rule_that_allows_an_address_means_it_in_either_case() -> None:
+    rule = Rule(decision="allow", arguments={"url": "https://X.Example/a/*"})
+    for address in ("https://X.Example/a/b", "https://x.example/a/b"):
+        assert rule.matches(tool(), {"url": address})
+    assert not rule.matches(tool(), {"url": "https://x.example/A/b"})
 
 
 def test_what_is_escaped_beyond_reason_is_allowed_by_no_rule() -> None:

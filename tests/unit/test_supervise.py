@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 from pursuit.tools.supervise import (
+    ENDS_A_MINUTE,
     FIRST_PAUSE,
     HEALTHY_ANSWERS,
     HEALTHY_SECONDS,
     LONGEST_PAUSE,
-    SPAWNS_A_MINUTE,
     Restarts,
 )
 
@@ -37,12 +37,12 @@ def test_a_healthy_life_lets_the_pause_be_forgotten() -> None:
 
 def test_the_ceiling_looks_at_the_last_minute_only_and_never_gives_up() -> None:
     pace = Restarts()
-    for start in range(SPAWNS_A_MINUTE):
-        assert pace.crowded(float(start)) == 0
-        pace.started(float(start))
+    for end in range(ENDS_A_MINUTE):
+        assert pace.crowded(float(end)) == 0
+        pace.ended(float(end), lived=HEALTHY_SECONDS, answers=0) if end % 2 else pace.lost(float(end))
     assert pace.crowded(30.0) == 30
     assert pace.crowded(60.0) == 0
     for minute in range(1, 1000):
         assert pace.crowded(minute * 100.0) == 0
-        pace.started(minute * 100.0)
+        pace.lost(minute * 100.0)
     assert Restarts(most=math.inf).crowded(0.0) == 0

@@ -151,9 +151,8 @@ def _url(about: str, url: str, network: NetworkRules) -> list[Finding]:
     if not host or parts.scheme not in ("http", "https"):
         return [broken(about, "its url is malformed", "write http:// or https:// with a host")]
     ruling = network_ruling(network, url)
-    if ruling != "allow":
-        words = "deny" if ruling == "deny" else "ask before"
-        return [broken(about, f"the network rules {words} {host}", "name it in policy.network.allow, or leave it out")]
+    if ruling == "deny":
+        return [broken(about, f"the network rules deny {host}", "name it in policy.network.allow, or leave it out")]
     if parts.scheme == "http" and not _is_loopback(host):
         text = f"is reached over plain http at {host}: whoever is in between reads and changes everything"
         return [warning(about, text, "use https, or a tunnel to this machine")]

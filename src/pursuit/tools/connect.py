@@ -114,7 +114,8 @@ def _ready(config: ServerConfig, tail: StderrTail, environ: Mapping[str, str]) -
 def _permitted(config: ServerConfig, network: NetworkRules) -> None:
     url = config.url or ""
     ruling = network_ruling(network, url)
-    if ruling == "allow":
+    # An operator's own server may be listed: policy asks before each call (`Pool.asked_first`).
+    if ruling == "allow" or (ruling == "ask" and config.operators):
         return
     try:
         host = urlsplit(url).hostname
@@ -124,6 +125,7 @@ def _permitted(config: ServerConfig, network: NetworkRules) -> None:
         raise UpstreamUnavailable("its url is malformed: it must be http:// or https:// with a host")
     if ruling == "ask":
         raise UpstreamUnavailable(
-            f"the network rules ask before {host} is reached; to allow it, name it in policy.network.allow"
+            f"the network rules ask before {host} is reached, and a mission file brings the server; "
+            "to allow it, name it in policy.network.allow"
         )
     raise UpstreamUnavailable(f"the network rules deny {host}")

@@ -50,6 +50,8 @@ class Tool:
     """Whether it is a plain function of this process and no tool of an MCP server."""
     long: bool = False
     """Whether its calls are tasks, whose answers come later."""
+    operators: bool = True
+    """Whether the operator brings its server, and not a mission file."""
 
     @property
     def qualified(self) -> str:

@@ -6,7 +6,7 @@ Owns: putting the three together. Knows no transport and no mission state.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pursuit.errors import UpstreamUnavailable
@@ -93,9 +93,14 @@ class ToolHost:
     def layers(
         self, names: Sequence[str] | None = None, mission: MissionPolicy | None = None, *more: Tightening
     ) -> Layers:
-        """The operator's policy, tightened by a mission's list of tools, by its own policy, and by `more`."""
+        """The operator's policy, tightened by a mission's list of tools, by its own policy, and by `more`.
+
+        To the operator's rules come those of the network, about the servers that there are now.
+        """
+        asked = self.pool.asked_first()
+        operator = replace(self.policy, rules=(*self.policy.rules, *asked)) if asked else self.policy
         if names is None:
-            return Layers(operator=self.policy, tighter=more)
+            return Layers(operator=operator, tighter=more)
         own = mission or MissionPolicy()
         layer = Tightening(
             who="the mission",
@@ -104,7 +109,7 @@ class ToolHost:
             ask=tuple(own.ask),
             mode=own.mode or "auto",
         )
-        return Layers(operator=self.policy, tighter=(layer, *more))
+        return Layers(operator=operator, tighter=(layer, *more))
 
     async def tools_for(self, names: Sequence[str], policy: MissionPolicy | None = None) -> MissionTools:
         """The tools by these names, under the operator's policy and the mission's own.

@@ -8,6 +8,7 @@ to it. Cancelling the caller closes the exchange, which is the signal of the new
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from itertools import count
@@ -30,7 +31,7 @@ from pydantic_core import to_json
 from pursuit.tools.contract import UpstreamError
 from pursuit.tools.http_answers import EventReader, ParamHeaders, error_of, json_answer, learn_headers, whole
 from pursuit.tools.http_client import status_words, streamed
-from pursuit.tools.wire import Asked, CallBroken, ConnectionLost, Heard, HttpRefused, SessionGone, read_json
+from pursuit.tools.wire import Asked, CallBroken, ConnectionLost, Heard, HttpRefused, NotReached, SessionGone, read_json
 
 _POST_HEADERS = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
 _GET_HEADERS = {"accept": "text/event-stream", "cache-control": "no-store"}
@@ -40,6 +41,8 @@ _RESUMES = 3
 _RETRY = (1.0, 30.0)
 _GOODBYE_SECONDS = 2.0
 _CANCEL_SECONDS = 5.0
+# What servers say with HTTP 400 about a session that they do not know, where the protocol asks for 404.
+_NO_SESSION = re.compile(rb"session|not initialized", re.IGNORECASE)
 # The tasks extension adds to the methods whose subject stands in a header, too.
 _NAMED = {**NAME_BEARING_METHODS, **dict.fromkeys(("tasks/get", "tasks/update", "tasks/cancel"), "taskId")}
 
@@ -61,6 +64,7 @@ class HttpWire:
         self._tasks: anyio.abc.TaskGroup | None = None
         self._open: set[anyio.CancelScope] = set()
         self._ending = "it is closed"
+        self._doubt = False
         self._drain = True
         self.can_hang = False
         self.hears = False
@@ -116,6 +120,7 @@ class HttpWire:
         with anyio.CancelScope() as scope:
             self._open.add(scope)
             try:
+                await self._reassured()
                 return await self._exchange(ident, method, body, headers, heard or self._on_heard)
             except anyio.get_cancelled_exc_class():
                 if cancellable and not self._modern and not self._over.is_set():
@@ -124,6 +129,20 @@ class HttpWire:
             finally:
                 self._open.discard(scope)
         raise ConnectionLost
+
+    async def _reassured(self) -> None:
+        """Whoever was away may be another one now: it is asked for our session before anything is sent."""
+        if self._session is None or not self._doubt:
+            return
+        ident = next(self._ids)
+        body = to_json({"jsonrpc": "2.0", "id": ident, "method": "ping"})
+        try:
+            await self._exchange(ident, "ping", body, self._headers(_POST_HEADERS), self._on_heard)
+        except (UpstreamError, HttpRefused) as error:
+            if not (isinstance(error, UpstreamError) and error.code == METHOD_NOT_FOUND):
+                self._forgotten()
+                raise SessionGone from None
+        self._doubt = False
 
     def _cancel(self, ident: str | int) -> None:
         async def tell() -> None:
@@ -175,6 +194,15 @@ class HttpWire:
     async def _exchange(
         self, ident: str | int, method: str, body: bytes, headers: Mapping[str, str], heard: Heard
     ) -> dict[str, Any]:
+        try:
+            return await self._posted(ident, method, body, headers, heard)
+        except NotReached:
+            self._doubt = True
+            raise
+
+    async def _posted(
+        self, ident: str | int, method: str, body: bytes, headers: Mapping[str, str], heard: Heard
+    ) -> dict[str, Any]:
         async with streamed(self._client, "POST", self._url, headers=headers, content=body) as response:
             kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
             if response.status_code >= 400:
@@ -195,15 +223,18 @@ class HttpWire:
 
     async def _refused(self, response: httpx2.Response, kind: str) -> None:
         """Raises what an HTTP error means; a JSON-RPC error in its body is the server's own word."""
-        forgotten = response.status_code == 404 and self._session is not None
-        if kind == "application/json":
-            try:
-                message = read_json(await whole(response))
-            except ValueError:
-                message = None
-            error = error_of(message)
-            if error is not None and (not forgotten or error.code == METHOD_NOT_FOUND):
-                raise error
+        body = await whole(response) if kind == "application/json" or response.status_code == 400 else b""
+        try:
+            message: Any = read_json(body) if kind == "application/json" else None
+        except ValueError:
+            message = None
+        error = error_of(message)
+        # An answer to the request itself is never about the session.
+        unanswered = error is None or message.get("id") is None
+        said = response.status_code == 400 and unanswered and _NO_SESSION.search(body) is not None
+        forgotten = self._session is not None and (response.status_code == 404 or said)
+        if error is not None and (not forgotten or error.code == METHOD_NOT_FOUND):
+            raise error
         if forgotten:
             self._forgotten()
             raise SessionGone

@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 import httpx2
 
 from pursuit.tools.server_config import ServerConfig
-from pursuit.tools.wire import CallBroken
+from pursuit.tools.wire import CallBroken, NotReached
 
 _MOST_REDIRECTS = 5
 _KEEPING_METHOD = (307, 308)
@@ -79,6 +79,8 @@ async def streamed(
                 await response.aclose()
     except httpx2.InvalidURL:
         raise CallBroken("its url is malformed") from None
+    except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
+        raise NotReached(words(error)) from None
     except httpx2.HTTPError as error:
         raise CallBroken(words(error)) from None
     raise CallBroken("it redirects without end")

@@ -78,6 +78,7 @@ def _read_entry(
         ),
         definition=definition,
         long=_is_long(config, name, definition, tasks),
+        operators=config.operators,
     )
 
 

@@ -7,9 +7,11 @@ hangs costs no other one anything, and leaving the pool leaves no process behind
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, cast
+from urllib.parse import urlsplit
 
 import anyio
 import anyio.abc
@@ -19,8 +21,9 @@ from pursuit.model.spelling import nearest
 from pursuit.tools.catalogue import Catalogue
 from pursuit.tools.contract import Tool, Upstream
 from pursuit.tools.functions import FunctionUpstream
-from pursuit.tools.network import NetworkRules
-from pursuit.tools.server_config import SERVER_NAME, ServerConfig
+from pursuit.tools.network import NetworkRules, network_ruling
+from pursuit.tools.rules import Rule
+from pursuit.tools.server_config import SERVER_NAME, ServerConfig, expand
 
 CLOSE_SECONDS = 10.0
 
@@ -133,6 +136,22 @@ class Pool:
             warnings=[warning for name in wanted for warning in warnings.get(name, ())],
         )
 
+    def asked_first(self) -> tuple[Rule, ...]:
+        """A rule of policy for each server whose host the network rules ask about."""
+        if not self._network.ask:
+            return ()
+        asked: list[Rule] = []
+        for name, thing in self._things.items():
+            host = _asked_host(thing, self._network)
+            if host is not None:
+                reason = f"the network rules ask before {host} is reached"
+                asked.append(Rule(decision="ask", server=name, reason=reason))
+        return tuple(asked)
+
+    async def connect_required(self) -> None:
+        """Connects the servers that the operator marked as required; raises `UpstreamUnavailable` if one fails."""
+        await self.catalogue([name for name in self.names if getattr(self._things[name], "required", False)])
+
     async def reload(self, configs: Mapping[str, ServerConfig], *, network: NetworkRules | None = None) -> Reloaded:
         """Applies a changed configuration: what is new or different is connected at once, the rest is left alone.
 
@@ -206,6 +225,16 @@ async def _close(upstreams: Sequence[Upstream]) -> None:
         async with anyio.create_task_group() as closing:
             for upstream in upstreams:
                 closing.start_soon(upstream.aclose)
+
+
+def _asked_host(thing: Any, network: NetworkRules) -> str | None:
+    if not isinstance(thing, ServerConfig) or thing.url is None:
+        return None
+    try:
+        url = expand(thing, os.environ).url or ""
+    except UpstreamUnavailable:
+        return None  # it cannot be connected to, either
+    return urlsplit(url).hostname if network_ruling(network, url) == "ask" else None
 
 
 def _enabled(configs: Mapping[str, ServerConfig], name: str) -> bool:

@@ -22,6 +22,7 @@ ANY = "*"
 MOST_FORMS = 16
 _SLASHES = re.compile("/+")
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)://([^/?#]*)([^?#]*)(.*)", re.DOTALL)
+_ORIGIN = re.compile(r"[^/?#:]+://[^/?#]*")
 _DROPPED = re.compile("[\t\r\n]")  # what readers of addresses leave out, wherever it stands
 
 
@@ -40,10 +41,18 @@ class Rule:
     reason: str = ""
 
     def means(self, tool: Tool) -> bool:
-        """Whether it is about this tool, whatever the arguments."""
+        """Whether it is about this tool, whatever the arguments.
+
+        A rule that allows means the server of a mission file only if it names it: who wrote `*` did not know of it.
+        """
+        if self.decision == "allow" and not tool.operators and not self._names(tool.server):
+            return False
         return (self.server == ANY or fnmatchcase(tool.server, self.server)) and (
             self.tool == ANY or fnmatchcase(tool.name, self.tool) or fnmatchcase(tool.qualified, self.tool)
         )
+
+    def _names(self, server: str) -> bool:
+        return self.server == server or self.tool.startswith(f"{server}.")
 
     def matches(self, tool: Tool, arguments: Mapping[str, Any]) -> bool:
         """Whether it is about this call: every pattern finds its argument."""
@@ -65,7 +74,9 @@ class Rule:
 
 
 def _fits(values: Sequence[Any], pattern: str, *, every: bool) -> bool:
-    fitting = (fnmatchcase(reading, pattern) for value in values for reading in _readings(value))
+    patterns = {pattern, _folded(pattern)}
+    readings = (reading for value in values for reading in _readings(value))
+    fitting = (any(fnmatchcase(reading, one) for one in patterns) for reading in readings)
     return bool(values) and all(fitting) if every else any(fitting)
 
 
@@ -109,9 +120,16 @@ def _forms(text: str) -> Iterator[str]:
             plainer.append(form.replace("\\", "/"))
         if ":" in form and _DROPPED.search(form):
             plainer.append(_DROPPED.sub("", form))
+        plainer.append(_folded(form))
         forms += dict.fromkeys(one for one in plainer if one not in forms)
         if len(forms) > MOST_FORMS:
             raise _Unreadable
+
+
+def _folded(text: str) -> str:
+    """An address, or a pattern of addresses, with its scheme and host in small letters: their case says nothing."""
+    origin = _ORIGIN.match(text)
+    return text if origin is None else f"{origin.group().lower()}{text[origin.end() :]}"
 
 
 def _straight(text: str) -> Iterator[str]:

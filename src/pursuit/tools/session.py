@@ -70,12 +70,11 @@ class McpUpstream:
             era=era,
         )
 
-    def _lent(self, side: ClientSide) -> Supervisor:
+    def _lent(self, side: ClientSide, era: Era) -> Supervisor:
         def heard(method: str, params: Mapping[str, Any]) -> None:
             (side.heard or self._heard_elsewhere)(method, params)
 
-        # Only for the old era are there connections to lend.
-        return self._supervised(side, heard, "legacy")
+        return self._supervised(side, heard, era)
 
     @property
     def name(self) -> str:
@@ -122,14 +121,18 @@ class McpUpstream:
         return await self._talk.entries(kind)
 
     @asynccontextmanager
-    async def leased(self, side: ClientSide, *, old: bool = False) -> AsyncGenerator[Conversation]:
+    async def leased(self, side: ClientSide, *, old: bool = False, apart: bool = False) -> AsyncGenerator[Conversation]:
         """A conversation as a client that can do more, for one interactive call at a time.
 
         In the new era each request says what its client can, and questions come as results: the connection is shared
-        and `side.answer` is not asked. In the old one it is a connection (on stdio: a process) of its own. A server
-        that speaks both is spoken to in the old one if `old` is wished.
+        and `side.answer` is not asked, unless it is wished `apart`. In the old one it is a connection (on stdio: a
+        process) of its own. A server that speaks both is spoken to in the old one if `old` is wished.
         """
         connection = await self._supervisor.connection()
+        if connection.modern and apart:
+            async with self._leases.lent(side, "auto") as supervisor:
+                yield Conversation(supervisor, room=self._room, capabilities=side.capabilities)
+            return
         if connection.modern and not (old and await self._speaks_old()):
             yield Conversation(self._supervisor, room=self._room, capabilities=side.capabilities)
             return
@@ -147,11 +150,17 @@ class McpUpstream:
                     self._old = False
             return self._old
 
-    def become(self, side: ClientSide, *, era: Era = "auto") -> None:
-        """Makes the shared connection that of one client, for a host that serves no other; from its next start on."""
-        own = self._supervisor.side
+    async def become(self, side: ClientSide, *, era: Era = "auto") -> None:
+        """Makes the shared connection that of one client, for a host that serves no other.
+
+        One that was opened before there was that client ends if it said something else to the server.
+        """
+        own, current = self._supervisor.side, self._supervisor.current
+        told = current is not None and own.answer is None and (current.modern or own.capabilities != side.capabilities)
         own.capabilities, own.answer, own.roots = side.capabilities, side.answer, side.roots
         self._supervisor.era = era
+        if told:
+            await self._supervisor.renew()
 
     def listen(self, listener: Heard) -> Callable[[], None]:
         """Hands every notification that belongs to no request to `listener`, in order; returns how to stop.

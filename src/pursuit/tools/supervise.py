@@ -1,9 +1,10 @@
 """When an upstream is started, and started again.
 
 Owns: the pace of restarts, the connection that is current, and the words of a failure. Does not know: what is asked
-over a connection. Invariant: at most `SPAWNS_A_MINUTE` starts in any minute, so that a server that dies at once is no
-fork bomb; the pause before a start grows while it keeps dying and is forgotten after a healthy life; there is no number
-of deaths after which it is given up.
+over a connection. Invariant: none is started that has ended `ENDS_A_MINUTE` times within a minute without anybody's
+wish, so that a server that dies at once is no fork bomb, and further connections to one that lives are no matter here;
+the pause before a start grows while it keeps dying and is forgotten after a healthy life; there is no number of deaths
+after which it is given up.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pursuit.tools.server_config import ServerConfig
 from pursuit.tools.stderr import StderrTail
 from pursuit.tools.wire import Heard
 
-SPAWNS_A_MINUTE = 10
+ENDS_A_MINUTE = 10
 HEALTHY_SECONDS = 60.0
 HEALTHY_ANSWERS = 3
 FIRST_PAUSE = 0.5
@@ -35,19 +36,20 @@ _OBITUARY_SECONDS = 1.0
 class Restarts:
     """The pace: pure but for what it remembers, and shared by all connections to one server."""
 
-    def __init__(self, *, most: float = SPAWNS_A_MINUTE, longest_pause: float = LONGEST_PAUSE) -> None:
+    def __init__(self, *, most: float = ENDS_A_MINUTE, longest_pause: float = LONGEST_PAUSE) -> None:
         self._most = most
         self._longest_pause = longest_pause
-        self._starts: deque[float] = deque()
+        self._ends: deque[float] = deque()
         self._deaths = 0
         self._last_death = -math.inf
 
-    def started(self, now: float) -> None:
-        """Notes a start."""
-        self._starts.append(now)
+    def lost(self, now: float) -> None:
+        """Notes an end that says nothing about health; it counts towards the ceiling all the same."""
+        self._ends.append(now)
 
     def ended(self, now: float, *, lived: float, answers: int) -> None:
         """Notes an end that nobody wished for."""
+        self._ends.append(now)
         healthy = lived >= HEALTHY_SECONDS or answers >= HEALTHY_ANSWERS
         self._deaths = 1 if healthy else self._deaths + 1
         self._last_death = now
@@ -60,10 +62,10 @@ class Restarts:
         return max(0.0, self._last_death + pause - now)
 
     def crowded(self, now: float) -> float:
-        """For how long the ceiling of starts forbids another one."""
-        while self._starts and now - self._starts[0] >= 60:
-            self._starts.popleft()
-        return 60 - (now - self._starts[0]) if len(self._starts) >= self._most else 0.0
+        """For how long the ceiling of ends forbids another start."""
+        while self._ends and now - self._ends[0] >= 60:
+            self._ends.popleft()
+        return 60 - (now - self._ends[0]) if len(self._ends) >= self._most else 0.0
 
     @property
     def deaths(self) -> int:
@@ -146,12 +148,10 @@ class Supervisor:
         pause, crowded = self._restarts.pause(now), self._restarts.crowded(now)
         if crowded > 0:
             raise self.unavailable(
-                f"it was started {SPAWNS_A_MINUTE} times within a minute and did not stay; "
-                f"next try in {math.ceil(crowded)} s"
+                f"it ended {ENDS_A_MINUTE} times within a minute; next try in {math.ceil(crowded)} s"
             )
         if pause > 0:
             raise self.unavailable(f"it ended {self._restarts.deaths} times in a row; next try in {math.ceil(pause)} s")
-        self._restarts.started(now)
         self.tail.clear()
         connection = Connection(
             self._opener,
@@ -174,8 +174,15 @@ class Supervisor:
             self._alive.discard(connection)
             now = anyio.current_time()
             # What was never started did not die, and a probe that was hung up on says nothing about health.
-            if connection.began and not connection.ended_by_us and not connection.lost_in_probe:
+            if connection.lost_in_probe:
+                self._restarts.lost(now)
+            elif connection.began and not connection.ended_by_us:
                 self._restarts.ended(now, lived=now - born, answers=connection.answers)
+
+    async def renew(self) -> None:
+        """Ends the connection, if there is one, so that the next request opens another; calls under way fail."""
+        if self._current is not None:
+            await self._current.aclose()
 
     async def aclose(self) -> None:
         """Disconnects for good; calls under way fail."""

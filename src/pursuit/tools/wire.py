@@ -36,6 +36,10 @@ class CallBroken(Exception):
     """The transport failed for this one request; the connection is still there. The text is the end of a sentence."""
 
 
+class NotReached(CallBroken):
+    """There was nobody at the server's address."""
+
+
 class HttpRefused(CallBroken):
     """The server answered with an HTTP status, and not with JSON-RPC."""
 

@@ -55,6 +55,7 @@ def serve(
     """Serve missions to MCP clients, over stdio or HTTP."""
     import gc  # noqa: PLC0415 - commands import what they need
     import logging  # noqa: PLC0415
+    import os  # noqa: PLC0415
     import sys  # noqa: PLC0415
 
     gc.disable()  # what is imported now, about 150,000 objects, stays: searching it for garbage is in vain
@@ -104,9 +105,11 @@ def serve(
         )
     log = logging.getLogger(__name__)
     options = None
+    # A terminal that is closed sends SIGHUP, too, and nothing of it shall stay behind.
+    reloads = gateway and not any(os.isatty(stream) for stream in (0, 1, 2))
     if gateway:
         spelling = "escaped" if plain_names else "dotted"
-        options = GatewayOptions(alone=not http, spelling=spelling, search=tool_search)
+        options = GatewayOptions(alone=not http, spelling=spelling, search=tool_search, reloads=reloads)
 
     def tell(url: str) -> None:
         if said.json:
@@ -118,7 +121,7 @@ def serve(
         return 0
 
     try:
-        return conduct(work, hang_up=not gateway)
+        return conduct(work, hang_up=not reloads)
     except Interrupted as stop:
         logs.event(log, logging.INFO, "stopped", signal=stop.number)
         return 0

@@ -6,7 +6,8 @@ protocol is a protocol error.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
@@ -15,6 +16,7 @@ from mcp_types import (
     InputRequiredResult,
     ListToolsResult,
     PaginatedRequestParams,
+    Tool,
 )
 
 from pursuit.errors import PursuitError
@@ -26,16 +28,52 @@ from pursuit.surfaces.mcp.missions import Missions
 from pursuit.surfaces.mcp.tools import TOOLS, MissionTool
 
 
-class ToolDesk:
-    """Finds the tool, checks the arguments, answers."""
+class DeskTool(Protocol):
+    """A tool that answers by itself; `refused` is what a refusal of it has besides."""
 
-    def __init__(self, missions: Missions) -> None:
+    name: str
+
+    @property
+    def refused(self) -> Mapping[str, Any]:
+        """What a refusal has unless the error knows more."""
+        ...
+
+    def declared(self) -> Tool:
+        """The tool as clients see it."""
+        ...
+
+    async def call(self, ctx: Context, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer to a call; raises what refuses it."""
+        ...
+
+
+class BoundMissionTool:
+    """A tool about missions, with them."""
+
+    def __init__(self, tool: MissionTool, missions: Missions) -> None:
+        self.name = tool.name
+        self.refused: Mapping[str, Any] = tool.refused
+        self.declared = tool.declared
+        self._tool = tool
         self._missions = missions
-        self._tools = {tool.name: tool for tool in TOOLS}
+
+    async def call(self, ctx: Context, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Checks the arguments, and answers."""
+        asked = parse(self._tool.shape, arguments)
+        answer = await self._tool.answer(self._missions, ctx, asked)
+        return answers.result(answer, self._tool.lines(answer))
+
+
+class ToolDesk:
+    """Finds the tool and answers; those about missions come first."""
+
+    def __init__(self, missions: Missions, more: Sequence[DeskTool] = ()) -> None:
+        tools: list[DeskTool] = [*(BoundMissionTool(tool, missions) for tool in TOOLS), *more]
+        self._tools = {tool.name: tool for tool in tools}
         self._declared: ListToolsResult | None = None
 
     async def list(self, ctx: Context, params: PaginatedRequestParams | None) -> ListToolsResult:
-        """All nine, on one page."""
+        """All of them, on one page."""
         one_page(params)
         return self._listing()
 
@@ -50,21 +88,16 @@ class ToolDesk:
             known = ", ".join(self._tools)
             raise MCPError(INVALID_PARAMS, f"Unknown tool: {params.name[:100]!r}; there are {known}")
         try:
-            return await self._answer(tool, ctx, params)
+            return await tool.call(ctx, params.arguments or {})
         except (PursuitError, AskClient, BaseExceptionGroup) as error:
             found = _ours(error)
             if found is None:
                 raise
             return found.result() if isinstance(found, AskClient) else answers.refusal(found, tool.refused)
 
-    async def _answer(self, tool: MissionTool, ctx: Context, params: CallToolRequestParams) -> dict[str, Any]:
-        asked = parse(tool.shape, params.arguments or {})
-        answer = await tool.answer(self._missions, ctx, asked)
-        return answers.result(answer, tool.lines(answer))
-
     def _listing(self) -> ListToolsResult:
         if self._declared is None:
-            self._declared = ListToolsResult(tools=[tool.declared() for tool in TOOLS])
+            self._declared = ListToolsResult(tools=[tool.declared() for tool in self._tools.values()])
         return self._declared
 
 

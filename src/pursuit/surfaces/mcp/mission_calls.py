@@ -19,6 +19,7 @@ from pursuit.service.mission_tasks import MissionRun, MissionTasks
 from pursuit.surfaces.mcp import answers
 from pursuit.surfaces.mcp.arguments import Iterate, parse
 from pursuit.surfaces.mcp.asking import Asking
+from pursuit.surfaces.mcp.command_tools import CommandTool
 from pursuit.surfaces.mcp.desk import ToolDesk
 from pursuit.surfaces.mcp.failure import Context
 from pursuit.surfaces.mcp.tasks.carrying import Plan
@@ -32,13 +33,17 @@ ITERATE = "mission_iterate"
 class MissionCalls:
     """Our tools, for the door of tasks."""
 
-    def __init__(self, runtime: Runtime, desk: ToolDesk) -> None:
+    def __init__(self, runtime: Runtime, desk: ToolDesk, commands: Sequence[CommandTool] = ()) -> None:
         self._runtime = runtime
         self._desk = desk
+        self._commands = {command.name: command for command in commands}
 
     async def plan(self, ctx: Context) -> Plan:
-        """What a call would be as a task: only driving a mission takes long, and a background run is none already."""
+        """What a call would be as a task: a command always, driving a mission unless it is a background run already."""
         params = _params(ctx.params or {})
+        command = self._commands.get(params.name)
+        if command is not None:
+            return command.plan(ctx, params.arguments or {})
         if params.name != ITERATE:
             return Plan(title=params.name[:100], when="never")
         asked = parse(Iterate, params.arguments or {})

@@ -45,7 +45,7 @@ async def serve(
     gateway: GatewayOptions | None = None,
     listening: Callable[[str], None] | None = None,
 ) -> None:
-    """Serves missions, or as a gateway the configured servers, whose configuration is read again on SIGHUP.
+    """Serves missions, or as a gateway the configured servers, whose configuration may be read again on SIGHUP.
 
     Over HTTP at a door until cancelled, or without one over standard input until that ends.
     """
@@ -90,7 +90,9 @@ async def _reloading(runtime: Runtime, options: GatewayOptions) -> AsyncGenerato
             async for _ in signals:
                 await gateway.reload()
 
+    await runtime.toolbox.host.pool.connect_required()
     async with gateway_server(runtime, options) as (server, gateway), anyio.create_task_group() as tasks:
-        await tasks.start(reload)
+        if options.reloads:
+            await tasks.start(reload)
         yield server
         tasks.cancel_scope.cancel()

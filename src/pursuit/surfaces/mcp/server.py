@@ -12,12 +12,13 @@ from typing import Any, cast
 
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.models import InitializationOptions
-from mcp_types import ServerCapabilities, ServerTasksCapability
+from mcp_types import ServerCapabilities, ServerTasksCapability, SetLevelRequestParams
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from pursuit import __version__
 from pursuit.app import Runtime
 from pursuit.service.background import BackgroundRuns
+from pursuit.surfaces.mcp.command_tools import CommandTools
 from pursuit.surfaces.mcp.completions import Completions
 from pursuit.surfaces.mcp.desk import ToolDesk
 from pursuit.surfaces.mcp.mission_calls import MissionCalls, mission_tasks
@@ -25,12 +26,11 @@ from pursuit.surfaces.mcp.missions import Missions
 from pursuit.surfaces.mcp.prompts import Prompts
 from pursuit.surfaces.mcp.resources import Resources
 from pursuit.surfaces.mcp.seal import Seal
+from pursuit.surfaces.mcp.task_tools import task_tools
 from pursuit.surfaces.mcp.tasks import first
 from pursuit.surfaces.mcp.tasks.door import TaskDoor
-from pursuit.surfaces.mcp.tasks.terms import EXTENSION, requestor_of
+from pursuit.surfaces.mcp.tasks.terms import EXTENSION
 from pursuit.surfaces.mcp.updates import Updates
-from pursuit.tasks.host import TaskHost
-from pursuit.tasks.store import TaskStore
 
 NAME = "pursuit"
 INSTRUCTIONS = (
@@ -53,10 +53,11 @@ async def mission_server(runtime: Runtime) -> AsyncGenerator[Server[Any]]:
         updates = await stack.enter_async_context(Updates(service))
         resources, prompts = Resources(service), Prompts(service)
         missions = Missions(runtime, runs)
-        desk = ToolDesk(missions)
-        calls = MissionCalls(runtime, desk)
-        resume = mission_tasks(runtime, missions.asking).resume
-        host = await stack.enter_async_context(TaskHost(TaskStore(service.ledger), resume={"mission": resume}))
+        commands = await stack.enter_async_context(CommandTools(runtime))
+        desk = ToolDesk(missions, [*task_tools(runtime.tasks), *commands.tools])
+        calls = MissionCalls(runtime, desk, commands.tools)
+        runtime.tasks.resume["mission"] = mission_tasks(runtime, missions.asking).resume
+        await runtime.tasks.tend()
         server = _MissionServer(
             NAME,
             version=__version__,
@@ -76,12 +77,13 @@ async def mission_server(runtime: Runtime) -> AsyncGenerator[Server[Any]]:
             on_get_prompt=prompts.get,
             on_completion=Completions(service).complete,
         )
+        if commands.tools:  # what they write to standard error goes to clients as log messages
+            server.add_request_handler("logging/setLevel", SetLevelRequestParams, commands.levels.set)
         door = TaskDoor(
-            host,
+            await runtime.tasks.host(),
             plan=calls.plan,
             performer=calls.performer,
             seal=lambda: Seal.beside(runtime.state_path),
-            requestor_of=requestor_of,
             info=lambda: server.server_info_stamp,
         )
         server.middleware.append(await stack.enter_async_context(door))

@@ -71,9 +71,10 @@ class Calls:
 
     def _unlisted(self, server: str, name: str) -> Tool:
         """A tool that is not on its server's list, of which nothing is known; one that is left out is not there."""
-        if not is_offered(self._roster[server].config, name):
+        config = self._roster[server].config
+        if not is_offered(config, name):
             raise MCPError(INVALID_PARAMS, f"Unknown tool: {sendable(name)}")
-        return Tool(server=server, name=name, input_schema={}, definition={})
+        return Tool(server=server, name=name, input_schema={}, definition={}, operators=config.operators)
 
 
 def tool_error(visit: Visit, text: str) -> dict[str, Any]:

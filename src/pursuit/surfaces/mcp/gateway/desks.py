@@ -2,7 +2,7 @@
 
 Owns: one lasting connection for each set of capabilities, and whose call is at it. Does not know: what is asked.
 Invariant: one call at a time is at a desk, so that a server's question belongs to it; a call that finds it taken gets a
-connection for itself.
+connection for itself; no more than `MOST_AT_ONCE` calls are at one server, and the others wait for their turn.
 
 Clients of the new era have no sessions, but servers of the old era keep things for a connection (a browser, a train of
 thought): whoever comes back after a while must find them there.
@@ -26,6 +26,9 @@ from pursuit.tools.session import McpUpstream
 
 MOST_DESKS = 4
 """For each server: what clients say that they can do is theirs to choose."""
+
+MOST_AT_ONCE = 16
+"""For each server: at one that is a process, each of these calls may need a process of its own."""
 
 
 class _Desk:
@@ -55,10 +58,17 @@ class Desks:
         self._tasks = tasks
         self._alone = alone
         self._desks: dict[McpUpstream, dict[str, _Desk]] = {}
+        self._turns: dict[McpUpstream, anyio.Semaphore] = {}
 
     @asynccontextmanager
     async def taken(self, upstream: McpUpstream, side: ClientSide) -> AsyncGenerator[Talk]:
-        """A connection for one call. Raises `UpstreamUnavailable`."""
+        """A connection for one call, which waits for its turn. Raises `UpstreamUnavailable`."""
+        turns = self._turns.setdefault(upstream, anyio.Semaphore(MOST_AT_ONCE))
+        async with turns, self._at_desk(upstream, side) as talk:
+            yield talk
+
+    @asynccontextmanager
+    async def _at_desk(self, upstream: McpUpstream, side: ClientSide) -> AsyncGenerator[Talk]:
         desk = self._free(upstream, side)
         if desk is None:
             async with upstream.leased(side) as talk:

@@ -19,7 +19,7 @@ from mcp_types.version import (
 
 from pursuit import __version__
 from pursuit.errors import PursuitError
-from pursuit.surfaces.mcp.gateway.eras import enveloped, is_modern
+from pursuit.surfaces.mcp.gateway.eras import as_object, enveloped, is_modern
 from pursuit.surfaces.mcp.gateway.lines import HELLO_SECONDS
 from pursuit.tools.contract import About
 from pursuit.tools.session import McpUpstream
@@ -35,6 +35,10 @@ _ANYTHING: Mapping[str, Any] = {
     "resources": {"listChanged": True},
     "prompts": {"listChanged": True},
 }
+_ROUTED = frozenset({"tools", "resources", "prompts", "completions", "logging"})
+"""What a client of several servers can ask for: here it is known whose it is."""
+
+TASKS = "io.modelcontextprotocol/tasks"
 _log = logging.getLogger(__name__)
 
 Found = Mapping[str, About | None]
@@ -109,8 +113,7 @@ def capabilities(found: Found, *, modern: bool) -> dict[str, Any]:
         union = _merged(union, mine)
     if len(found) > 1:
         # A task's id does not say whose it is, and neither does an extension's method.
-        for key in ("tasks", "extensions", "experimental"):
-            union.pop(key, None)
+        return {key: value for key, value in union.items() if key in _ROUTED}
     return union
 
 
@@ -119,8 +122,11 @@ def _translated(about: About, *, modern: bool) -> dict[str, Any]:
     given = dict(about.capabilities)
     if from_modern == modern:
         return given
+    # Tasks of the two eras are not the same, and are not translated.
     if modern:
         given.pop("tasks", None)
+    elif TASKS in (known := as_object(given.get("extensions"))):
+        given["extensions"] = {key: value for key, value in known.items() if key != TASKS}
     return given
 
 

@@ -35,6 +35,12 @@ HeardFrom = Callable[[McpUpstream, str, Mapping[str, Any]], None]
 HELLO_SECONDS = 10.0
 """How long a client waits for the slowest of several servers when it comes."""
 
+MOST_OWN = 64
+"""How many clients have a process of a server for themselves, at most."""
+
+MOST_APART = 16
+"""How many calls to a server have a process of their own for the sake of their logs; further ones go without logs."""
+
 LOGGED = "notifications/message"
 _log = logging.getLogger(__name__)
 _NEEDED: Mapping[str, str] = {"elicitation/create": "elicitation", "sampling/createMessage": "sampling"}
@@ -112,6 +118,7 @@ class Lines:
         self._lines: dict[tuple[Session, McpUpstream], Line] = {}
         self._public: dict[McpUpstream, _Public] = {}
         self._under_way: dict[McpUpstream, list[Visit]] = {}
+        self._apart: dict[McpUpstream, int] = {}
 
     async def adopt(self, session: Session, upstreams: Mapping[str, McpUpstream]) -> None:
         """Makes the shared connections those of the only client, in its own era if they speak it."""
@@ -152,17 +159,33 @@ class Lines:
         It can only be one that asked for such messages; where two clients did, neither may read the other's.
         """
         visits = [visit for visit in self._under_way.get(upstream, ()) if is_wanted(_level(visit), params)]
-        if not visits or (len(visits) > 1 and not self._alone):
+        if not visits or (not self._alone and any(visit.guest is not visits[-1].guest for visit in visits)):
             _log.debug("a log message of %s belongs to nobody", upstream.name)
-        elif isinstance(visits[-1].guest, Session):
-            visits[-1].guest.tell(LOGGED, params)
         else:
-            self._tasks.start_soon(visits[-1].tell, LOGGED, params)
+            self._told_log(visits[-1], LOGGED, params)
+
+    def _told_log(self, visit: Visit, method: str, params: Mapping[str, Any]) -> None:
+        """Tells a client a log message of its request."""
+        if method != LOGGED or not is_wanted(_level(visit), params):
+            return
+        if isinstance(visit.guest, Session):
+            visit.guest.tell(method, params)
+        else:
+            self._tasks.start_soon(visit.tell, method, params)
 
     @asynccontextmanager
     async def talk(self, visit: Visit, upstream: McpUpstream) -> AsyncGenerator[Talk]:
         """What the request of a client goes through. Raises `UpstreamUnavailable`."""
         talk, visits = await self._reach(visit, upstream)
+        if self._disputed(visit, upstream, visits):
+            side = ClientSide(capabilities=visit.guest.capabilities, heard=partial(self._told_log, visit))
+            self._apart[upstream] = self._apart.get(upstream, 0) + 1
+            try:
+                async with upstream.leased(side, apart=True) as lent:
+                    yield lent
+            finally:
+                self._apart[upstream] -= 1
+            return
         visits.append(visit)
         try:
             if talk is not None:
@@ -172,6 +195,16 @@ class Lines:
                     yield lent
         finally:
             visits.remove(visit)
+
+    def _disputed(self, visit: Visit, upstream: McpUpstream, visits: list[Visit]) -> bool:
+        """Whether the logs of this call, and of another client's that is under way, could not be told apart."""
+        if self._alone or _level(visit) is None or upstream.config.command is None:
+            return False
+        if self._apart.get(upstream, 0) >= MOST_APART:
+            return False
+        modern = visits is self._under_way.get(upstream) and is_modern(upstream.protocol_version or "")
+        others = (other for other in visits if other.guest is not visit.guest)
+        return modern and any(_level(other) is not None for other in others)
 
     async def about(self, session: Session, upstream: McpUpstream) -> About:
         """What a server says about itself to this client."""
@@ -196,6 +229,7 @@ class Lines:
         if line is None:
             if not session.interactive and method not in _STATEFUL:
                 return None
+            self._require_place(upstream)
             line = self._lines[session, upstream] = Line(session, upstream.name)
         async with line.opening:
             if line.talk is None:
@@ -204,6 +238,12 @@ class Lines:
                 line.separate = not is_modern((await talk.about()).protocol_version)
                 line.talk = talk
         return line
+
+    def _require_place(self, upstream: McpUpstream) -> None:
+        own = [line for (_, one), line in self._lines.items() if one is upstream and (line.separate or not line.talk)]
+        if upstream.config.command is not None and len(own) >= MOST_OWN:
+            reason = f"{MOST_OWN} clients have a process of it for themselves, which is the limit; try again later"
+            raise UpstreamUnavailable(f"server {upstream.name!r}: {reason}", server=upstream.name)
 
     async def _common(self, upstream: McpUpstream) -> Talk | None:
         """The connection for clients of the old era that need none of their own; None at one of the new era only."""
@@ -230,11 +270,11 @@ class Lines:
 
 async def _adopt(line: Line, upstream: McpUpstream, done: anyio.Event) -> None:
     side = ClientSide(capabilities=line.session.capabilities, answer=line.answer)
-    upstream.become(side, era="legacy")
     try:
+        await upstream.become(side, era="legacy")
         await upstream.about()
     except UpstreamUnavailable:
-        upstream.become(side)
+        await upstream.become(side)
     finally:
         done.set()
 

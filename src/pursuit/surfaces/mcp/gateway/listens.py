@@ -81,12 +81,17 @@ class Listens:
             raise outcome[0]
         return enveloped(visit.method, _stamped({}, visit), INFO)
 
-    def end(self) -> None:
-        """Says that every list has changed and ends all streams: clients listen again, to what is there then."""
-        for words, wanted in tuple(self._streams.items()):
+    def changed(self) -> None:
+        """Says that every list has changed."""
+        for words, wanted in self._streams.items():
             for flag, method in FLAGS.items():
                 if wanted.get(flag) is True:
                     say(words, method, {})
+
+    def end(self) -> None:
+        """Says that every list has changed and ends all streams: clients listen again, to what is there then."""
+        self.changed()
+        for words in tuple(self._streams):
             words.close()
 
     async def _begin(

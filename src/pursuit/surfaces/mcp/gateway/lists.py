@@ -15,7 +15,7 @@ import anyio
 from mcp.shared.exceptions import MCPError
 from mcp_types import METHOD_NOT_FOUND
 
-from pursuit.errors import PursuitError
+from pursuit.errors import PursuitError, UpstreamUnavailable
 from pursuit.surfaces.mcp.gateway.eras import as_object
 from pursuit.surfaces.mcp.gateway.guests import Visit
 from pursuit.surfaces.mcp.gateway.names import LONGEST_NAME
@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 
 class Lists:
-    """The lists of these servers; `late` is told of one that did not answer in time."""
+    """The lists of these servers; `late` is told of one that is not there, or not in time."""
 
     def __init__(self, roster: Roster, relay: Relay, late: Callable[[McpUpstream], object]) -> None:
         self._roster = roster
@@ -128,6 +128,8 @@ class Lists:
             except (PursuitError, CallFailed, MCPError) as error:
                 if not (isinstance(error, MCPError) and error.code == METHOD_NOT_FOUND):
                     _log.warning("%s of %s are not listed: %s", kind, server, error)
+                if isinstance(error, UpstreamUnavailable):
+                    self._late(self._roster[server])
 
         async with anyio.create_task_group() as asking:
             for server in self._roster.names.servers:

@@ -13,8 +13,12 @@ Spelling = Literal["dotted", "escaped"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayOptions:
-    """`alone`: it has one client for all time (stdio). `search`: three tools stand for all the others."""
+    """`alone`: it has one client for all time (stdio). `search`: three tools stand for all the others.
+
+    `reloads`: SIGHUP makes it read its configuration again, and does not mean that its terminal has gone.
+    """
 
     alone: bool = False
     spelling: Spelling = "dotted"
     search: bool = False
+    reloads: bool = True

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import anyio
 from mcp.shared.exceptions import MCPError
-from mcp_types import INTERNAL_ERROR
+from mcp_types import INTERNAL_ERROR, INVALID_REQUEST
 
 from pursuit.surfaces.mcp.failure import sendable
 from pursuit.surfaces.mcp.gateway.desks import Desks
@@ -28,6 +28,14 @@ from pursuit.tools.session import McpUpstream
 
 MOST_ROUNDS = 10
 PAUSE = 0.2
+FREE = frozenset(
+    {"tools/call", "tools/list", "prompts/list", "resources/list", "resources/templates/list", "logging/setLevel"}
+)
+"""What is sent to any server: lists, which everybody must see, and calls, which have been at the gate."""
+
+Barred = Callable[[str], str | None]
+"""Why nothing else is sent to a server, or None."""
+
 Note = Callable[[Mapping[str, Any]], None]
 Around = Callable[[], AbstractAsyncContextManager[Note | None]]
 """What is done before and after the server is asked, however often the client is asked in between; gets the result."""
@@ -36,8 +44,9 @@ Around = Callable[[], AbstractAsyncContextManager[Note | None]]
 class Relay:
     """Sends requests on."""
 
-    def __init__(self, lines: Lines, desks: Desks, parking: Parking) -> None:
+    def __init__(self, lines: Lines, desks: Desks, parking: Parking, barred: Barred) -> None:
         self._lines = lines
+        self._barred = barred
         self._desks = desks
         self._parking = parking
 
@@ -48,6 +57,11 @@ class Relay:
 
         Raises `CallFailed` or `UpstreamUnavailable` if there is none.
         """
+        why = None if visit.method in FREE else self._barred(upstream.name)
+        if why is not None:
+            raise MCPError(
+                INVALID_REQUEST, f"{visit.method}: {why}, and only for a call of a tool can a person be asked"
+            )
         to_modern = visit.guest.modern
         about = await upstream.about()
         try:

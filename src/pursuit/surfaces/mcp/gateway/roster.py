@@ -10,9 +10,12 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
+import anyio.abc
+
 from pursuit.surfaces.mcp.gateway.lines import HeardFrom
 from pursuit.surfaces.mcp.gateway.names import Names
 from pursuit.surfaces.mcp.gateway.options import Spelling
+from pursuit.tools.local import LocalUpstream
 from pursuit.tools.pool import Pool
 from pursuit.tools.session import McpUpstream
 
@@ -22,8 +25,9 @@ _log = logging.getLogger(__name__)
 class Roster(Mapping[str, McpUpstream]):
     """The servers by name; `heard` is told what any of them says outside of requests."""
 
-    def __init__(self, pool: Pool, heard: HeardFrom, spelling: Spelling = "dotted") -> None:
+    def __init__(self, pool: Pool, heard: HeardFrom, tasks: anyio.abc.TaskGroup, spelling: Spelling = "dotted") -> None:
         self._pool = pool
+        self._tasks = tasks
         self._heard = heard
         self._spelling: Spelling = spelling
         self._upstreams: dict[str, McpUpstream] = {}
@@ -48,13 +52,7 @@ class Roster(Mapping[str, McpUpstream]):
 
     def refresh(self) -> dict[str, McpUpstream]:
         """Takes over what the pool has now; returns the servers that were not here, or are others than before."""
-        found: dict[str, McpUpstream] = {}
-        for name in self._pool.names:
-            upstream = self._pool.upstream(name)
-            if isinstance(upstream, McpUpstream):
-                found[name] = upstream
-            else:
-                _log.warning("%s is no MCP server and is not served", name)
+        found = {name: self._server(name) for name in self._pool.names}
         fresh = {name: one for name, one in found.items() if self._upstreams.get(name) is not one}
         for upstream in [one for one in self._stops if one not in found.values()]:
             self._stops.pop(upstream)()
@@ -65,6 +63,15 @@ class Roster(Mapping[str, McpUpstream]):
         if not found:
             _log.warning("no server is configured: there is nothing to serve")
         return fresh
+
+    def _server(self, name: str) -> McpUpstream:
+        """A server of the pool; what the program handed in speaks MCP here, too."""
+        upstream, known = self._pool.upstream(name), self._upstreams.get(name)
+        if isinstance(upstream, McpUpstream):
+            return upstream
+        if isinstance(known, LocalUpstream) and known.inner is upstream:
+            return known
+        return LocalUpstream(upstream, tasks=self._tasks)
 
     def leave(self) -> None:
         """Listens to nobody any more."""

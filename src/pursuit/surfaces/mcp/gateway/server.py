@@ -29,7 +29,7 @@ from pursuit.surfaces.mcp.failure import Context, wire_error
 from pursuit.surfaces.mcp.gateway import hello
 from pursuit.surfaces.mcp.gateway.calls import Calls
 from pursuit.surfaces.mcp.gateway.desks import Desks
-from pursuit.surfaces.mcp.gateway.ears import FLAGS
+from pursuit.surfaces.mcp.gateway.ears import AGAIN, FLAGS
 from pursuit.surfaces.mcp.gateway.eras import LEVELS, NEW_ONLY, OLD_ONLY, enveloped, is_modern
 from pursuit.surfaces.mcp.gateway.gate import Gate
 from pursuit.surfaces.mcp.gateway.guests import Guests, Session, Visit
@@ -58,9 +58,10 @@ class Gateway:
         self._tasks = tasks
         self._options = options
         self._guests = Guests()
+        self._awaits: set[McpUpstream] = set()
         self._lines = Lines(tasks, alone=options.alone, heard=self._heard_publicly)
-        self._relay = Relay(self._lines, Desks(tasks, alone=options.alone), Parking(tasks))
-        self.roster = Roster(runtime.toolbox.host.pool, self._heard, options.spelling)
+        self._relay = Relay(self._lines, Desks(tasks, alone=options.alone), Parking(tasks), self._barred)
+        self.roster = Roster(runtime.toolbox.host.pool, self._heard, tasks, options.spelling)
         self.lists = Lists(self.roster, self._relay, lambda late: tasks.start_soon(self._awaited, late))
         self.journal = GatewayJournal(
             runtime.service.ledger,
@@ -91,6 +92,11 @@ class Gateway:
     def _layers(self) -> Layers:
         """The policy of now: the toolbox is another one after a reload."""
         return self._runtime.toolbox.host.layers()
+
+    def _barred(self, server: str) -> str | None:
+        """Why a server may be sent nothing that no person was asked about."""
+        asked = [rule.reason for rule in self._runtime.toolbox.host.pool.asked_first() if rule.server == server]
+        return asked[0] if asked and self._layers().mode != "auto" else None
 
     async def __call__(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Answers one message of a client."""
@@ -181,14 +187,24 @@ class Gateway:
                 session.tell_from(upstream.name, method, params)
 
     async def _awaited(self, upstream: McpUpstream) -> None:
-        """Says that the lists have changed when a server that was late is there."""
-        try:
-            await upstream.tools()
-        except PursuitError as error:
-            _log.warning("%s", error.message)
+        """Says that the lists have changed when a server that was late, or could not be reached, is there."""
+        if upstream in self._awaits:
             return
-        for method in FLAGS.values():
-            self._heard(upstream, method, {})
+        self._awaits.add(upstream)
+        pause = AGAIN[0]
+        while self.roster.get(upstream.name) is upstream:
+            try:
+                await upstream.tools()
+            except PursuitError:
+                await anyio.sleep(pause)
+                pause = min(pause * 2, AGAIN[1])
+                continue
+            event(_log, logging.INFO, "it is there now", server=upstream.name)
+            for method in FLAGS.values():
+                self._heard(upstream, method, {})
+            self._listens.changed()
+            break
+        self._awaits.discard(upstream)
 
     async def reload(self) -> None:
         """Reads the configuration again and serves what it says from now on; a faulty one changes nothing."""

@@ -22,7 +22,7 @@ from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND, SERVER_INFO_META_KEY
 
 from pursuit.errors import Fault, PursuitError, ValidationFailed
 from pursuit.model.tasks import TaskState
-from pursuit.service.caller import Caller
+from pursuit.service.tasks import requestor_of
 from pursuit.surfaces.mcp.callers import caller_of
 from pursuit.surfaces.mcp.failure import Context, on_the_wire
 from pursuit.surfaces.mcp.seal import Seal
@@ -65,14 +65,12 @@ class TaskDoor:
         plan: PlanFor,
         performer: PerformerFor,
         seal: Callable[[], Seal],
-        requestor_of: Callable[[Caller], str],
         info: Callable[[], Mapping[str, Any]],
     ) -> None:
         self._host = host
         self._info = info
         self._plan = plan
         self._performer = performer
-        self._requestor_of = requestor_of
         self._listing = Listing(host, seal)
         self._pace = Pace(host.store)
         self._pushes = Pushes(host.store)
@@ -171,7 +169,7 @@ class TaskDoor:
         caller = caller_of(ctx)
         return Errand(
             plan=plan,
-            requestor=self._requestor_of(caller),
+            requestor=requestor_of(caller),
             by=str(caller),
             params=params,
             performer=self._performer(ctx),
@@ -185,12 +183,12 @@ class TaskDoor:
 
     async def _result(self, ctx: Context) -> dict[str, Any]:
         caller = caller_of(ctx)
-        requestor = self._requestor_of(caller)
+        requestor = requestor_of(caller)
         state = await self._pushes.wait(ctx, task_id_of(ctx), requestor=requestor, by=str(caller))
         return first.payload(state, await self._host.store.result(state))
 
     async def _list(self, ctx: Context) -> dict[str, Any]:
-        page = await self._listing.page(self._requestor_of(caller_of(ctx)), (ctx.params or {}).get("cursor"))
+        page = await self._listing.page(requestor_of(caller_of(ctx)), (ctx.params or {}).get("cursor"))
         body: dict[str, Any] = {"tasks": [first.task(state, self._now()) for state in page.tasks]}
         return body if page.cursor is None else {**body, "nextCursor": page.cursor}
 
@@ -217,7 +215,7 @@ class TaskDoor:
         return first.task(state, self._now())
 
     async def _found(self, ctx: Context) -> TaskState:
-        return await self._host.store.get(task_id_of(ctx), requestor=self._requestor_of(caller_of(ctx)))
+        return await self._host.store.get(task_id_of(ctx), requestor=requestor_of(caller_of(ctx)))
 
     def _now(self) -> float:
         return self._host.store.now()

@@ -1,6 +1,6 @@
 """The words of both generations of MCP tasks, and which of them a request speaks.
 
-Owns: names that stand in messages, and who a request's tasks belong to. Knows no task. Pure.
+Owns: names that stand in messages, and what a request says of itself. Knows no task. Pure.
 
 The first generation is in the core of 2025-11-25 (SEP-1686); the second is an extension of 2026-07-28 (SEP-2663). They
 are not compatible on the wire.
@@ -16,8 +16,6 @@ from mcp.shared.inbound import MCP_NAME_HEADER, decode_header_value
 from mcp_types import CLIENT_CAPABILITIES_META_KEY, HEADER_MISMATCH, INVALID_PARAMS, MISSING_REQUIRED_CLIENT_CAPABILITY
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from pursuit.service.caller import Caller
-from pursuit.surfaces.mcp.callers import ANYONE
 from pursuit.surfaces.mcp.failure import Context
 
 EXTENSION = "io.modelcontextprotocol/tasks"
@@ -72,12 +70,6 @@ def task_id_of(ctx: Context) -> str:
     if not isinstance(task_id, str):
         raise MCPError(INVALID_PARAMS, f"{ctx.method} needs a taskId")
     return task_id
-
-
-def requestor_of(caller: Caller) -> str:
-    """Whose a caller's tasks are: over HTTP with a token the token's name, else whoever runs this on the machine."""
-    named = caller.transport == "http" and caller.who != ANYONE
-    return f"client:{caller.who}" if named else "local"
 
 
 def obj(value: object) -> JsonObject:
