@@ -282,9 +282,9 @@ class Tasks:
     async def stop(self, task_id: str, *, caller: Caller | None = None, reason: str | None = None) -> TaskState:
         """Cancels a task and gives it the time that its command has to leave; also when the caller is cancelled."""
         with anyio.CancelScope(shield=True):
-            state = await self.cancel(task_id, caller=caller, reason=reason)
-            state = await self.wait(task_id, timeout=STOPPING)
-        return state
+            await self.cancel(task_id, caller=caller, reason=reason)
+            await self.wait(task_id, timeout=STOPPING)
+        return await self.get(task_id)
 
     async def wait(self, task_id: str, *, timeout: float | None = None, requestor: str | None = None) -> TaskState:
         """The task once it has ended, or as it stands after so many seconds."""
