@@ -325,4 +325,27 @@ GUARANTEES = {
         "One requestor cannot have any number of tasks: one too many is refused and says which setting it is.",
         ("surface/test_mcp_tasks_defects.py::test_two_thousand_tasks_from_one_client_are_not_all_accepted",),
     ),
+    "a-failed-command-tells-all": Guarantee(
+        "A command that fails tells its exit code, its units, its failure lines, the end of stderr and its disclaimer.",
+        ("unit/test_process_commands.py::test_a_command_that_fails_tells_all_that_is_needed",),
+    ),
+    "no-secret-in-output": Guarantee(
+        "A known secret is in nothing that is kept or told of a command that has ended.",
+        ("unit/test_process_commands.py::test_secrets_are_blanked_in_output_arguments_and_results",),
+    ),
+    "too-much-unread-is-a-gap": Guarantee(
+        "A command is never slowed down by who reads it: what there is no room for is a gap of a recorded size.",
+        ("unit/test_process_commands.py::test_more_unread_output_than_may_wait_is_a_recorded_gap",),
+    ),
+    "commands-survive-us": Guarantee(
+        "A command outlives kill -9 of us: read on without a line lost or doubled, and its real exit code recorded.",
+        (
+            "fault/test_process_kill.py::test_every_line_counts_once_across_three_kills",
+            "fault/test_process_kill.py::test_killed_at_random_moments_nothing_is_lost_and_nothing_runs_twice",
+        ),
+    ),
+    "cancel-ends-the-tree": Guarantee(
+        "Cancel ends every process of a command within its grace and a second, whatever they ignore or leave.",
+        ("fault/test_process_cancel.py::test_a_tree_that_ignores_everything_is_gone_within_grace_and_a_second",),
+    ),
 }

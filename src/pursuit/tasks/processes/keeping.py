@@ -20,7 +20,7 @@ import anyio
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
-import pursuit.tasks.processes.keeper as keeper
+from pursuit.tasks.processes import keeper
 
 PATIENCE = 30.0
 LONGEST_WORD = 16 * 1024 * 1024

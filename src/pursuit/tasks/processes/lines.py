@@ -54,8 +54,10 @@ class LineCutter:
 
     def rest(self) -> bytes:
         """The last line, which had no end."""
-        rest, self._held = self._held.removesuffix(b"\r"), b""
-        return self._bounded(self._blank(rest) + b"\n") if rest and not self.skipping else b""
+        rest, self._held = self._held, b""
+        if not rest or self.skipping:
+            return b""
+        return self._bounded(self._blank(rest.removesuffix(b"\r")) + b"\n")
 
     def _blank(self, data: bytes) -> bytes:
         for secret in self._secrets:

@@ -10,7 +10,6 @@ import os
 import shutil
 from collections.abc import AsyncGenerator
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import anyio
@@ -63,12 +62,11 @@ class Processes:
         self._tasks.start_soon(self._watches.look)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
+    async def __aexit__(self, *_: object) -> None:
         self._keeping.close()
         self._tasks.cancel_scope.cancel()
-        return await self._tasks.__aexit__(kind, value, trace)
+        # Left without the caller's exception, which would come out wrapped in a group.
+        await self._tasks.__aexit__(None, None, None)
 
     def work(self, command: Command) -> Work:
         """The work of a new task: starts the command and sees it to its end."""

@@ -1,0 +1,148 @@
+"""Cancel: the whole tree, whatever it ignores and wherever it went."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import anyio
+import psutil
+import pytest
+from process_stage import Stage, on_stage, python
+
+from pursuit.tasks.processes import Command
+
+# Three generations that ignore SIGTERM; the last two left the group, and the last has no environment either.
+TREE = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+depth, folder, leave = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+open(f"{folder}/pid{depth}", "w").write(str(os.getpid()))
+if depth < 3:
+    words = [sys.executable, "-S", "-c", open(f"{folder}/tree.py").read(), str(depth + 1), folder, leave]
+    if os.fork() == 0:
+        if leave == "leave":
+            os.setsid()
+        os.execve(sys.executable, words, {} if leave == "leave" and depth == 2 else dict(os.environ))
+print("up", depth, flush=True)
+while True:
+    time.sleep(0.05)
+"""
+
+
+def lives(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def pids(folder: Path) -> list[int]:
+    return [int((folder / f"pid{depth}").read_text()) for depth in (1, 2, 3)]
+
+
+def tree(folder: Path, leave: str, **given: float) -> Command:
+    (folder / "tree.py").write_text(TREE)
+    argv = [sys.executable, "-S", "-c", TREE, "1", str(folder), leave]
+    return Command(argv=argv, unit_pattern=r"up (\d)", disclaimer="Half of it is there.", **given)
+
+
+@pytest.mark.guarantee("cancel-ends-the-tree")
+@pytest.mark.parametrize("leave", ["stay", "leave"])
+def test_a_tree_that_ignores_everything_is_gone_within_grace_and_a_second(tmp_path: Path, leave: str) -> None:
+    grace = 1.0
+
+    async def body(stage: Stage) -> None:
+        task_id = await stage.begin(tree(tmp_path, leave, grace=grace))
+        await stage.store.wait(task_id, lambda now: now.done == 3)
+        assert all(lives(pid) for pid in pids(tmp_path))
+        begin = time.monotonic()
+        await stage.host.cancel(task_id, reason="enough")
+        state = await stage.store.wait(task_id)
+        took = time.monotonic() - begin
+        assert not any(lives(pid) for pid in pids(tmp_path))
+        assert grace <= took < grace + 1
+        assert (state.status, state.exit_code) == ("cancelled", 137)
+        structured = await stage.structured(state)
+        assert (structured["status"], structured["disclaimer"]) == ("cancelled", "Half of it is there.")
+        assert len(await stage.processes.tail(task_id)) == 3
+
+    on_stage(tmp_path, body)
+
+
+def test_who_leaves_when_asked_is_not_waited_for(tmp_path: Path) -> None:
+    source = """
+import signal, sys, time
+def leave(*_): print("tidied up", flush=True); sys.exit(0)
+signal.signal(signal.SIGTERM, leave)
+print("ready", flush=True); time.sleep(60)
+"""
+
+    async def body(stage: Stage) -> None:
+        task_id = await stage.begin(python(source, grace=30))
+        await stage.store.wait(task_id, lambda now: now.message == "ready")
+        begin = time.monotonic()
+        await stage.host.cancel(task_id)
+        state = await stage.store.wait(task_id)
+        assert time.monotonic() - begin < 10
+        assert (state.status, state.exit_code) == ("cancelled", 0)
+        assert await stage.processes.tail(task_id) == ["ready", "tidied up"]
+
+    on_stage(tmp_path, body)
+
+
+def test_a_cancel_in_the_moment_of_the_start_leaves_nothing(tmp_path: Path) -> None:
+    async def body(stage: Stage) -> None:
+        for _ in range(5):
+            task_id = await stage.begin(python("import time; time.sleep(60)", grace=5))
+            await stage.host.cancel(task_id)
+            state = await stage.store.wait(task_id)
+            assert state.status == "cancelled"
+        marked = [one for one in psutil.process_iter() if task_id in environment(one)]
+        assert marked == []
+
+    on_stage(tmp_path, body)
+
+
+def environment(process: psutil.Process) -> str:
+    try:
+        return process.environ().get("PURSUIT_TASK_ID", "") if process.status() != psutil.STATUS_ZOMBIE else ""
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return ""
+
+
+def test_a_command_that_another_process_started_can_be_cancelled(tmp_path: Path) -> None:
+    async def leave(stage: Stage) -> str:
+        task_id = await stage.begin(tree(tmp_path, "leave", grace=0.3))
+        await stage.store.wait(task_id, lambda now: now.done == 3)
+        return task_id
+
+    task_id = on_stage(tmp_path, leave)
+    assert all(lives(pid) for pid in pids(tmp_path))
+
+    async def back(stage: Stage) -> None:
+        await stage.host.cancel(task_id)
+        state = await stage.store.wait(task_id)
+        assert (state.status, state.exit_code) == ("cancelled", 137)
+        assert not any(lives(pid) for pid in pids(tmp_path))
+
+    on_stage(tmp_path, back)
+
+
+@pytest.mark.slow
+def test_many_commands_side_by_side_are_all_cancelled(tmp_path: Path) -> None:
+    count = 200 if "PURSUIT_SOAK" in os.environ else 40
+
+    async def body(stage: Stage) -> None:
+        ids = [await stage.begin(Command(argv=["sleep", "600"])) for _ in range(count)]
+        for task_id in ids:
+            while not (stage.place(task_id) / "meta").exists():
+                await anyio.sleep(0.01)
+        for task_id in ids:
+            await stage.host.cancel(task_id)
+        states = [await stage.store.wait(task_id) for task_id in ids]
+        assert {(state.status, state.exit_code) for state in states} == {("cancelled", 143)}
+
+    on_stage(tmp_path, body, seconds=120)

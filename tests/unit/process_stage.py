@@ -1,0 +1,65 @@
+"""Commands as tasks on a real ledger, for tests."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from pursuit.ledger.sqlite import SqliteLedger
+from pursuit.model.tasks import TaskState
+from pursuit.tasks.host import TaskHost
+from pursuit.tasks.processes import Command, Processes
+from pursuit.tasks.store import TaskStore
+
+
+@dataclass
+class Stage:
+    folder: Path
+    store: TaskStore
+    host: TaskHost
+    processes: Processes
+
+    def place(self, task_id: str) -> Path:
+        return self.folder / "tasks" / task_id
+
+    async def begin(self, command: Command) -> str:
+        work = self.processes.work(command)
+        state = await self.host.begin(work, kind="process", title=command.shown, requestor="local", total=command.total)
+        return state.task_id
+
+    async def run(self, command: Command) -> TaskState:
+        return await self.store.wait(await self.begin(command))
+
+    async def structured(self, state: TaskState) -> dict[str, Any]:
+        result = await self.store.result(state)
+        assert result is not None
+        return result["structuredContent"]
+
+
+def on_stage(folder: Path, body: Callable[[Stage], Awaitable[Any]], *, seconds: float = 60, **given: Any) -> Any:
+    """Does that with a host of its own; what it leaves running is found again on the next stage in the same folder."""
+
+    async def run() -> Any:
+        ledger = SqliteLedger.open(folder / "ledger.db")
+        store = TaskStore(ledger)
+        try:
+            with anyio.fail_after(seconds):
+                async with (
+                    Processes(folder / "tasks", **given) as processes,
+                    TaskHost(store, resume={"process": processes.resume}) as host,
+                ):
+                    host.tend()
+                    return await body(Stage(folder, store, host, processes))
+        finally:
+            await ledger.close()
+
+    return anyio.run(run)
+
+
+def python(source: str, **given: Any) -> Command:
+    return Command(argv=[sys.executable, "-S", "-c", source], **given)

@@ -1,0 +1,433 @@
+"""Commands as tasks, with real processes: what is told of them, how they end, and what is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import stat
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import psutil
+import pytest
+from process_stage import Stage, on_stage, python
+
+from pursuit.errors import TaskNotFound, ValidationFailed
+from pursuit.tasks.processes import Command
+from pursuit.tasks.processes.endings import in_words
+
+
+def test_a_command_that_succeeds(tmp_path: Path) -> None:
+    async def body(stage: Stage) -> None:
+        command = python(
+            "import sys\nfor n in range(3): print('step', n)\nprint('step 1 again')\nprint('oops', file=sys.stderr)",
+            unit_pattern=r"^step (\d+)",
+            item_pattern=r"^step \d+",
+            total=3,
+        )
+        state = await stage.run(command)
+        assert (state.status, state.exit_code, state.done, state.total, state.item) == ("completed", 0, 3, 3, "step 1")
+        structured = await stage.structured(state)
+        assert structured.pop("duration_seconds") >= 0
+        assert structured == {
+            "status": "completed",
+            "task_id": state.task_id,
+            "units_done": 3,
+            "units_total": 3,
+            "last_item": "step 1",
+        }
+        assert sorted(await stage.processes.tail(state.task_id)) == [
+            "oops",
+            "step 0",
+            "step 1",
+            "step 1 again",
+            "step 2",
+        ]
+        assert await stage.processes.tail(state.task_id, errors=True) == ["oops"]
+
+    on_stage(tmp_path, body)
+
+
+@pytest.mark.guarantee("a-failed-command-tells-all")
+def test_a_command_that_fails_tells_all_that_is_needed(tmp_path: Path) -> None:
+    source = """
+import sys
+print("done a"); print("at b"); print("FAILED b: broken")
+for n in range(100): print("line", n, file=sys.stderr)
+sys.exit(3)
+"""
+
+    async def body(stage: Stage) -> None:
+        command = python(
+            source,
+            unit_pattern="^done (.*)",
+            item_pattern="^at (.*)",
+            failure_pattern="^FAILED",
+            total=2,
+            disclaimer="Partial results are in /out.",
+        )
+        state = await stage.run(command)
+        assert (state.status, state.exit_code) == ("failed", 3)
+        structured = await stage.structured(state)
+        assert structured.pop("duration_seconds") >= 0
+        assert structured == {
+            "status": "failed",
+            "task_id": state.task_id,
+            "exit_code": 3,
+            "units_done": 1,
+            "units_total": 2,
+            "last_item": "b",
+            "failure_lines": ["FAILED b: broken"],
+            "stderr_tail": [f"line {number}" for number in range(20, 100)],
+            "disclaimer": "Partial results are in /out.",
+        }
+        result = await stage.store.result(state)
+        assert result is not None
+        assert result["isError"] is True
+        for word in (state.task_id, "exit code 3", "1 of 2", "FAILED b", "line 99", "Partial results"):
+            assert word in result["content"][0]["text"]
+
+    on_stage(tmp_path, body)
+
+
+def test_a_signal_is_recorded_as_shells_do(tmp_path: Path) -> None:
+    async def body(stage: Stage) -> None:
+        state = await stage.run(Command(argv=["sh", "-c", "kill -9 $$"]))
+        structured = await stage.structured(state)
+        assert (state.exit_code, structured["exit_code"], structured["signal"]) == (137, 137, "SIGKILL")
+        assert state.message is not None
+        assert state.message.startswith("ended by SIGKILL")
+
+    on_stage(tmp_path, body)
+
+
+def test_what_cannot_be_started_fails_with_the_reason_and_starts_nothing(tmp_path: Path) -> None:
+    plain, script = tmp_path / "plain", tmp_path / "script"
+    plain.write_text("no program")
+    script.write_text("#!/no/such/interpreter\n")
+    script.chmod(0o755)
+
+    async def body(stage: Stage) -> None:
+        wrong = [
+            (Command(argv=["no-such-program"]), "'no-such-program' was not found in PATH"),
+            (Command(argv=[str(plain)]), "is not executable"),
+            (Command(argv=["./gone"]), "is no file"),
+            (Command(argv=["true"], cwd=str(tmp_path / "gone")), "is no folder"),
+            (Command(argv=[]), "is empty"),
+            (Command(argv=["echo", "a\0b"]), "null character"),
+            (Command(argv=["true"], unit_pattern="("), "is no regular expression"),
+        ]
+        for command, why in wrong:
+            with pytest.raises(ValidationFailed) as refused:
+                command.check()
+            assert why in str(refused.value.faults[0])
+            state = await stage.run(command)
+            assert (state.status, state.exit_code) == ("failed", None)
+            assert state.message is not None
+            assert why in state.message
+            assert not stage.place(state.task_id).exists()
+        # What only the system itself can refuse.
+        state = await stage.run(Command(argv=[str(script)]))
+        assert state.status == "failed"
+        assert state.message is not None
+        assert "was not started" in state.message
+        with pytest.raises(TaskNotFound):
+            await stage.processes.tail("../../etc")
+
+    on_stage(tmp_path, body)
+
+
+def test_every_fault_is_told_at_once() -> None:
+    with pytest.raises(ValidationFailed) as refused:
+        Command(argv=["no-such-program"], cwd="/no/such", item_pattern="[", grace=-1).check()
+    assert {fault.field for fault in refused.value.faults} == {"argv", "cwd", "item_pattern", "grace"}
+
+
+def test_stdin_is_closed_and_the_environment_is_the_one_that_was_given(tmp_path: Path) -> None:
+    source = "import os, sys; print(repr(sys.stdin.read())); print(sorted(os.environ)); print(os.getcwd())"
+
+    async def body(stage: Stage) -> None:
+        (tmp_path / "here").mkdir()
+        state = await stage.run(python(source, env={"A": "1", "PURSUIT_TASK_ID": "x"}, cwd=str(tmp_path / "here")))
+        said = await stage.processes.tail(state.task_id)
+        assert said[0] == "''"
+        assert {"A", "PURSUIT_TASK_ID"} <= set(eval(said[1])) <= {"A", "PURSUIT_TASK_ID", "LC_CTYPE"}
+        assert said[2] == str(tmp_path / "here")
+
+    on_stage(tmp_path, body)
+
+
+def test_a_command_has_the_limits_that_we_had(tmp_path: Path) -> None:
+    async def body(stage: Stage) -> None:
+        state = await stage.run(python("import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])"))
+        ours = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        assert await stage.processes.tail(state.task_id) == [str(ours)]
+
+    on_stage(tmp_path, body)
+
+
+@pytest.mark.guarantee("no-secret-in-output")
+def test_secrets_are_blanked_in_output_arguments_and_results(tmp_path: Path) -> None:
+    async def body(stage: Stage) -> None:
+        source = "import sys; print('FAIL key is', sys.argv[1]); print(sys.argv[1], file=sys.stderr); sys.exit(1)"
+        command = Command(
+            argv=[sys.executable, "-c", source, "s3cr3t-value"],
+            secrets=("s3cr3t-value",),
+            failure_pattern="FAIL",
+            item_pattern="key is (.*)",
+        )
+        assert "s3cr3t-value" not in command.shown
+        state = await stage.run(command)
+        told = repr(state) + repr(await stage.store.result(state)) + repr(await stage.processes.tail(state.task_id))
+        assert "s3cr3t-value" not in told
+        assert "key is ***" in told
+        await gone(stage.place(state.task_id) / "command")
+        kept = b"".join(path.read_bytes() for path in stage.place(state.task_id).iterdir())
+        assert b"s3cr3t-value" not in kept
+
+    on_stage(tmp_path, body)
+
+
+async def gone(path: Path) -> None:
+    while path.exists():
+        await anyio.sleep(0.01)
+
+
+def test_bytes_that_are_no_text_long_lines_and_bars_do_no_harm(tmp_path: Path) -> None:
+    source = """
+import sys
+out = sys.stdout.buffer
+out.write(b"caf\\xe9\\n"); out.write(b"x" * 1_000_000 + b"\\n"); out.write(b"10%\\r20%\\r30%\\n"); out.write(b"no end")
+"""
+
+    async def body(stage: Stage) -> None:
+        state = await stage.run(python(source))
+        cafe, long, *rest = await stage.processes.tail(state.task_id)
+        assert cafe == "caf\ufffd"
+        assert long.startswith("x" * 65_536 + " … [the rest of this line")
+        assert rest == ["10%", "20%", "30%", "no end"]
+
+    on_stage(tmp_path, body)
+
+
+def test_a_flood_on_stderr_stops_nobody(tmp_path: Path) -> None:
+    source = "import sys\nfor n in range(200_000): print('e' * 50, n, file=sys.stderr)\nprint('out')\nsys.exit(2)"
+
+    async def body(stage: Stage) -> None:
+        state = await stage.run(python(source))
+        structured = await stage.structured(state)
+        assert structured["stderr_tail"] == ["e" * 50 + f" {number}" for number in range(199_920, 200_000)]
+        assert state.mark["lines"] == 200_001
+
+    on_stage(tmp_path, body)
+
+
+def test_a_grandchild_that_holds_stdout_open_does_not_hold_the_task_and_lives_on(tmp_path: Path) -> None:
+    source = """
+import os, sys, time
+if os.fork():
+    os._exit(0)
+os.setsid()
+os.write(1, b"pid %d\\n" % os.getpid())
+while True:
+    time.sleep(0.05); os.write(1, b"still here\\n"); open(sys.argv[1], "a").write(".")
+"""
+
+    async def body(stage: Stage) -> None:
+        beats = tmp_path / "beats"
+        state = await stage.run(Command(argv=[sys.executable, "-c", source, str(beats)]))
+        assert (state.status, state.exit_code) == ("completed", 0)
+        lines = await stage.processes.tail(state.task_id, 1_000)
+        daemon = int(next(line for line in lines if line.startswith("pid")).split()[1])
+        try:
+            size = beats.stat().st_size
+            with anyio.fail_after(10):
+                while beats.stat().st_size < size + 5:  # it writes into a pipe that is still drained
+                    await anyio.sleep(0.02)
+        finally:
+            os.kill(daemon, 9)
+
+    on_stage(tmp_path, body)
+
+
+def test_a_heartbeat_after_silence_names_the_last_item_and_counts_nothing(tmp_path: Path) -> None:
+    async def body(stage: Stage) -> None:
+        command = python(
+            "import time; print('at one', flush=True); time.sleep(60)", item_pattern="at (.*)", heartbeat=0.2, grace=0
+        )
+        task_id = await stage.begin(command)
+        told = await stage.store.wait(task_id, lambda now: (now.message or "").startswith("at one"))
+        alive = await stage.store.wait(task_id, lambda now: (now.message or "").startswith("still running"))
+        assert alive.message is not None
+        assert alive.message.endswith("elapsed (last: one)")
+        assert (alive.done, alive.updated_at) == (told.done, told.updated_at)
+        await stage.host.cancel(task_id)
+        assert (await stage.store.wait(task_id)).status == "cancelled"
+
+    on_stage(tmp_path, body)
+
+
+def test_durations_for_people() -> None:
+    assert [in_words(seconds) for seconds in (0.04, 59.4, 252, 3_725)] == ["0.0s", "59s", "4m12s", "1h02m05s"]
+
+
+def test_progress_is_the_latest_line_and_marks_are_few(tmp_path: Path) -> None:
+    async def body(stage: Stage) -> None:
+        source = "import time\nfor n in range(300): print('done', n, flush=True); time.sleep(0.005)"
+        state = await stage.run(python(source, unit_pattern=r"done (\d+)"))
+        assert state.done == 300
+        assert state.seq < 12  # created, settled, and one word for each half of a second between
+
+    on_stage(tmp_path, body)
+
+
+def test_a_task_is_durable_for_one_commit(tmp_path: Path) -> None:
+    async def body(stage: Stage) -> None:
+        task_id = await stage.begin(python("import time; time.sleep(60)", grace=0))
+        await until(lambda: (stage.place(task_id) / "meta").exists())
+        assert (await stage.store.get(task_id)).seq == 1
+        await stage.host.cancel(task_id)
+        await stage.store.wait(task_id)
+
+    on_stage(tmp_path, body)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    while not holds():
+        await anyio.sleep(0.01)
+
+
+def test_nothing_of_it_is_readable_by_others(tmp_path: Path) -> None:
+    async def body(stage: Stage) -> None:
+        os.umask(0)
+        state = await stage.run(python("import os; print(oct(os.umask(0)))", cwd=str(tmp_path)))
+        assert await stage.processes.tail(state.task_id) == ["0o0"]
+        for path in [tmp_path / "tasks", *(tmp_path / "tasks").rglob("*")]:
+            assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
+
+    before = os.umask(0o022)
+    try:
+        on_stage(tmp_path, body)
+    finally:
+        os.umask(before)
+
+
+def test_files_go_with_an_ended_task_and_stay_with_a_running_one(tmp_path: Path) -> None:
+    async def body(stage: Stage) -> None:
+        task_id = await stage.begin(python("import time; print('x', flush=True); time.sleep(60)", grace=0))
+        await stage.store.wait(task_id, lambda now: now.message == "x")
+        await stage.processes.remove(task_id)
+        assert await stage.processes.tail(task_id) == ["x"]
+        await stage.host.cancel(task_id)
+        await stage.store.wait(task_id)
+        await gone(stage.place(task_id) / "command")
+        await stage.processes.remove(task_id)
+        assert not stage.place(task_id).exists()
+        assert await stage.processes.tail(task_id) == []
+        assert [line async for line in stage.processes.follow(task_id)] == []
+
+    on_stage(tmp_path, body)
+
+
+def test_a_log_is_followed_to_its_end_line_by_line(tmp_path: Path) -> None:
+    source = "import sys\nfor n in range(20_000): print(n)\nfor n in range(10): print('e', n, file=sys.stderr)"
+
+    async def body(stage: Stage) -> None:
+        task_id = await stage.begin(python(source))
+        await until(lambda: (stage.place(task_id) / "meta").exists())
+        lines = [line async for line in stage.processes.follow(task_id, 1_000_000)]
+        assert [line for line in lines if line.isdigit()] == [str(number) for number in range(20_000)]
+        errors = [line async for line in stage.processes.follow(task_id, 3, errors=True)]
+        assert errors == ["e 7", "e 8", "e 9"]
+
+    on_stage(tmp_path, body)
+
+
+def test_commands_go_on_when_we_leave_and_are_found_again(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    source = """
+import os, sys, time
+print("before", flush=True)
+while not os.path.exists(sys.argv[1]): time.sleep(0.01)
+print("after", flush=True); sys.exit(5)
+"""
+
+    async def leave(stage: Stage) -> str:
+        task_id = await stage.begin(Command(argv=[sys.executable, "-c", source, str(go)]))
+        await stage.store.wait(task_id, lambda now: now.message == "before")
+        return task_id
+
+    task_id = on_stage(tmp_path, leave)
+    assert task_id
+
+    async def back(stage: Stage) -> None:
+        go.touch()
+        state = await stage.store.wait(task_id)
+        assert (state.status, state.exit_code) == ("failed", 5)
+        assert await stage.processes.tail(task_id) == ["before", "after"]
+
+    on_stage(tmp_path, back)
+
+
+@pytest.mark.guarantee("too-much-unread-is-a-gap")
+def test_more_unread_output_than_may_wait_is_a_recorded_gap(tmp_path: Path) -> None:
+    go, flooded = tmp_path / "go", tmp_path / "flooded"
+    source = """
+import os, sys, time
+print("first", flush=True)
+while not os.path.exists(sys.argv[1]): time.sleep(0.01)
+for n in range(100_000): print("flood %08d" % n)
+sys.stdout.flush(); open(sys.argv[2], "w").close()
+while os.path.exists(sys.argv[1]): time.sleep(0.01)
+time.sleep(0.3); print("last", flush=True)
+"""
+    limits = {"unread": 200_000, "segment": 50_000}
+
+    async def leave(stage: Stage) -> str:
+        task_id = await stage.begin(Command(argv=[sys.executable, "-c", source, str(go), str(flooded)]))
+        await stage.store.wait(task_id, lambda now: now.message == "first")
+        return task_id
+
+    task_id = on_stage(tmp_path, leave, **limits)
+    go.touch()
+    ends = time.monotonic() + 30
+    while not flooded.exists():  # with nobody to read, it is not slowed down
+        assert time.monotonic() < ends
+        time.sleep(0.01)
+    spool = sum(path.stat().st_size for path in (tmp_path / "tasks" / task_id).glob("out.*"))
+    assert 200_000 <= spool <= 300_000
+
+    async def back(stage: Stage) -> None:
+        await stage.store.wait(task_id, lambda now: now.mark.get("lines", 0) > 1_000)
+        go.unlink()
+        state = await stage.store.wait(task_id)
+        assert (state.status, state.exit_code) == ("completed", 0)
+        lines = await stage.processes.tail(task_id, 1_000_000)
+        (gap,) = [line for line in lines if line.startswith("[")]
+        whole = [line for line in lines if line.startswith("flood ") and len(line) == 14]
+        assert whole == sorted(set(whole))
+        dropped = int(gap[1:].split()[0])
+        written = len("first\n") + 100_000 * len("flood 00000000\n") + len("last\n")
+        # A gap in the middle of a line ends its first part.
+        assert sum(len(line) + 1 for line in lines if line != gap) + dropped - written in (0, 1)
+        assert lines[-1] == "last"
+
+    on_stage(tmp_path, back, **limits)
+
+
+def test_no_process_of_ours_is_left_when_the_last_command_has_ended(tmp_path: Path) -> None:
+    async def body(stage: Stage) -> int:
+        state = await stage.run(python("print(1)"))
+        meta = (stage.place(state.task_id) / "meta").read_text()
+        return int(json.loads(meta)["keeper"]["pid"])
+
+    keeper = on_stage(tmp_path, body)
+    ends = time.monotonic() + 10
+    while psutil.pid_exists(keeper) and psutil.Process(keeper).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < ends
+        time.sleep(0.01)
+    assert (tmp_path / "tasks" / "keeper.err").read_text() == ""

@@ -1,0 +1,77 @@
+"""What is found in lines: units once each, failure lines, the item, the message."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pursuit.tasks.processes.command import Command
+from pursuit.tasks.processes.signs import Signs, matches
+from pursuit.tasks.processes.units import Units
+
+
+def signs(folder: Path, **patterns: str) -> Signs:
+    return Signs(Command(argv=["x"], **patterns), Units(folder / "units"))
+
+
+def test_a_unit_counts_once_however_often_it_is_named(tmp_path: Path) -> None:
+    found = signs(tmp_path, unit_pattern=r"^done (\w+)")
+    found.take(b"done a\ndone b\nnot done c\n")
+    found.take(b"done a\ndone d again\n")
+    assert (found.units.count, found.lines) == (3, 5)
+
+
+def test_units_without_a_group_count_by_the_whole_match(tmp_path: Path) -> None:
+    found = signs(tmp_path, unit_pattern=r"epoch \d+")
+    found.take(b"epoch 1 loss 3\nepoch 1 loss 2\nepoch 2 loss 1\n")
+    assert found.units.count == 2
+
+
+def test_the_first_ten_failure_lines_are_kept_whole_and_once_each(tmp_path: Path) -> None:
+    found = signs(tmp_path, failure_pattern="FAIL|ERROR")
+    found.take(b"fine\n" + b"".join(b"x FAIL ERROR %d\n" % number for number in range(7)))
+    found.take(b"".join(b"ERROR %d\n" % number for number in range(7, 20)))
+    assert found.failures == [*(f"x FAIL ERROR {n}" for n in range(7)), "ERROR 7", "ERROR 8", "ERROR 9"]
+
+
+def test_the_item_is_the_latest_and_the_message_the_last_line_that_says_something(tmp_path: Path) -> None:
+    found = signs(tmp_path, item_pattern=r"building (\S+)")
+    found.take(b"building one\nbuilding two\n\x1b[32mgood \xff\x1b[0m\n\n  \n\x1b[0m\n")
+    assert (found.item, found.message) == ("two", "good \ufffd")
+    found.take(b"\n" * 100_000)
+    assert found.message == "good \ufffd"
+    found.take(b"y" * 500 + b"\n")
+    assert found.message is not None
+    assert len(found.message) == 200
+
+
+def test_a_match_never_goes_over_the_end_of_a_line() -> None:
+    text = "a one\na\none a  two\n"
+    assert [found[1] for found in matches(re.compile(r"a\s+(\w+)"), text)] == ["one", "two"]
+    assert [found[0] for found in matches(re.compile(r"^.*$", re.MULTILINE), "x\ny\n")] == ["x", "y", ""]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@given(st.lists(st.integers(0, 3_000)), st.lists(st.integers(0, 3_000)))
+def test_units_that_were_not_marked_are_counted_again_after_a_crash(
+    tmp_path: Path, marked: list[int], lost: list[int]
+) -> None:
+    path = tmp_path / "units"
+    path.unlink(missing_ok=True)
+    units = Units(path)
+    for number in marked:
+        units.add(str(number))
+    units.store()
+    count = units.count
+    assert count == len(set(marked))
+    for number in lost:
+        units.add(str(number))
+    units.store()
+    again = Units(path, count=count)
+    assert again.count == count
+    for number in lost:
+        again.add(str(number))
+    assert again.count == len({*marked, *lost})
