@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from cli_stage import Place
 from mcp.client.stdio import get_default_environment
-from public_requests import ABLE, ANSWERS, ASKING, TASK, WRONG, Request, more
+from public_requests import ABLE, ANSWERS, ASKING, WRONG, Request, more
 from public_servers import SERVERS, PublicServer
 from raw_client import ENVELOPE, LISTS, NEW, OLD, Exchange, Message, RawClient, talking
 
@@ -26,8 +26,6 @@ GATEWAY = [sys.executable, "-m", "pursuit", "serve", "--gateway", "--log-level",
 EACH = [(name, era) for name, server in SERVERS.items() for era in server.eras]
 MOUNTED = ("everything", "filesystem", "git", "sqlite")
 KINDS: Mapping[str, str] = dict(zip(LISTS, ("tools", "resources", "resourceTemplates", "prompts"), strict=True))
-# Sent at a pace of the server's own, so how many come in time is chance.
-PACED = "notifications/tasks/status"
 
 
 @dataclass(kw_only=True)
@@ -42,12 +40,9 @@ class Talk:
 
 
 def converse(client: RawClient, requests: Iterable[Request]) -> Talk:
-    hello, calls, task = client.hello(), list[Exchange](), None
+    hello = client.hello()
     lists = [page for method in LISTS for page in client.pages(method)]
-    for method, params, _ in requests:
-        known = {key: task if value == TASK else value for key, value in params.items()}
-        calls.append(client.ask(method, known))
-        task = calls[-1].answer.get("result", {}).get("task", {}).get("taskId", task)
+    calls = [client.ask(method, params) for method, params, _ in requests]
     return Talk(hello=hello, lists=lists, calls=calls, asked=client.asked, told=client.told)
 
 
@@ -83,12 +78,22 @@ def as_text(server: PublicServer, exchange: Exchange) -> str:
 
 
 def tally(server: PublicServer, messages: Iterable[Message]) -> Counter[str]:
-    return Counter(json.dumps(server.masked(one)) for one in messages if one["method"] != PACED)
+    return Counter(json.dumps(server.masked(one)) for one in messages)
+
+
+def _with_tasks(hello: Exchange) -> Message:
+    result = hello.answer["result"]
+    declared = result["capabilities"]
+    if hello.method == "initialize":
+        mine = {"tasks": {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}}
+    else:
+        mine = {"extensions": {**declared.get("extensions", {}), f"{ENVELOPE}tasks": {}}}
+    return {**hello.answer, "result": {**result, "capabilities": {**declared, **mine}}}
 
 
 def same(server: PublicServer, direct: Talk, seen: Talk) -> None:
-    # The only message that is the gateway's own; the order of keys is not.
-    assert server.masked(seen.hello.answer) == server.masked(direct.hello.answer)
+    # The only message that is the gateway's own; the order of keys is not, and tasks are.
+    assert server.masked(seen.hello.answer) == server.masked(_with_tasks(direct.hello))
     assert [as_text(server, one) for one in seen.lists] == [as_text(server, one) for one in direct.lists]
     for one, other in zip(seen.calls, direct.calls, strict=True):
         assert as_text(server, one) == as_text(server, other)

@@ -10,9 +10,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-TASK = "the task"
-"""Stands for the id of the task that was begun last."""
-
 
 class Request(NamedTuple):
     """What to ask; `fails` is whether the server itself must answer with an error, None where servers differ."""
@@ -81,11 +78,6 @@ def _everything_tools() -> Sequence[Request]:
         call("gzip-file-as-resource", name="a.txt.gz", data="data:text/plain,hello", outputType="resource"),
         read("demo://resource/session/a.txt.gz"),
         bad(research),
-        more(research, task={"ttl": 60000}),
-        Request("tasks/list", {}),
-        Request("tasks/get", {"taskId": TASK}),
-        bad(Request("tasks/get", {"taskId": "no-such-task"})),
-        Request("tasks/cancel", {"taskId": TASK}),
     )
 
 
@@ -133,8 +125,6 @@ ASKING: Sequence[Request] = (
     call("trigger-elicitation-request"),
     call("trigger-url-elicitation", url="https://example.org/go", elicitationId="e-1"),
     bad(call("trigger-url-elicitation", url="https://example.org/go", elicitationId="e-2", errorPath=True)),
-    more(call("simulate-research-query", topic="python", ambiguous=True), task={"ttl": 60000}),
-    Request("tasks/result", {"taskId": TASK}),
     call("get-roots-list"),
 )
 

@@ -129,9 +129,7 @@ SERVERS: Mapping[str, PublicServer] = {
             masks={
                 "clock": r"\d{1,2}:\d\d:\d\d\s[AP]M",
                 "instant": r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z",
-                "task": r"^[0-9a-f]{32}$",
                 "elicitation": r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$",
-                "stage": r"^(Gathering|Analyzing|Synthesizing|Generating) \w+\.\.\.$",
             },
         ),
         PublicServer(

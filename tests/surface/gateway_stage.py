@@ -28,6 +28,11 @@ ENVELOPE = "io.modelcontextprotocol/"
 LEGACY, MODERN = "legacy", "modern"
 ERAS = (LEGACY, MODERN)
 ABLE: dict[str, Any] = {"elicitation": {"form": {}}, "sampling": {}, "roots": {"listChanged": True}}
+TASKS: dict[str, dict[str, Any]] = {
+    LEGACY: {"tasks": {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}},
+    MODERN: {"extensions": {"io.modelcontextprotocol/tasks": {}}},
+}
+"""What the gateway itself declares, whatever the servers behind it know."""
 Handler = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
 Message = dict[str, Any]
 

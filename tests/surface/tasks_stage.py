@@ -1,4 +1,4 @@
-"""What the tests of MCP tasks share: a front door with tools that wait to be told, and raw clients of both generations."""
+"""What the tests of MCP tasks share: a front door with tools that wait to be told, and raw clients of both sorts."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ async def stage(folder: Path, **settings: Any) -> AsyncIterator[Stage]:
     world = World()
     config = Configuration(policy=ASKS, settings=settings)
     servers = {"world": [world.work, world.write, world.fails]}
-    async with Runtime(state=folder / "ledger.db", config=config, servers=servers) as runtime:
-        async with mission_server(runtime) as server, anyio.create_task_group() as tasks:
-            yield Stage(runtime, server, world, tasks)
-            tasks.cancel_scope.cancel()
+    runtime = Runtime(state=folder / "ledger.db", config=config, servers=servers)
+    async with runtime, mission_server(runtime) as server, anyio.create_task_group() as tasks:
+        yield Stage(runtime, server, world, tasks)
+        tasks.cancel_scope.cancel()

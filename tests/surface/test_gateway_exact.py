@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gateway_stage import ERAS, LEGACY, MODERN, Client, direct, hostile, house, run
+from gateway_stage import ERAS, LEGACY, MODERN, TASKS, Client, direct, hostile, house, run
 
 CALLS: list[tuple[str, dict[str, Any]]] = [
     ("tools/call", {"name": "image", "arguments": {}}),
@@ -53,13 +53,14 @@ def test_everything_equals_the_servers_own_json(era: str, capabilities: dict[str
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_the_greeting_is_the_servers_own(era: str, tmp_path: Path) -> None:
+def test_the_greeting_is_the_servers_own_but_for_tasks(era: str, tmp_path: Path) -> None:
     async def main() -> None:
         modern = [MODERN] if era == MODERN else []
         async with direct(era=era) as client:
             expected = await client.hello()
         async with house(tmp_path, hostile(*modern)) as stage:
             client = await stage.client(era, hello=False)
+            expected["capabilities"] |= TASKS[era]
             assert await client.hello() == expected
 
     run(main)

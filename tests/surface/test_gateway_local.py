@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 import pytest
-from gateway_stage import ERAS, LEGACY, MODERN, hostile, house, run, told, words
+from gateway_stage import ERAS, LEGACY, MODERN, TASKS, hostile, house, run, told, words
 from mcp.server.mcpserver import MCPServer
 
 from pursuit.service.gateway import gateway_lines
@@ -64,7 +64,7 @@ def test_functions_are_served_exactly(era: str, able: dict[str, Any], alone: boo
         wanted = [dict(one.definition) for one in await FunctionUpstream("tank", TANK["tank"]).tools()]
         async with house(tmp_path, alone=alone, handed=TANK, policy=OperatorPolicy()) as stage:
             client = await stage.client(era, able, hello=False)
-            assert (await client.hello())["capabilities"] == {"tools": {}}
+            assert (await client.hello())["capabilities"] == {"tools": {}, **TASKS[era]}
             assert await client.entries("tools/list", "tools") == wanted
             found = await client.call("level", {"of": "a", "unit": None})
             assert bare(found) == {

@@ -11,7 +11,7 @@ from typing import Any
 
 import anyio
 import pytest
-from gateway_stage import ERAS, HOSTILE, LEGACY, MODERN, hostile, house, run, told, words
+from gateway_stage import ERAS, HOSTILE, LEGACY, MODERN, TASKS, hostile, house, run, told, words
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -110,23 +110,23 @@ def test_of_several_servers_nothing_is_promised_that_is_not_passed_on() -> None:
     old = About(protocol_version="2025-11-25", capabilities=EVERYTHING)
     new = About(protocol_version="2026-07-28", capabilities=EXTENDED)
     both = {"tools": {"listChanged": True}, "logging": {}, "resources": {"subscribe": True}, "completions": {}}
-    for modern in (False, True):
-        assert hello.capabilities({"a": old, "b": new}, modern=modern) == both
-        assert hello.capabilities({"a": old, "b": old}, modern=modern) == {
-            "tools": {"listChanged": True},
-            "logging": {},
-        }
-    gone = hello.capabilities({"a": new, "b": None}, modern=True)
+    assert hello.capabilities({"a": old, "b": new}) == both
+    assert hello.capabilities({"a": old, "b": old}) == {"tools": {"listChanged": True}, "logging": {}}
+    gone = hello.capabilities({"a": new, "b": None})
     assert "extensions" not in gone and gone["tools"] == {"listChanged": True}
 
 
-def test_of_one_server_all_is_promised_but_the_tasks_of_the_other_era() -> None:
+def test_of_one_server_all_is_promised_but_its_tasks_for_which_ours_stand() -> None:
     old = About(protocol_version="2025-11-25", capabilities=EVERYTHING)
     new = About(protocol_version="2026-07-28", capabilities=EXTENDED)
-    assert hello.capabilities({"a": old}, modern=False) == EVERYTHING
-    assert hello.capabilities({"a": new}, modern=True) == EXTENDED
-    assert "tasks" not in hello.capabilities({"a": old}, modern=True)
-    assert hello.capabilities({"a": new}, modern=False)["extensions"] == {"com.example/x": {}}
+    assert hello.capabilities({"a": old}) == {key: value for key, value in EVERYTHING.items() if key != "tasks"}
+    assert hello.capabilities({"a": new}) == {**EXTENDED, "extensions": {"com.example/x": {}}}
+    for found in ({"a": old}, {"a": new}, {"a": old, "b": new}):
+        greeted = hello.initialized({"protocolVersion": "2025-11-25"}, found)["capabilities"]
+        assert greeted["tasks"] == TASKS[LEGACY]["tasks"]
+        assert "tasks" not in hello.initialized({"protocolVersion": "2025-06-18"}, found)["capabilities"]
+        discovered = hello.discovered(found)["capabilities"]
+        assert "tasks" not in discovered and "io.modelcontextprotocol/tasks" in discovered["extensions"]
 
 
 @pytest.mark.parametrize("era", ERAS)

@@ -19,8 +19,10 @@ from mcp_types.version import (
 
 from pursuit import __version__
 from pursuit.errors import PursuitError
-from pursuit.surfaces.mcp.gateway.eras import as_object, enveloped, is_modern
+from pursuit.surfaces.mcp.gateway.eras import as_object, enveloped
 from pursuit.surfaces.mcp.gateway.lines import HELLO_SECONDS
+from pursuit.surfaces.mcp.tasks import first
+from pursuit.surfaces.mcp.tasks.terms import EXTENSION, FIRST_VERSIONS
 from pursuit.tools.contract import About
 from pursuit.tools.session import McpUpstream
 
@@ -38,7 +40,6 @@ _ANYTHING: Mapping[str, Any] = {
 _ROUTED = frozenset({"tools", "resources", "prompts", "completions", "logging"})
 """What a client of several servers can ask for: here it is known whose it is."""
 
-TASKS = "io.modelcontextprotocol/tasks"
 _log = logging.getLogger(__name__)
 
 Found = Mapping[str, About | None]
@@ -70,7 +71,7 @@ def initialized(params: Mapping[str, Any], found: Found) -> dict[str, Any]:
     asked = params.get("protocolVersion")
     result: dict[str, Any] = {
         "protocolVersion": asked if asked in HANDSHAKE_PROTOCOL_VERSIONS else LATEST_HANDSHAKE_VERSION,
-        "capabilities": capabilities(found, modern=False),
+        "capabilities": {**capabilities(found), **_first_tasks(asked)},
         "serverInfo": server_info(found),
     }
     words = instructions(found)
@@ -81,11 +82,21 @@ def discovered(found: Found) -> dict[str, Any]:
     """The answer to `server/discover`."""
     result: dict[str, Any] = {
         "supportedVersions": list(MODERN_PROTOCOL_VERSIONS),
-        "capabilities": capabilities(found, modern=True),
+        "capabilities": _with_tasks(capabilities(found)),
     }
     words = instructions(found)
     body = result if words is None else {**result, "instructions": words}
     return enveloped("server/discover", body, server_info(found))
+
+
+def _first_tasks(version: Any) -> dict[str, Any]:
+    """Tasks are our own, whatever the servers know of them; versions before the first generation have none."""
+    older = version in HANDSHAKE_PROTOCOL_VERSIONS and version not in FIRST_VERSIONS
+    return {} if older else {"tasks": first.CAPABILITY}
+
+
+def _with_tasks(declared: dict[str, Any]) -> dict[str, Any]:
+    return {**declared, "extensions": {**as_object(declared.get("extensions")), EXTENSION: {}}}
 
 
 def server_info(found: Found) -> Mapping[str, Any]:
@@ -105,28 +116,26 @@ def instructions(found: Found) -> str | None:
     return "\n\n".join(f"## {name}\n{words}" for name, words in said.items()) or None
 
 
-def capabilities(found: Found, *, modern: bool) -> dict[str, Any]:
-    """What all servers together can do, as a client of this era is told."""
+def capabilities(found: Found) -> dict[str, Any]:
+    """What all servers together can do, without tasks."""
     union: dict[str, Any] = {}
     for about in found.values():
-        mine = dict(_ANYTHING) if about is None else _translated(about, modern=modern)
+        mine = dict(_ANYTHING) if about is None else _without_tasks(about)
         union = _merged(union, mine)
     if len(found) > 1:
-        # A task's id does not say whose it is, and neither does an extension's method.
+        # An extension's method does not say whose it is.
         return {key: value for key, value in union.items() if key in _ROUTED}
     return union
 
 
-def _translated(about: About, *, modern: bool) -> dict[str, Any]:
-    from_modern = is_modern(about.protocol_version)
-    given = dict(about.capabilities)
-    if from_modern == modern:
-        return given
-    # Tasks of the two eras are not the same, and are not translated.
-    if modern:
-        given.pop("tasks", None)
-    elif TASKS in (known := as_object(given.get("extensions"))):
-        given["extensions"] = {key: value for key, value in known.items() if key != TASKS}
+def _without_tasks(about: About) -> dict[str, Any]:
+    """What one server can do, without its tasks: those of the two eras are not the same, and ours stand for both."""
+    given = {key: value for key, value in about.capabilities.items() if key != "tasks"}
+    known = as_object(given.get("extensions"))
+    if EXTENSION in known:
+        given["extensions"] = {key: value for key, value in known.items() if key != EXTENSION}
+        if not given["extensions"]:
+            del given["extensions"]
     return given
 
 

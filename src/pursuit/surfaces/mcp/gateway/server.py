@@ -17,8 +17,7 @@ import anyio.abc
 from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
-from mcp.shared.inbound import MCP_NAME_HEADER, decode_header_value
-from mcp_types import HEADER_MISMATCH, INVALID_PARAMS
+from mcp_types import INVALID_PARAMS
 
 from pursuit import __version__
 from pursuit.app import Runtime
@@ -31,6 +30,7 @@ from pursuit.surfaces.mcp.gateway.calls import Calls
 from pursuit.surfaces.mcp.gateway.desks import Desks
 from pursuit.surfaces.mcp.gateway.ears import AGAIN, FLAGS
 from pursuit.surfaces.mcp.gateway.eras import LEVELS, NEW_ONLY, OLD_ONLY, enveloped, is_modern
+from pursuit.surfaces.mcp.gateway.errands import GatewayErrands
 from pursuit.surfaces.mcp.gateway.gate import Gate
 from pursuit.surfaces.mcp.gateway.guests import Guests, Session, Visit
 from pursuit.surfaces.mcp.gateway.lines import LOGGED, Lines
@@ -42,6 +42,8 @@ from pursuit.surfaces.mcp.gateway.relay import Relay, no_answer
 from pursuit.surfaces.mcp.gateway.resources import Resources
 from pursuit.surfaces.mcp.gateway.roster import Roster
 from pursuit.surfaces.mcp.gateway.search import Search
+from pursuit.surfaces.mcp.seal import Seal
+from pursuit.surfaces.mcp.tasks.door import TaskDoor
 from pursuit.tools.contract import CallFailed
 from pursuit.tools.policy import Layers
 from pursuit.tools.session import McpUpstream
@@ -88,6 +90,8 @@ class Gateway:
         if options.search:
             search = Search(self.roster, self.lists, calls)
             self._answers |= {"tools/list": search.listing, "tools/call": search.call}
+
+        self.errands = GatewayErrands(self.roster, self.lists, self._answers["tools/call"])
 
     def _layers(self) -> Layers:
         """The policy of now: the toolbox is another one after a reload."""
@@ -151,7 +155,6 @@ class Gateway:
 
     async def _custom(self, visit: Visit) -> dict[str, Any]:
         """What the protocol does not know goes to the only server as it is."""
-        _check_task_header(visit)
         return await self._relay.send(visit, self.roster.only, visit.params)
 
     async def _set_level(self, visit: Visit) -> dict[str, Any]:
@@ -241,22 +244,21 @@ async def gateway_server(
         server: Server[Any] = Server(
             str(hello.INFO["name"]), version=__version__, get_tool_input_schema=gateway.lists.schema
         )
+        await runtime.tasks.tend()
+        door = TaskDoor(
+            await runtime.tasks.host(),
+            plan=gateway.errands.plan,
+            performer=gateway.errands.performer,
+            seal=lambda: Seal.beside(runtime.state_path),
+            info=lambda: hello.INFO,
+        )
         # The SDK's own first middleware only records spans, which nobody collects here.
-        server.middleware = [gateway]
+        server.middleware = [door, gateway]
         try:
-            yield server, gateway
+            async with door:
+                yield server, gateway
         finally:
             gateway.roster.leave()
             with anyio.CancelScope(shield=True):
                 await gateway.journal.close()
             tasks.cancel_scope.cancel()
-
-
-def _check_task_header(visit: Visit) -> None:
-    """Over HTTP a method about a task names the task in a header, too; the SDK checks that for its own methods only."""
-    task, request = visit.params.get("taskId"), visit.ctx.request
-    about = visit.method in ("tasks/get", "tasks/update", "tasks/cancel") and isinstance(task, str)
-    if not about or request is None or not visit.guest.modern:
-        return
-    if decode_header_value(request.headers.get(MCP_NAME_HEADER)) != task:
-        raise MCPError(HEADER_MISMATCH, f"{MCP_NAME_HEADER} header does not match the request body's 'taskId'")

@@ -93,8 +93,8 @@ class TaskDoor:
 
     async def __call__(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Answers what is about tasks, and hands everything else on."""
-        if ctx.request_id is None:
-            return await call_next(ctx)
+        if ctx.request_id is None or not (is_modern(ctx) or ctx.session.client_params is not None):
+            return await call_next(ctx)  # who has not shaken hands is told so there
         if ctx.method.startswith("tasks/"):
             return self._stamped(ctx, await self.answer(ctx))
         if ctx.method == "tools/call":

@@ -1,0 +1,126 @@
+"""Calls of the servers' tools as tasks of ours, whether a server knows tasks or not.
+
+Owns: which call is a task at once, and how one is made whose client does not wait. Does not know: generations, or what
+a task is told and asked. Invariant: such a call goes the way of any other one: policy, a person's yes and the record
+come first; what the server asks becomes a question of the task, and its progress the task's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from mcp.shared.exceptions import MCPError
+from mcp_types import INVALID_PARAMS
+
+from pursuit.surfaces.mcp.failure import Context, sendable
+from pursuit.surfaces.mcp.gateway.eras import as_object
+from pursuit.surfaces.mcp.gateway.guests import Guest, Visit
+from pursuit.surfaces.mcp.gateway.lists import Lists
+from pursuit.surfaces.mcp.gateway.relay import no_answer
+from pursuit.surfaces.mcp.gateway.roster import Roster
+from pursuit.surfaces.mcp.tasks.carrying import Plan, When
+from pursuit.surfaces.mcp.tasks.terms import EXTENSION, capabilities_of
+from pursuit.tasks.execution import TaskContext
+from pursuit.tools.contract import CallFailed, Tool
+
+TASK_TOKEN = "pursuit-task"  # noqa: S105 - under it a server tells its progress
+PROGRESS = "notifications/progress"
+Answer = Callable[[Visit], Awaitable[dict[str, Any]]]
+
+
+class DetachedVisit(Visit):
+    """A call whose client may be gone: a client of the new era, to whom questions go as results."""
+
+    def __init__(self, ctx: Context, guest: Guest, params: Mapping[str, Any], task: TaskContext | None) -> None:
+        super().__init__(ctx, guest)
+        self.params = params
+        self.task = task
+
+    @property
+    def token(self) -> Any:
+        """Progress is wanted in any case: the call may be a task when it comes."""
+        return TASK_TOKEN if self._asked_for is None else self._asked_for
+
+    @property
+    def _asked_for(self) -> Any:
+        return as_object(self.params.get("_meta")).get("progressToken")
+
+    async def tell(self, method: str, params: Mapping[str, Any]) -> None:
+        """Tells the task how far its call is; while the client still waits, the client."""
+        if self.task is None:
+            if method != PROGRESS or self._asked_for is not None:
+                await super().tell(method, params)
+        elif method == PROGRESS:
+            message = params.get("message")
+            await self.task.update_status(
+                message if isinstance(message, str) else None,
+                done=_number(params.get("progress")),
+                total=_number(params.get("total")),
+            )
+
+
+class GatewayErrands:
+    """The calls of a gateway, for the door of tasks; `answer` makes a call that was admitted as a visit."""
+
+    def __init__(self, roster: Roster, lists: Lists, answer: Answer) -> None:
+        self._roster = roster
+        self._lists = lists
+        self._answer = answer
+
+    async def plan(self, ctx: Context) -> Plan:
+        """What a call would be as a task; any call can be one."""
+        name = (ctx.params or {}).get("name")
+        if not isinstance(name, str):
+            raise MCPError(INVALID_PARAMS, "tools/call needs the name of a tool")
+        owner = self._roster.names.owner(name)
+        tool = None if owner is None else await self._lists.find(_visit(ctx, ctx.params or {}, None), *owner)
+        return Plan(title=sendable(name)[:200], when="late" if tool is None else self._when(tool))
+
+    def performer(self, ctx: Context) -> Performance:
+        """How the call of a request is made."""
+        return Performance(ctx, self._answer)
+
+    def _when(self, tool: Tool) -> When:
+        """At once where the operator says that it takes long, or the server that it must be a task."""
+        said = self._roster[tool.server].config.tools.get(tool.name)
+        if said is not None and said.long is not None:
+            return "at once" if said.long else "late"
+        execution = as_object(tool.definition.get("execution"))
+        return "at once" if execution.get("taskSupport") == "required" else "late"
+
+
+class Performance:
+    """One call, made as often as it takes answers to end it."""
+
+    def __init__(self, ctx: Context, answer: Answer) -> None:
+        self._ctx = ctx
+        self._answer = answer
+        self._task: TaskContext | None = None
+        self._visit: DetachedVisit | None = None
+
+    def attach(self, task: TaskContext) -> None:
+        """From here on this task hears of progress."""
+        self._task = task
+        if self._visit is not None:
+            self._visit.task = task
+
+    async def perform(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Makes the call, or goes on with it."""
+        self._visit = _visit(self._ctx, params, self._task)
+        try:
+            return await self._answer(self._visit)
+        except CallFailed as error:
+            raise no_answer(error) from None
+
+
+def _visit(ctx: Context, params: Mapping[str, Any], task: TaskContext | None) -> DetachedVisit:
+    """What the client can do, without tasks: those are ours, whatever the server does with the call."""
+    able = {key: value for key, value in capabilities_of(ctx).items() if key != "tasks"}
+    extensions = {key: value for key, value in as_object(able.pop("extensions", None)).items() if key != EXTENSION}
+    kept = {**able, "extensions": extensions} if extensions else able
+    return DetachedVisit(ctx, Guest(kept), {key: value for key, value in params.items() if key != "task"}, task)
+
+
+def _number(value: Any) -> float | None:
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
