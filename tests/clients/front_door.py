@@ -28,6 +28,17 @@ CONFIG = """
 command = "__python_executable__"
 args = [{server}]
 env = {{ LOGS = {logs} }}
+[commands.count]
+argv = ["sh", "-c", 'for i in $(seq "$0"); do echo "unit $i"; done; echo done >&2; exit "$1"', "{{units}}", "{{code}}"]
+unit_pattern = 'unit (\\d+)'
+total = "{{units}}"
+[commands.count.parameters]
+units = {{ type = "integer", minimum = 1 }}
+code = {{ type = "integer", default = 0 }}
+[commands.linger]
+argv = ["sh", "-c", 'echo here >> "$0"; sleep 3600', "{{mark}}"]
+cwd = {logs}
+parameters = {{ mark = {{ type = "string" }} }}
 [policy]
 mode = "{mode}"
 """

@@ -19,14 +19,19 @@ CODES = {
     "invalid_argument",
     "no_iterations",
     "not_paused",
+    "path_traversal_detected",
     "session_not_found",
     "session_paused",
     "session_terminal",
+    "task_not_found",
     "validation_error",
 }
 VERBS = ("start", "status", "iterate", "checkpoint", "complete", "abort", "resume", "history", "list")
-TOOLS = {f"mission_{verb}" for verb in VERBS}
+TASK_VERBS = ("status", "tail", "cancel", "wait")
+COMMANDS = ("count", "linger")
+TOOLS = {*(f"mission_{verb}" for verb in VERBS), *(f"task_{verb}" for verb in TASK_VERBS), *COMMANDS}
 NOBODY = "mission-0000000000000000"
+NOTHING = f"task-{'0' * 32}"
 LONG = 250
 PATIENCE = 20.0
 AN_HOUR = 3_600_000
@@ -158,6 +163,7 @@ async def journey(port: Port, logs: Path) -> Traveller:
     await in_the_background(me)
     await a_cancelled_call(me)
     await the_list(me)
+    await commands(me)
     return me
 
 
@@ -291,3 +297,39 @@ async def the_list(me: Traveller) -> None:
         assert [row["status"] for row in rows] == [status] * count, rows
     await me.refused("validation_error", "mission_list", status="asleep")
     await me.refused("invalid_argument", "mission_list", cursor="elsewhere")
+
+
+async def commands(me: Traveller) -> None:
+    told: list[Any] = []
+    done = await me.done("count", told, units=3)
+    task = done["task_id"]
+    assert (done["status"], done["units_done"], done["units_total"]) == ("completed", 3, 3), done
+    values = [value for value, _total, _message in told]
+    assert values == sorted(set(values)) and {total for _, total, _ in told} <= {3}, told
+    assert sorted((await me.done("task_tail", task_id=task, lines=9))["lines"]) == [
+        "done",
+        "unit 1",
+        "unit 2",
+        "unit 3",
+    ]
+    (row,) = (await me.done("task_status", task_id=task))["tasks"]
+    assert row["exit_code"] == 0 and row["result"]["structuredContent"] == done, row
+    assert (await me.done("task_wait", task_id=task))["status"] == "completed"
+    assert (await me.done("task_cancel", task_id=task))["status"] == "completed"
+
+    is_error, failed = await me.port.call("count", {"units": 2, "code": 7})
+    assert is_error and (failed["exit_code"], failed["units_done"], failed["stderr_tail"]) == (7, 2, ["done"]), failed
+    refusal = await me.refused("validation_error", "count", units=0, unit=1)
+    assert {fault["field"] for fault in refusal["details"]["faults"]} == {"units", "unit"}, refusal
+    await me.refused("path_traversal_detected", "linger", mark="../mark")
+    await me.refused("task_not_found", "task_status", task_id=NOTHING)
+
+    await me.port.call_and_cancel("linger", {"mark": "mark"}, lambda: me.until_logged("mark", "here"))
+    ends = time.monotonic() + PATIENCE
+    while True:
+        newest = (await me.done("task_status"))["tasks"][0]
+        if newest["status"] == "cancelled":
+            break
+        assert time.monotonic() < ends, newest
+        await asyncio.sleep(0.02)
+    assert [row["task_id"] for row in (await me.done("task_status"))["tasks"]][1:] == [failed["task_id"], task]

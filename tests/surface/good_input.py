@@ -7,6 +7,7 @@ from typing import Any
 from wrong_input import DEEP, HUGE, nested
 
 ID = "mission-0123456789abcdef"
+TASK = f"task-{'0123456789abcdef' * 2}"
 
 CRITERIA: list[dict[str, Any]] = [
     {"kind": "metric_threshold", "metric": "m", "op": "<", "target": 2.5, "source": "weigh", "scope": "mission"},
@@ -54,6 +55,18 @@ START: dict[str, Any] = {
     "use_sampling": False,
     "sampling_model_preferences": {"hints": [{"name": "small"}]},
 }
+COMMANDS = """
+[commands.shout]
+argv = ["echo", "-n{times}", ["--by", "{who}"], "{loud}", "{word}", "{more}", "x{factor}"]
+[commands.shout.parameters]
+word = { enum = ["hello", "bye"] }
+times = { type = "integer", default = 2, minimum = 1, maximum = 9 }
+who = { type = "string", required = false, min_length = 2, max_length = 20 }
+loud = { type = "boolean", flag = "--loud" }
+more = { type = "array", items = { type = "string", max_length = 10 }, max_items = 3, default = [] }
+factor = { type = "number", default = 1.5 }
+"""
+SHOUT: dict[str, Any] = {"word": "bye", "times": 3, "who": "me", "loud": True, "more": ["a", "b c"], "factor": 2.5}
 PROPOSAL: dict[str, Any] = {"tool_calls": [{"tool_name": "weigh", "args": {"kilos": 2}}], "rationale": "because"}
 EXAMPLES: dict[str, list[dict[str, Any]]] = {
     "mission_start": [
@@ -81,6 +94,11 @@ EXAMPLES: dict[str, list[dict[str, Any]]] = {
     "mission_resume": [{"session_id": ID}],
     "mission_history": [{"session_id": ID, "format": "full", "cursor": "0"}],
     "mission_list": [{"status": "running", "cursor": "abc"}],
+    "task_status": [{"task_id": TASK, "cursor": "abc"}],
+    "task_tail": [{"task_id": TASK, "lines": 5}],
+    "task_cancel": [{"task_id": TASK, "reason": "enough"}],
+    "task_wait": [{"task_id": TASK, "timeout_seconds": 1.5}],
+    "shout": [SHOUT],
 }
 
 
@@ -212,6 +230,15 @@ GOOD: list[tuple[str, dict[str, Any]]] = [
     ("mission_list", {}),
     ("mission_list", {"status": None, "cursor": None}),
     *(("mission_list", {"status": status}) for status in ("pending", "running", "waiting", "completed")),
+    ("task_status", {}),
+    ("task_status", {"task_id": None, "cursor": None}),
+    *((tool, {"task_id": TASK}) for tool in ("task_status", "task_tail", "task_cancel", "task_wait")),
+    ("task_tail", {"task_id": TASK, "lines": 10_000}),
+    ("task_cancel", {"task_id": TASK, "reason": None}),
+    ("task_wait", {"task_id": TASK, "timeout_seconds": 86_400}),
+    ("shout", {"word": "hello"}),
+    ("shout", SHOUT),
+    ("shout", {**SHOUT, "times": 3.0, "loud": False, "more": [], "factor": -1, "who": "a-b"}),
     ("mission_abort", {"session_id": ID, "pause": True, "reason": None}),
     ("mission_resume", {"session_id": ID}),
     ("mission_complete", {"session_id": ID, "reason": ""}),

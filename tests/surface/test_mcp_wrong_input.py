@@ -10,7 +10,7 @@ from typing import Any
 
 import anyio
 import pytest
-from good_input import EXAMPLES, GOOD, ID, RULES, START, start
+from good_input import COMMANDS, EXAMPLES, GOOD, ID, RULES, START, TASK, start
 from jsonschema import Draft202012Validator
 from mcp import Client
 from mcp.shared.exceptions import MCPError
@@ -19,7 +19,6 @@ from wrong_input import Wrong, wrong_variants
 from pursuit import Runtime
 from pursuit.model.faults import MOST_FAULTS
 from pursuit.surfaces.mcp.server import mission_server
-from pursuit.tools.configuration import Configuration
 
 LEGACY, MODERN = "legacy", "2026-07-28"
 LEAST_CASES = 1_000
@@ -41,12 +40,14 @@ def ship() -> str:
 class Stage:
     """A server with one mission that waits for its client to propose."""
 
-    def __init__(self, runtime: Runtime, client: Client, mission_id: str) -> None:
-        self.runtime, self.client, self.mission_id = runtime, client, mission_id
+    def __init__(self, runtime: Runtime, client: Client, mission_id: str, task_id: str) -> None:
+        self.runtime, self.client, self.mission_id, self.task_id = runtime, client, mission_id, task_id
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> tuple[bool, dict[str, Any]]:
         if arguments.get("session_id") == ID:
             arguments = {**arguments, "session_id": self.mission_id}
+        if arguments.get("task_id") == TASK:
+            arguments = {**arguments, "task_id": self.task_id}
         try:
             result = await self.client.call_tool(tool, arguments)
         except MCPError as error:
@@ -61,14 +62,17 @@ class Stage:
 
 @asynccontextmanager
 async def stage(folder: Path, era: str) -> AsyncIterator[Stage]:
-    here = Runtime(state=folder / "ledger.db", config=Configuration(), servers={"demo": [weigh, ship]})
+    (folder / "pursuit.toml").write_text(COMMANDS, encoding="utf-8")
+    here = Runtime(state=folder / "ledger.db", config=folder / "pursuit.toml", servers={"demo": [weigh, ship]})
     async with here as runtime, mission_server(runtime) as server, Client(server, mode=era) as client:
         known = START["criteria"][:1]
         mission = start(criteria=known, proposer="client", pace=None, policy=None, allow_scripted_strategies=False)
         mission["checkpoint_cadence"] = {"kind": "every_iteration"}
         started = await client.call_tool("mission_start", mission)
         assert started.structured_content is not None
-        yield Stage(runtime, client, started.structured_content["session_id"])
+        ended = await runtime.tasks.call("shout", {"word": "hello"})
+        await runtime.tasks.wait(ended.task_id)
+        yield Stage(runtime, client, started.structured_content["session_id"], ended.task_id)
 
 
 def play(scene: Callable[[], Awaitable[None]]) -> None:
@@ -84,6 +88,8 @@ async def corpus(client: Client) -> list[Wrong]:
     declared = {tool.name: tool.input_schema for tool in (await client.list_tools()).tools}
     assert declared.keys() == EXAMPLES.keys()
     made = [case for name in declared for case in wrong_variants(name, declared[name], EXAMPLES[name])]
+    # To a command a blank is a word like any other.
+    made = [case for case in made if not (case.tool == "shout" and case.how.endswith("nothing but blanks"))]
     made += [Wrong(tool=tool, how=word, arguments=given, field=at, word=word) for tool, given, at, word in RULES]
     return made
 

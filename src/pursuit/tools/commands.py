@@ -18,6 +18,9 @@ from pursuit.tools.parameters import Parameter
 from pursuit.tools.server_config import ToolOverride
 from pursuit.tools.templates import Template, climbs
 
+LONGEST_KEY = 100
+MOST_UNKNOWN = 100
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandConfig:
@@ -74,15 +77,17 @@ class CommandConfig:
 
     def _faults(self, arguments: Mapping[str, Any]) -> list[Fault]:
         faults: list[Fault] = []
-        for name, value in arguments.items():
-            parameter = self.parameters.get(name)
-            if parameter is None:
-                known = nearest(name, self.parameters) or f"; known: {', '.join(self.parameters) or 'none'}"
-                faults.append(Fault(field=name, reason=f"there is no such parameter{known}"))
-            else:
-                faults += [Fault(field=f"{name}{at}", reason=reason) for at, reason in parameter.wrong(value)]
+        unknown = [name for name in arguments if name not in self.parameters]
+        for name in unknown[:MOST_UNKNOWN]:
+            hint = nearest(name, self.parameters) or f"; known: {', '.join(self.parameters) or 'none'}"
+            faults.append(Fault(field=_shown(name), reason=f"is not a known key{hint}"))
+        if len(unknown) > MOST_UNKNOWN:
+            faults.append(Fault(field="(input)", reason=f"there are {len(unknown) - MOST_UNKNOWN} more unknown keys"))
+        for name, parameter in self.parameters.items():
+            wrong = parameter.wrong(arguments[name]) if name in arguments else []
+            faults += [Fault(field=f"{name}{at}", reason=reason) for at, reason in wrong]
         faults += [
-            Fault(field=name, reason="is missing")
+            Fault(field=name, reason="is missing; it must be given")
             for name, parameter in self.parameters.items()
             if parameter.required and name not in arguments
         ]
@@ -91,6 +96,11 @@ class CommandConfig:
             values = self.values(arguments)
             faults += [Fault(field=name, reason=why) for name in self.argv.options(values, self.parameters)]
         return faults
+
+
+def _shown(key: str) -> str:
+    """A key that somebody made up, as a fault names it."""
+    return f"{key[:LONGEST_KEY]}…" if len(key) > LONGEST_KEY else key or '""'
 
 
 def refuse_climbing(name: str, words: list[str]) -> None:
