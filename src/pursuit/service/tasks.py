@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 LOCAL = "local"
 ID_START = "task-"
-LEAST_PREFIX = 4
+LEAST_PREFIX = 1
 STARTED_EVERY = 0.02
 STOPPING = 15.0
 LOOK_EVERY = 1.0
@@ -211,7 +211,7 @@ class Tasks:
         """The task whose id begins like this, if there is one; raises `TaskNotFound` or `InvalidArgument`."""
         begins = word if word.startswith(ID_START) else f"{ID_START}{word}"
         if len(begins) < len(ID_START) + LEAST_PREFIX:
-            raise InvalidArgument(f"{word[:100]!r} is too short for a task's id; give {LEAST_PREFIX} digits at least")
+            raise InvalidArgument(f"{word[:100]!r} is too short for a task's id; give how its digits begin")
         found: list[str] = []
         cursor: str | None = None
         while True:

@@ -38,7 +38,7 @@ def listing(screen: Screen, page: Mapping[str, Any]) -> None:
         screen.document(page)
         return
     if screen.rich and rows:
-        screen.show(_table(rows))
+        screen.show(_table(rows, screen.console.width))
     else:
         for row in rows:
             cells = (row["task_id"], row["status"], units(row), moment(row["created_at"]), row["title"], _word(row))
@@ -131,19 +131,23 @@ def _word(row: Mapping[str, Any]) -> str:
     return line(row.get("message", ""), 80)
 
 
-def _table(rows: Sequence[Mapping[str, Any]]) -> Any:
+def _table(rows: Sequence[Mapping[str, Any]], width: int) -> Any:
     from rich.table import Table  # noqa: PLC0415 - rich loads only for a terminal
     from rich.text import Text  # noqa: PLC0415
 
+    fixed = [
+        (str(row["task_id"])[:SHORT_ID], row["status"], units(row), moment(row["created_at"]).removesuffix(" UTC"))
+        for row in rows
+    ]
+    names = ("task", "status", "units", "created")
+    widths = [max(len(name), *(len(row[place]) for row in fixed)) for place, name in enumerate(names)]
+    rest = max(20, width - sum(widths) - 2 * len(widths))
+    title = min(max(len(line(row["title"])) for row in rows), rest // 2)
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    for name in ("task", "status", "units", "created", "title", "last word"):
-        wide = name in ("title", "last word")
-        table.add_column(
-            name, no_wrap=True, overflow="ellipsis" if wide else "fold", justify="right" if name == "units" else "left"
-        )
-    for row in rows:
-        short = str(row["task_id"])[:SHORT_ID]
-        cells = (short, row["status"], units(row), moment(row["created_at"]), line(row["title"], 40), _word(row))
+    for name, wide in zip((*names, "title", "last word"), (*widths, title, rest - title - 2), strict=True):
+        table.add_column(name, no_wrap=True, width=wide, justify="right" if name == "units" else "left")
+    for cells, row in zip(fixed, rows, strict=True):
+        shown = (*cells, line(row["title"], title), line(row.get("message", ""), rest - title - 2))
         styles = ("", STYLES[row["status"]], "", "dim", "", "dim")
-        table.add_row(*(Text(line(cell), style=style) for cell, style in zip(cells, styles, strict=True)))
+        table.add_row(*(Text(cell, style=style) for cell, style in zip(shown, styles, strict=True)))
     return table

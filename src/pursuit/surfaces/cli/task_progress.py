@@ -97,7 +97,7 @@ def drawn(state: TaskState, now: float, width: int, mark: str) -> Group:
         head.append("  stopping", "yellow")
     said = state.message or ("starting" if state.seq <= 1 else "")
     item = f"{line(state.item, 40)}: " if state.item and state.item not in said else ""
-    return Group(head, Text(line(f"  {item}{said}", width), style="dim", no_wrap=True, overflow="ellipsis"))
+    return Group(head, Text(f"  {line(f'{item}{said}', width - 2)}", style="dim", no_wrap=True, overflow="ellipsis"))
 
 
 def elapsed(seconds: float) -> str:

@@ -15,14 +15,14 @@ import os
 import re
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import anyio
 from anyio.abc import TaskStatus as Started
 
-from pursuit.errors import Fault, InvalidArgument, TaskTerminal, ValidationFailed
+from pursuit.errors import Fault, InvalidArgument, PathTraversal, TaskTerminal, ValidationFailed
 from pursuit.model.spelling import nearest
 from pursuit.model.tasks import TASK_STATUSES, TaskState, TaskStatus
 from pursuit.service.tasks import Tasks
@@ -80,8 +80,8 @@ class Wish:
             if self.words[0] not in tasks.commands:
                 known = nearest(self.words[0], tasks.commands)
                 raise InvalidArgument(
-                    f"there is no command {self.words[0]!r} in the configuration{known}; "
-                    f"to run a program, put -- before it: pursuit task run -- {self.words[0]}"
+                    f"there is no command {self.words[0]!r} in the configuration{known} "
+                    f"(a program goes behind --: pursuit task run -- {self.words[0]})"
                 )
             return await tasks.call(self.words[0], arguments)
         parts = {_PARTS[name]: value for name, value in self.parts.items() if value is not None and name in _PARTS}
@@ -95,7 +95,16 @@ def run_task(common: Common, wish: Wish, *, detach: bool) -> int:
     """Runs a command; its exit code."""
     wish.check()
     screen = Screen(common)
-    return anyio.run(_run, common, screen, wish, detach)
+    try:
+        return anyio.run(_run, common, screen, wish, detach)
+    except PathTraversal:
+        if not wish.by_name:
+            screen.note("--allow-parent-paths allows it")
+        raise
+    except ValidationFailed as failed:
+        options = {name: option for option, name in _PARTS.items()}
+        faults = [replace(fault, field=options.get(fault.field, fault.field)) for fault in failed.faults]
+        raise ValidationFailed(faults, failed.message) from None
 
 
 async def _run(common: Common, screen: Screen, wish: Wish, detach: bool) -> int:
