@@ -348,4 +348,11 @@ GUARANTEES = {
         "Cancel ends every process of a command within its grace and a second, whatever they ignore or leave.",
         ("fault/test_process_cancel.py::test_a_tree_that_ignores_everything_is_gone_within_grace_and_a_second",),
     ),
+    "tasks-without-the-server": Guarantee(
+        "A client that knows tasks has them through the gateway, also if the server behind it has never heard of them.",
+        (
+            "conformance/test_gateway_conformance.py::"
+            "test_every_scenario_about_tasks_passes_in_front_of_a_server_that_knows_none",
+        ),
+    ),
 }

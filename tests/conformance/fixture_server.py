@@ -5,6 +5,8 @@ is run against to know what passes without one. Invariant: which transport is us
 
     fixture_server.py          serves on stdin and stdout
     fixture_server.py --http   serves on a free port, after one line of JSON that says where
+
+With `--no-tasks` it knows none: every call is answered when it has ended.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, Pro
 from mcp.shared.exceptions import MCPDeprecationWarning, MCPError
 
 NAME = "pursuit-conformance-fixture"
+NO_TASKS = "--no-tasks"
 STATE_KEY = b"the same in every process of the fixture"
 TEMPLATE = re.compile(r"test://template/([^/]+)/data")
 RESOURCES = {
@@ -131,7 +134,7 @@ async def accept(ctx: Context, params: Any) -> Any:
 
 def build(running: anyio.abc.TaskGroup) -> Server[Any]:
     """The server; its tasks run in `running`."""
-    bus, tasks = InMemorySubscriptionBus(), Tasks(running)
+    bus, tasks = InMemorySubscriptionBus(), Tasks(running, known=NO_TASKS not in sys.argv[1:])
 
     @tool()
     async def test_trigger_tool_change(call: Call) -> str:

@@ -25,6 +25,10 @@ SECOND = 0.1
 """How long a second of the suite lasts here: it waits for many."""
 
 
+LONG = 1.0
+"""A call that takes so many seconds is long."""
+
+
 class TaskCall(Call):
     """A call that has become a task: what it asks waits in the task."""
 
@@ -94,18 +98,23 @@ class TaskParams(types.RequestParams):
 class Tasks:
     """All of them, for as long as the process lives."""
 
-    def __init__(self, running: anyio.abc.TaskGroup) -> None:
+    def __init__(self, running: anyio.abc.TaskGroup, *, known: bool = True) -> None:
         self._running = running
+        self._known = known
         self._tasks: dict[str, Task] = {}
 
     def offer(self, server: Server[Any]) -> None:
-        """Adds the extension to a server."""
+        """Adds the extension to a server, unless it is to know no tasks."""
+        if not self._known:
+            return
         server.extensions[EXTENSION] = {}
         for method, answer in (("get", self._get), ("update", self._update), ("cancel", self._cancel)):
             server.add_request_handler(f"tasks/{method}", TaskParams, self._checked(answer))
 
     async def begin(self, asked: Tool, call: Call) -> dict[str, Any] | None:
         """Makes a task of a call, if it is to be one."""
+        if not self._known:
+            return None
         able = call.modern and call.can(EXTENSION, within="extensions")
         if asked.task == "never" or not able:
             if asked.task == "must be":
@@ -196,6 +205,9 @@ async def multi_input(call: Call) -> str:
 
 @tool(task="must be", first={"user_name": form("What is your name?", name=TEXT)})
 async def test_tool_with_task(call: Call) -> str:
-    """Asks for a name, and goes on as a task."""
-    assert isinstance(call, TaskCall)
-    return f"Hello, {field(call.gathered['user_name'], 'name')}!"
+    """Asks for a name, and goes on for a while: as a task, or where there are none within the call."""
+    if isinstance(call, TaskCall):
+        return f"Hello, {field(call.gathered['user_name'], 'name')}!"
+    answers = await call.answers({"user_name": form("What is your name?", name=TEXT)})
+    await anyio.sleep(LONG)
+    return f"Hello, {field(answers['user_name'], 'name')}!"

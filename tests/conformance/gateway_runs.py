@@ -21,6 +21,17 @@ from suite import PACKAGE, PINNED, Check, Results, run_once, serving
 VERSIONS = ("2026-07-28", "2025-11-25")
 DIRECT = "direct"
 THROUGH = ("over_stdio", "over_http")
+TASKLESS = "no_tasks_behind"
+"""The gateway with a fixture that knows no tasks: those are the gateway's own, as an operator's configuration says."""
+TASKS = "tasks-"
+TASKLESS_TOOLS = """
+[servers.fixture.tools]
+slow_compute = { long = true }
+protocol_error_job = { long = true }
+confirm_delete = { long = true }
+multi_input = { long = true }
+failing_job = { task_only = true }
+"""
 FIXTURE = Path(__file__).with_name("fixture_server.py")
 RESULTS = Path(__file__).with_name("gateway_results.toml")
 BY_THE_CLOCK = "server-stateless"
@@ -67,8 +78,10 @@ class Runs:
         for version in VERSIONS:
             yield f'[versions."{version}"]'
             for scenario in self.scenarios(version):
+                also = (TASKLESS,) if scenario in self.checks.get((TASKLESS, version), {}) else ()
                 words = (
-                    f'{how} = "{in_a_word(self.checks[how, version].get(scenario))}"' for how in (DIRECT, *THROUGH)
+                    f'{how} = "{in_a_word(self.checks[how, version].get(scenario))}"'
+                    for how in (DIRECT, *THROUGH, *also)
                 )
                 yield f"{scenario} = {{ {', '.join(words)} }}"
             yield ""
@@ -108,9 +121,21 @@ def run_all(folder: Path) -> Runs:
         by = f'command = "__python_executable__"\nargs = {json.dumps([str(FIXTURE)])}'
         async with _gateway(folder / "over_stdio", by, runs) as url:
             await _judge(runs, "over_stdio", url, folder / "over_stdio" / "results")
+        await _judge_tasks(runs, folder / TASKLESS)
 
     anyio.run(main)
     return runs
+
+
+async def _judge_tasks(runs: Runs, folder: Path) -> None:
+    """The scenarios about tasks, in front of a server that has never heard of them."""
+    by = f'command = "__python_executable__"\nargs = {json.dumps([str(FIXTURE), "--no-tasks"])}\n{TASKLESS_TOOLS}'
+    async with _gateway(folder, by, runs) as url:
+        for version in VERSIONS:
+            names = [name for name in runs.checks[DIRECT, version] if name.startswith(TASKS)]
+            for name in names:
+                found = await run_once(url, version, folder / f"{version}-{name}", scenario=name)
+                runs.checks.setdefault((TASKLESS, version), {}).update(found)
 
 
 async def _judge(runs: Runs, how: str, url: str, results: Path) -> None:

@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Mapping
 
 import pytest
-from gateway_runs import DIRECT, RESULTS, THROUGH, VERSIONS, Runs, in_a_word, run_all
+from gateway_runs import DIRECT, RESULTS, TASKLESS, THROUGH, VERSIONS, Runs, in_a_word, run_all
 from suite import Check
 
 # The suite does not look at anything there: it says that it is to be written again.
@@ -50,6 +50,13 @@ def test_what_passes_without_the_gateway_passes_through_it(version: str, how: st
     }
     assert {scenario: checks for scenario, checks in unexpected.items() if checks} == {}
     assert {scenario: lost.get(scenario, {}).keys() for scenario in allowed} == allowed, "no longer needed"
+
+
+@pytest.mark.guarantee("tasks-without-the-server")
+def test_every_scenario_about_tasks_passes_in_front_of_a_server_that_knows_none(runs: Runs) -> None:
+    said = {name: in_a_word(checks) for name, checks in runs.checks[TASKLESS, VERSIONS[0]].items()}
+    assert len(said) == 10
+    assert {name: word for name, word in said.items() if word != "passes"} == NOT_LOOKED_AT
 
 
 def test_the_file_says_what_the_suite_says(runs: Runs) -> None:

@@ -38,7 +38,7 @@ _SERVER_KEYS = (
 )  # fmt: skip
 # What other hosts write into mcp.json: `disabled` is obeyed, the rest says nothing to us (and may not loosen policy).
 _FOREIGN_KEYS = ("disabled", "alwaysAllow", "autoApprove", "description", "timeout", "gallery")
-_OVERRIDE_KEYS = ("read_only", "idempotent", "parallel_safe", "destructive", "timeout", "long")
+_OVERRIDE_KEYS = ("read_only", "idempotent", "parallel_safe", "destructive", "timeout", "long", "task_only")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +60,7 @@ class ToolOverride:
     destructive: bool | None = None
     timeout: float | None = None
     long: bool | None = None
+    task_only: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,6 +194,7 @@ def _overrides(fields: Fields) -> dict[str, ToolOverride]:
             destructive=table.flag("destructive"),
             timeout=table.number("timeout"),
             long=table.flag("long"),
+            task_only=table.flag("task_only"),
         )
         if override.read_only and override.destructive:
             table.fault("destructive", "a tool cannot be read-only and destructive")

@@ -77,6 +77,10 @@ class GatewayErrands:
         tool = None if owner is None else await self._lists.find(_visit(ctx, ctx.params or {}, None), *owner)
         return Plan(title=sendable(name)[:200], when="late" if tool is None else self._when(tool))
 
+    def strict(self) -> bool:
+        """Whether the operator says of any tool that it must be a task."""
+        return any(said.task_only for server in self._roster.values() for said in server.config.tools.values())
+
     def performer(self, ctx: Context) -> Performance:
         """How the call of a request is made."""
         return Performance(ctx, self._answer)
@@ -84,6 +88,8 @@ class GatewayErrands:
     def _when(self, tool: Tool) -> When:
         """At once where the operator says that it takes long, or the server that it must be a task."""
         said = self._roster[tool.server].config.tools.get(tool.name)
+        if said is not None and said.task_only:
+            return "must be"
         if said is not None and said.long is not None:
             return "at once" if said.long else "late"
         execution = as_object(tool.definition.get("execution"))

@@ -251,6 +251,7 @@ async def gateway_server(
             performer=gateway.errands.performer,
             seal=lambda: Seal.beside(runtime.state_path),
             info=lambda: hello.INFO,
+            strict=gateway.errands.strict,
         )
         # The SDK's own first middleware only records spans, which nobody collects here.
         server.middleware = [door, gateway]

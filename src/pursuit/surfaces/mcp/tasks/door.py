@@ -48,6 +48,7 @@ _METHODS: Mapping[bool, frozenset[str]] = {
     False: frozenset({"tasks/get", "tasks/result", "tasks/list", "tasks/cancel"}),
     True: frozenset({"tasks/get", "tasks/update", "tasks/cancel"}),
 }
+_ONLY = "can only be called as a task, with `task` in the parameters"
 PlanFor = Callable[[Context], Awaitable[Plan]]
 """What the call of a request would be as a task; raises what refuses the call."""
 
@@ -66,9 +67,12 @@ class TaskDoor:
         performer: PerformerFor,
         seal: Callable[[], Seal],
         info: Callable[[], Mapping[str, Any]],
+        strict: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`strict`: whether some calls must be tasks; then every call is looked at, else those that may be one."""
         self._host = host
         self._info = info
+        self._strict = strict
         self._plan = plan
         self._performer = performer
         self._listing = Listing(host, seal)
@@ -136,18 +140,20 @@ class TaskDoor:
         """Answers `tools/call` with a task or, where we wait whether it becomes one, a result; None: as it is."""
         generation = generation_of(ctx)
         asked = (ctx.params or {}).get("task") if generation == 1 else None
-        if generation == 1 and asked is None:
-            return None
-        if generation == 1:
+        if asked is not None:
             with on_the_wire():
                 return await self._first(ctx, await self._plan(ctx), asked)
+        if generation != 2 and not self._strict():
+            return None
         try:
             plan = await self._plan(ctx)
-        except PursuitError:  # the call itself is answered with what is wrong with it
+        except (PursuitError, MCPError):  # the call itself is answered with what is wrong with it
             return None
-        if generation == 0 and plan.when == "must be" and is_modern(ctx):
-            raise missing_extension()
-        return None if generation == 0 or plan.when == "never" else await self._second(ctx, plan)
+        if generation == 2:
+            return None if plan.when == "never" else await self._second(ctx, plan)
+        if plan.when == "must be":
+            raise missing_extension() if is_modern(ctx) else MCPError(METHOD_NOT_FOUND, f"{plan.title} {_ONLY}")
+        return None
 
     async def _second(self, ctx: Context, plan: Plan) -> dict[str, Any]:
         with on_the_wire():
