@@ -303,7 +303,7 @@ GUARANTEES = {
             "surface/test_mcp_tasks_defects.py::test_a_late_answer_to_a_cancelled_question",
         ),
     ),
-    "every-waiter-wakes": Guarantee(
+    "every-mcp-waiter-wakes": Guarantee(
         "Everybody who waits for a task gets its end, also while a question is before them.",
         (
             "surface/test_mcp_tasks_defects.py::test_three_waiters",
@@ -335,7 +335,7 @@ GUARANTEES = {
     ),
     "too-much-unread-is-a-gap": Guarantee(
         "A command is never slowed down by who reads it: what there is no room for is a gap of a recorded size.",
-        ("unit/test_process_commands.py::test_more_unread_output_than_may_wait_is_a_recorded_gap",),
+        ("unit/test_process_files.py::test_more_unread_output_than_may_wait_is_a_recorded_gap",),
     ),
     "commands-survive-us": Guarantee(
         "A command outlives kill -9 of us: read on without a line lost or doubled, and its real exit code recorded.",
@@ -353,6 +353,29 @@ GUARANTEES = {
         (
             "conformance/test_gateway_conformance.py::"
             "test_every_scenario_about_tasks_passes_in_front_of_a_server_that_knows_none",
+        ),
+    ),
+    "commands-never-more-than-meant": Guarantee(
+        "A value given to a configured command stays within its word, and no word appears that was not meant.",
+        ("unit/test_command_config.py::test_no_word_that_was_not_meant",),
+    ),
+    "no-climbing-arguments": Guarantee(
+        "An argument of a command with a `..` segment is refused unless its definition allows it.",
+        ("unit/test_command_config.py::test_an_argument_that_climbs_is_refused",),
+    ),
+    "the-commands-own-exit-code": Guarantee(
+        "The exit code of a command that was run as a task is the command's own.",
+        ("surface/test_cli_tasks.py::test_the_exit_code_is_the_commands_own",),
+    ),
+    "wrong-tasks-start-nothing": Guarantee(
+        "A wrong command, wrong arguments or wrong options are refused with every fault, and nothing is started.",
+        ("surface/test_cli_tasks.py::test_what_is_wrong_starts_nothing",),
+    ),
+    "a-task-goes-on-alone": Guarantee(
+        "A command goes on when whoever started it leaves or is killed, and its real exit code is recorded.",
+        (
+            "surface/test_cli_tasks.py::test_a_detached_command_is_found_again_with_its_real_exit_code",
+            "surface/test_cli_tasks.py::test_killed_the_command_goes_on_and_ends_as_it_ends",
         ),
     ),
 }

@@ -91,7 +91,7 @@ def test_a_late_answer_to_a_cancelled_question(tmp_path: Path) -> None:
     run(main)
 
 
-@pytest.mark.guarantee("every-waiter-wakes")
+@pytest.mark.guarantee("every-mcp-waiter-wakes")
 def test_three_waiters(tmp_path: Path) -> None:
     async def main() -> None:
         async with stage(tmp_path) as here:
@@ -106,7 +106,7 @@ def test_three_waiters(tmp_path: Path) -> None:
     run(main)
 
 
-@pytest.mark.guarantee("every-waiter-wakes")
+@pytest.mark.guarantee("every-mcp-waiter-wakes")
 def test_a_task_that_completes_while_a_queued_message_is_delivered(tmp_path: Path) -> None:
     async def main() -> None:
         async with stage(tmp_path) as here:
