@@ -63,3 +63,13 @@ def on_stage(folder: Path, body: Callable[[Stage], Awaitable[Any]], *, seconds: 
 
 def python(source: str, **given: Any) -> Command:
     return Command(argv=[sys.executable, "-S", "-c", source], **given)
+
+
+async def gone(path: Path) -> None:
+    """Returns once nothing is there."""
+    await until(lambda: not path.exists())
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    while not holds():
+        await anyio.sleep(0.01)

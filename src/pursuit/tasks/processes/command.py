@@ -50,10 +50,10 @@ class Command:
         return self.redacted(self.title or shlex.join(self.argv))
 
     def redacted(self, text: str) -> str:
-        """The same text without secrets."""
+        """The same text as anybody may see it: without secrets, and with bytes that are no text replaced."""
         for secret in blanked(self.secrets):
             text = text.replace(secret, BLANK)
-        return text
+        return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
     def check(self) -> None:
         """Raises `ValidationFailed` with everything that would keep it from starting."""

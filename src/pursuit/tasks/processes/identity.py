@@ -6,13 +6,12 @@ Invariant: a pid that another process has got since is another identity.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from pursuit.tasks.processes.keeper import boot_id, start_time
 
@@ -33,7 +32,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meta:
-    """What the keeper wrote when it started a command; `refused` is why it could not."""
+    """What the keeper wrote when it had started a command: who runs, who keeps it, and since when."""
 
     leader: Identity
     keeper: Identity
@@ -65,6 +64,7 @@ def read_meta(folder: Path) -> Meta | str | None:
 def read_json(path: Path) -> dict[str, Any] | None:
     """The table in a file; None if there is no such file."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+        # Python's own, which takes the lone surrogates that stand for bytes in arguments.
+        return json.loads(path.read_bytes())
     except FileNotFoundError:
         return None

@@ -30,6 +30,10 @@ class Refused(Exception):
     """A command could not be started; the message says why, and nothing runs."""
 
 
+class Unanswered(Exception):
+    """The keeper was asked to start a command and said nothing: it may run, and may yet be started."""
+
+
 class Keeping:
     """One keeper for one process of ours. `on_news` hears which commands have news, `on_loss` that it is gone."""
 
@@ -43,10 +47,12 @@ class Keeping:
         self._starting = anyio.Lock()
         self._writer: asyncio.StreamWriter | None = None
         self._asked: dict[str, tuple[anyio.Event, list[str]]] = {}
+        self.losses = 0
+        """How often a keeper went away; what was started before the last time is not heard of any more."""
 
     async def start(self, request: dict[str, Any]) -> None:
-        """Starts a command; returns when it runs. Raises `Refused`."""
-        answered, reasons = anyio.Event(), list[str]()
+        """Starts a command; returns when it runs. Raises `Refused` or `Unanswered`."""
+        answered, reasons, losses = anyio.Event(), list[str](), self.losses
         self._asked[request["id"]] = answered, reasons
         try:
             async with self._starting:
@@ -58,8 +64,8 @@ class Keeping:
             raise Refused(f"its supervisor cannot be started: {error}") from error
         finally:
             del self._asked[request["id"]]
-        if patience.cancelled_caught:
-            raise Refused(f"its supervisor did not answer within {PATIENCE:g} s")
+        if patience.cancelled_caught or self.losses > losses:
+            raise Unanswered
         if reasons:
             raise Refused(reasons[0])
 
@@ -86,8 +92,8 @@ class Keeping:
             pass  # half a word of a keeper that was killed
         writer.close()
         self._writer = None
-        for answered, reasons in self._asked.values():
-            reasons.append("its supervisor was ended while it started")
+        self.losses += 1
+        for answered, _ in self._asked.values():
             answered.set()
         self._on_loss()
 

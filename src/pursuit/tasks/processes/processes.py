@@ -23,12 +23,12 @@ from pursuit.tasks.execution import TaskContext
 from pursuit.tasks.host import Work
 from pursuit.tasks.processes.command import Command
 from pursuit.tasks.processes.endings import refusal_of
-from pursuit.tasks.processes.identity import Meta, identity_of, read_json, read_meta
-from pursuit.tasks.processes.keeper import STREAMS, TAG, claim
-from pursuit.tasks.processes.keeping import Keeping, Refused
+from pursuit.tasks.processes.identity import Identity, Meta, identity_of, read_json, read_meta
+from pursuit.tasks.processes.keeper import STREAMS, TAG, claim, write_whole
+from pursuit.tasks.processes.keeping import Keeping, Refused, Unanswered
 from pursuit.tasks.processes.log import BOUND, read_log, tail_position
 from pursuit.tasks.processes.reader import ERRORS, LOG, Reader
-from pursuit.tasks.processes.running import READERS, Running, tail_of
+from pursuit.tasks.processes.running import READERS, UNMARKED, Running, tail_of
 from pursuit.tasks.processes.tree import Census, end_tree
 from pursuit.tasks.processes.watching import Watch, Watches
 from pursuit.tasks.record import is_task_id
@@ -37,6 +37,7 @@ from pursuit.tasks.store import Ending
 SEGMENT = 8 * 1024 * 1024
 UNREAD = 1024 * 1024 * 1024
 LOOK_EVERY = 0.1
+NOBODY = Identity(pid=-1, start=None)
 NOT_STARTED = "its command was not started before the process that was to start it ended"
 
 
@@ -47,6 +48,7 @@ class Processes:
         self._folder = folder.absolute()
         self._log_bytes = log_bytes
         self._limits = {"unread": unread, "segment": segment}
+        self._unmarked = min(UNMARKED, unread // 4)
         self._watches = Watches()
         self._census = Census()
         self._tasks: TaskGroup
@@ -72,14 +74,16 @@ class Processes:
         """The work of a new task: starts the command and sees it to its end."""
 
         async def run(ctx: TaskContext) -> Ending:
-            folder = self._place(ctx.task_id)
+            folder, losses = self._place(ctx.task_id), self._keeping.losses
             try:
                 # A cancel in the middle would leave it open whether it runs; it is quick, and then stopped like any.
                 with anyio.CancelScope(shield=True):
                     await self._start(ctx.task_id, folder, command)
+            except Unanswered:
+                return await self._find(ctx, folder, command)
             except (Refused, OSError) as error:
                 return refusal_of(ctx.task_id, command, f"the command was not started: {error}")
-            return await self._attend(ctx, folder, command, ours=True)
+            return await self._attend(ctx, folder, command, losses)
 
         return run
 
@@ -94,11 +98,8 @@ class Processes:
             if stored is None:
                 return refusal_of(ctx.task_id, None, NOT_STARTED)
             command = msgspec.convert(stored, Command)
-            refused = await self._wait_started(folder)
-            if refused is not None:
-                return refusal_of(ctx.task_id, command, refused)
             (folder / "ended").unlink(missing_ok=True)
-            return await self._attend(ctx, folder, command, ours=False)
+            return await self._find(ctx, folder, command)
 
         return run
 
@@ -142,6 +143,15 @@ class Processes:
         _lay_out(folder, command)
         await self._keeping.start({"id": task_id, "folder": str(folder), **_to_start(command), **self._limits})
 
+    async def _find(self, ctx: TaskContext, folder: Path, command: Command) -> Ending:
+        """Goes on with a command of which nobody says whether it runs."""
+        refused = await self._wait_started(folder)
+        if refused is None:
+            return await self._attend(ctx, folder, command)
+        # A keeper that was killed in that very moment may have started it and not written it down.
+        await end_tree(self._census, ctx.task_id, NOBODY, command.grace)
+        return refusal_of(ctx.task_id, command, refused)
+
     async def _wait_started(self, folder: Path) -> str | None:
         """Why it was not started, or None if it was. Whoever was to start it may be about to, until we claim that."""
         while True:
@@ -156,14 +166,17 @@ class Processes:
                     return NOT_STARTED
             await anyio.sleep(LOOK_EVERY)
 
-    async def _attend(self, ctx: TaskContext, folder: Path, command: Command, *, ours: bool) -> Ending:
+    async def _attend(self, ctx: TaskContext, folder: Path, command: Command, losses: int | None = None) -> Ending:
+        """Sees a running command to its end. It is our keeper's if none was lost since `losses`."""
         meta = read_meta(folder)
         assert isinstance(meta, Meta)  # noqa: S101 - it was started
         reader = await anyio.to_thread.run_sync(
             lambda: Reader(folder, command, ctx.state.mark, bound=self._log_bytes), limiter=self._readers
         )
-        watch = Watch(reader, meta.keeper, ours=ours)
-        running = Running(ctx, command, meta, watch, census=self._census, readers=self._readers)
+        watch = Watch(reader, meta.keeper, ours=losses == self._keeping.losses)
+        running = Running(
+            ctx, command, meta, watch, census=self._census, readers=self._readers, unmarked=self._unmarked
+        )
         try:
             return await running.to_its_end(self._watches, folder)
         except Exception:
@@ -188,9 +201,7 @@ class Processes:
 def _lay_out(folder: Path, command: Command) -> None:
     """The folder of a new command, with what is needed to go on with it."""
     folder.mkdir(mode=0o700)
-    descriptor = os.open(folder / "command", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(msgspec.json.encode(command.stored()))
+    write_whole(str(folder / "command"), command.stored())
 
 
 def _to_start(command: Command) -> dict[str, Any]:

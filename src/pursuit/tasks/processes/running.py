@@ -27,6 +27,7 @@ from pursuit.tasks.processes.watching import Watch, Watches
 from pursuit.tasks.store import Ending
 
 UNMARKED = 32 * 1024 * 1024
+"""Bytes that are read without a mark at most, and removed from the spool with it."""
 SLOWEST_MARK = 5.0
 READERS = 4
 
@@ -45,6 +46,7 @@ class Running:
         *,
         census: Census,
         readers: anyio.CapacityLimiter,
+        unmarked: int = UNMARKED,
     ) -> None:
         self._ctx = ctx
         self._command = command
@@ -53,6 +55,7 @@ class Running:
         self._reader = watch.reader
         self._census = census
         self._readers = readers
+        self._unmarked = unmarked
         self._item = ctx.state.item
         self.left = False
         """Whether it was left running, for somebody else to go on with."""
@@ -97,7 +100,7 @@ class Running:
                 self._heard = self._beat = time.monotonic()
             if self._reader.finished:
                 return
-            if self._reader.unmarked and (time.monotonic() >= self._due() or self._reader.unmarked >= UNMARKED):
+            if self._reader.unmarked and (time.monotonic() >= self._due() or self._reader.unmarked >= self._unmarked):
                 await self._mark()
             if not more:
                 await self._wait()

@@ -27,7 +27,7 @@ class Spool:
     def __init__(self, folder: Path, stream: str, *, number: int = 1, offset: int = 0) -> None:
         self._folder = folder
         self._stream = stream
-        self._kept = number
+        self._kept = self._first(number)
         self.number = number
         self.offset = offset
 
@@ -61,6 +61,11 @@ class Spool:
             for gap in (False, True):
                 self._path(self._kept, gap=gap).unlink(missing_ok=True)
             self._kept += 1
+
+    def _first(self, number: int) -> int:
+        """The oldest segment; those before `number` are of a reader that died before it removed them."""
+        names = (path.name.split(".")[1] for path in self._folder.glob(f"{self._stream}.[0-9]*"))
+        return min([int(name) for name in names if name.isdigit()], default=number)
 
     def _bytes(self, most: int) -> bytes:
         try:

@@ -1,0 +1,179 @@
+"""What a command leaves on disk, and that it goes on without us."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from process_stage import Stage, gone, on_stage, python, until
+
+from pursuit.tasks.processes import Command
+
+
+def test_nothing_of_it_is_readable_by_others(tmp_path: Path) -> None:
+    async def body(stage: Stage) -> None:
+        os.umask(0)
+        state = await stage.run(python("import os; print(oct(os.umask(0)))", cwd=str(tmp_path)))
+        assert await stage.processes.tail(state.task_id) == ["0o0"]
+        for path in [tmp_path / "tasks", *(tmp_path / "tasks").rglob("*")]:
+            assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
+
+    before = os.umask(0o022)
+    try:
+        on_stage(tmp_path, body)
+    finally:
+        os.umask(before)
+
+
+def test_files_go_with_an_ended_task_and_stay_with_a_running_one(tmp_path: Path) -> None:
+    async def body(stage: Stage) -> None:
+        task_id = await stage.begin(python("import time; print('x', flush=True); time.sleep(60)", grace=0))
+        await stage.store.wait(task_id, lambda now: now.message == "x")
+        await stage.processes.remove(task_id)
+        assert await stage.processes.tail(task_id) == ["x"]
+        await stage.host.cancel(task_id)
+        await stage.store.wait(task_id)
+        await gone(stage.place(task_id) / "command")
+        await stage.processes.remove(task_id)
+        assert not stage.place(task_id).exists()
+        assert await stage.processes.tail(task_id) == []
+        assert [line async for line in stage.processes.follow(task_id)] == []
+
+    on_stage(tmp_path, body)
+
+
+def test_a_log_is_followed_to_its_end_line_by_line(tmp_path: Path) -> None:
+    source = "import sys\nfor n in range(20_000): print(n)\nfor n in range(10): print('e', n, file=sys.stderr)"
+
+    async def body(stage: Stage) -> None:
+        task_id = await stage.begin(python(source))
+        await until(lambda: (stage.place(task_id) / "meta").exists())
+        lines = [line async for line in stage.processes.follow(task_id, 1_000_000)]
+        assert [line for line in lines if line.isdigit()] == [str(number) for number in range(20_000)]
+        errors = [line async for line in stage.processes.follow(task_id, 3, errors=True)]
+        assert errors == ["e 7", "e 8", "e 9"]
+
+    on_stage(tmp_path, body)
+
+
+def test_commands_go_on_when_we_leave_and_are_found_again(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    source = """
+import os, sys, time
+print("before", flush=True)
+while not os.path.exists(sys.argv[1]): time.sleep(0.01)
+print("after", flush=True); sys.exit(5)
+"""
+
+    async def leave(stage: Stage) -> str:
+        task_id = await stage.begin(Command(argv=[sys.executable, "-c", source, str(go)]))
+        await stage.store.wait(task_id, lambda now: now.message == "before")
+        return task_id
+
+    task_id = on_stage(tmp_path, leave)
+    assert task_id
+
+    async def back(stage: Stage) -> None:
+        go.touch()
+        state = await stage.store.wait(task_id)
+        assert (state.status, state.exit_code) == ("failed", 5)
+        assert await stage.processes.tail(task_id) == ["before", "after"]
+
+    on_stage(tmp_path, back)
+
+
+@pytest.mark.guarantee("too-much-unread-is-a-gap")
+def test_more_unread_output_than_may_wait_is_a_recorded_gap(tmp_path: Path) -> None:
+    go, flooded = tmp_path / "go", tmp_path / "flooded"
+    source = """
+import os, sys, time
+print("first", flush=True)
+while not os.path.exists(sys.argv[1]): time.sleep(0.01)
+for n in range(100_000): print("flood %08d" % n)
+sys.stdout.flush(); open(sys.argv[2], "w").close()
+while os.path.exists(sys.argv[1]): time.sleep(0.01)
+time.sleep(0.3); print("last", flush=True)
+"""
+    limits = {"unread": 200_000, "segment": 50_000}
+
+    async def leave(stage: Stage) -> str:
+        task_id = await stage.begin(Command(argv=[sys.executable, "-c", source, str(go), str(flooded)]))
+        await stage.store.wait(task_id, lambda now: now.message == "first")
+        return task_id
+
+    task_id = on_stage(tmp_path, leave, **limits)
+    go.touch()
+    ends = time.monotonic() + 30
+    while not flooded.exists():  # with nobody to read, it is not slowed down
+        assert time.monotonic() < ends
+        time.sleep(0.01)
+    spool = sum(path.stat().st_size for path in (tmp_path / "tasks" / task_id).glob("out.*"))
+    assert 200_000 <= spool <= 300_000
+
+    async def back(stage: Stage) -> None:
+        await stage.store.wait(task_id, lambda now: now.mark.get("lines", 0) > 1_000)
+        go.unlink()
+        state = await stage.store.wait(task_id)
+        assert (state.status, state.exit_code) == ("completed", 0)
+        lines = await stage.processes.tail(task_id, 1_000_000)
+        (gap,) = [line for line in lines if line.startswith("[")]
+        whole = [line for line in lines if line.startswith("flood ") and len(line) == 14]
+        assert whole == sorted(set(whole))
+        dropped = int(gap[1:].split()[0])
+        written = len("first\n") + 100_000 * len("flood 00000000\n") + len("last\n")
+        # A gap in the middle of a line ends its first part.
+        assert sum(len(line) + 1 for line in lines if line != gap) + dropped - written in (0, 1)
+        assert lines[-1] == "last"
+
+    on_stage(tmp_path, back, **limits)
+
+
+def test_no_process_of_ours_is_left_when_the_last_command_has_ended(tmp_path: Path) -> None:
+    async def body(stage: Stage) -> int:
+        state = await stage.run(python("print(1)"))
+        meta = (stage.place(state.task_id) / "meta").read_text()
+        return int(json.loads(meta)["keeper"]["pid"])
+
+    keeper = on_stage(tmp_path, body)
+    ends = time.monotonic() + 10
+    while psutil.pid_exists(keeper) and psutil.Process(keeper).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < ends
+        time.sleep(0.01)
+    assert (tmp_path / "tasks" / "keeper.err").read_text() == ""
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
+def test_signals_of_a_terminal_do_not_end_the_keeper(tmp_path: Path, number: int) -> None:
+    source = "import signal, time\nprint([signal.getsignal(n) == signal.SIG_IGN for n in (1, 15)], flush=True)\n"
+
+    async def body(stage: Stage) -> None:
+        task_id = await stage.begin(python(source + "time.sleep(60)", grace=0))
+        state = await stage.store.wait(task_id, lambda now: now.message is not None)
+        assert state.message == "[False, False]"  # and the command does not inherit that
+        os.kill(json.loads((stage.place(task_id) / "meta").read_text())["keeper"]["pid"], number)
+        again = await stage.run(python("print('kept')"))
+        assert await stage.processes.tail(again.task_id) == ["kept"]
+        keepers = {(stage.place(one) / "claim").read_text() for one in (task_id, again.task_id)}
+        assert len(keepers) == 1
+        await stage.host.cancel(task_id)
+        assert (await stage.store.wait(task_id)).status == "cancelled"
+
+    on_stage(tmp_path, body)
+
+
+def test_arguments_and_variables_that_are_no_text_reach_the_command_as_they_are(tmp_path: Path) -> None:
+    async def body(stage: Stage) -> None:
+        odd = b"caf\xe9".decode("utf-8", "surrogateescape")
+        source = "import os, sys; print(os.fsencode(sys.argv[1]), os.environb[b'ODD'])"
+        command = Command(argv=[sys.executable, "-c", source, odd], env={"ODD": odd})
+        state = await stage.run(command)
+        assert await stage.processes.tail(state.task_id) == ["b'caf\\xe9' b'caf\\xe9'"]
+
+    on_stage(tmp_path, body)
