@@ -1,0 +1,203 @@
+"""`pursuit task`: commands run, left, found again, stopped, from any process on the same state."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from cli_stage import Place
+
+COMMANDS = """
+[commands.count]
+title = "Count"
+argv = ["sh", "-c", 'for i in $(seq "$0"); do echo "unit $i"; done; echo oops >&2; exit "$1"', "{units}", "{code}"]
+unit_pattern = 'unit (\\d+)'
+failure_pattern = "oops"
+total = "{units}"
+disclaimer = "It is only counting."
+env = { HUB_TOKEN = "${HUB_TOKEN:-sesame-street}" }
+[commands.count.parameters]
+units = { type = "integer", minimum = 1 }
+code = { type = "integer", default = 0 }
+[commands.late]
+argv = ["sleep", "3600"]
+timeout = 0.3
+[commands.unset]
+argv = ["true"]
+env = { A = "${PURSUIT_TEST_NOT_SET}" }
+"""
+LINGER = 'echo "here $$"; sleep 3600'
+
+
+@pytest.fixture(name="place")
+def _place(tmp_path: Path) -> Place:
+    place = Place(tmp_path)
+    place.write("pursuit.toml", COMMANDS)
+    return place
+
+
+def newest(place: Place) -> dict[str, Any]:
+    return place.json("task", "list")["tasks"][0]
+
+
+def is_gone(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.guarantee("the-commands-own-exit-code")
+@pytest.mark.parametrize(("script", "code", "status"), [
+    ("exit 0", 0, "completed"), ("exit 7", 7, "failed"), ("kill -9 $$", 137, "failed"), ("kill -15 $$", 143, "failed"),
+])  # fmt: skip
+def test_the_exit_code_is_the_commands_own(place: Place, script: str, code: int, status: str) -> None:
+    told = place.json("task", "run", "--json", "--", "sh", "-c", f"echo out; echo err >&2; {script}", code=None)
+    assert (told["status"], told["exit_code"]) == (status, code)
+    out, _ = place.ask("task", "wait", told["task_id"], code=code)
+    assert f"status: {status}" in out
+    assert (code == 0) or "stderr: err" in out
+    assert sorted(place.ask("task", "tail", told["task_id"])[0].split()) == ["err", "out"]
+
+
+def test_a_configured_command_counts_and_tells_why_it_failed(place: Place) -> None:
+    told = place.json("task", "run", "count", "--arg", "units=3", "--arg", "code=4", code=4)
+    assert (told["title"], told["units_done"], told["units_total"]) == ("Count", 3, 3)
+    found = told["result"]["structuredContent"]
+    assert (found["failure_lines"], found["disclaimer"]) == (["oops"], "It is only counting.")
+    out, notes = place.ask("task", "run", "count", "--args-json", '{"units": 2}')
+    assert "units: 2/2" in out and "status: completed" in out
+    assert "0/2 0%" in notes or "2/2 100%" in notes
+
+
+@pytest.mark.guarantee("wrong-tasks-start-nothing")
+@pytest.mark.parametrize(("words", "code", "said"), [
+    (["count"], "validation_error", ["units"]),
+    (["count", "--arg", "units=x", "--arg", "cod=1"], "validation_error", ["units", "cod"]),
+    (["count", "--title", "x", "--cwd", ".", "--arg", "units=1"], "validation_error", ["--title", "--cwd"]),
+    (["cuont"], "invalid_argument", ["did you mean 'count'"]),
+    (["unset"], "validation_error", ["commands.unset.env.A"]),
+    (["count", "more"], "validation_error", ["put -- before"]),
+    (["--", "no-such-program-here"], "validation_error", ["was not found in PATH"]),
+    (["--", "cat", "../secret"], "path_traversal_detected", ["../secret"]),
+    (["--", "cat", "--from=../secret"], "path_traversal_detected", ["--from=../secret"]),
+    (["--units", "(", "--cwd", "nowhere", "--", "true"], "validation_error", ["--units", "cwd"]),
+    (["--env", "A", "--", "true"], "validation_error", ["--env A"]),
+    (["--arg", "a=1", "--", "true"], "validation_error", ["--arg"]),
+    (["--total", "-3", "--", "true"], "validation_error", ["--total"]),
+])  # fmt: skip
+def test_what_is_wrong_starts_nothing(place: Place, words: list[str], code: str, said: list[str]) -> None:
+    told = (
+        place.json("task", "run", "--json", *words, code=2)
+        if "--" in words
+        else place.json("task", "run", *words, code=2)
+    )
+    assert told["code"] == code
+    assert [word for word in said if word not in json.dumps(told)] == []
+    assert place.json("task", "list")["tasks"] == []
+
+
+def test_ids_that_are_wrong(place: Place) -> None:
+    first, second = (place.json("task", "run", "--json", "--", "true")["task_id"] for _ in range(2))
+    assert place.json("task", "show", first.removeprefix("task-"))["task_id"] == first
+    shared = next(place for place in range(len(first)) if first[place] != second[place])
+    assert place.json("task", "show", first[:shared], code=2)["code"] == "invalid_argument"
+    assert place.json("task", "show", "f" * 32, code=2)["code"] == "task_not_found"
+    assert place.json("task", "show", "../x", code=2)["code"] == "task_not_found"
+    assert place.json("task", "cancel", first, code=2)["code"] == "task_terminal"
+    assert place.json("task", "list", "--status", "workin", code=2)["code"] == "invalid_argument"
+    assert place.json("task", "list", "--cursor", "bogus", code=2)["code"] == "invalid_argument"
+    assert place.json("task", "prune", "--older-than", "soon", code=2)["code"] == "invalid_argument"
+
+
+@pytest.mark.guarantee("a-task-goes-on-alone")
+def test_a_detached_command_is_found_again_with_its_real_exit_code(place: Place) -> None:
+    os.mkfifo(place.folder / "gate")
+    done = place.run("task", "run", "--detach", "--", "sh", "-c", "echo one; read x < gate; echo two; exit 5")
+    task_id = done.stdout.strip()
+    told = place.json("task", "wait", "--timeout", "0.2", task_id, code=4)
+    assert (told["task_id"], told["status"]) == (task_id, "working")
+    (place.folder / "gate").write_text("go\n", encoding="utf-8")
+    ended = place.json("task", "wait", task_id, code=5)
+    assert (ended["status"], ended["exit_code"]) == ("failed", 5)
+    assert place.json("task", "tail", task_id)["lines"] == ["one", "two"]
+
+
+@pytest.mark.guarantee("a-task-goes-on-alone")
+def test_killed_the_command_goes_on_and_ends_as_it_ends(place: Place) -> None:
+    os.mkfifo(place.folder / "gate")
+    running = place.begin("task", "run", "--", "sh", "-c", 'echo "here $$"; read x < gate; echo two; exit 5')
+    running.until("here")
+    running.end(signal.SIGKILL)
+    task_id = newest(place)["task_id"]
+    waiting = place.begin("task", "tail", "-f", task_id)
+    (place.folder / "gate").write_text("go\n", encoding="utf-8")
+    code, out, _ = waiting.end()
+    assert code == 0 and out.split()[-1] == "two"
+    ended = place.json("task", "wait", task_id, code=5)
+    assert (ended["status"], ended["exit_code"]) == ("failed", 5)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_stops_it_with_all_its_processes(place: Place, number: int) -> None:
+    running = place.begin("task", "run", "--", "sh", "-c", LINGER)
+    pid = int(running.until("here").split()[-1])
+    code, out, _ = running.end(number)
+    assert code == 130 and "status: cancelled" in out
+    assert is_gone(pid)
+    assert newest(place)["status"] == "cancelled"
+
+
+def test_closing_the_terminal_leaves_it_and_cancel_ends_it_from_elsewhere(place: Place) -> None:
+    running = place.begin("task", "run", "--", "sh", "-c", LINGER)
+    pid = int(running.until("here").split()[-1])
+    assert running.end(signal.SIGHUP)[0] == 129
+    task = newest(place)
+    assert task["status"] == "working" and not is_gone(pid)
+    assert place.json("task", "prune", "--keep", "0") == {"removed": []}
+    ended = place.json("task", "cancel", task["task_id"], "--reason", "enough")
+    assert ended["status"] == "cancelled" and is_gone(pid)
+    assert place.json("task", "prune", "--keep", "0") == {"removed": [task["task_id"]]}
+    assert place.json("task", "list") == {"tasks": []}
+    assert list((place.ledger.parent / "tasks").glob("task-*")) == []
+
+
+def test_a_timeout_of_its_own_fails_it(place: Place) -> None:
+    told = place.json("task", "run", "late", code=None)
+    assert told["status"] == "failed" and "timeout of 0.3 s" in told["message"]
+    assert told["result"]["isError"] is True
+
+
+def test_secrets_of_the_environment_are_not_told(place: Place) -> None:
+    words = ("--", "sh", "-c", 'echo "token $HUB_TOKEN" >&2; exit 1')
+    told = place.json("task", "run", "--json", "--env", "HUB_TOKEN=sesame-street", *words, code=1)
+    everything = json.dumps(told) + place.ask("task", "tail", told["task_id"])[0] + place.ask("audit")[0]
+    assert "sesame-street" not in everything and "token ***" in everything
+
+
+def test_who_ran_what_is_in_the_audit(place: Place) -> None:
+    place.json("task", "run", "count", "--arg", "units=1")
+    verbs = [(line["verb"], line["arguments"]) for line in place.json("audit")["audit"]]
+    assert verbs == [("task run", {"command": "count"})]
+
+
+def test_on_a_terminal_it_shows_how_far_it_is(place: Place) -> None:
+    code, seen = place.at_terminal("task", "run", "--title", "Try", "--units", "u(.)", "--total", "2", "--", "sh", "-c",
+                                   "echo u1; sleep 0.6; echo u2; sleep 0.3; exit 3")  # fmt: skip
+    assert code == 3
+    assert "1/2 50%" in seen and "━" in seen
+    assert "Try" in seen and "exit code 3 after" in seen
+
+
+def test_the_list_of_no_ledger_is_empty_and_makes_none(place: Place) -> None:
+    assert place.json("task", "list") == {"tasks": []}
+    assert not place.ledger.exists()
+
+
+def test_commands_are_among_the_tools(place: Place) -> None:
+    row = next(row for row in place.json("tools", "commands")["tools"] if row["tool"] == "count")
+    assert (row["effect"], row["decision"]) == ("destroys", "ask")
+    told = place.json("tools", "call", "commands.count", "--arg", "units=2", "-y")
+    assert told["structuredContent"]["units_done"] == 2
