@@ -45,9 +45,9 @@ def this_boot() -> str:
     return boot_id()
 
 
-def identity_of(body: Mapping[str, Any], boot: str = "") -> Identity:
+def identity_of(body: Mapping[str, Any]) -> Identity:
     """The identity that the keeper wrote."""
-    return Identity(pid=int(body["pid"]), start=body.get("start"), boot=boot)
+    return Identity(pid=int(body["pid"]), start=body.get("start"), boot=str(body.get("boot", "")))
 
 
 def read_meta(folder: Path) -> Meta | str | None:
@@ -57,8 +57,7 @@ def read_meta(folder: Path) -> Meta | str | None:
         return None
     if "refused" in body:
         return str(body["refused"])
-    boot = str(body.get("boot", ""))
-    return Meta(leader=identity_of(body, boot), keeper=identity_of(body["keeper"], boot), at=float(body["at"]))
+    return Meta(leader=identity_of(body), keeper=identity_of(body["keeper"]), at=float(body["at"]))
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

@@ -232,7 +232,7 @@ class Keeper:
         self.unsaid = bytearray()
         self.changed: set[str] = set()
         self.told = 0.0
-        self.me = {"pid": os.getpid(), "start": start_time(os.getpid())}
+        self.me = {"pid": os.getpid(), "start": start_time(os.getpid()), "boot": boot_id()}
         self.unraised = resource.getrlimit(resource.RLIMIT_NOFILE)
         with contextlib.suppress(OSError, ValueError):  # macOS refuses more than a limit of its own
             resource.setrlimit(resource.RLIMIT_NOFILE, (self.unraised[1], self.unraised[1]))

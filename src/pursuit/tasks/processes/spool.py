@@ -47,13 +47,12 @@ class Spool:
                 return None
             self.number, self.offset = self.number + 1, 0
 
-    def has_news(self) -> bool:
-        """Whether `read` would give something, at the price of a look."""
+    def has_grown(self) -> bool:
+        """Whether there is more in the segment that is being read, at the price of a look; new ones do not count."""
         try:
-            grown = self._path(self.number).stat().st_size > self.offset
+            return os.stat(self._path(self.number)).st_size > self.offset  # noqa: PTH116 - it is done very often
         except FileNotFoundError:
-            grown = self._path(self.number, gap=True).exists()
-        return grown or self._exists(self.number + 1)
+            return False
 
     def discard(self, number: int) -> None:
         """Removes the segments before that one, which nobody needs again."""
