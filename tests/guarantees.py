@@ -378,4 +378,8 @@ GUARANTEES = {
             "surface/test_cli_tasks.py::test_killed_the_command_goes_on_and_ends_as_it_ends",
         ),
     ),
+    "both-generations": Guarantee(
+        "Real clients of both generations of MCP tasks drive the same tool as a task, over several connections.",
+        ("e2e/test_task_clients.py::test_real_clients_drive_the_same_tool_as_a_task_each_in_its_own_generation",),
+    ),
 }

@@ -63,7 +63,9 @@ class DetachedVisit(Visit):
 class GatewayErrands:
     """The calls of a gateway, for the door of tasks; `answer` makes a call that was admitted as a visit."""
 
-    def __init__(self, roster: Roster, lists: Lists, answer: Answer) -> None:
+    def __init__(self, roster: Roster, lists: Lists, answer: Answer, *, more: bool) -> None:
+        """`more`: there are tools besides those of the servers."""
+        self._more = more
         self._roster = roster
         self._lists = lists
         self._answer = answer
@@ -74,6 +76,8 @@ class GatewayErrands:
         if not isinstance(name, str):
             raise MCPError(INVALID_PARAMS, "tools/call needs the name of a tool")
         owner = self._roster.names.owner(name)
+        if owner is None and not self._more:
+            raise MCPError(INVALID_PARAMS, f"Unknown tool: {sendable(name)}")
         tool = None if owner is None else await self._lists.find(_visit(ctx, ctx.params or {}, None), *owner)
         return Plan(title=sendable(name)[:200], when="late" if tool is None else self._when(tool))
 

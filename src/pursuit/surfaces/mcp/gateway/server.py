@@ -91,7 +91,7 @@ class Gateway:
             search = Search(self.roster, self.lists, calls)
             self._answers |= {"tools/list": search.listing, "tools/call": search.call}
 
-        self.errands = GatewayErrands(self.roster, self.lists, self._answers["tools/call"])
+        self.errands = GatewayErrands(self.roster, self.lists, self._answers["tools/call"], more=options.search)
 
     def _layers(self) -> Layers:
         """The policy of now: the toolbox is another one after a reload."""
