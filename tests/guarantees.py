@@ -382,4 +382,8 @@ GUARANTEES = {
         "Real clients of both generations of MCP tasks drive the same tool as a task, over several connections.",
         ("e2e/test_task_clients.py::test_real_clients_drive_the_same_tool_as_a_task_each_in_its_own_generation",),
     ),
+    "mission-tasks-survive-kill-nine": Guarantee(
+        "A mission's run that is a task goes on after kill -9 of its server, and drives what was asked, no more.",
+        ("fault/test_task_kill.py::test_killed_while_it_drove_a_task_the_next_server_drives_it_to_its_end",),
+    ),
 }
