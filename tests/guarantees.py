@@ -386,4 +386,16 @@ GUARANTEES = {
         "A mission's run that is a task goes on after kill -9 of its server, and drives what was asked, no more.",
         ("fault/test_task_kill.py::test_killed_while_it_drove_a_task_the_next_server_drives_it_to_its_end",),
     ),
+    "a-caller-that-goes-stops-its-command": Guarantee(
+        "A client that goes away in the middle of a plain call stops the command that it had started.",
+        ("e2e/test_commands.py::test_a_client_that_is_killed_stops_its_command",),
+    ),
+    "a-server-that-goes-leaves-its-commands": Guarantee(
+        "A server that is stopped or killed leaves its commands running, and the next one goes on with them.",
+        ("e2e/test_commands.py::test_a_server_that_ends_leaves_its_commands_to_the_next",),
+    ),
+    "tasks-are-their-requestors-own": Guarantee(
+        "The tools about tasks show a caller its own tasks; somebody else's id is as unknown as one that never was.",
+        ("surface/test_mcp_commands.py::test_somebody_elses_task_is_as_unknown_as_none",),
+    ),
 }
