@@ -67,6 +67,7 @@ class Reader:
 
     def __init__(self, folder: Path, command: Command, mark: Mapping[str, Any], *, bound: int = BOUND) -> None:
         self._folder = folder
+        self._place = str(folder)
         self._tracks = [_Track(folder, name, command, mark) for name in STREAMS]
         self._log = Log(folder, LOG, bound=bound)
         self._errors = Log(folder, ERRORS, bound=min(bound, ERRORS_BOUND))
@@ -107,7 +108,7 @@ class Reader:
 
     def has_news(self) -> bool:
         """Whether a step may do something, at the price of a look: a file is new, or has grown."""
-        changed = os.stat(self._folder).st_mtime_ns  # noqa: PTH116 - it is done very often
+        changed = os.stat(self._place).st_mtime_ns  # noqa: PTH116 - done very often, for which paths are too slow
         # Two files that come within a tick of the clock leave the same time: what is fresh always counts.
         fresh = changed != self._changed or time.time_ns() - changed < FRESH
         self._changed = changed

@@ -26,6 +26,7 @@ class Spool:
 
     def __init__(self, folder: Path, stream: str, *, number: int = 1, offset: int = 0) -> None:
         self._folder = folder
+        self._place = str(folder)
         self._stream = stream
         self._kept = self._first(number)
         self.number = number
@@ -50,7 +51,8 @@ class Spool:
     def has_grown(self) -> bool:
         """Whether there is more in the segment that is being read, at the price of a look; new ones do not count."""
         try:
-            return os.stat(self._path(self.number)).st_size > self.offset  # noqa: PTH116 - it is done very often
+            # Done very often, for which paths are too slow.
+            return os.stat(f"{self._place}/{segment_name(self._stream, self.number)}").st_size > self.offset  # noqa: PTH116
         except FileNotFoundError:
             return False
 
