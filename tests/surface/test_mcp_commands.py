@@ -15,6 +15,7 @@ from mcp import Client
 from mcp.server.auth.middleware.auth_context import auth_context_var
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
+from tasks_stage import GENERATIONS, SECOND, Stage, World
 
 from pursuit import Budget, Runtime, ValidationFailed, succeeded
 from pursuit.service.caller import Caller
@@ -36,6 +37,8 @@ parameters = { units = { type = "integer", minimum = 1 }, code = { type = "integ
 [commands.look]
 argv = ["true"]
 read_only = true
+[commands.linger]
+argv = ["sleep", "3600"]
 [commands.denied]
 argv = ["true"]
 [commands.asked]
@@ -190,6 +193,35 @@ def test_a_mission_calls_a_command_under_policy(tmp_path: Path) -> None:
             with pytest.raises(ValidationFailed) as refused:
                 await runtime.service.start(mission(directive="x", budget=Budget(max_iterations=1), **more))
             assert any("task_*" in fault.reason for fault in refused.value.faults)
+
+    anyio.run(scene)
+
+
+@pytest.mark.parametrize("era", GENERATIONS)
+def test_as_a_task_a_command_goes_on_without_its_client(era: str, tmp_path: Path) -> None:
+    async def scene() -> None:
+        (tmp_path / "pursuit.toml").write_text(CONFIG, encoding="utf-8")
+        here = Runtime(state=tmp_path / "ledger.db", config=tmp_path / "pursuit.toml")
+        async with here as runtime, mission_server(runtime) as server, anyio.create_task_group() as tasks:
+            stage = Stage(runtime, server, World(), tasks)
+            client = await stage.client(era)
+            asked = {} if era == SECOND else {"task": {}}
+            counted = client.task(await client.call("count", {"units": 2, "code": 3}, **asked))["taskId"]
+            ended = await client.until_status(counted)
+            assert ended["status"] == ("completed" if era == SECOND else "failed")  # a result with isError
+            result = ended["result"] if era == SECOND else await client.result("tasks/result", {"taskId": counted})
+            assert result["isError"] and result["structuredContent"]["exit_code"] == 3
+            assert (await runtime.tasks.get(counted)).kind == "process"
+
+            lingers = client.task(await client.call("linger", {}, **asked))["taskId"]
+            await client.leave()
+            other = await stage.client(era)
+            assert (await other.get(lingers))["status"] == "working"
+            await other.result("tasks/cancel", {"taskId": lingers})
+            assert (await other.until_status(lingers))["status"] == "cancelled"
+            verbs = [line["verb"] for line in await runtime.service.audited()]
+            assert verbs.count("task run") == 2
+            tasks.cancel_scope.cancel()
 
     anyio.run(scene)
 
