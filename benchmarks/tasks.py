@@ -26,7 +26,8 @@ from waiting import MEGABYTE, peak, resident
 
 from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.tasks.host import TaskHost
-from pursuit.tasks.processes import Command, Processes
+from pursuit.tasks.processes.command import Command
+from pursuit.tasks.processes.processes import Processes
 from pursuit.tasks.store import TaskStore
 
 LINES = 2_000_000

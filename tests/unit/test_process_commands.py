@@ -13,7 +13,7 @@ import pytest
 from process_stage import Stage, gone, on_stage, python, until
 
 from pursuit.errors import TaskNotFound, ValidationFailed
-from pursuit.tasks.processes import Command
+from pursuit.tasks.processes.command import Command
 from pursuit.tasks.processes.endings import in_words
 
 

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from process_stage import Stage, gone, on_stage, python, until
 
-from pursuit.tasks.processes import Command
+from pursuit.tasks.processes.command import Command
 
 
 def test_nothing_of_it_is_readable_by_others(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,15 @@ def test_a_process_that_was_given_the_number_later_is_another(tmp_path: Path) ->
     assert not Identity(pid=me, start=start, boot="another boot").lives
     assert not Identity(pid=2**22 + 1, start=start).lives
     assert start_time(2**22 + 1) is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the first process of all reaps them at once")
+def test_a_zombie_does_not_live() -> None:
+    with subprocess.Popen(["true"]) as process:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        start = start_time(process.pid)
+        assert start is not None
+        assert not Identity(pid=process.pid, start=start).lives
 
 
 def test_who_belongs_to_a_command() -> None:

@@ -26,8 +26,9 @@ class Identity:
 
     @property
     def lives(self) -> bool:
-        """Whether exactly this process is still there, be it as a zombie."""
-        return (not self.boot or self.boot == this_boot()) and start_time(self.pid) == self.start is not None
+        """Whether exactly this process still runs; a zombie does not, and where nobody reaps it stays for ever."""
+        here = not self.boot or self.boot == this_boot()
+        return here and start_time(self.pid, zombie=False) == self.start is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

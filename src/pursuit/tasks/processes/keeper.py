@@ -34,17 +34,18 @@ TAG = "PURSUIT_TASK_ID"
 STREAMS = ("out", "err")
 
 
-def start_time(pid: int) -> str | None:
-    """When a process began, in its system's own words; None if there is no such process."""
+def start_time(pid: int, *, zombie: bool = True) -> str | None:
+    """When a process began, in its system's own words; None if there is no such process, or only a `zombie`."""
     if sys.platform == "linux":
         try:
             with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - pathlib is not worth its memory here
-                return file.read().rpartition(b")")[2].split()[19].decode()
+                told = file.read().rpartition(b")")[2].split()
+                return told[19].decode() if zombie or told[0] not in (b"Z", b"X") else None
         except OSError:
             return None
     words = ["ps", "-o", "lstart=", "-p", str(pid)]
-    told = subprocess.run(words, capture_output=True, check=False, env={"PATH": os.defpath, "LC_ALL": "C"})  # noqa: S603
-    return " ".join(told.stdout.decode().split()) or None
+    shown = subprocess.run(words, capture_output=True, check=False, env={"PATH": os.defpath, "LC_ALL": "C"})  # noqa: S603
+    return " ".join(shown.stdout.decode().split()) or None
 
 
 def boot_id() -> str:
