@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import anyio
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, CallToolRequestParams, InputRequiredResult
 from pydantic import ValidationError
@@ -71,6 +72,7 @@ class Calling:
         self._desk = desk
         self._ctx = ctx
         self._session = DetachedSession(ctx.session)
+        self.long = anyio.Event()
 
     def attach(self, task: TaskContext) -> None:
         """From here on this task hears of progress."""

@@ -17,6 +17,7 @@ from pursuit.surfaces.mcp.failure import sendable
 from pursuit.surfaces.mcp.gateway.eras import enveloped
 from pursuit.surfaces.mcp.gateway.gate import Gate
 from pursuit.surfaces.mcp.gateway.guests import Visit
+from pursuit.surfaces.mcp.gateway.handles import as_task
 from pursuit.surfaces.mcp.gateway.hello import INFO
 from pursuit.surfaces.mcp.gateway.lists import Lists
 from pursuit.surfaces.mcp.gateway.relay import Relay
@@ -64,9 +65,9 @@ class Calls:
         if passed.question is not None:
             return enveloped(visit.method, passed.question, INFO)
         visit.limit.seconds = tool.traits.timeout
-        result = await self._relay.send(
-            visit, self._roster[server], passed.params(params), around=lambda: self._gate.recorded(passed)
-        )
+        upstream = self._roster[server]
+        asked = as_task(passed.params(params), tool, await upstream.about())
+        result = await self._relay.send(visit, upstream, asked, around=lambda: self._gate.recorded(passed))
         return passed.result(result)
 
     def _unlisted(self, server: str, name: str) -> Tool:

@@ -112,6 +112,9 @@ class Visit:
         with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
             await self.ctx.session._request_outbound.notify(method, params)  # pyright: ignore[reportPrivateUsage]
 
+    def taken(self) -> None:
+        """Hears that the server has made a task of it."""
+
     async def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """Asks a client of the old era something while its request waits; raises `UpstreamError`."""
         with self.limit.paused():
