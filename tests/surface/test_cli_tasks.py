@@ -220,3 +220,12 @@ def test_the_example_that_init_writes_has_a_command_that_works(place: Place) -> 
     command = "\n".join(line.removeprefix("# ") for line in marked[marked.index("# [commands.count]") :])
     place.write("pursuit.toml", command.replace("sleep 1", "true"))
     assert place.json("task", "run", "count", "--arg", "to=3")["units_done"] == 3
+
+
+def test_a_program_that_the_system_refuses_fails_and_leaves_nothing(place: Place) -> None:
+    place.write("garbage", "\x00\x01").chmod(0o755)
+    told = place.json("task", "run", "--json", "--", "./garbage", code=1)
+    assert told["status"] == "failed" and "was not started" in told["message"]
+    assert place.ask("task", "tail", "-f", told["task_id"])[0] == ""
+    assert place.json("task", "prune", "--keep", "0") == {"removed": [told["task_id"]]}
+    assert list((place.ledger.parent / "tasks").glob("task-*")) == []

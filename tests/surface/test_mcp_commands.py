@@ -211,7 +211,8 @@ def test_as_a_task_a_command_goes_on_without_its_client(era: str, tmp_path: Path
             assert ended["status"] == ("completed" if era == SECOND else "failed")  # a result with isError
             result = ended["result"] if era == SECOND else await client.result("tasks/result", {"taskId": counted})
             assert result["isError"] and result["structuredContent"]["exit_code"] == 3
-            assert (await runtime.tasks.get(counted)).kind == "process"
+            state = await runtime.tasks.get(counted)
+            assert (state.kind, state.done, state.total) == ("process", 2, 2)
 
             lingers = client.task(await client.call("linger", {}, **asked))["taskId"]
             await client.leave()
