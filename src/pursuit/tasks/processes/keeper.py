@@ -208,7 +208,7 @@ class Child:
         return not any(one.is_open for one in self.streams) or quiet > QUIET or now - self.ended > LONGEST_DRAIN
 
     def note_end(self) -> bool:
-        """Writes the exit down, after everything else; False if the disk refused."""
+        """Writes the exit down, after everything else; False if the disk refused, and it is worth trying again."""
         try:
             for stream in self.streams:
                 stream.close()
@@ -216,7 +216,9 @@ class Child:
                     stream.note_gap()
             write_whole(self.path("exit"), {"code": self.code, "at": time.time()})
         except OSError:
-            return False
+            # Without its folder nobody will ever ask how it ended.
+            self.noted = not os.path.isdir(self.folder)  # noqa: PTH112 - pathlib is not worth its memory here
+            return self.noted
         self.noted = True
         return True
 
