@@ -62,7 +62,12 @@ class Session(Guest):
         self._stirred = anyio.Event()
 
     def tell_from(self, server: str, method: str, params: Mapping[str, Any]) -> None:
-        """Tells it what a server says; a resource has the address under which the client knows it."""
+        """Tells it what a server says; a resource has the address under which the client knows it.
+
+        How a task of the server stands is for whoever follows that: its id means nothing to the client.
+        """
+        if method.startswith("notifications/tasks"):
+            return
         uri = params.get("uri")
         shown = self.addresses.get((server, uri)) if isinstance(uri, str) else None
         self.tell(method, params if shown is None else {**params, "uri": shown})
