@@ -319,7 +319,11 @@ GUARANTEES = {
     ),
     "wrong-input-starts-nothing": Guarantee(
         "A wrong time to live, a bogus cursor and an id of somebody else are each a clear error, and nothing starts.",
-        ("surface/test_mcp_tasks_defects.py::test_a_bogus_cursor",),
+        (
+            "surface/test_mcp_tasks_defects.py::test_a_bogus_cursor",
+            "surface/test_mcp_tasks_generations.py::test_a_wrong_time_to_live_starts_nothing",
+            "surface/test_mcp_tasks_generations.py::test_ids_that_are_none_and_methods_of_the_other_generation",
+        ),
     ),
     "tasks-are-limited": Guarantee(
         "One requestor cannot have any number of tasks: one too many is refused and says which setting it is.",

@@ -101,6 +101,7 @@ def mission_tasks(runtime: Runtime, asking: Asking) -> MissionTasks:
 
 def _params(params: Mapping[str, Any]) -> CallToolRequestParams:
     try:
-        return CallToolRequestParams.model_validate(params, by_name=False)
+        given = {key: value for key, value in params.items() if key != "task"}
+        return CallToolRequestParams.model_validate(given, by_name=False)
     except ValidationError:
         raise MCPError(INVALID_PARAMS, "Invalid request parameters", "") from None
