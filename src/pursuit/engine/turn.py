@@ -7,7 +7,8 @@ pure rides in the commit of its cause, so that an iteration with one call costs 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+
+import msgspec
 
 from pursuit.engine.approvals import MustWait
 from pursuit.engine.execute import Planned, execute
@@ -34,7 +35,7 @@ from pursuit.proposers.contract import Failed, Proposer, Waiting
 REPAIRS = 2
 
 
-class Asked(NamedTuple):
+class Asked(msgspec.Struct, frozen=True):
     """What the sandbox and the checks answered (None: they were not asked), and when that was."""
 
     answers: Mapping[str, Answer] | None
