@@ -99,10 +99,12 @@ async def act(run: Run) -> None:
 
 async def verify(run: Run) -> Asked:
     """Asks the sandbox and runs the checks, if the criteria are due."""
-    asked = _unasked(run)
+    asked = Asked(None, run.clock.now(), run.elapsed())
     if not _due(run.state, asked):
         return asked
     run.tell("verify")
+    if not run.state.asks:
+        return Asked({}, asked.now, asked.elapsed)
     answers = await answers_for(run)
     return Asked(None if run.state.stopped else answers, run.clock.now(), run.elapsed())
 
@@ -214,10 +216,6 @@ def _qualified(state: MissionState, name: str) -> str | None:
         return name
     matching = [tool for tool in state.tools if tool.partition(".")[2] == name]
     return matching[0] if len(matching) == 1 else None
-
-
-def _unasked(run: Run) -> Asked:
-    return Asked(None, run.clock.now(), run.elapsed())
 
 
 def _due(state: MissionState, asked: Asked) -> bool:
