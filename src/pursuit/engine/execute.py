@@ -6,13 +6,14 @@ Invariant: nothing is sent whose intent is not durable; a settled call is never 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import anyio
 import msgspec
 
 from pursuit.engine.approvals import ask_first, refusal
+from pursuit.engine.journal import Build
 from pursuit.engine.perform import Settlement, perform, settle
 from pursuit.engine.run import Run
 from pursuit.model.events import CallIntended, CallRefused, Event, Purpose
@@ -69,7 +70,8 @@ def settle_lost(run: Run, *, repeatable_too: bool = False) -> None:
 
 async def _alone(run: Run, planned: Planned) -> None:
     """One call: its intent carries the outcome of the one before."""
-    tool = (await _admit(run, [planned]))[planned.call_id]
+    tool = run.tools.get(planned.tool)
+    await run.journal.record(_admission(run, [planned], {planned.call_id: tool}))
     call = _pending(run.state, planned.call_id)
     if call is None or tool is None or run.state.stopped:
         return
@@ -79,7 +81,8 @@ async def _alone(run: Run, planned: Planned) -> None:
 
 async def _together(run: Run, batch: Sequence[Planned]) -> None:
     """Calls side by side: all intents in one commit, each outcome stored as it comes."""
-    tools = await _admit(run, batch)
+    tools = {planned.call_id: run.tools.get(planned.tool) for planned in batch}
+    await run.journal.record(_admission(run, batch, tools))
 
     async def one(call: CallRecord, tool: Tool) -> None:
         settlement = await _perform_or_cancel(run, call, tool)
@@ -94,9 +97,8 @@ async def _together(run: Run, batch: Sequence[Planned]) -> None:
                 tasks.start_soon(one, call, tool)
 
 
-async def _admit(run: Run, batch: Sequence[Planned]) -> dict[str, Tool | None]:
-    """Makes the intents of the calls that may run durable, and records why the others may not."""
-    tools = {planned.call_id: run.tools.get(planned.tool) for planned in batch}
+def _admission(run: Run, batch: Sequence[Planned], tools: Mapping[str, Tool | None]) -> Build:
+    """The intents of the calls that may run, to be made durable, and why the others may not."""
 
     def build(state: MissionState) -> list[Event]:
         if state.stopped:
@@ -104,8 +106,7 @@ async def _admit(run: Run, batch: Sequence[Planned]) -> dict[str, Tool | None]:
         desk = _Desk(run, state)
         return [desk.admission(planned, tools[planned.call_id]) for planned in batch]
 
-    await run.journal.record(build)
-    return tools
+    return build
 
 
 class _Desk:

@@ -23,6 +23,7 @@ from pursuit.model.records import CallRecord
 from pursuit.model.thresholds import COMPARE
 from pursuit.model.view import observation_view
 
+
 async def answers_for(run: Run) -> dict[str, Answer]:
     """What the sandbox says of each predicate, and each check that is due its result."""
     criteria = run.state.mission.criteria
