@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import socket
+import statistics
 import sys
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
@@ -11,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.abc
 import pytest
 
 from pursuit.errors import UpstreamUnavailable
@@ -269,3 +273,31 @@ def test_network_rules_hold_at_connect(rules: NetworkRules, words: str | None) -
         assert server.requests == []
 
     run("2026", main, network=rules)
+
+
+class Hesitant(RawServer):
+    """Writes head and body apart, and without TCP_NODELAY: the body waits until the head is acknowledged."""
+
+    async def _connection(self, wire: anyio.abc.SocketStream) -> None:
+        raw = wire.extra(anyio.abc.SocketAttribute.raw_socket)
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
+        await super()._connection(wire)
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="only Linux lets a client say so")
+def test_a_server_that_writes_in_pieces_is_not_kept_waiting() -> None:
+    async def main() -> None:
+        server = Hesitant(modern=False)
+        async with server.serving() as url:
+            config = ServerConfig(name="raw", transport="http", url=url)
+            async with Pool({"raw": config}) as pool:
+                upstream: Any = pool.upstream("raw")
+                times: list[float] = []
+                for _ in range(31):
+                    begin = time.perf_counter()
+                    await upstream.request("tools/call", {"name": "ok", "arguments": {}})
+                    times.append(time.perf_counter() - begin)
+        # A delayed acknowledgement takes 40 ms.
+        assert statistics.median(times) < 0.03
+
+    anyio.run(main)
