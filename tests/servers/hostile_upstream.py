@@ -180,6 +180,10 @@ class Call:
         note({"cancelled": self.ident in CANCELLED})
         return {"content": []}
 
+    def nap(self) -> dict[str, Any]:
+        time.sleep(self.params["arguments"]["s"])
+        return {"content": [text("rested")]}
+
     def elicit(self) -> dict[str, Any]:
         asking, answer = ask(self.params, "who", "elicitation/create", FORM)
         return asking or {"content": [text(json.dumps(answer))]}

@@ -6,7 +6,7 @@ not let through; what a model should read is a tool's result, with the server's 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from mcp.shared.exceptions import MCPError
@@ -26,13 +26,16 @@ from pursuit.tools.listing import is_offered
 
 
 class Calls:
-    """Calls tools of these servers."""
+    """Calls tools of these servers; `patience` is how long a call may take for which nobody said otherwise."""
 
-    def __init__(self, roster: Roster, *, relay: Relay, lists: Lists, gate: Gate) -> None:
+    def __init__(
+        self, roster: Roster, *, relay: Relay, lists: Lists, gate: Gate, patience: Callable[[], float]
+    ) -> None:
         self._roster = roster
         self._relay = relay
         self._lists = lists
         self._gate = gate
+        self._patience = patience
 
     async def call(self, visit: Visit) -> dict[str, Any]:
         """Answers `tools/call`."""
@@ -63,9 +66,10 @@ class Calls:
             return tool_error(visit, passed.refusal)
         if passed.question is not None:
             return enveloped(visit.method, passed.question, INFO)
-        visit.limit.seconds = tool.traits.timeout
+        upstream = self._roster[server]
+        visit.limit.seconds = tool.traits.timeout or upstream.config.timeouts.call or self._patience()
         result = await self._relay.send(
-            visit, self._roster[server], passed.params(params), around=lambda: self._gate.recorded(passed)
+            visit, upstream, passed.params(params), around=lambda: self._gate.recorded(passed)
         )
         return passed.result(result)
 

@@ -71,7 +71,7 @@ class Gateway:
             patience=runtime.toolbox.settings.approval_timeout,
         )
         gate = Gate(self._layers, self.journal)
-        calls = Calls(self.roster, relay=self._relay, lists=self.lists, gate=gate)
+        calls = Calls(self.roster, relay=self._relay, lists=self.lists, gate=gate, patience=self._patience)
         resources = Resources(self.roster, self._relay)
         self._listens = Listens(self.roster, resources, self._lines, tasks)
         self._answers: dict[str, Answer] = {
@@ -97,6 +97,9 @@ class Gateway:
         """Why a server may be sent nothing that no person was asked about."""
         asked = [rule.reason for rule in self._runtime.toolbox.host.pool.asked_first() if rule.server == server]
         return asked[0] if asked and self._layers().mode != "auto" else None
+
+    def _patience(self) -> float:
+        return self._runtime.toolbox.settings.call_timeout
 
     async def __call__(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Answers one message of a client."""
