@@ -1,7 +1,8 @@
 """A server on the raw wire, so that no SDK tidies what it says: odd schemas, odd results, and every kind of question.
 
 `modern` on the command line makes it one of 2026-07-28, otherwise it shakes hands as 2025-11-25. `name=X` is its name,
-`pages=N` in how many pages it lists its tools, `tidy` leaves the odd ones out. What it was asked lies in `log=PATH`,
+`pages=N` in how many pages it lists its tools, `tidy` leaves the odd ones out, `secretive` neither lists nor follows
+resources. What it was asked lies in `log=PATH`,
 one JSON line for each message.
 """
 
@@ -239,6 +240,8 @@ def hello(_params: dict[str, Any]) -> dict[str, Any]:
 
 
 def resources(_params: dict[str, Any]) -> dict[str, Any]:
+    if "secretive" in WORDS:
+        time.sleep(30)
     shared = {"uri": "x://shared", "name": "shared", "x": None}
     return {"resources": [{"uri": f"x://{NAME}", "name": "one", "size": None}, shared], "x-list": 1}
 
@@ -255,6 +258,8 @@ def read(params: dict[str, Any]) -> dict[str, Any]:
 
 
 def subscribe(params: dict[str, Any]) -> dict[str, Any]:
+    if "secretive" in WORDS:
+        raise Refused(-32002, "not to be followed", {"uri": params["uri"]})
     say({"method": "notifications/resources/updated", "params": {"uri": params["uri"], "x": None}})
     return {}
 

@@ -36,6 +36,9 @@ HeardFrom = Callable[[McpUpstream, str, Mapping[str, Any]], None]
 HELLO_SECONDS = 10.0
 """How long a client waits for the slowest of several servers when it comes."""
 
+ASIDE_SECONDS = 2.0
+"""How long a request that concerns several servers waits for those that it can do without."""
+
 MOST_OWN = 64
 """How many clients have a process of a server for themselves, at most."""
 

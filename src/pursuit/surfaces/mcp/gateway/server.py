@@ -30,9 +30,10 @@ from pursuit.surfaces.mcp.gateway import hello
 from pursuit.surfaces.mcp.gateway.calls import Calls
 from pursuit.surfaces.mcp.gateway.desks import Desks
 from pursuit.surfaces.mcp.gateway.ears import AGAIN, FLAGS
-from pursuit.surfaces.mcp.gateway.eras import LEVELS, NEW_ONLY, OLD_ONLY, enveloped, is_modern
+from pursuit.surfaces.mcp.gateway.eras import NEW_ONLY, OLD_ONLY, enveloped, is_modern
 from pursuit.surfaces.mcp.gateway.gate import Gate
 from pursuit.surfaces.mcp.gateway.guests import Guests, Session, Visit
+from pursuit.surfaces.mcp.gateway.levels import Levels
 from pursuit.surfaces.mcp.gateway.lines import LOGGED, Lines
 from pursuit.surfaces.mcp.gateway.listens import Listens, unstamped
 from pursuit.surfaces.mcp.gateway.lists import KINDS, Lists
@@ -81,7 +82,7 @@ class Gateway:
             "resources/subscribe": self._listens.subscribe,
             "resources/unsubscribe": self._listens.unsubscribe,
             "subscriptions/listen": self._listens.listen,
-            "logging/setLevel": self._set_level,
+            "logging/setLevel": Levels(self.roster, self._lines, self._relay, tasks).set,
             "prompts/get": resources.about_name,
             "completion/complete": resources.complete,
         }
@@ -156,20 +157,6 @@ class Gateway:
         """What the protocol does not know goes to the only server as it is."""
         _check_task_header(visit)
         return await self._relay.send(visit, self.roster.only, visit.params)
-
-    async def _set_level(self, visit: Visit) -> dict[str, Any]:
-        """A server of the old era is told; to one of the new era each request says it."""
-        level, result = visit.params.get("level"), None
-        for upstream in self.roster.values():
-            session = visit.guest
-            about = await (self._lines.about(session, upstream) if isinstance(session, Session) else upstream.about())
-            if is_modern(about.protocol_version):
-                if level not in LEVELS:
-                    raise MCPError(INVALID_PARAMS, "there is no such log level")
-            elif self.roster.names.single or "logging" in about.capabilities:
-                result = await self._relay.send(visit, upstream, visit.params)
-        visit.guest.level = level if isinstance(level, str) else None
-        return {} if result is None else result
 
     def _heard(self, upstream: McpUpstream, method: str, params: Mapping[str, Any]) -> None:
         """Hands on what a server says outside of any request on the connection that all share."""
