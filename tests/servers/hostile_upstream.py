@@ -61,7 +61,7 @@ ODD: list[Any] = [
 ]
 NAMES = ("echo", "image", "audio", "mixed", "wrong", "refuse", "steps", "logs", "slow", "elicit", "sample", "roots")
 TOOLS: list[Any] = ([] if "tidy" in WORDS else ODD) + [
-    {"name": name, "inputSchema": OBJECT} for name in (*NAMES, "grow", "twice", "die", "broken_text")
+    {"name": name, "inputSchema": OBJECT} for name in (*NAMES, "grow", "twice", "die", "broken_text", "forgetful")
 ]
 EXTRA: list[Any] = []
 LOCK = threading.Lock()
@@ -188,6 +188,15 @@ class Call:
     def elicit(self) -> dict[str, Any]:
         asking, answer = ask(self.params, "who", "elicitation/create", FORM)
         return asking or {"content": [text(json.dumps(answer))]}
+
+    def forgetful(self) -> dict[str, Any]:
+        """Asks in the new way, and keeps nothing."""
+        if "inputResponses" in self.params:
+            return {"content": [text(json.dumps(self.params["inputResponses"]))]}
+        return {
+            "resultType": "input_required",
+            "inputRequests": {"k": {"method": "elicitation/create", "params": FORM}},
+        }
 
     def twice(self) -> dict[str, Any]:
         self.progress(1)

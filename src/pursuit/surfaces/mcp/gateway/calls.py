@@ -71,7 +71,7 @@ class Calls:
         result = await self._relay.send(
             visit, upstream, passed.params(params), around=lambda: self._gate.recorded(passed)
         )
-        return passed.result(result)
+        return self._gate.result(passed, result)
 
     def _unlisted(self, server: str, name: str) -> Tool:
         """A tool that is not on its server's list, of which nothing is known; one that is left out is not there."""

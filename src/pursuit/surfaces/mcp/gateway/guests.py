@@ -48,6 +48,12 @@ class Guest:
         """Whether it says that it can do this."""
         return self.capabilities.get(what) is not None
 
+    @property
+    def fills_forms(self) -> bool:
+        """Whether its person can be shown a form; one that says nothing about it can, as forms were all there was."""
+        said = self.capabilities.get("elicitation")
+        return isinstance(said, Mapping) and (not said or "form" in said)
+
 
 class Session(Guest):
     """A client of the old era, for as long as its connection is there."""
