@@ -51,6 +51,14 @@ def run(era: str, main: Callable[[Any, RawServer], Awaitable[Any]], **more: Any)
     return anyio.run(bounded)
 
 
+def with_limit(main: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        with anyio.fail_after(20):
+            await main()
+
+    anyio.run(bounded)
+
+
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize(
     ("fault", "words"),
@@ -210,6 +218,23 @@ def test_a_refusal_of_the_call_itself_is_not_about_the_session() -> None:
         assert server.sessions == 1
 
     run("2025", main)
+
+
+@pytest.mark.parametrize("transport", ["http", "sse"])
+def test_text_that_is_no_unicode_comes_through(transport: Any) -> None:
+    async def main() -> None:
+        server = RawServer(modern=False)
+        async with server.serving() as url:
+            config = ServerConfig(name="raw", transport=transport, url=url.removesuffix("/mcp") + f"/{transport}")
+            async with Pool({"raw": config}) as pool:
+                given = {"\ud800": ["a\udfff"]}
+                upstream: Any = pool.upstream("raw")
+                answer = await upstream.request("tools/call", {"name": "ok", "arguments": given})
+                assert answer.get("structuredContent", answer.get("arguments")) == given
+                with pytest.raises(CallFailed, match="not sent: the arguments are no JSON"):
+                    await upstream.request("tools/call", {"name": "ok", "arguments": {"\ud800": object()}})
+
+    with_limit(main)
 
 
 def test_redirects_stay_within_the_origin() -> None:

@@ -121,18 +121,20 @@ class Gateway:
                 return await call_next(ctx)
             answer = self._custom
         try:
-            result = await answer(Visit(ctx, guest))
+            result = guest.readable(await answer(Visit(ctx, guest)))
         except PursuitError as error:
             raise wire_error(error) from error
         except CallFailed as error:
             raise no_answer(error) from None
+        except MCPError as error:
+            raise MCPError(error.code, guest.readable(error.message), guest.readable(error.error.data)) from None
         return enveloped(ctx.method, result, hello.INFO) if guest.modern and "resultType" not in result else result
 
     async def _greeted(self, ctx: Context) -> dict[str, Any]:
         session = self._guests.arrive(ctx)
         await self._lines.adopt(session, self.roster)
         found = await hello.everyone(self.roster, partial(self._lines.about, session))
-        return hello.initialized(ctx.params or {}, found)
+        return session.readable(hello.initialized(ctx.params or {}, found))
 
     async def _told(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         guest = self._guests.of(ctx)
