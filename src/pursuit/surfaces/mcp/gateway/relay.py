@@ -29,6 +29,9 @@ from pursuit.tools.session import McpUpstream
 
 MOST_ROUNDS = 10
 PAUSE = 0.2
+LIMITED = frozenset({"resources/read", "prompts/get", "completion/complete"})
+"""What is no call of a tool and is answered soon, if at all."""
+
 FREE = frozenset(
     {"tools/call", "tools/list", "prompts/list", "resources/list", "resources/templates/list", "logging/setLevel"}
 )
@@ -63,6 +66,8 @@ class Relay:
             raise MCPError(
                 INVALID_REQUEST, f"{visit.method}: {why}, and only for a call of a tool can a person be asked"
             )
+        if visit.method in LIMITED:
+            visit.limit.seconds = upstream.config.timeouts.read
         to_modern = visit.guest.modern
         about = await upstream.about()
         try:
@@ -91,7 +96,7 @@ class Relay:
         body = params_for(params, to_modern=is_modern(about.protocol_version), level=visit.guest.level)
         progress = Progress(visit.token)
         hearing, wanted = self._hearing(visit, about, progress), progress.token is not None
-        result = await talk.request(visit.method, body, on_notify=hearing, progress=wanted)
+        result = await talk.request(visit.method, body, on_notify=hearing, progress=wanted, waiting=visit.limit.waiting)
         result = await finished(visit, talk, result, on_notify=hearing)
         rounds = 0
         while not visit.guest.modern and result.get("resultType") == "input_required":
@@ -100,7 +105,9 @@ class Relay:
                 raise UpstreamError(INTERNAL_ERROR, f"the server asked {MOST_ROUNDS} times and did not come to an end")
             body = await self._answered(visit, body, result)
             progress.restart()
-            result = await talk.request(visit.method, body, on_notify=hearing, progress=wanted)
+            result = await talk.request(
+                visit.method, body, on_notify=hearing, progress=wanted, waiting=visit.limit.waiting
+            )
         return result
 
     async def _answered(self, visit: Visit, body: dict[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -132,7 +139,9 @@ class Relay:
                     await _set_level(talk, level)
                 wanted = visit.token is not None
                 with visit.limit.running():
-                    result = await talk.request(visit.method, body, on_notify=on_notify, progress=wanted)
+                    result = await talk.request(
+                        visit.method, body, on_notify=on_notify, progress=wanted, waiting=visit.limit.waiting
+                    )
                     result = await finished(visit, talk, result, on_notify=on_notify)
                 if note is not None:
                     note(result)
