@@ -33,6 +33,8 @@ LEVELS: tuple[LoggingLevel, ...] = get_args(LoggingLevel)
 LEVEL: LoggingLevel = "info"
 """Of a line on standard error: many programs write their progress there."""
 MOST_LOG = 2_000
+FROM_THE_FIRST = 1_000_000
+"""Lines: a quick command has written before anybody listens."""
 LAST_LINES = 1.0
 """Seconds for the rest of them once the task has ended."""
 MOST_CONNECTIONS = 1_000
@@ -147,7 +149,7 @@ class CommandTool:
         """Sends what the command writes to standard error as log messages, to a client that wants them."""
         if not self._tools.levels.wanted(ctx):
             return
-        async for text in self._runtime.tasks.follow(task_id, 0, errors=True):
+        async for text in self._runtime.tasks.follow(task_id, FROM_THE_FIRST, errors=True):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 # Deprecated in the new era, and what the clients of today read.
