@@ -326,6 +326,7 @@ GUARANTEES = {
             "surface/test_mcp_tasks_defects.py::test_a_bogus_cursor",
             "surface/test_mcp_tasks_generations.py::test_a_wrong_time_to_live_starts_nothing",
             "surface/test_mcp_tasks_generations.py::test_ids_that_are_none_and_methods_of_the_other_generation",
+            "surface/test_mcp_tasks_http.py::test_an_id_of_somebody_else_is_as_unknown_as_one_that_never_was",
         ),
     ),
     "tasks-are-limited": Guarantee(
