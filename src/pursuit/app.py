@@ -22,7 +22,8 @@ from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.mission_file import load_mission_file, servers_in
 from pursuit.model.mission import Mission
 from pursuit.places import locate_state
-from pursuit.proposers.plain import proposer_for
+from pursuit.proposers.choice import Choice
+from pursuit.proposers.provider import Providers
 from pursuit.sandbox import Sandbox, SandboxLimits
 from pursuit.service import Service, Started
 from pursuit.service.audit import Audit
@@ -133,7 +134,7 @@ class Runtime:
                 source=host,
                 sandbox=sandbox,
                 clock=clock,
-                proposer_for=proposer_for,
+                proposer_for=Choice(models=Providers()),
                 settings=_settings(configuration.settings),
                 checks=configuration.checks,
             )

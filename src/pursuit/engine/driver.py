@@ -20,6 +20,7 @@ import anyio
 from pursuit.engine.clock import Clock
 from pursuit.engine.execute import settle_lost
 from pursuit.engine.journal import Journal
+from pursuit.engine.models import RecordedModel, offered
 from pursuit.engine.report import write_report
 from pursuit.engine.run import Observer, Run, Settings, Tools
 from pursuit.engine.states import States
@@ -40,6 +41,7 @@ from pursuit.model.mission import Mission, MissionPolicy, Proposal
 from pursuit.model.state import MissionState
 from pursuit.model.weigh import reached_cap
 from pursuit.proposers.contract import Proposer
+from pursuit.proposers.language import LanguageModel, Means
 from pursuit.sandbox import Sandbox
 
 
@@ -54,7 +56,7 @@ class ToolSource(Protocol):
         ...
 
 
-ProposerFactory = Callable[[Mission, Proposal | None], Proposer]
+ProposerFactory = Callable[[Mission, Proposal | None, Means], Proposer]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,13 +83,15 @@ class Driver:
         background: bool = False,
         after: int | None = None,
         claimed: Callable[[MissionState], None] | None = None,
+        sampler: LanguageModel | None = None,
     ) -> MissionState:
         """Advances a mission by so many iterations (None: until it ends or waits) and returns its state.
 
         With `resume` a paused or failed mission goes on. Raises `Conflict` at once if somebody drives it already,
         and `UpstreamUnavailable` before anything is spent if one of its servers cannot be reached. Who knows of `after`
         iterations gets `Overtaken` if there are more by now. `claimed` is called with the state once the run is in the
-        ledger: from there on a death of this process leaves it to be resumed.
+        ledger: from there on a death of this process leaves it to be resumed. `sampler` is the model of the client that
+        asks for this, if it has one.
         """
         claim = await self.ledger.claim(mission_id)
         if claim is None:
@@ -106,7 +110,10 @@ class Driver:
                 run = await self._begin(journal, iterations, proposal, observer, background=background)
                 if claimed is not None:
                     claimed(journal.state)
-                state = await self._go(run, self.proposer_for(journal.state.mission, proposal))
+                means = Means(
+                    tools=offered(run), record=lambda model: RecordedModel(run=run, model=model), sampler=sampler
+                )
+                state = await self._go(run, self.proposer_for(journal.state.mission, proposal, means))
         finally:
             with anyio.CancelScope(shield=True):
                 await claim.release()

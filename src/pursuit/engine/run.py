@@ -65,6 +65,7 @@ class Settings:
     call_ceiling: float = 3_600.0
     inline_result: int = 16 * 1024
     approval_timeout: float = 86_400.0
+    model_timeout: float = 600.0
 
 
 @dataclass(slots=True, kw_only=True)

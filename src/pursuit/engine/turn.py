@@ -56,7 +56,10 @@ async def turn(run: Run, proposer: Proposer) -> bool:
 
 
 async def propose(run: Run, proposer: Proposer) -> bool:
-    """Begins an iteration with what the proposer wants; a bad proposal goes back to it with the reasons."""
+    """Begins an iteration with what the proposer wants; a bad proposal goes back to it with the reasons.
+
+    A proposer that waits for budget has none left to go on with, so the mission ends there or waits.
+    """
     run.tell("propose")
     reasons: list[str] = []
     for _ in range(1 + REPAIRS):
@@ -67,8 +70,10 @@ async def propose(run: Run, proposer: Proposer) -> bool:
                 return False
             case Failed():
                 reasons = [answer.reason]
+                if answer.final:
+                    break
             case Proposal():
-                reasons = faults_in(run, answer)
+                reasons = faults_in(run, answer, own=proposer.operators_own)
                 if not reasons:
                     run.journal.stage(_proposed(run, answer, proposer))
                     return True
@@ -88,7 +93,7 @@ async def act(run: Run) -> None:
     if proposed.script is not None and iteration.script is None:
         await run_script(run, iteration, proposed.script)
     elif proposed.calls:
-        guarded = proposed.proposer == "client"
+        guarded = proposed.proposer in ("client", "model", "sampling")
         calls = [
             Planned(call_id=call.call_id, tool=call.tool, args=call.args, order=order, guarded=guarded)
             for order, call in enumerate(proposed.calls)
@@ -173,9 +178,11 @@ def ending(decision: Decision, *, now: float, elapsed: float) -> MissionEnded:
     return MissionEnded(at=now, status=status, verdict=decision.verdict, reason=decision.reason, elapsed=elapsed)
 
 
-def faults_in(run: Run, proposal: Proposal) -> list[str]:
-    """Why the calls of a proposal cannot be made as they are."""
+def faults_in(run: Run, proposal: Proposal, *, own: bool = False) -> list[str]:
+    """Why the calls of a proposal cannot be made as they are; a script that is not our `own` needs permission."""
     faults: list[str] = []
+    if proposal.script is not None and not own and not run.state.mission.allow_scripted_strategies:
+        faults.append("script: this mission has allow_scripted_strategies = false")
     for place, call in enumerate(proposal.tool_calls or ()):
         name = _qualified(run.state, call.tool_name)
         if name is None:
@@ -244,6 +251,9 @@ async def _begin_wait(run: Run, wait: Waiting) -> None:
     def build(state: MissionState) -> Sequence[Event]:
         if state.stopped or (state.status == "waiting" and state.waiting_for == wait.waiting_for):
             return ()
-        return [WaitBegan(at=run.clock.now(), waiting_for=wait.waiting_for, detail=wait.detail, elapsed=run.elapsed())]
+        now, elapsed = run.clock.now(), run.elapsed()
+        if wait.waiting_for == "budget" and state.mission.budget.on_exhausted == "stop":
+            return [ending(Decision("terminate", wait.detail or "max_tokens"), now=now, elapsed=elapsed)]
+        return [WaitBegan(at=now, waiting_for=wait.waiting_for, detail=wait.detail, elapsed=elapsed)]
 
     await run.journal.record(build)

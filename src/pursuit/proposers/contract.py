@@ -24,9 +24,10 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The proposer could not propose."""
+    """The proposer could not propose; `final` if it is of no use to ask it again for this iteration."""
 
     reason: str
+    final: bool = False
 
 
 class Proposer(Protocol):
