@@ -23,6 +23,8 @@ from pursuit.mission_file import load_mission_file, servers_in
 from pursuit.model.mission import Mission
 from pursuit.places import locate_state
 from pursuit.proposers.choice import Choice
+from pursuit.proposers.prices import Price
+from pursuit.proposers.prompt import LIMIT
 from pursuit.proposers.provider import Providers
 from pursuit.sandbox import Sandbox, SandboxLimits
 from pursuit.service import Service, Started
@@ -128,13 +130,15 @@ class Runtime:
             clock = SystemClock()
             audit = Audit(ledger, clock)
             states = States(ledger)
+            choice = _choice(configuration)
             driver = Driver(
                 ledger=ledger,
                 states=states,
                 source=host,
                 sandbox=sandbox,
                 clock=clock,
-                proposer_for=Choice(models=Providers()),
+                proposer_for=choice,
+                ready=choice.ready,
                 settings=_settings(configuration.settings),
                 checks=configuration.checks,
             )
@@ -145,6 +149,7 @@ class Runtime:
                 pool=self._pool,
                 clock=clock,
                 checks=configuration.checks,
+                models=choice.models,
                 audit=audit,
                 caller=self._caller,
             )
@@ -261,6 +266,12 @@ def _toolbox(
     )
 
 
+def _choice(configuration: Configuration) -> Choice:
+    prices = {name: Price(input=read, output=written) for name, (read, written) in configuration.prices.items()}
+    limit = int(configuration.settings.get("prompt_bytes", LIMIT))
+    return Choice(models=Providers(prices=prices), prompt_bytes=limit)
+
+
 def _limits(settings: Mapping[str, float]) -> SandboxLimits:
     names = {"predicate_seconds": 1, "predicate_memory_mb": MEGABYTE, "script_seconds": 1, "script_memory_mb": MEGABYTE}
     given = {
@@ -280,4 +291,5 @@ def _settings(settings: Mapping[str, float]) -> Settings:
         call_timeout=settings.get("call_timeout", defaults.call_timeout),
         call_ceiling=settings.get("call_ceiling", defaults.call_ceiling),
         approval_timeout=settings.get("approval_timeout", defaults.approval_timeout),
+        model_timeout=settings.get("model_timeout", defaults.model_timeout),
     )

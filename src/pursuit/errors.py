@@ -15,6 +15,7 @@
       UpstreamUnavailable        upstream_unavailable: a server cannot be reached
       PolicyDenied               policy_denied: policy does not allow this call
       ApprovalNeeded             approval_needed: a person must say yes first, and none can be asked
+      ModelUnavailable           model_unavailable: a language model is not known here, or its key is missing
       ExtraMissing               extra_missing: an optional dependency is not installed
 
 A failing *tool* is no error: it is an outcome, a value in the ledger.
@@ -169,6 +170,13 @@ class ApprovalNeeded(PursuitError):
 
     code = "approval_needed"
     exit_code = 4
+
+
+class ModelUnavailable(PursuitError):
+    """A language model cannot be asked from here."""
+
+    code = "model_unavailable"
+    exit_code = 2
 
 
 class ExtraMissing(PursuitError):

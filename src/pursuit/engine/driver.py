@@ -10,7 +10,7 @@ import os
 import platform
 import secrets
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
@@ -69,6 +69,8 @@ class Driver:
     sandbox: Sandbox
     clock: Clock
     proposer_for: ProposerFactory
+    ready: Callable[[Mission], Awaitable[None]] | None = None
+    """Raises if whoever is to propose cannot be asked."""
     settings: Settings = field(default_factory=Settings)
     checks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
 
@@ -88,10 +90,10 @@ class Driver:
         """Advances a mission by so many iterations (None: until it ends or waits) and returns its state.
 
         With `resume` a paused or failed mission goes on. Raises `Conflict` at once if somebody drives it already,
-        and `UpstreamUnavailable` before anything is spent if one of its servers cannot be reached. Who knows of `after`
-        iterations gets `Overtaken` if there are more by now. `claimed` is called with the state once the run is in the
-        ledger: from there on a death of this process leaves it to be resumed. `sampler` is the model of the client that
-        asks for this, if it has one.
+        and `UpstreamUnavailable` or `ModelUnavailable` before anything is spent if one of its servers or its language
+        model cannot be reached. Who knows of `after` iterations gets `Overtaken` if there are more by now. `claimed` is
+        called with the state once the run is in the ledger: from there on a death of this process leaves it to be
+        resumed. `sampler` is the model of the client that asks for this, if it has one.
         """
         claim = await self.ledger.claim(mission_id)
         if claim is None:
@@ -103,6 +105,8 @@ class Driver:
                     if after is not None and state.iteration_count > after:
                         raise Overtaken(f"{mission_id} has moved on", session_id=mission_id)
                     _runnable(mission_id, state, proposal, resume=resume)
+                    if self.ready is not None:
+                        await self.ready(state.mission)
                 except PursuitError:
                     self.states.give(mission_id, state, head)
                     raise
@@ -111,7 +115,10 @@ class Driver:
                 if claimed is not None:
                     claimed(journal.state)
                 means = Means(
-                    tools=offered(run), record=lambda model: RecordedModel(run=run, model=model), sampler=sampler
+                    tools=offered(run),
+                    record=lambda model: RecordedModel(run=run, model=model),
+                    past=journal.past,
+                    sampler=sampler,
                 )
                 state = await self._go(run, self.proposer_for(journal.state.mission, proposal, means))
         finally:

@@ -20,11 +20,13 @@ from pursuit.model.mission import (
     ScriptProposer,
     ToolCall,
 )
+from pursuit.model.search import SearchProposer
 from pursuit.proposers.asked import AskModel
 from pursuit.proposers.contract import Proposer
 from pursuit.proposers.language import Means, ModelRequest, Models, NoAnswerYet
 from pursuit.proposers.plain import HandedIn, Recorded, RepeatCall, ScriptAgain
 from pursuit.proposers.prompt import LIMIT
+from pursuit.proposers.search import Search, require_search
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +35,13 @@ class Choice:
 
     models: Models
     prompt_bytes: int = LIMIT
+
+    async def ready(self, mission: Mission) -> None:
+        """Raises before anything is spent if whoever is to propose cannot be asked from here."""
+        if isinstance(mission.proposer, ModelProposer):
+            await self.models.check(mission.proposer.model)
+        if isinstance(mission.proposer, SearchProposer):
+            require_search()
 
     def __call__(self, mission: Mission, proposal: Proposal | None, means: Means) -> Proposer:
         """The proposer that a mission names."""
@@ -43,6 +52,8 @@ class Choice:
                 return RepeatCall(Proposal(tool_calls=[ToolCall(tool_name=name, args=args)]))
             case ReplayProposer(proposals=proposals):
                 return Recorded(proposals)
+            case SearchProposer() as search:
+                return Search(mission, search, means.past)
             case ClientProposer():
                 return HandedIn(proposal)
             case ModelProposer() as settings:

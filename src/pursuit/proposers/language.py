@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import msgspec
 
 from pursuit.model.events import ModelAnswer
+from pursuit.proposers.contract import Past
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,8 +85,12 @@ class Models(Protocol):
         """The model of this name; nothing is connected yet."""
         ...
 
-    def trouble(self, name: str, *, priced: bool) -> str | None:
-        """Why it cannot be asked here, or (`priced`) why what it costs is not known; None if all is well."""
+    async def check(self, name: str) -> None:
+        """Raises `ModelUnavailable` or `ExtraMissing` if it cannot be asked from here."""
+        ...
+
+    def priced(self, name: str) -> bool:
+        """Whether it is known what it costs."""
         ...
 
 
@@ -94,9 +99,11 @@ class Means:
     """What the engine gives a proposer for one run.
 
     `tools` are the mission's, by their full names. Whatever `record` wraps is asked for each answer once, also across
-    a crash, and is counted. `sampler` is the model of the client that drives, if it has one.
+    a crash, and is counted. `past` reads what has happened so far. `sampler` is the model of the client that drives, if
+    it has one.
     """
 
     tools: Sequence[OfferedTool]
     record: Callable[[LanguageModel], LanguageModel]
+    past: Past
     sampler: LanguageModel | None = None

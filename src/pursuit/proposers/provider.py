@@ -6,15 +6,16 @@ mission and no ledger. Invariant: `pydantic_ai` is imported when the first model
 
 from __future__ import annotations
 
-import json
 import os
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 import anyio
+import msgspec
 
-from pursuit.errors import ExtraMissing
+from pursuit.errors import ExtraMissing, ModelUnavailable
 from pursuit.model.events import ModelAnswer, WantedCall
 from pursuit.proposers.language import ModelRequest, NoAnswer
 from pursuit.proposers.prices import Price, price_of
@@ -29,7 +30,7 @@ FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 120.0
 LONGEST_REASON = 1_000
 SHORTEST_ANSWER = 16
-"""Providers refuse to be asked for less."""
+"""OpenAI's newer API refuses to be asked for less."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,20 +46,13 @@ class Providers:
         """The model of this name; nothing is connected yet."""
         return ProviderModel(name=name, price=self.prices.get(name))
 
-    def trouble(self, name: str, *, priced: bool) -> str | None:
-        """Why the model cannot be asked here, or why its price is not known."""
-        try:
-            _model(name)
-        except ExtraMissing as missing:
-            return missing.message
-        except NoAnswer as error:
-            return str(error)
-        if priced and price_of(name, self.prices.get(name)) is None:
-            return (
-                f"the price of {name} is not known, so max_cost_usd cannot be kept; "
-                f'give it under [prices."{name}"] in the configuration, or use max_tokens'
-            )
-        return None
+    async def check(self, name: str) -> None:
+        """Raises `ModelUnavailable` or `ExtraMissing` if it cannot be asked from here."""
+        await _opened(name)
+
+    def priced(self, name: str) -> bool:
+        """Whether it is known what it costs."""
+        return price_of(name, self.prices.get(name)) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,13 +64,15 @@ class ProviderModel:
 
     async def answer(self, request: ModelRequest) -> ModelAnswer:
         """Asks, again after a pause where that may help; the mission's own deadline is the last word."""
-        async with _model(self.name) as model:
+        async with await _opened(self.name) as model:
             pause = FIRST_PAUSE
             for left in reversed(range(TRIES)):
                 try:
                     return self._read(await self._send(model, request))
+                except NoAnswer as failed:
+                    raise NoAnswer(f"{self.name}: {failed}") from failed.__cause__
                 except _Again as failed:
-                    wait = max(pause, failed.after or 0.0)
+                    wait = pause if failed.after is None else failed.after
                     if not left or wait > LONGEST_PAUSE:
                         raise NoAnswer(f"{self.name}: {failed}") from None
                 await anyio.sleep(wait)
@@ -110,8 +106,8 @@ class ProviderModel:
             )
         except (known.ModelAPIError, known.UnexpectedModelBehavior) as error:
             raise _judged(error) from None
-        except known.UserError as error:
-            raise NoAnswer(f"{self.name}: {_plain(error)}") from None
+        except Exception as error:  # the boundary: a provider's library may raise what it likes
+            raise NoAnswer(f"{type(error).__name__}: {_plain(error)}") from error
 
     def _longest(self, request: ModelRequest) -> int:
         """How long an answer may be, by tokens and by what it would cost."""
@@ -119,7 +115,7 @@ class ProviderModel:
         price = price_of(self.name, self.price) if request.max_cost_usd is not None else None
         if price is not None and request.max_cost_usd is not None and price.output > 0:
             most = min(most, int(request.max_cost_usd / price.output * 1e6))
-        return max(most, SHORTEST_ANSWER)
+        return max(most, SHORTEST_ANSWER if _spelt(self.name).startswith(("openai:", "openai-responses:")) else 1)
 
     def _read(self, response: ModelResponse) -> ModelAnswer:
         from pydantic_ai.messages import TextPart, ToolCallPart  # noqa: PLC0415 - loaded with the first model
@@ -166,16 +162,15 @@ def _judged(error: AgentRunError) -> Exception:
 
 
 def _wanted(part: ToolCallPart) -> WantedCall:
-    """A call as the model wrote it."""
-    args: object = part.args
+    """A call as the model wrote it; what the ledger could not hold is no JSON."""
     name = _storable(part.tool_name)
-    if isinstance(args, str):
-        try:
-            args = json.loads(args) if args.strip() else {}
-        except (ValueError, RecursionError):
-            return WantedCall(name=name, malformed=_storable(str(part.args)))
-    if args is None or isinstance(args, dict):
-        return WantedCall(name=name, args=cast("dict[str, Any]", args or {}))
+    try:
+        text = part.args if isinstance(part.args, str) else msgspec.json.encode(part.args or {})
+        args: object = msgspec.json.decode(text) if text.strip() else {}
+    except (TypeError, ValueError, RecursionError):
+        args = None
+    if isinstance(args, dict):
+        return WantedCall(name=name, args=cast("dict[str, Any]", args))
     return WantedCall(name=name, malformed=_storable(str(part.args)))
 
 
@@ -183,8 +178,13 @@ def _storable(text: str) -> str:
     return text.encode(errors="replace").decode()
 
 
+async def _opened(name: str) -> Model:
+    """The library's own model, made beside the loop: the first one imports for a second or more."""
+    return await anyio.to_thread.run_sync(_model, name)
+
+
 def _model(name: str) -> Model:
-    """The library's own model. Raises `NoAnswer` if it does not know it or a key is missing, and `ExtraMissing`."""
+    """Raises `ModelUnavailable` if the library does not know the model or its key is missing, and `ExtraMissing`."""
     try:
         from pydantic_ai.exceptions import UserError  # noqa: PLC0415 - the extra may not be installed
         from pydantic_ai.models import infer_model  # noqa: PLC0415
@@ -193,9 +193,10 @@ def _model(name: str) -> Model:
             "a language model needs an extra that is not installed: pip install 'pursuit[models]'", extra="models"
         ) from None
     try:
+        warnings.filterwarnings("ignore", message=r"The model '.*' is deprecated", category=DeprecationWarning)
         return infer_model(_spelt(name))
     except (UserError, ValueError) as error:
-        raise NoAnswer(f"{name}: {_plain(error)}") from None
+        raise ModelUnavailable(f"{name}: {_plain(error).partition(' To try Pydantic AI')[0]}", model=name) from None
     except ImportError as error:
         raise ExtraMissing(
             f"{name} needs a package that is not installed; `pip install 'pursuit[models]'` brings Anthropic and "

@@ -31,9 +31,12 @@ SETTINGS = (
     "call_timeout",
     "call_ceiling",
     "approval_timeout",
+    "model_timeout",
+    "prompt_bytes",
 )
-_WHOLE = ("script_calls", "script_workers")
-_TOML_KEYS = ("servers", "mcpServers", "checks", "settings", "policy")
+_WHOLE = ("script_calls", "script_workers", "prompt_bytes")
+PRICE_KEYS = ("input", "output")
+_TOML_KEYS = ("servers", "mcpServers", "checks", "settings", "policy", "prices")
 _JSON_KEYS = ("servers", "mcpServers", "inputs", "$schema")
 
 
@@ -46,6 +49,8 @@ class Configuration:
     checks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     settings: Mapping[str, float] = field(default_factory=dict[str, float])
     policy: OperatorPolicy = field(default_factory=OperatorPolicy)
+    prices: Mapping[str, tuple[float, float]] = field(default_factory=dict[str, tuple[float, float]])
+    """Dollars for a million tokens read and written, by the full name of a language model."""
 
 
 def find_configuration(start: Path) -> Path | None:
@@ -101,6 +106,7 @@ def _parse(path: Path, table: Mapping[str, Any], faults: list[Fault]) -> Configu
         checks=_checks(fields, path.parent.absolute()),
         settings=_settings(fields),
         policy=parse_policy(fields),
+        prices=_prices(fields),
     )
 
 
@@ -123,6 +129,16 @@ def _check(fields: Fields, base: Path) -> Mapping[str, Any]:
         fields.fault("command", "is missing; give the command as a list of words")
     check: dict[str, Any] = {"command": list(command or ()), "cwd": str(base / (fields.text("cwd") or "."))}
     return check if timeout is None else {**check, "timeout": timeout}
+
+
+def _prices(fields: Fields) -> dict[str, tuple[float, float]]:
+    found: dict[str, tuple[float, float]] = {}
+    for name, value in fields.subtable("prices").items():
+        row = Fields(as_table(value) or {}, at=f"prices.{name}", source=fields.source, faults=fields.faults)
+        row.only(PRICE_KEYS)
+        both = [row.amount(key) for key in PRICE_KEYS]
+        found[name] = (both[0], both[1])
+    return found
 
 
 def _settings(fields: Fields) -> dict[str, float]:
