@@ -16,6 +16,7 @@ from pursuit.model.criteria import AnyCriterion, Check
 from pursuit.model.expressions import checked_script
 from pursuit.model.faults import faults_of
 from pursuit.model.patterns import checked_path, checked_pattern
+from pursuit.model.search import SearchProposer
 from pursuit.model.shape import Args, Broken, Flag, Name, Number, Shape, Text, Whole
 
 MAX_CRITERIA = 64
@@ -200,7 +201,13 @@ class ReplayProposer(Shape):
 
 
 AnyProposer = Annotated[
-    RepeatProposer | ScriptProposer | ClientProposer | ReplayProposer | ModelProposer | SamplingProposer,
+    RepeatProposer
+    | ScriptProposer
+    | ClientProposer
+    | ReplayProposer
+    | SearchProposer
+    | ModelProposer
+    | SamplingProposer,
     Field(discriminator="kind"),
 ]
 
@@ -257,11 +264,11 @@ class Mission(Shape):
 
     @property
     def stagnation(self) -> int | None:
-        """The threshold in force; `repeat` polls, so it has none unless asked for."""
+        """The threshold in force; `repeat` polls and `search` looks about, so they have none unless asked for."""
         if self.stagnation_threshold == "off":
             return None
         if self.stagnation_threshold is None:
-            return None if isinstance(self.proposer, RepeatProposer) else DEFAULT_STAGNATION
+            return None if isinstance(self.proposer, RepeatProposer | SearchProposer) else DEFAULT_STAGNATION
         return self.stagnation_threshold
 
     @property
