@@ -37,7 +37,7 @@ class Study:
         elif self.kind == "cmaes":
             self._steady = optuna.samplers.CmaEsSampler(seed=seed % LARGEST_SEED, warn_independent_sampling=False)
         with _silence():
-            self._study = optuna.create_study(sampler=self._steady or optuna.samplers.RandomSampler(seed=seed))
+            self._study = optuna.create_study(sampler=self._steady or optuna.samplers.RandomSampler(seed=0))
 
     @property
     def remembers(self) -> bool:
@@ -56,11 +56,11 @@ class Study:
                 pass
         trial = self._study.ask(self.space.distributions)
         self._asked.append(trial)
-        return dict(trial.params)
+        return self.space.heard(trial.params)
 
     def take(self, args: Mapping[str, Any]) -> None:
         """Makes these arguments the next trial, without asking the sampler."""
-        self._study.enqueue_trial({name: args[name] for name in self.space.distributions})
+        self._study.enqueue_trial(self.space.told(args))
         self._asked.append(self._study.ask(self.space.distributions))
 
     def tell(self, score: Score | None, *, failed: bool = False) -> None:

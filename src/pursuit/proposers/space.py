@@ -45,7 +45,7 @@ class Range:
             raise ValueError(f"{name} has no bounds")  # the start has seen to it
         step = given.step or (1.0 if whole else 0.0)
         if step:
-            high = neat(low + math.floor((high - low) / step + 1e-9) * step)
+            high = min(high, neat(low + math.floor((high - low) / step + 1e-9) * step))
         return cls(name, low, high, step, given.log, whole)
 
     @property
@@ -54,10 +54,20 @@ class Range:
         return round((self.high - self.low) / self.step) + 1 if self.step else None
 
     def distribution(self) -> BaseDistribution:
-        """The same for Optuna."""
+        """The same for Optuna; a grid of fractions is counted, so that no rounding can miss it."""
         if self.whole:
             return IntDistribution(int(self.low), int(self.high), log=self.log, step=int(self.step))
-        return FloatDistribution(self.low, self.high, log=self.log, step=self.step or None)
+        if self.levels is not None:
+            return IntDistribution(0, self.levels - 1)
+        return FloatDistribution(self.low, self.high, log=self.log)
+
+    def told(self, value: float) -> float | int:
+        """The argument as Optuna counts it."""
+        return value if self.whole or not self.step else round((value - self.low) / self.step)
+
+    def heard(self, told: float) -> float | int:
+        """The argument that Optuna means."""
+        return self.value(told if self.whole or not self.step else self.low + told * self.step)
 
     def value(self, number: float) -> float | int:
         """The argument, in the type that the tool wants."""
@@ -105,6 +115,16 @@ class Space:
         found: dict[str, BaseDistribution] = {one.name: one.distribution() for one in self.ranges}
         found.update({one.name: CategoricalDistribution(one.choices) for one in self.choices})
         return {name: found[name] for name in self._names}
+
+    def told(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        """The searched arguments as Optuna counts them."""
+        found = {one.name: one.told(args[one.name]) for one in self.ranges}
+        return {name: found.get(name, args[name]) for name in self._names}
+
+    def heard(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments that Optuna means."""
+        found = {one.name: one.heard(params[one.name]) for one in self.ranges}
+        return {name: found.get(name, params[name]) for name in self._names}
 
     @cached_property
     def size(self) -> int | None:

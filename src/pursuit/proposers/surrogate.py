@@ -41,7 +41,7 @@ class Surrogate(optuna.samplers.BaseSampler):
         self._space = space
         self.aimless = aimless  # nothing is to be made small: only the limits count
         self._seed = seed
-        self._independent = optuna.samplers.RandomSampler(seed=seed)
+        self._independent = optuna.samplers.RandomSampler(seed=seed % 2**32)
         self._pending: dict[int, Rows] = {}
         self._points: list[Rows] = []
         self._excess: list[Sequence[float]] = []
@@ -65,14 +65,14 @@ class Surrogate(optuna.samplers.BaseSampler):
         """The arguments of the next trial."""
         args = self._space.decode(self._next(trial.number))
         self._pending[trial.number] = self._space.encode(args)
-        return args
+        return self._space.told(args)
 
     def after_trial(
         self, study: optuna.Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
     ) -> None:
         """Takes in what became of a trial."""
         self._pending.pop(trial.number, None)
-        point = self._space.encode(trial.params)
+        point = self._space.encode(self._space.heard(trial.params))
         if state == TrialState.COMPLETE and values:
             self._points.append(point)
             self._excess.append(trial.user_attrs[EXCESS])

@@ -17,6 +17,7 @@ from pursuit.model.records import SCRIPT_SOURCE
 from pursuit.model.search import SearchProposer
 from pursuit.proposers.aim import aim_of
 from pursuit.proposers.language import Models
+from pursuit.proposers.search import require_search
 from pursuit.service.models import model_faults
 from pursuit.service.search_space import corners, searched
 from pursuit.tools.catalogue import Catalogue, is_control_tool
@@ -41,6 +42,8 @@ async def admit(
     mission: Mission, pool: Pool, checks: Mapping[str, Mapping[str, Any]], models: Models | None = None
 ) -> Admitted:
     """Connects the servers that the mission needs and resolves every name in it; its language model is looked for."""
+    if isinstance(mission.proposer, SearchProposer):
+        require_search()
     catalogue = await pool.catalogue(_servers(mission, pool))
     desk = _Desk(catalogue, checks)
     named = desk.allowlist(mission)

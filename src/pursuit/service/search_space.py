@@ -47,9 +47,17 @@ def searched(search: SearchProposer, schema: Schema) -> tuple[dict[str, Paramete
 def corners(found: Mapping[str, Parameter], fixed: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Two calls at the ends of every range, and one for each further choice."""
     low = {name: one.choices[0] if one.choices else _typed(one, one.low) for name, one in found.items()}
-    high = {name: one.choices[-1] if one.choices else _typed(one, one.high) for name, one in found.items()}
+    high = {name: one.choices[-1] if one.choices else _typed(one, _highest(one)) for name, one in found.items()}
     others = [{**low, name: choice} for name, one in found.items() for choice in (one.choices or ())[1:-1]]
     return [{**fixed, **point} for point in (low, high, *others)]
+
+
+def _highest(parameter: Parameter) -> float | None:
+    """The last number of the range that lies on its grid."""
+    low, high, step = parameter.low, parameter.high, parameter.step
+    if low is None or high is None or step is None:
+        return high
+    return low + math.floor((high - low) / step + 1e-9) * step
 
 
 def _typed(parameter: Parameter, bound: float | None) -> float | int | None:
@@ -60,11 +68,11 @@ def _missing(
     search: SearchProposer, schema: Schema, found: Mapping[str, Parameter], faults: Sequence[Fault]
 ) -> list[Fault]:
     """The arguments that the tool cannot do without and that nobody gives."""
-    named = {fault.field for fault in faults}
+    named = {fault.field.removeprefix(f"{AT}.").partition(".")[0] for fault in faults}
     return [
         Fault(field="proposer.args", reason=f"the tool needs {name!r}: fix it here, or search it in parameters")
         for name in cast("Sequence[str]", schema.get("required") or ())
-        if name not in found and name not in search.args and f"{AT}.{name}" not in named
+        if name not in found and name not in search.args and name not in named
     ]
 
 
