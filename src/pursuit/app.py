@@ -32,6 +32,7 @@ from pursuit.service.audit import Audit
 from pursuit.service.caller import OPERATOR, Caller
 from pursuit.service.checkup import Finding
 from pursuit.service.doctor import examine
+from pursuit.service.plan import Planner
 from pursuit.service.toolbox import Toolbox
 from pursuit.tools.configuration import Configuration, find_configuration, load_configuration
 from pursuit.tools.host import ToolHost
@@ -246,6 +247,16 @@ async def open_toolbox(
     async with Pool(everything, network=configuration.policy.network) as pool:
         policy = replace(configuration.policy, mode=mode or configuration.policy.mode)
         yield _toolbox(ToolHost(pool, policy), replace(configuration, servers=everything))
+
+
+@asynccontextmanager
+async def open_planner(
+    configuration: Configuration, *, mode: Mode | None = None, servers: Mapping[str, ServerConfig] | None = None
+) -> AsyncGenerator[Planner]:
+    """What shows the first proposal of a mission: no ledger is opened or made for it."""
+    choice = _choice(configuration)
+    async with open_toolbox(configuration, mode=mode, servers=servers) as toolbox:
+        yield Planner(host=toolbox.host, checks=configuration.checks, models=choice.models, proposer_for=choice)
 
 
 async def examined(config: Path | None, state: Path) -> list[Finding]:

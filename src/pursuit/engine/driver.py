@@ -115,7 +115,7 @@ class Driver:
                 if claimed is not None:
                     claimed(journal.state)
                 means = Means(
-                    tools=offered(run),
+                    tools=offered(run.state, run.tools),
                     record=lambda model: RecordedModel(run=run, model=model),
                     past=journal.past,
                     sampler=sampler,

@@ -13,15 +13,15 @@ from dataclasses import dataclass, replace
 import anyio
 import msgspec
 
-from pursuit.engine.run import Run
+from pursuit.engine.run import Run, Tools
 from pursuit.model.events import Event, ModelAnswer, ModelAnswered, ModelAsked
 from pursuit.model.state import MissionState
 from pursuit.proposers.language import LanguageModel, ModelRequest, NoAnswer, NoAnswerYet, OfferedTool, OutOfBudget
 
 
-def offered(run: Run) -> list[OfferedTool]:
+def offered(state: MissionState, host: Tools) -> list[OfferedTool]:
     """The tools of the mission that are there now."""
-    tools = [(name, run.tools.get(name)) for name in run.state.tools]
+    tools = [(name, host.get(name)) for name in state.tools]
     return [
         OfferedTool(name=name, description=tool.description, schema=tool.input_schema)
         for name, tool in tools

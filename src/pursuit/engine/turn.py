@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from pursuit.engine.approvals import MustWait
 from pursuit.engine.execute import Planned, execute
+from pursuit.engine.fit import faults_in, qualified
 from pursuit.engine.run import Run
 from pursuit.engine.scripts import run_script
 from pursuit.engine.verify import answers_for
@@ -73,7 +74,7 @@ async def propose(run: Run, proposer: Proposer) -> bool:
                 if answer.final:
                     break
             case Proposal():
-                reasons = faults_in(run, answer, own=proposer.operators_own)
+                reasons = faults_in(run.state, run.tools, answer, own=proposer.operators_own)
                 if not reasons:
                     run.journal.stage(_proposed(run, answer, proposer))
                     return True
@@ -178,27 +179,12 @@ def ending(decision: Decision, *, now: float, elapsed: float) -> MissionEnded:
     return MissionEnded(at=now, status=status, verdict=decision.verdict, reason=decision.reason, elapsed=elapsed)
 
 
-def faults_in(run: Run, proposal: Proposal, *, own: bool = False) -> list[str]:
-    """Why the calls of a proposal cannot be made as they are; a script that is not our `own` needs permission."""
-    faults: list[str] = []
-    if proposal.script is not None and not own and not run.state.mission.allow_scripted_strategies:
-        faults.append("script: this mission has allow_scripted_strategies = false")
-    for place, call in enumerate(proposal.tool_calls or ()):
-        name = _qualified(run.state, call.tool_name)
-        if name is None:
-            known = ", ".join(run.state.tools[:20])
-            faults.append(f"tool_calls[{place}].tool_name: {call.tool_name!r} is not a tool of this mission ({known})")
-            continue
-        faults.extend(f"tool_calls[{place}].args: {fault}" for fault in run.tools.check(name, call.args))
-    return faults
-
-
 def _proposed(run: Run, proposal: Proposal, proposer: Proposer) -> IterationProposed:
     index = run.state.iteration_count
     calls = [
         PlannedCall(
             call_id=f"{run.mission_id}:{index}:{order}",
-            tool=_qualified(run.state, call.tool_name) or call.tool_name,
+            tool=qualified(run.state, call.tool_name) or call.tool_name,
             args=dict(call.args),
         )
         for order, call in enumerate(proposal.tool_calls or ())
@@ -212,14 +198,6 @@ def _proposed(run: Run, proposal: Proposal, proposer: Proposer) -> IterationProp
         own_script=proposer.operators_own,
         rationale=proposal.rationale,
     )
-
-
-def _qualified(state: MissionState, name: str) -> str | None:
-    """The tool's full name; a bare one is accepted if it is unique."""
-    if name in state.tools:
-        return name
-    matching = [tool for tool in state.tools if tool.partition(".")[2] == name]
-    return matching[0] if len(matching) == 1 else None
 
 
 def _unasked(run: Run) -> Asked:
