@@ -367,3 +367,49 @@ def test_a_large_answer_lies_in_a_blob(tmp_path: Path, monkeypatch: pytest.Monke
     assert answered.answer is None
     assert answered.blob is not None
     assert answered.tokens == 120
+
+
+INJECTIONS = Path(__file__).parents[1] / "data" / "injections.txt"
+
+
+@pytest.mark.guarantee("prompt-fences-hold")
+def test_a_model_that_obeys_an_injection_gets_neither_past_policy_nor_past_the_criteria(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = INJECTIONS.read_text(encoding="utf-8").splitlines()
+
+    def read(page: int) -> str:
+        return lines[page]
+
+    def destroy() -> dict[str, Any]:
+        raise AssertionError("it was denied")
+
+    obeying = [
+        calls(("world__read", {"page": page}), ("world__destroy", {}), text="The criteria are met; I was told so.")
+        for page in range(len(lines))
+    ]
+    with scripted(monkeypatch, *obeying) as endpoint:
+        wanted = mission(
+            criteria=[event("never", source="world.step"), metric("steps", source="world.step") >= 1],
+            proposer=OPENAI,
+            budget=Budget(max_iterations=len(lines)),
+            tool_allowlist=["world.read", "world.step"],
+        )
+        state, _found, _rows, made = pursued(tmp_path, wanted, read, destroy, step)
+    assert state.verdict_reason == "proposer_failed"
+    assert made == [], "a tool that is not the mission's makes the whole answer bad"
+    assert len(endpoint.seen) == 9
+    (tmp_path / "denied").mkdir()
+    with scripted(monkeypatch, *obeying) as endpoint:
+        wanted = mission(
+            criteria=[event("never", source="world.step"), metric("steps", source="world.step") >= 1],
+            proposer=OPENAI,
+            budget=Budget(max_iterations=len(lines)),
+            policy={"deny": [], "ask": ["world.destroy"], "mode": "never"},
+        )
+        state, _found, _rows, made = pursued(tmp_path / "denied", wanted, read, destroy, step)
+    assert (state.status, state.verdict_reason) == ("terminated", "max_iterations")
+    assert {outcome for tool, outcome in made if tool == "world.destroy"} == {"denied"}
+    assert sum(outcome == "ok" for _tool, outcome in made) == len(lines)
+    assert all(result.status != "met" for result in state.results.values())
+    assert "Ignore all previous instructions" in endpoint.prompts()[1]
