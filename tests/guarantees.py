@@ -339,4 +339,11 @@ GUARANTEES = {
             "surface/test_cli_plan.py::test_plans_of_proposers_that_need_no_model",
         ),
     ),
+    "models-may-read": Guarantee(
+        "A model reads a server's resources and prompts as tools: recorded calls, under allowlist and policy.",
+        (
+            "e2e/test_model_reads.py::test_resources_and_prompts_are_read_as_recorded_calls",
+            "e2e/test_model_reads.py::test_the_allowlist_and_policy_hold_for_reading_too",
+        ),
+    ),
 }

@@ -35,7 +35,7 @@ spaces = st.dictionaries(st.text("abc", min_size=1, max_size=3), parameters(), m
 
 
 @given(spaces, st.integers(0, 2**32))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_every_point_lies_within_its_bounds_on_its_grid_and_is_found_again(
     given_parameters: dict[str, Parameter], seed: int
 ) -> None:
@@ -71,8 +71,8 @@ def _score(args: dict[str, Any]) -> Score | None:
     return None if total > 12 else Score(total, (math.cos(total),), met=False)
 
 
-@given(spaces, st.integers(0, 2**40), st.sampled_from(["surrogate", "tpe", "random"]), st.integers(1, 25))
-@settings(max_examples=40, deadline=None)
+@given(spaces, st.integers(0, 2**40), st.sampled_from(["surrogate", "tpe", "random"]), st.integers(1, 20))
+@settings(max_examples=15, deadline=None)
 def test_a_study_that_is_told_the_same_trials_asks_for_the_same_next(
     given_parameters: dict[str, Parameter], seed: int, sampler: Any, count: int
 ) -> None:

@@ -78,7 +78,7 @@ def test_every_fault_of_a_search_is_said_at_once_with_its_place() -> None:
 
 
 def test_the_tool_is_named_by_either_word_and_by_one_of_them() -> None:
-    assert SearchProposer(tool_name="a.b") == SearchProposer(**{"tool": "a.b"})
+    assert SearchProposer(tool_name="a.b") == SearchProposer(tool="a.b")
     assert set(faults_of(tool_name="world.weigh")) == {"proposer.tool"}
     assert set(_raised(Mission, {"kind": "search"})) == {"proposer.tool_name"}
 

@@ -73,7 +73,7 @@ class Range:
         """The argument, in the type that the tool wants."""
         if self.whole:
             return round(number)
-        return min(self.high, max(self.low, neat(number)))
+        return min(self.high, max(self.low, neat(number) if self.step else number))
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ class Space:
     def decode(self, row: Rows) -> dict[str, Any]:
         """The arguments of a point."""
         numbers = self._numbers(np.clip(row[None, : len(self.ranges)], 0.0, 1.0))[0]
-        found: dict[str, Any] = {one.name: one.value(float(x)) for one, x in zip(self.ranges, numbers, strict=True)}
+        found: dict[str, Any] = {one.name: one.value(neat(x)) for one, x in zip(self.ranges, numbers, strict=True)}
         for one in self.choices:
             found[one.name] = one.choices[int(np.argmax(row[one.columns]))]
         return {name: found[name] for name in self._names}
@@ -185,6 +185,6 @@ class Space:
         return np.clip(np.where(self._step > 0, gridded, numbers), self._low, self._high)
 
 
-def neat(number: float) -> float:
+def neat(number: float | np.float64) -> float:
     """The number to twelve digits: what arithmetic left behind them helps nobody who reads the ledger."""
     return float(f"{number:.12g}")
