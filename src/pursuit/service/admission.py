@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from pursuit.errors import Fault, ValidationFailed
 from pursuit.model.criteria import Check, EventSeen, MetricThreshold, MetricTrend, ToolCallSucceeded
-from pursuit.model.mission import Mission, RepeatProposer, ReplayProposer, ToolCall
+from pursuit.model.mission import AskedProposer, Mission, RepeatProposer, ReplayProposer, ToolCall
 from pursuit.model.records import SCRIPT_SOURCE
 from pursuit.model.search import SearchProposer
 from pursuit.proposers.aim import aim_of
@@ -44,7 +44,8 @@ async def admit(
     """Connects the servers that the mission needs and resolves every name in it; its language model is looked for."""
     if isinstance(mission.proposer, SearchProposer):
         require_search()
-    catalogue = await pool.catalogue(_servers(mission, pool))
+    reading = isinstance(mission.proposer, AskedProposer)
+    catalogue = await pool.catalogue(_servers(mission, pool), reading=reading)
     desk = _Desk(catalogue, checks)
     named = desk.allowlist(mission)
     tools = desk.permitted(mission, named)

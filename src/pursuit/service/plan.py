@@ -49,7 +49,7 @@ class Planner:
 
         means = Means(tools=offered(state, tools), record=spent.over, past=past)
         shown = await _first(self.proposer_for(admitted.mission, None, means), state, tools)
-        frame = {"proposer": mission.proposer.kind, "calls": []}
+        frame: dict[str, Any] = {"proposer": mission.proposer.kind, "calls": []}
         return {**frame, **shown, "used": spent.used, "warnings": list(admitted.warnings)}
 
 

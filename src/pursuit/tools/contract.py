@@ -46,6 +46,8 @@ class Tool:
     definition: Mapping[str, Any]
     local: bool = False
     """Whether it is a plain function of this process and no tool of an MCP server."""
+    method: str = "tools/call"
+    """The request that a call of it is sent as."""
 
     @property
     def qualified(self) -> str:
