@@ -177,9 +177,10 @@ class _Outlook:
         goal = np.arcsinh(centred / _scale_of(centred[:, None])[0])
         order = np.lexsort((goal, np.maximum(limits, 0.0).sum(axis=1)))
         chosen = _fitted(points, order, max(FITTED, 3 * self._space.width))
+        limits = _deepened(points[chosen], limits[chosen])
         self._known = np.vstack([points[chosen], self._failed, sampler.pending()])
         self._limits = limits.shape[1]
-        self._model = Interpolant(points[chosen], np.column_stack([limits[chosen], goal[chosen]]))
+        self._model = Interpolant(points[chosen], np.column_stack([limits, goal[chosen]]))
         self._leaders = points[order[:5]]
         self._aimless = sampler.aimless
         self._gap = max(GAPS[number % len(GAPS)], 1e-9)
@@ -237,6 +238,22 @@ def _fitted(points: Rows, order: NDInts, most: int) -> NDInts:
         return np.arange(len(points))
     near = np.argsort(distances(points, points[order[:1]])[:, 0], kind="stable")
     return np.union1d(near[: most - LEADERS], order[:LEADERS])
+
+
+def _deepened(points: Rows, limits: Rows) -> Rows:
+    """The limits, where one that its tool cuts off at zero gets a depth: how far a point is from the violated ones.
+
+    Without it the surface would be flat wherever the limit is kept, and say nothing of where that ends.
+    """
+    found = limits.copy()
+    for column in range(limits.shape[1]):
+        kept = limits[:, column] <= 0
+        if not kept.any() or kept.all() or limits[:, column].min() < 0:
+            continue
+        apart = distances(points[kept], points[~kept])
+        slope = float(np.median(limits[~kept, column] / np.maximum(apart.min(axis=0), 1e-9)))
+        found[kept, column] = -slope * apart.min(axis=1)
+    return found
 
 
 def _scale_of(columns: Rows) -> Rows:
