@@ -118,9 +118,7 @@ class Caller(Client):
         """Drives a mission by one call of a tool, as a task; returns the task as this generation has it."""
         proposal = {"tool_calls": [{"tool_name": tool, "args": args}]}
         more = {} if self.era == SECOND else {"task": task or {}}
-        return self.task(
-            await self.call("mission_iterate", {"session_id": mission, "proposal": proposal}, **more)
-        )
+        return self.task(await self.call("mission_iterate", {"session_id": mission, "proposal": proposal}, **more))
 
     async def begin_work(self, tool: str = "work", task: Any = None, **args: Any) -> str:
         """A task of its own mission; returns its id."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,17 @@ import anyio
 from pursuit.errors import PursuitError, ValidationFailed
 from pursuit.ledger.contract import Ledger
 from pursuit.model.spelling import nearest
-from pursuit.service.checkup import Finding, broken, file_findings, fine, note, rule_findings, server_findings, warning
+from pursuit.service.checkup import (
+    Finding,
+    broken,
+    file_findings,
+    fine,
+    model_finding,
+    note,
+    rule_findings,
+    server_findings,
+    warning,
+)
 from pursuit.tools.catalogue import Catalogue
 from pursuit.tools.configuration import Configuration, load_configuration
 from pursuit.tools.contract import Tool
@@ -45,6 +56,7 @@ async def examine(config: Path | None, state: Path, open_ledger: Callable[[Path]
             findings += [broken("configuration", str(fault), "put the file right") for fault in failed.faults]
         findings += file_findings(config, configuration.servers)
     findings += await _servers(configuration)
+    findings.append(model_finding(os.environ, installed=find_spec("pydantic_ai") is not None))
     findings += await _ledger(state, open_ledger)
     return findings
 

@@ -38,6 +38,7 @@ from pursuit.model.fold import CAP_REASONS, advance
 from pursuit.model.listing import Listing, listing_after, summary_of
 from pursuit.model.mission import Mission, Proposal, parse_proposal
 from pursuit.model.state import MissionState
+from pursuit.proposers.language import Models
 from pursuit.service.admission import admit
 from pursuit.service.audit import gist_of_mission, gist_of_proposal
 from pursuit.service.caller import OPERATOR, Caller
@@ -64,11 +65,12 @@ class Service(Looking):
 
     pool: Pool
     checks: Mapping[str, Mapping[str, Any]]
+    models: Models | None = None
     caller: Caller = OPERATOR
 
     async def start(self, mission: Mission, *, file: Path | None = None, caller: Caller | None = None) -> Started:
         """Accepts a mission: its tools are resolved and stored; nothing runs yet."""
-        admitted = await admit(mission, self.pool, self.checks)
+        admitted = await admit(mission, self.pool, self.checks, self.models)
         mission_id = f"mission-{secrets.token_hex(8)}"
         created = MissionCreated(
             at=self.clock.now(),

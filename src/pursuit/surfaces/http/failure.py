@@ -33,6 +33,7 @@ STATUSES: Final[Mapping[str, int]] = {
     "validation_error": 422,
     "internal_error": 500,
     "extra_missing": 501,
+    "model_unavailable": 502,
     "upstream_unavailable": 502,
     "ledger_unavailable": 503,
     "ledger_too_new": 503,
