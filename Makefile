@@ -7,13 +7,14 @@ STAMP := $(VENV)/.installed-dev
 SUITE := $(VENV)/conformance/.installed
 REAL := $(VENV)/real-servers/.installed
 MCP1 := .venv-mcp1/.installed
+FASTMCP := .venv-fastmcp/.installed
 
 .PHONY: demo test check conformance soak bench format clean
 
 demo: $(RUN)  ## size a welded beam with a scripted strategy, no key and no server needed
 	@$(BIN)/python -m pursuit.demo.show
 
-test: $(STAMP) $(SUITE) $(REAL) $(MCP1) check-static  ## everything CI runs
+test: $(STAMP) $(SUITE) $(REAL) $(MCP1) $(FASTMCP) check-static  ## everything CI runs
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests
 
 check: $(STAMP) check-static  ## the fast loop: format, lint, types, import rules, unit tests
@@ -29,7 +30,7 @@ check-static: $(STAMP)
 conformance: $(STAMP) $(SUITE)  ## the official suite against `pursuit serve`
 	$(BIN)/python -m pytest tests/conformance
 
-soak: $(STAMP) $(SUITE) $(REAL) $(MCP1)  ## the fault and race runs at full length
+soak: $(STAMP) $(SUITE) $(REAL) $(MCP1) $(FASTMCP)  ## the fault and race runs at full length
 	PURSUIT_SOAK=1 $(BIN)/python -m pytest -n 2 -m slow tests
 
 bench: $(STAMP)  ## ratios against floors and peers, in one run
@@ -73,5 +74,11 @@ $(MCP1): constraints-mcp1.txt
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $< "mcp==1.30.*" mcp-server-sqlite
 	touch $(MCP1)
 
+# A client of the second generation of MCP tasks, in an environment of its own: it brings a server stack that we do not use.
+$(FASTMCP): constraints-fastmcp.txt
+	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $< "fastmcp==4.1.*" fastmcp-tasks
+	touch $(FASTMCP)
+
 clean:
-	rm -rf $(VENV) $(dir $(MCP1)) .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(dir $(MCP1)) $(dir $(FASTMCP)) .pytest_cache .ruff_cache .hypothesis .import_linter_cache

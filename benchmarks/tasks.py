@@ -26,7 +26,8 @@ from waiting import MEGABYTE, peak, resident
 
 from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.tasks.host import TaskHost
-from pursuit.tasks.processes import Command, Processes
+from pursuit.tasks.processes.command import Command
+from pursuit.tasks.processes.processes import Processes
 from pursuit.tasks.store import TaskStore
 
 LINES = 2_000_000
@@ -133,7 +134,8 @@ async def started(here: Stage, task_id: str) -> int:
 
 async def side_by_side(here: Stage) -> list[Figure]:
     before = here.appends
-    keeper = await started(here, await here.begin(Command(argv=["sleep", "600"])))
+    first = await here.begin(Command(argv=["sleep", "600"]))
+    keeper = await started(here, first)
     commits = here.appends - before
     begin = time.perf_counter()
     ids = [await here.begin(Command(argv=["sleep", "600"])) for _ in range(SLEEPS)]
@@ -146,8 +148,9 @@ async def side_by_side(here: Stage) -> list[Figure]:
         begin = time.perf_counter()
         await here.host.cancel(task_id)
         answers.append(time.perf_counter() - begin)
+    await here.host.cancel(first)
     begin = time.perf_counter()
-    states = [await here.host.store.wait(task_id) for task_id in ids]
+    states = [await here.host.store.wait(task_id) for task_id in [first, *ids]]
     ending = time.perf_counter() - begin
     assert {state.status for state in states} == {"cancelled"}
     return [

@@ -265,7 +265,10 @@ GUARANTEES = {
     ),
     "a-yes-covers-what-was-said": Guarantee(
         "A yes covers this call, these arguments or this tool in this mission, as it was said, and nothing else.",
-        ("unit/test_approvals.py::test_a_yes_reaches_as_far_as_was_said_and_no_further",),
+        (
+            "unit/test_approvals.py::test_a_yes_reaches_as_far_as_was_said_and_no_further",
+            "surface/test_gateway_policy.py::test_a_yes_for_one_call_is_no_yes_for_the_next_however_it_is_worded",
+        ),
     ),
     "only-who-was-asked-answers": Guarantee(
         "A client can answer only the questions that it was asked itself, in the call that it was asked in.",
@@ -326,7 +329,11 @@ GUARANTEES = {
     ),
     "wrong-input-starts-nothing": Guarantee(
         "A wrong time to live, a bogus cursor and an id of somebody else are each a clear error, and nothing starts.",
-        ("surface/test_mcp_tasks_defects.py::test_a_bogus_cursor",),
+        (
+            "surface/test_mcp_tasks_defects.py::test_a_bogus_cursor",
+            "surface/test_mcp_tasks_generations.py::test_a_wrong_time_to_live_starts_nothing",
+            "surface/test_mcp_tasks_generations.py::test_ids_that_are_none_and_methods_of_the_other_generation",
+        ),
     ),
     "tasks-are-limited": Guarantee(
         "One requestor cannot have any number of tasks: one too many is refused and says which setting it is.",
@@ -471,5 +478,25 @@ GUARANTEES = {
             "e2e/test_model_reads.py::test_resources_and_prompts_are_read_as_recorded_calls",
             "e2e/test_model_reads.py::test_the_allowlist_and_policy_hold_for_reading_too",
         ),
+    ),
+    "both-generations": Guarantee(
+        "Real clients of both generations of MCP tasks drive the same tool as a task, over several connections.",
+        ("e2e/test_task_clients.py::test_real_clients_drive_the_same_tool_as_a_task_each_in_its_own_generation",),
+    ),
+    "mission-tasks-survive-kill-nine": Guarantee(
+        "A mission's run that is a task goes on after kill -9 of its server, and drives what was asked, no more.",
+        ("fault/test_task_kill.py::test_killed_while_it_drove_a_task_the_next_server_drives_it_to_its_end",),
+    ),
+    "a-caller-that-goes-stops-its-command": Guarantee(
+        "A client that goes away in the middle of a plain call stops the command that it had started.",
+        ("e2e/test_commands.py::test_a_client_that_is_killed_stops_its_command",),
+    ),
+    "a-server-that-goes-leaves-its-commands": Guarantee(
+        "A server that is stopped or killed leaves its commands running, and the next one goes on with them.",
+        ("e2e/test_commands.py::test_a_server_that_ends_leaves_its_commands_to_the_next",),
+    ),
+    "tasks-are-their-requestors-own": Guarantee(
+        "The tools about tasks show a caller its own tasks; somebody else's id is as unknown as one that never was.",
+        ("surface/test_mcp_commands.py::test_somebody_elses_task_is_as_unknown_as_none",),
     ),
 }

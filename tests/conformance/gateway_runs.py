@@ -24,13 +24,16 @@ THROUGH = ("over_stdio", "over_http")
 TASKLESS = "no_tasks_behind"
 """The gateway with a fixture that knows no tasks: those are the gateway's own, as an operator's configuration says."""
 TASKS = "tasks-"
-TASKLESS_TOOLS = """
+TOOLS = """
 [servers.fixture.tools]
-slow_compute = { long = true }
-protocol_error_job = { long = true }
-confirm_delete = { long = true }
-multi_input = { long = true }
 failing_job = { task_only = true }
+"""
+"""A gateway could serve this tool to clients without tasks, too; the suite wants one that must not be."""
+TASKLESS_TOOLS = f"""{TOOLS}
+slow_compute = {{ long = true }}
+protocol_error_job = {{ long = true }}
+confirm_delete = {{ long = true }}
+multi_input = {{ long = true }}
 """
 FIXTURE = Path(__file__).with_name("fixture_server.py")
 RESULTS = Path(__file__).with_name("gateway_results.toml")
@@ -129,8 +132,8 @@ def run_all(folder: Path) -> Runs:
 
 async def _judge_tasks(runs: Runs, folder: Path) -> None:
     """The scenarios about tasks, in front of a server that has never heard of them."""
-    by = f'command = "__python_executable__"\nargs = {json.dumps([str(FIXTURE), "--no-tasks"])}\n{TASKLESS_TOOLS}'
-    async with _gateway(folder, by, runs) as url:
+    by = f'command = "__python_executable__"\nargs = {json.dumps([str(FIXTURE), "--no-tasks"])}'
+    async with _gateway(folder, by, runs, TASKLESS_TOOLS) as url:
         for version in VERSIONS:
             names = [name for name in runs.checks[DIRECT, version] if name.startswith(TASKS)]
             for name in names:
@@ -147,9 +150,9 @@ async def _judge(runs: Runs, how: str, url: str, results: Path) -> None:
 
 
 @asynccontextmanager
-async def _gateway(folder: Path, server: str, runs: Runs) -> AsyncIterator[str]:
+async def _gateway(folder: Path, server: str, runs: Runs, tools: str = TOOLS) -> AsyncIterator[str]:
     folder.mkdir()
-    text = f'[policy]\nmode = "auto"\n\n[servers.fixture]\n{server}\n'
+    text = f'[policy]\nmode = "auto"\n\n[servers.fixture]\n{server}\n{tools}'
     (folder / "pursuit.toml").write_text(text, encoding="utf-8")
     notes: list[str] = []
     async with serving(folder, notes, "--gateway") as url:

@@ -158,6 +158,29 @@ def test_the_row_says_what_the_last_appender_said(backend: Backend, tmp_path: Pa
 
 
 @every_backend
+def test_appends_to_one_stream_that_share_a_commit_leave_the_last_head_and_the_last_word(
+    backend: Backend, tmp_path: Path
+) -> None:
+    async def case(ledger: Ledger) -> None:
+        async def append(stream: str, number: int, summary: dict[str, int] | None) -> None:
+            await ledger.append(stream, ANY, drafts(number), summary=summary)
+
+        words = {"m1": ({"n": 1}, {"n": 2}, None), "m2": (None, {"n": 5}, {"n": 6}), "m3": (None, None, None)}
+        async with anyio.create_task_group() as tasks:
+            for stream, summaries in words.items():
+                for number, summary in enumerate(summaries):
+                    tasks.start_soon(append, stream, number, summary)
+        for stream, summary in (("m1", {"n": 2}), ("m2", {"n": 6}), ("m3", {})):
+            row, events = await ledger.row(stream), await ledger.read(stream)
+            assert row is not None
+            assert (row.head.seq, row.head.hash) == (3, events[-1].hash)
+            assert row.summary == summary
+        assert (await ledger.verify()).ok
+
+    check(backend, tmp_path, case)
+
+
+@every_backend
 def test_listing_filters(backend: Backend, tmp_path: Path) -> None:
     async def case(ledger: Ledger) -> None:
         for number, (kind, status) in enumerate([("mission", "running"), ("task", "working"), ("mission", "failed")]):

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -133,6 +134,27 @@ def test_text_that_is_no_unicode_comes_through_and_breaks_nothing(tmp_path: Path
         client = Lines(process)
         assert client.call("broken_text")["content"] == [{"type": "text", "text": "\ud800"}]
         assert client.call("echo", {"\ud800": ["\udfff"]})["structuredContent"]["arguments"] == {"\ud800": ["\udfff"]}
+
+
+def test_over_http_text_that_is_no_unicode_loses_no_answer(tmp_path: Path) -> None:
+    headers = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
+
+    def post(url: str, method: str, params: dict[str, Any]) -> Any:
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
+        with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=30) as response:
+            headers.setdefault("Mcp-Session-Id", response.headers["mcp-session-id"])
+            lines = response.read().decode().splitlines()
+        (data,) = [line.removeprefix("data:") for line in lines if line.startswith("data:") and "{" in line]
+        return json.loads(data)["result"]
+
+    with Place(tmp_path).http() as url:
+        info = {"name": "t", "version": "1"}
+        post(url, "initialize", {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": info})
+        broken = post(url, "tools/call", {"name": "broken_text", "arguments": {}})
+        assert broken["content"] == [{"type": "text", "text": "\ufffd"}]
+        given = {"\ud800": ["a\udfff", "\U0001f600", "\\ud800"]}
+        echo = post(url, "tools/call", {"name": "echo", "arguments": given})
+        assert echo["structuredContent"]["arguments"] == {"\ufffd": ["a\ufffd", "\U0001f600", "\\ud800"]}
 
 
 @pytest.mark.parametrize("modern", [False, True], ids=["old", "new"])

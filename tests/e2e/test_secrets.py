@@ -33,14 +33,27 @@ LITERALS = {
     "header": "literal-in-headers-93cc",
     "password": "literal-in-url-a85f",
     "query": "literal-in-query-0e3b",
+    "pass": "literal-pass-word-71b5",
+    "other": "literal-under-any-name-d20c",
+    "database": "literal-in-a-database-url-6aa9",
+    "positional": "literal-in-a-positional-url-f3d8",
+    "bearer": "literal-in-a-header-word-be17",
 }
 CONFIG = """
 [policy]
 mode = "auto"
 [servers.stdio]
 command = "__python_executable__"
-args = ["-S", {blabber}, "--password=${{FROM_ARG}}", "--api-key={arg}", "--token", "{arg_after}"]
-env = {{ SETTING = "${{FROM_ENV}}", OTHER = "x-${{FROM_PLAIN}}-y", API_KEY = "{env}", PRIVATE_KEY = "${{LINES}}" }}
+args = ["-S", {blabber}, "--password=${{FROM_ARG}}", "--api-key={arg}", "--token", "{arg_after}",
+  "postgresql://bob:{positional}@db/x", "--header", "Authorization: Bearer {bearer}"]
+[servers.stdio.env]
+SETTING = "${{FROM_ENV}}"
+OTHER = "x-${{FROM_PLAIN}}-y"
+API_KEY = "{env}"
+PRIVATE_KEY = "${{LINES}}"
+DB_PASS = "{pass}"
+ANYTHING = "{other}"
+DATABASE_URL = "postgres://u:{database}@h/d"
 [servers.refuses]
 command = "__python_executable__"
 args = ["-S", {blabber}, "refuse", "${{FROM_ARG}}"]

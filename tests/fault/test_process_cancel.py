@@ -12,7 +12,7 @@ import psutil
 import pytest
 from process_stage import Stage, on_stage, python
 
-from pursuit.tasks.processes import Command
+from pursuit.tasks.processes.command import Command
 
 # Three generations that ignore SIGTERM; the last two left the group, and the last has no environment either.
 TREE = """

@@ -16,7 +16,7 @@ import anyio
 import process_serving
 import psutil
 import pytest
-from process_stage import Stage, on_stage, python
+from process_stage import Stage, on_stage, python, until
 
 from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.model.tasks import TaskState
@@ -233,3 +233,25 @@ def lives(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def test_a_keeper_that_is_killed_while_it_starts_commands_leaves_no_process_and_no_open_task(tmp_path: Path) -> None:
+    async def body(stage: Stage) -> None:
+        first = await stage.begin(python("import time; time.sleep(60)", grace=0.2))
+        await until(lambda: (stage.place(first) / "meta").exists())
+        ids = [first, *[await stage.begin(python("import time; time.sleep(60)", grace=0.2)) for _ in range(20)]]
+        killed_keeper(stage.place(first), first)
+        assert (await stage.store.wait(first)).status == "failed"
+        for task_id in ids[1:]:  # those that the next keeper got run, the others failed
+            await stage.host.cancel(task_id)
+            assert (await stage.store.wait(task_id)).status in {"failed", "cancelled"}
+        assert not [pid for pid in psutil.pids() if tag_of(pid) in ids]
+
+    on_stage(tmp_path, body)
+
+
+def tag_of(pid: int) -> str | None:
+    try:
+        return psutil.Process(pid).environ().get("PURSUIT_TASK_ID")
+    except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+        return None

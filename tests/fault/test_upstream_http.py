@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import socket
+import statistics
 import sys
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
@@ -11,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.abc
 import pytest
 
 from pursuit.errors import UpstreamUnavailable
@@ -45,6 +49,14 @@ def run(era: str, main: Callable[[Any, RawServer], Awaitable[Any]], **more: Any)
                 return await main(upstream, server)
 
     return anyio.run(bounded)
+
+
+def with_limit(main: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        with anyio.fail_after(20):
+            await main()
+
+    anyio.run(bounded)
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -208,6 +220,23 @@ def test_a_refusal_of_the_call_itself_is_not_about_the_session() -> None:
     run("2025", main)
 
 
+@pytest.mark.parametrize("transport", ["http", "sse"])
+def test_text_that_is_no_unicode_comes_through(transport: Any) -> None:
+    async def main() -> None:
+        server = RawServer(modern=False)
+        async with server.serving() as url:
+            config = ServerConfig(name="raw", transport=transport, url=url.removesuffix("/mcp") + f"/{transport}")
+            async with Pool({"raw": config}) as pool:
+                given = {"\ud800": ["a\udfff"]}
+                upstream: Any = pool.upstream("raw")
+                answer = await upstream.request("tools/call", {"name": "ok", "arguments": given})
+                assert answer.get("structuredContent", answer.get("arguments")) == given
+                with pytest.raises(CallFailed, match="not sent: the arguments are no JSON"):
+                    await upstream.request("tools/call", {"name": "ok", "arguments": {"\ud800": object()}})
+
+    with_limit(main)
+
+
 def test_redirects_stay_within_the_origin() -> None:
     async def elsewhere(upstream: Any, _server: RawServer) -> None:
         with pytest.raises(UpstreamUnavailable, match="redirects to another place"):
@@ -269,3 +298,31 @@ def test_network_rules_hold_at_connect(rules: NetworkRules, words: str | None) -
         assert server.requests == []
 
     run("2026", main, network=rules)
+
+
+class Hesitant(RawServer):
+    """Writes head and body apart, and without TCP_NODELAY: the body waits until the head is acknowledged."""
+
+    async def _connection(self, wire: anyio.abc.SocketStream) -> None:
+        raw = wire.extra(anyio.abc.SocketAttribute.raw_socket)
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
+        await super()._connection(wire)
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="only Linux lets a client say so")
+def test_a_server_that_writes_in_pieces_is_not_kept_waiting() -> None:
+    async def main() -> None:
+        server = Hesitant(modern=False)
+        async with server.serving() as url:
+            config = ServerConfig(name="raw", transport="http", url=url)
+            async with Pool({"raw": config}) as pool:
+                upstream: Any = pool.upstream("raw")
+                times: list[float] = []
+                for _ in range(31):
+                    begin = time.perf_counter()
+                    await upstream.request("tools/call", {"name": "ok", "arguments": {}})
+                    times.append(time.perf_counter() - begin)
+        # A delayed acknowledgement takes 40 ms.
+        assert statistics.median(times) < 0.03
+
+    anyio.run(main)

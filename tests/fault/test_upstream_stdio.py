@@ -13,6 +13,7 @@ import anyio
 import psutil
 import pytest
 
+from pursuit.engine.deadline import Deadline
 from pursuit.errors import UpstreamUnavailable
 from pursuit.tools import supervise
 from pursuit.tools.contract import CallFailed
@@ -122,6 +123,23 @@ def test_one_that_is_busy_with_another_call_is_not_replaced(monkeypatch: pytest.
         assert await called(faulty, "ok") == pid
 
     run(main)
+
+
+def test_the_time_that_a_call_waits_for_its_turn_is_not_its_servers() -> None:
+    async def main(faulty: Any, other: Any) -> None:
+        answers: list[Any] = []
+
+        async def nap() -> None:
+            limit = Deadline(set(), timeout=0.8, ceiling=60, wall_clock_left=None)
+            call = faulty.call("nap", {"seconds": 0.4}, call_id="c", on_progress=limit.progressed)
+            answers.append(await limit.bound(call))
+
+        async with anyio.create_task_group() as napping:
+            for _ in range(4):
+                napping.start_soon(nap)
+        assert len(answers) == 4 and None not in answers
+
+    run(main, concurrency=1)
 
 
 def test_one_that_hangs_in_the_handshake_fails_in_time_and_recovers(tmp_path: Path) -> None:

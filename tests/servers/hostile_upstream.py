@@ -1,7 +1,8 @@
 """A server on the raw wire, so that no SDK tidies what it says: odd schemas, odd results, and every kind of question.
 
 `modern` on the command line makes it one of 2026-07-28, otherwise it shakes hands as 2025-11-25. `name=X` is its name,
-`pages=N` in how many pages it lists its tools, `tidy` leaves the odd ones out. What it was asked lies in `log=PATH`,
+`pages=N` in how many pages it lists its tools, `tidy` leaves the odd ones out, `secretive` neither lists nor follows
+resources. What it was asked lies in `log=PATH`,
 one JSON line for each message.
 """
 
@@ -60,7 +61,7 @@ ODD: list[Any] = [
 ]
 NAMES = ("echo", "image", "audio", "mixed", "wrong", "refuse", "steps", "logs", "slow", "elicit", "sample", "roots")
 TOOLS: list[Any] = ([] if "tidy" in WORDS else ODD) + [
-    {"name": name, "inputSchema": OBJECT} for name in (*NAMES, "grow", "twice", "die", "broken_text")
+    {"name": name, "inputSchema": OBJECT} for name in (*NAMES, "grow", "twice", "die", "broken_text", "forgetful")
 ]
 EXTRA: list[Any] = []
 LOCK = threading.Lock()
@@ -180,9 +181,22 @@ class Call:
         note({"cancelled": self.ident in CANCELLED})
         return {"content": []}
 
+    def nap(self) -> dict[str, Any]:
+        time.sleep(self.params["arguments"]["s"])
+        return {"content": [text("rested")]}
+
     def elicit(self) -> dict[str, Any]:
         asking, answer = ask(self.params, "who", "elicitation/create", FORM)
         return asking or {"content": [text(json.dumps(answer))]}
+
+    def forgetful(self) -> dict[str, Any]:
+        """Asks in the new way, and keeps nothing."""
+        if "inputResponses" in self.params:
+            return {"content": [text(json.dumps(self.params["inputResponses"]))]}
+        return {
+            "resultType": "input_required",
+            "inputRequests": {"k": {"method": "elicitation/create", "params": FORM}},
+        }
 
     def twice(self) -> dict[str, Any]:
         self.progress(1)
@@ -235,6 +249,8 @@ def hello(_params: dict[str, Any]) -> dict[str, Any]:
 
 
 def resources(_params: dict[str, Any]) -> dict[str, Any]:
+    if "secretive" in WORDS:
+        time.sleep(30)
     shared = {"uri": "x://shared", "name": "shared", "x": None}
     return {"resources": [{"uri": f"x://{NAME}", "name": "one", "size": None}, shared], "x-list": 1}
 
@@ -251,6 +267,8 @@ def read(params: dict[str, Any]) -> dict[str, Any]:
 
 
 def subscribe(params: dict[str, Any]) -> dict[str, Any]:
+    if "secretive" in WORDS:
+        raise Refused(-32002, "not to be followed", {"uri": params["uri"]})
     say({"method": "notifications/resources/updated", "params": {"uri": params["uri"], "x": None}})
     return {}
 

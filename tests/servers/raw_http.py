@@ -101,6 +101,8 @@ class RawServer:
         """Answers; False if the connection is to be closed."""
         if request.verb == "DELETE":
             await request.answer(200)
+        elif request.path.startswith("/sse"):
+            return await self._old_sse(request)
         elif request.path == "/elsewhere":
             await request.answer(307, Location="http://127.0.0.1:1/other")
         elif request.path == "/moved":
@@ -150,6 +152,23 @@ class RawServer:
         self.stood.set()
         await self._until_gone(request)
         return False
+
+    async def _old_sse(self, request: Request) -> bool:
+        """The old transport: everything comes on one stream; a call is answered with its own arguments."""
+        if request.verb == "GET":
+            await request.stream()
+            await request.wire.send(b"event: endpoint\ndata: /sse/post\n\n")
+            self.standing.append(request)
+            await self._until_gone(request)
+            return False
+        await request.answer(202)
+        if "id" in request.body:
+            info = {"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {"name": "raw", "version": "1"}}
+            echo = {"content": [], "structuredContent": request.body["params"].get("arguments")}
+            await self.standing[-1].event(
+                {"id": request.body["id"], "result": info if request.method == "initialize" else echo}
+            )
+        return True
 
     async def _until_gone(self, request: Request) -> None:
         try:

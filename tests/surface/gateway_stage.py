@@ -216,12 +216,15 @@ async def house(
     policy: OperatorPolicy | None = None,
     alone: bool = True,
     config: Path | None = None,
+    settings: Mapping[str, float] | None = None,
     handed: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> AsyncIterator[House]:
     """A gateway in front of these servers, in this process; without a policy everything is allowed."""
     configuration: Configuration | Path = Configuration(
-        servers={server.name: server for server in servers}, policy=policy or OperatorPolicy(mode="auto")
+        servers={server.name: server for server in servers},
+        policy=policy or OperatorPolicy(mode="auto"),
+        settings=settings or {},
     )
     if config is not None:
         configuration = config

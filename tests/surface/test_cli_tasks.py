@@ -201,3 +201,31 @@ def test_commands_are_among_the_tools(place: Place) -> None:
     assert (row["effect"], row["decision"]) == ("destroys", "ask")
     told = place.json("tools", "call", "commands.count", "--arg", "units=2", "-y")
     assert told["structuredContent"]["units_done"] == 2
+
+
+def test_the_doctor_knows_which_commands_can_be_started(place: Place) -> None:
+    rule = '[[policy.rules]]\ndecision = "deny"\ntool = "commands.count"\n'
+    place.write("pursuit.toml", COMMANDS + '[commands.gone]\nargv = ["no-such-program-here"]\ncwd = "nowhere"\n' + rule)
+    found = place.json("doctor", code=1)["findings"]
+    rows = {(row["about"], row["level"]) for row in found}
+    assert {("command count", "ok"), ("command gone", "broken"), ("command unset", "broken")} <= rows
+    assert sum(row["about"] == "command gone" for row in found) == 2
+    assert not [row for row in found if row["about"] == "policy"]  # the rule is about a tool that is there
+
+
+def test_the_example_that_init_writes_has_a_command_that_works(place: Place) -> None:
+    place.ask("init", "demo")
+    text = (place.folder / "demo" / "pursuit.toml").read_text(encoding="utf-8")
+    marked = [line for line in text.splitlines() if line.startswith("# ") and ("=" in line or "[" in line)]
+    command = "\n".join(line.removeprefix("# ") for line in marked[marked.index("# [commands.count]") :])
+    place.write("pursuit.toml", command.replace("sleep 1", "true"))
+    assert place.json("task", "run", "count", "--arg", "to=3")["units_done"] == 3
+
+
+def test_a_program_that_the_system_refuses_fails_and_leaves_nothing(place: Place) -> None:
+    place.write("garbage", "\x00\x01").chmod(0o755)
+    told = place.json("task", "run", "--json", "--", "./garbage", code=1)
+    assert told["status"] == "failed" and "was not started" in told["message"]
+    assert place.ask("task", "tail", "-f", told["task_id"])[0] == ""
+    assert place.json("task", "prune", "--keep", "0") == {"removed": [told["task_id"]]}
+    assert list((place.ledger.parent / "tasks").glob("task-*")) == []

@@ -11,7 +11,7 @@ import pytest
 from gateway_stage import ENVELOPE, ERAS, LEGACY, MODERN, Client, asked_of, hostile, house, run, told, words
 
 from pursuit.surfaces.mcp.gateway import lines
-from pursuit.tools.server_config import ToolOverride
+from pursuit.tools.server_config import Timeouts, ToolOverride
 
 PAIRS = [(client, server) for client in ERAS for server in ERAS]
 ABLE: dict[str, Any] = {"elicitation": {}}
@@ -258,5 +258,38 @@ def test_a_limit_that_the_operator_set_cuts_the_call_at_the_server(
             with anyio.fail_after(10):
                 while not asked_of(log, "notifications/cancelled"):
                     await anyio.sleep(0.01)
+
+    run(main)
+
+
+@pytest.mark.parametrize(("client_era", "server_era"), PAIRS)
+def test_a_call_for_which_nobody_set_a_limit_is_cut_after_the_usual_time(
+    client_era: str, server_era: str, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+
+    async def main() -> None:
+        async with house(tmp_path, upstream(server_era, f"log={log}"), settings={"call_timeout": 0.3}) as stage:
+            client = await stage.client(client_era)
+            assert words(await client.call("slow")) == "no answer within 0.3 s; the call was cancelled"
+            with anyio.fail_after(10):
+                while not asked_of(log, "notifications/cancelled"):
+                    await anyio.sleep(0.01)
+
+    run(main)
+
+
+@pytest.mark.parametrize("capabilities", [{}, ABLE], ids=["plain", "able"])
+@pytest.mark.parametrize("era", ERAS)
+def test_the_time_that_a_call_waits_for_its_turn_is_not_its_servers(
+    era: str, capabilities: dict[str, Any], tmp_path: Path
+) -> None:
+    async def main() -> None:
+        server = upstream(LEGACY, concurrency=1, timeouts=Timeouts(call=1.0))
+        async with house(tmp_path, server) as stage:
+            client = await stage.client(era, capabilities)
+            calls = [await client.begin("tools/call", {"name": "nap", "arguments": {"s": 0.4}}) for _ in range(4)]
+            for ident in calls:
+                assert words((await client.ended(ident))["result"]) == "rested"
 
     run(main)

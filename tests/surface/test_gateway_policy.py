@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +186,61 @@ def test_the_gateways_question_and_the_servers_own_go_together(
             assert '"action": "accept"' in words(result)
             approvals = [one for one in await gateway_lines(stage.runtime.service.ledger) if one["verb"] == "approve"]
             assert len(approvals) == 1
+
+    run(main)
+
+
+def test_answers_reach_a_server_that_gives_no_state(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+
+    async def main() -> None:
+        async with house(tmp_path, upstream(MODERN, log), policy=ASK) as stage:
+            client = await stage.client(MODERN, ABLE)
+            asking = await answering(client, "once", "forgetful")
+            assert list(asking["inputRequests"]) == ["k"]
+            answers = {"k": {"action": "accept", "content": {"name": "x"}}}
+            result = await client.call("forgetful", inputResponses=answers, requestState=asking["requestState"])
+            assert json.loads(words(result)) == answers
+            # Neither our question nor our answer was the server's business.
+            first, second = asked_of(log, "tools/call")
+            assert not {"requestState", "inputResponses"} & set(first["params"])
+            assert second["params"]["inputResponses"] == answers and "requestState" not in second["params"]
+
+    run(main)
+
+
+@pytest.mark.guarantee("a-yes-covers-what-was-said")
+@pytest.mark.parametrize("tool", ["elicit", "forgetful"])
+def test_a_yes_for_one_call_is_no_yes_for_the_next_however_it_is_worded(tool: str, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+
+    async def main() -> None:
+        async with house(tmp_path, upstream(MODERN, log), policy=ASK) as stage:
+            client = await stage.client(MODERN, ABLE)
+            asking = await answering(client, "once", tool)
+            (key,) = asking["inputRequests"]
+            again = {
+                "inputResponses": {key: {"action": "accept", "content": {}}},
+                "requestState": asking["requestState"],
+            }
+            assert "accept" in words(await client.call(tool, **again))
+            for state in (again["requestState"], again["requestState"].partition("+")[0]):
+                replayed = await client.call(tool, **{**again, "requestState": state})
+                assert replayed["requestState"].startswith("pursuit-asked-"), "the person is asked again"
+        assert len(called(log)) == 2
+
+    run(main)
+
+
+@pytest.mark.parametrize(("elicitation", "asked"), [({}, True), ({"form": {}}, True), ({"url": {}}, False)])
+@pytest.mark.parametrize("era", ERAS)
+def test_only_who_can_show_a_form_is_asked(era: str, elicitation: dict[str, Any], asked: bool, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path, upstream(era, tmp_path / "log"), policy=ASK) as stage:
+            client = await stage.client(era, {"elicitation": elicitation})
+            result = await answering(client, None, "echo")
+            assert bool(client.asked) == asked
+            assert "pursuit approve" in words(result)
 
     run(main)
 

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pursuit.errors import ValidationFailed
-from pursuit.surfaces.mcp.gateway import hello, lines, lists
+from pursuit.surfaces.mcp.gateway import hello, levels, lines, listens, lists, resources
 from pursuit.surfaces.mcp.gateway.names import Names, escaped
 from pursuit.surfaces.mcp.gateway.resources import fits
 from pursuit.surfaces.mcp.gateway.search import ranked
@@ -134,8 +134,7 @@ def test_a_resource_keeps_its_address_unless_two_servers_have_it(era: str, tmp_p
     async def main() -> None:
         async with house(tmp_path, hostile(name="a"), hostile(MODERN, name="b")) as stage:
             client = await stage.client(era)
-            resources = await client.entries("resources/list", "resources")
-            uris = [one["uri"] for one in resources]
+            uris = [one["uri"] for one in await client.entries("resources/list", "resources")]
             assert uris == ["x://a", "via://a/x%3A%2F%2Fshared", "x://b", "via://b/x%3A%2F%2Fshared"]
             templates = await client.entries("resources/templates/list", "resourceTemplates")
             assert [one["uriTemplate"] for one in templates] == ["a://{id}", "b://{id}"]
@@ -203,8 +202,7 @@ def test_a_server_that_hangs_keeps_nobody_from_the_others(
         monkeypatch.setattr(module, name, 1.5)
 
     async def main() -> None:
-        silent = ServerConfig(name="silent", command=sys.executable, args=(str(HOSTILE.with_name("odd.py")), "silent"))
-        async with house(tmp_path, hostile(name="a"), silent) as stage:
+        async with house(tmp_path, hostile(name="a"), silent()) as stage:
             client = await stage.client(era)
             listed = [tool["name"] for tool in await client.entries("tools/list", "tools")]
             assert "a.echo" in listed
@@ -212,6 +210,103 @@ def test_a_server_that_hangs_keeps_nobody_from_the_others(
                 assert words(await client.call("a.steps")) == "without"
 
     run(main)
+
+
+def silent() -> ServerConfig:
+    return ServerConfig(name="silent", command=sys.executable, args=(str(HOSTILE.with_name("odd.py")), "silent"))
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_server_that_does_not_list_in_time_keeps_nobody_from_the_resources_of_the_others(
+    era: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resources, "ASIDE_SECONDS", 1.5)
+
+    async def main() -> None:
+        async with house(tmp_path, hostile("secretive", name="b"), hostile(name="a")) as stage:
+            client = await stage.client(era)
+            for seconds in (8, 1.2):
+                # The first time the others are waited for, a little; from then on it is known whose it is.
+                with anyio.fail_after(seconds):
+                    (content,) = (await client.result("resources/read", {"uri": "x://a"}))["contents"]
+                assert content["text"] == "a"
+
+    run(main)
+
+
+def test_a_resource_that_moved_is_found_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        config = tmp_path / "pursuit.toml"
+        write(config, "a", "b", "c")
+        async with house(tmp_path, config=config) as stage:
+            client = await stage.client(LEGACY)
+            assert (await client.result("resources/read", {"uri": "x://shared"}))["contents"][0]["text"] == "a"
+            write(config, "b", "c")
+            await stage.gateway.reload()
+            assert (await client.result("resources/read", {"uri": "x://shared"}))["contents"][0]["text"] == "b"
+
+    run(main)
+
+
+def test_a_log_level_is_set_where_it_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(levels, "ASIDE_SECONDS", 1.0)
+    for module in (lines, hello):
+        monkeypatch.setattr(module, "HELLO_SECONDS", 1.0)
+
+    async def main() -> None:
+        gone = ServerConfig(name="gone", command=str(tmp_path / "nothing"))
+        async with house(tmp_path, gone, silent(), hostile(name="a")) as stage:
+            client = await stage.client(LEGACY)
+            with anyio.fail_after(5):
+                assert await client.result("logging/setLevel", {"level": "debug"}) == {}
+            assert words(await client.call("a.logs")) == "debug"
+            wrong = await client.request("logging/setLevel", {"level": "loud"})
+            assert wrong["error"]["code"] == -32602
+
+    run(main)
+
+
+def test_a_stream_begins_without_the_servers_that_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listens, "ASIDE_SECONDS", 1.0)
+
+    async def main() -> None:
+        async with house(tmp_path, silent(), hostile(name="a"), hostile(MODERN, name="b")) as stage:
+            client = await stage.client(MODERN, hello=False)
+            with anyio.fail_after(5):
+                await client.begin("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
+                await client.until(lambda: told(client, "notifications/subscriptions/acknowledged"))
+            for tool in ("a.grow", "b.grow"):
+                client.told.clear()
+                await client.call(tool)
+                await client.until(lambda: told(client, "notifications/tools/list_changed"))
+
+    run(main)
+
+
+def test_who_listens_is_told_what_cannot_be_listened_to(tmp_path: Path) -> None:
+    wanted = {"toolsListChanged": True, "resourceSubscriptions": ["x://shared"]}
+
+    async def alone() -> None:
+        async with house(tmp_path, hostile("secretive")) as stage:
+            client = await stage.client(MODERN)
+            refused = (await client.request("subscriptions/listen", {"notifications": wanted}))["error"]
+            assert refused["code"] == -32602 and refused["data"] == {"uri": "x://shared"}
+            assert "cannot listen to x://shared: not to be followed" in refused["message"]
+
+    async def several() -> None:
+        async with house(tmp_path, hostile("secretive", name="a"), hostile(name="b")) as stage:
+            client = await stage.client(MODERN)
+            uris = ["via://a/x%3A%2F%2Fshared", "via://b/x%3A%2F%2Fshared"]
+            await client.begin("subscriptions/listen", {"notifications": {**wanted, "resourceSubscriptions": uris}})
+            await client.until(lambda: told(client, "notifications/subscriptions/acknowledged"))
+            (said,) = told(client, "notifications/subscriptions/acknowledged")
+            assert said["notifications"] == {"toolsListChanged": True, "resourceSubscriptions": uris[1:]}
+            client.told.clear()
+            await client.call("a.grow")
+            await client.until(lambda: told(client, "notifications/tools/list_changed"))
+
+    run(alone)
+    run(several)
 
 
 @pytest.mark.parametrize("era", ERAS)

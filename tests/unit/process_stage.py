@@ -13,7 +13,8 @@ import anyio
 from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.model.tasks import TaskState
 from pursuit.tasks.host import TaskHost
-from pursuit.tasks.processes import Command, Processes
+from pursuit.tasks.processes.command import Command
+from pursuit.tasks.processes.processes import Processes
 from pursuit.tasks.store import TaskStore
 
 

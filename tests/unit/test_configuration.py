@@ -285,6 +285,38 @@ def test_whatever_came_from_a_variable_is_a_secret_in_every_field() -> None:
     assert set(secrets_of(remote, expand(remote, environ), environ)) == {"value-of-F", "c-is-secret"}
 
 
+@pytest.mark.parametrize(
+    ("entry", "hidden"),
+    [
+        ({"env": {"DB_PASS": "hunter2-a"}}, {"hunter2-a"}),
+        ({"env": {"GITHUB_PAT": "hunterhunter"}}, {"hunterhunter"}),
+        ({"env": {"ANY_NAME": "ghp_hunter2"}}, {"ghp_hunter2"}),
+        ({"env": {"HOOK": "https://example.com/T0/B0/hunter2"}}, {"https://example.com/T0/B0/hunter2"}),
+        (
+            {"env": {"DATABASE_URL": "postgres://bob:hunter%202@db/x"}},
+            {"postgres://bob:hunter%202@db/x", "bob:hunter%202", "bob:hunter 2", "hunter%202", "hunter 2"},
+        ),
+        ({"args": ("postgresql://bob:hunter2@db/x",)}, {"bob:hunter2", "hunter2"}),
+        ({"args": ("--dsn=pg://bob:hunter2@db/x",)}, {"pg://bob:hunter2@db/x", "bob:hunter2", "hunter2"}),
+        ({"args": ("amqp://bob:hun/ter2@mq",)}, {"bob:hun/ter2", "hun/ter2"}),
+        ({"args": ("https://hunter2-token@host/",)}, {"hunter2-token"}),
+        ({"args": ("https://host/sse?api_key=hunter2&x=visible",)}, {"hunter2"}),
+        ({"args": ("Server=db;Password=hunter2;Mode=visible",)}, {"hunter2"}),
+        ({"args": ("--header", "Authorization: Bearer hunter2")}, {"Bearer hunter2", "hunter2"}),
+        ({"env": {"NODE_ENV": "production", "LOG_LEVEL": "warning-2", "A_MODE": "read", "REGION": "Frankfurt"}}, set()),
+        ({"env": {"API_URL": "https://api.example.com/v1/things", "PYTHONPATH": "/a1b2c3:/d4e5f6"}}, set()),
+        ({"args": ("ssh://postgres@host/x", "--author", "visible", "compass=visible")}, {"visible"}),
+        ({"args": ("${HOME}/notes", "${ROOT}"), "cwd": "${ROOT}", "env": {"A": "${ROOT}", "B": "${HOME}/x1"}}, set()),
+    ],
+)  # fmt: skip
+def test_a_secret_is_known_by_its_name_by_its_looks_or_by_its_place(
+    entry: dict[str, Any], hidden: set[str], tmp_path: Path
+) -> None:
+    environ = {"HOME": "/home/someone", "ROOT": str(tmp_path)}
+    config = ServerConfig(name="s", command="server", **entry)
+    assert set(secrets_of(config, expand(config, environ), environ)) == hidden
+
+
 @pytest.mark.parametrize("step", [499, 4096, 100_000])
 @pytest.mark.parametrize("times", [5, 900], ids=["short", "longer than the tail"])
 @pytest.mark.parametrize("size", [MOST_BYTES, 2 * MOST_BYTES])

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import stat
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
 from process_stage import Stage, gone, on_stage, python, until
 
-from pursuit.tasks.processes import Command
+from pursuit.tasks.processes.command import Command
 
 
 def test_nothing_of_it_is_readable_by_others(tmp_path: Path) -> None:
@@ -135,18 +137,37 @@ time.sleep(0.3); print("last", flush=True)
     on_stage(tmp_path, back, **limits)
 
 
-def test_no_process_of_ours_is_left_when_the_last_command_has_ended(tmp_path: Path) -> None:
+def test_no_keeper_is_left_when_the_last_command_has_ended(tmp_path: Path) -> None:
     async def body(stage: Stage) -> int:
         state = await stage.run(python("print(1)"))
-        meta = (stage.place(state.task_id) / "meta").read_text()
-        return int(json.loads(meta)["keeper"]["pid"])
+        return keeper_of(stage.place(state.task_id))
 
-    keeper = on_stage(tmp_path, body)
-    ends = time.monotonic() + 10
-    while psutil.pid_exists(keeper) and psutil.Process(keeper).status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < ends
-        time.sleep(0.01)
+    ended(on_stage(tmp_path, body))
     assert (tmp_path / "tasks" / "keeper.err").read_text() == ""
+
+
+def test_no_keeper_is_left_when_the_files_of_a_running_command_were_deleted(tmp_path: Path) -> None:
+    async def body(stage: Stage) -> tuple[int, int]:
+        task_id = await stage.begin(python("import time; print('x', flush=True); time.sleep(60)"))
+        state = await stage.store.wait(task_id, lambda now: now.message == "x")
+        return keeper_of(stage.place(task_id)), state.mark["pid"]
+
+    keeper, command = on_stage(tmp_path, body)
+    shutil.rmtree(tmp_path / "tasks")
+    os.kill(command, signal.SIGKILL)
+    ended(keeper)
+
+
+def keeper_of(folder: Path) -> int:
+    return int(json.loads((folder / "meta").read_text())["keeper"]["pid"])
+
+
+def ended(pid: int) -> None:
+    ends = time.monotonic() + 10
+    with suppress(psutil.NoSuchProcess):
+        while psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+            assert time.monotonic() < ends
+            time.sleep(0.01)
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
@@ -157,7 +178,7 @@ def test_signals_of_a_terminal_do_not_end_the_keeper(tmp_path: Path, number: int
         task_id = await stage.begin(python(source + "time.sleep(60)", grace=0))
         state = await stage.store.wait(task_id, lambda now: now.message is not None)
         assert state.message == "[False, False]"  # and the command does not inherit that
-        os.kill(json.loads((stage.place(task_id) / "meta").read_text())["keeper"]["pid"], number)
+        os.kill(keeper_of(stage.place(task_id)), number)
         again = await stage.run(python("print('kept')"))
         assert await stage.processes.tail(again.task_id) == ["kept"]
         keepers = {(stage.place(one) / "claim").read_text() for one in (task_id, again.task_id)}

@@ -62,16 +62,13 @@ def test_units_that_were_not_marked_are_counted_again_after_a_crash(
     path = tmp_path / "units"
     path.unlink(missing_ok=True)
     units = Units(path)
-    for number in marked:
-        units.add(str(number))
+    units.add(map(str, marked))
     units.store()
     count = units.count
     assert count == len(set(marked))
-    for number in lost:
-        units.add(str(number))
+    units.add(map(str, lost))
     units.store()
     again = Units(path, count=count)
     assert again.count == count
-    for number in lost:
-        again.add(str(number))
+    again.add(map(str, lost))
     assert again.count == len({*marked, *lost})

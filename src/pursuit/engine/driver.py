@@ -249,23 +249,27 @@ async def _go_on(run: Run, proposer: Proposer) -> bool:
     while not (state.terminal or state.stopped or state.run is None or run.stop_heard):
         if state.run_goal is not None and state.iteration_count >= state.run_goal:
             return True
-        if state.open is None and await _out_of_budget(run):
+        if state.open is None and _used_up(run, state) is not None and await _out_of_budget(run):
             continue
         if state.waiting_for == "budget":
             return True
-        if await _pace(run) and not await turn(run, proposer) and state.status == "waiting":
+        if state.waiting_for == "pace" and not await _pace(run):
+            continue
+        if not await turn(run, proposer) and state.status == "waiting":
             return True
     return False
 
 
-async def _out_of_budget(run: Run) -> bool:
-    """Ends the mission, or makes it wait, if a cap was used up before this iteration could begin."""
+def _used_up(run: Run, state: MissionState) -> str | None:
+    """The cap that leaves no room for another iteration, or None."""
+    return reached_cap(state, elapsed=run.elapsed(), iterations=state.iteration_count)
 
-    def cap_of(state: MissionState) -> str | None:
-        return reached_cap(state, elapsed=run.elapsed(), iterations=state.iteration_count)
+
+async def _out_of_budget(run: Run) -> bool:
+    """Ends the mission, or makes it wait, as a cap was used up before this iteration could begin."""
 
     def build(state: MissionState) -> list[Event]:
-        cap = cap_of(state)
+        cap = _used_up(run, state)
         if state.stopped or cap is None:
             return []
         now, elapsed = run.clock.now(), run.elapsed()
@@ -275,8 +279,6 @@ async def _out_of_budget(run: Run) -> bool:
             return [WaitBegan(at=now, waiting_for="budget", detail=cap, elapsed=elapsed)]
         return [ending(Decision("terminate", cap), now=now, elapsed=elapsed)]
 
-    if cap_of(run.state) is None:
-        return False
     await run.journal.record(build)
     return run.state.waiting_for != "budget"
 
@@ -304,7 +306,7 @@ async def _end_as_ordered(run: Run) -> None:
 
 async def _pace(run: Run) -> bool:
     """Waits until the next iteration may begin; False if the operator spoke meanwhile."""
-    until = run.state.wait_until if run.state.waiting_for == "pace" else None
+    until = run.state.wait_until
     if until is None or run.state.open is not None:
         return True
     run.tell("waiting")

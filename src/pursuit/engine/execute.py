@@ -6,13 +6,14 @@ Invariant: nothing is sent whose intent is not durable; a settled call is never 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import anyio
 import msgspec
 
 from pursuit.engine.approvals import ask_first, refusal
+from pursuit.engine.journal import Build
 from pursuit.engine.later import perform_later, wait_for_tasks
 from pursuit.engine.perform import Settlement, perform, settle
 from pursuit.engine.run import Run
@@ -52,13 +53,26 @@ async def execute(run: Run, planned: Sequence[Planned], *, durable: bool = False
         await ask_first(run, [(call.call_id, call.tool, call.args) for call in todo])
     if len(todo) > 1 and all(_parallel_safe(run, call) for call in todo):
         await _together(run, todo)
+        await _wait(run, todo)
     else:
         for call in todo:
             await _alone(run, call)
-            await wait_for_tasks(run, [call.call_id])
-    await wait_for_tasks(run, [call.call_id for call in todo])
+            if _is_task(run.state, call):
+                await _wait(run, [call])
     if durable:
         await run.journal.flush()
+
+
+async def _wait(run: Run, batch: Sequence[Planned]) -> None:
+    """Waits in the ledger for what has become a task and works still."""
+    tasks = [planned.call_id for planned in batch if _is_task(run.state, planned)]
+    if tasks:
+        await wait_for_tasks(run, tasks)
+
+
+def _is_task(state: MissionState, planned: Planned) -> bool:
+    call = _pending(state, planned.call_id)
+    return call is not None and call.task is not None
 
 
 def settle_lost(run: Run, *, repeatable_too: bool = False) -> None:
@@ -74,7 +88,8 @@ def settle_lost(run: Run, *, repeatable_too: bool = False) -> None:
 
 async def _alone(run: Run, planned: Planned) -> None:
     """One call: its intent carries the outcome of the one before."""
-    tool = (await _admit(run, [planned]))[planned.call_id]
+    tool = run.tools.get(planned.tool)
+    await run.journal.record(_admission(run, [planned], {planned.call_id: tool}))
     call = _pending(run.state, planned.call_id)
     if call is None or tool is None or run.state.stopped:
         return
@@ -85,7 +100,8 @@ async def _alone(run: Run, planned: Planned) -> None:
 
 async def _together(run: Run, batch: Sequence[Planned]) -> None:
     """Calls side by side: all intents in one commit, each outcome stored as it comes."""
-    tools = await _admit(run, batch)
+    tools = {planned.call_id: run.tools.get(planned.tool) for planned in batch}
+    await run.journal.record(_admission(run, batch, tools))
 
     async def one(call: CallRecord, tool: Tool) -> None:
         settlement = await _perform_or_cancel(run, call, tool)
@@ -102,22 +118,16 @@ async def _together(run: Run, batch: Sequence[Planned]) -> None:
                 tasks.start_soon(one, call, tool)
 
 
-async def _admit(run: Run, batch: Sequence[Planned]) -> dict[str, Tool | None]:
-    """Makes the intents of the calls that may run durable, and records why the others may not."""
-    tools = {planned.call_id: run.tools.get(planned.tool) for planned in batch}
+def _admission(run: Run, batch: Sequence[Planned], tools: Mapping[str, Tool | None]) -> Build:
+    """The intents of the calls that may run, to be made durable, and why the others may not."""
 
     def build(state: MissionState) -> list[Event]:
         if state.stopped:
             return []
         desk = _Desk(run, state)
-        return [
-            desk.admission(planned, tools[planned.call_id])
-            for planned in batch
-            if (before := _pending(state, planned.call_id)) is None or before.task is None
-        ]
+        return [desk.admission(planned, tools[planned.call_id]) for planned in batch if not _is_task(state, planned)]
 
-    await run.journal.record(build)
-    return tools
+    return build
 
 
 class _Desk:

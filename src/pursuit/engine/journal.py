@@ -6,12 +6,12 @@ Invariant: what `record` returned for is durable; a foreign event is folded once
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import anyio
 
 from pursuit.errors import Conflict
-from pursuit.ledger.contract import Bell, Draft, Ledger
+from pursuit.ledger.contract import Bell, Draft, Head, Ledger
 from pursuit.model.events import AnyEvent, Event, OperatorWord, decode, encode
 from pursuit.model.fold import advance
 from pursuit.model.listing import Listing, listing_after
@@ -62,46 +62,45 @@ class Journal:
             await self._free.wait()
         self._recording = True
         try:
-            return await self._record(build)
+            while True:
+                staged, blobs = len(self._staged), dict(self._blobs)
+                events = build(self.state)
+                if not staged and not events:
+                    return events
+                listing = listing_after(self.state, events)
+                try:
+                    head = await self._append(events, listing, blobs)
+                except Conflict:
+                    before = self.head
+                    await self.catch_up()
+                    if self.head == before:
+                        raise
+                    continue
+                self.head, self._listed = head.seq, listing
+                del self._staged[:staged]
+                for digest in blobs:
+                    self._blobs.pop(digest, None)
+                for event in events:
+                    advance(self.state, event)
+                return events
         finally:
             self._recording = False
             if self._free is not None:
                 self._free.set()
                 self._free = None
 
-    async def _record(self, build: Build) -> Sequence[Event]:
-        while True:
-            staged, blobs = tuple(self._staged), dict(self._blobs)
-            events = build(self.state)
-            if not staged and not events:
-                return events
-            drafts = [Draft(*encode(event)) for event in (*staged, *events)]
-            listing = listing_after(self.state, events)
-            changed = listing != self._listed
-            try:
-                head = await self.ledger.append(
-                    self.mission_id,
-                    self.head,
-                    drafts,
-                    status=listing.status if changed else None,
-                    summary=listing.summary() if changed else None,
-                    blobs=blobs or None,
-                    by=self.bell,
-                )
-            except Conflict:
-                before = self.head
-                await self.catch_up()
-                if self.head == before:
-                    raise
-                continue
-            self.head = head.seq
-            self._listed = listing
-            del self._staged[: len(staged)]
-            for digest in blobs:
-                self._blobs.pop(digest, None)
-            for event in events:
-                advance(self.state, event)
-            return events
+    def _append(self, events: Sequence[Event], listing: Listing, blobs: Mapping[str, bytes]) -> Awaitable[Head]:
+        """What is staged and these events, under way to the ledger."""
+        changed = listing != self._listed
+        return self.ledger.append(
+            self.mission_id,
+            self.head,
+            [Draft(*encode(event)) for event in (*self._staged, *events)],
+            status=listing.status if changed else None,
+            summary=listing.summary() if changed else None,
+            blobs=blobs or None,
+            by=self.bell,
+        )
 
     async def past(self, after: int) -> list[tuple[int, AnyEvent]]:
         """The stored events after a number, each with its own."""

@@ -42,8 +42,7 @@ async def wait_for_tasks(run: Run, calls: Sequence[str]) -> None:
         waits = True
         return [WaitBegan(at=run.clock.now(), waiting_for="task", detail=task_id, elapsed=run.elapsed())]
 
-    if any(call.call_id in calls for call in _under_way(run.state)):
-        await run.journal.record(build)
+    await run.journal.record(build)
     if waits:
         raise MustWait
 

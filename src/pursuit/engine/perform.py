@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import msgspec
 
@@ -22,7 +22,7 @@ PREVIEW = 2_000
 MOST_ERROR = 4_000
 
 
-class Settlement(NamedTuple):
+class Settlement(msgspec.Struct, frozen=True):
     """A settlement, with the blob of a result that is too large for it."""
 
     event: CallSettled

@@ -7,7 +7,8 @@ pure rides in the commit of its cause, so that an iteration with one call costs 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+
+import msgspec
 
 from pursuit.engine.approvals import MustWait
 from pursuit.engine.execute import Planned, execute
@@ -35,7 +36,7 @@ from pursuit.proposers.contract import Failed, Proposer, Waiting
 REPAIRS = 2
 
 
-class Asked(NamedTuple):
+class Asked(msgspec.Struct, frozen=True):
     """What the sandbox and the checks answered (None: they were not asked), and when that was."""
 
     answers: Mapping[str, Answer] | None
@@ -104,10 +105,12 @@ async def act(run: Run) -> None:
 
 async def verify(run: Run) -> Asked:
     """Asks the sandbox and runs the checks, if the criteria are due."""
-    asked = _unasked(run)
+    asked = Asked(None, run.clock.now(), run.elapsed())
     if not _due(run.state, asked):
         return asked
     run.tell("verify")
+    if not run.state.asks:
+        return Asked({}, asked.now, asked.elapsed)
     answers = await answers_for(run)
     return Asked(None if run.state.stopped else answers, run.clock.now(), run.elapsed())
 
@@ -198,10 +201,6 @@ def _proposed(run: Run, proposal: Proposal, proposer: Proposer) -> IterationProp
         own_script=proposer.operators_own,
         rationale=proposal.rationale,
     )
-
-
-def _unasked(run: Run) -> Asked:
-    return Asked(None, run.clock.now(), run.elapsed())
 
 
 def _due(state: MissionState, asked: Asked) -> bool:

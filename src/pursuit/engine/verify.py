@@ -23,17 +23,12 @@ from pursuit.model.records import CallRecord
 from pursuit.model.thresholds import COMPARE
 from pursuit.model.view import observation_view
 
-ASKING = (Check, Predicate)
-"""The criteria that the state alone does not decide."""
-
 
 async def answers_for(run: Run) -> dict[str, Answer]:
     """What the sandbox says of each predicate, and each check that is due its result."""
-    asking = [criterion for criterion in run.state.mission.criteria if isinstance(criterion, ASKING)]
-    if not asking:
-        return {}
-    answers = await _predicates(run, [criterion for criterion in asking if isinstance(criterion, Predicate)])
-    checks = [criterion for criterion in asking if isinstance(criterion, Check)]
+    criteria = run.state.mission.criteria
+    answers = await _predicates(run, [criterion for criterion in criteria if isinstance(criterion, Predicate)])
+    checks = [criterion for criterion in criteria if isinstance(criterion, Check)]
     for check in checks:
         if check.when == "checkpoint":
             answers[check.criterion_id] = await _checked(run, check)

@@ -8,7 +8,7 @@ its transaction is sealed; an append that is refused leaves no row behind.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -25,9 +25,8 @@ _INSERT_STREAM = (
     "VALUES (?, ?, ?, ?, ?, 0, ?, '{}')"
 )
 _LAST_ROW = "SELECT last_insert_rowid()"
-_MOVE_HEAD = (
-    "UPDATE streams SET head_seq = ?, head_hash = ?, updated_at = ?, summary = coalesce(?, summary) WHERE id = ?"
-)
+_MOVE_HEAD = "UPDATE streams SET head_seq = ?, head_hash = ?, updated_at = ? WHERE id = ?"
+_TELL_SUMMARY = "UPDATE streams SET head_seq = ?, head_hash = ?, updated_at = ?, summary = ? WHERE id = ?"
 # Apart from the head: naming the status in every update would rewrite its index entry every time.
 _SET_STATUS = "UPDATE streams SET status = ? WHERE id = ?"
 _INSERT_BLOB = "INSERT OR IGNORE INTO blobs (digest, size, body) VALUES (?, ?, ?)"
@@ -94,8 +93,8 @@ class Committer:
         """Checks each request against the head that the ones before it leave, and writes the rows of the good ones."""
         now = self._clock()
         staged = Staged()
-        events: list[tuple[int, int, float, str, bytes, bytes]] = []
-        moved: list[tuple[int, bytes, float, str | None, int]] = []
+        events: list[tuple[int, int, float, str, bytearray, bytearray]] = []
+        summaries: dict[str, str] = {}
         for request in requests:
             tip = staged.tips.get(request.stream) or self._find(request.stream)
             refusal = _refusal(request, tip)
@@ -108,8 +107,10 @@ class Committer:
             for draft in request.events:
                 seq += 1
                 hash_ = link(hash_, request.stream, seq, at=now, type_=draft.type, body=draft.body)
-                events.append((tip.id, seq, now, draft.type, draft.body, hash_))
-            moved.append((seq, hash_, now, request.summary, tip.id))
+                # Byte arrays: for bytes the sqlite3 module first looks for an adapter, which costs more than a copy.
+                events.append((tip.id, seq, now, draft.type, bytearray(draft.body), bytearray(hash_)))
+            if request.summary is not None:
+                summaries[request.stream] = request.summary
             status = self._decorate(request, tip)
             staged.tips[request.stream] = _Tip(tip.id, seq, hash_, status)
             staged.outcomes.append((request, Head(seq, hash_)))
@@ -117,8 +118,7 @@ class Committer:
             self._connection.executemany(_INSERT_EVENT, events)
             staged.last = self._connection.execute(_LAST_ROW).fetchone()[0]
             staged.first = staged.last - len(events) + 1
-        if moved:
-            self._connection.executemany(_MOVE_HEAD, moved)
+        self._move_heads(staged.tips, summaries, now)
         return staged
 
     def seal(self, staged: Staged) -> None:
@@ -151,6 +151,18 @@ class Committer:
         self._connection.execute(_INSERT_STREAM, values)
         identity: int = self._connection.execute(_LAST_ROW).fetchone()[0]
         return _Tip(identity, 0, GENESIS, status)
+
+    def _move_heads(self, tips: Mapping[str, _Tip], summaries: Mapping[str, str], now: float) -> None:
+        """Writes where each stream ends now, once however often it was appended to, and what is said of it."""
+        plain = [(tip.seq, bytearray(tip.hash), now, tip.id) for name, tip in tips.items() if name not in summaries]
+        if plain:
+            self._connection.executemany(_MOVE_HEAD, plain)
+        if summaries:
+            told = [
+                (tips[name].seq, bytearray(tips[name].hash), now, text, tips[name].id)
+                for name, text in summaries.items()
+            ]
+            self._connection.executemany(_TELL_SUMMARY, told)
 
     def _decorate(self, request: Request, tip: _Tip) -> str:
         """Writes what goes along with the events, and returns the status that holds from here on."""

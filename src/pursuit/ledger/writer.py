@@ -45,6 +45,13 @@ class _Batch:
         self.followers: list[asyncio.Future[None]] = []
         self.done = asyncio.Event()
 
+    def join(self, request: Request) -> asyncio.Future[None]:
+        """Takes one more along; the future is done when its outcome is there."""
+        self.requests.append(request)
+        follower: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.followers.append(follower)
+        return follower
+
     def end(self) -> None:
         """Wakes everybody: the outcomes are there."""
         self.done.set()
@@ -78,25 +85,17 @@ class Writer:
             with anyio.CancelScope(shield=True):
                 await self._lead(batch)
         else:
-            batch.requests.append(request)
+            ended = batch.join(request)
             if len(batch.requests) >= _MOST_IN_A_BATCH:
                 self._filling = None
-            await self._follow(batch)
+            try:  # a shield around every wait would cost more than the wait, so it comes when needed
+                await ended
+            except asyncio.CancelledError:
+                if not await _comes_again(batch):
+                    raise
         if isinstance(request.outcome, Head):
             return request.outcome
         raise request.outcome or self._gave_up()
-
-    async def _follow(self, batch: _Batch) -> None:
-        """Waits for the outcome; a shield around every wait would cost more than the wait, so it comes when needed."""
-        outcome = asyncio.get_running_loop().create_future()
-        batch.followers.append(outcome)
-        try:
-            await outcome
-        except asyncio.CancelledError:
-            with anyio.CancelScope(shield=True):
-                await batch.done.wait()
-            if not _cancelled_by_scope():
-                raise
 
     async def close(self) -> None:
         """Refuses new appends and returns when the queued ones have their outcome."""
@@ -174,6 +173,8 @@ class Writer:
         )
 
 
-def _cancelled_by_scope() -> bool:
-    """Whether the cancellation comes again at the next await, as that of a cancel scope does."""
+async def _comes_again(batch: _Batch) -> bool:
+    """Waits for the outcome first; whether the cancellation comes again by itself, as that of a cancel scope does."""
+    with anyio.CancelScope(shield=True):
+        await batch.done.wait()
     return anyio.current_effective_deadline() == -math.inf

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from pursuit.model.approvals import Approval, is_granted, pending
-from pursuit.model.criteria import MetricThreshold
+from pursuit.model.criteria import Check, MetricThreshold, Predicate
 from pursuit.model.events import (
     AbortOrdered,
     AnyEvent,
@@ -78,6 +78,7 @@ def _created(event: MissionCreated) -> MissionState:
         mission=mission,
         tools=tuple(event.tools),
         thresholds=tuple(c for c in mission.criteria if isinstance(c, MetricThreshold)),
+        asks=any(isinstance(c, Check | Predicate) for c in mission.criteria),
         stagnation=mission.stagnation,
         guarded=mission.proposer.kind in GUARDED,
         parameters=event.parameters,

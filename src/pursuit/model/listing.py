@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from pursuit.model.events import (
     Event,
@@ -25,7 +27,7 @@ from pursuit.model.state import MissionState, Status
 DIRECTIVE_PREVIEW = 500
 
 
-class Listing(NamedTuple):
+class Listing(msgspec.Struct, frozen=True, gc=False):
     """One row of a list."""
 
     status: Status

@@ -42,12 +42,8 @@ def lift(
         events.extend(_events(body.get("events")))
         if metrics or events:
             break
-    read, patience = _Read(result), Patience(ALL_RULES_SECONDS)
-    for rule in rules:
-        if patience.over:
-            break
-        if source_matches(rule.tool, tool) and (value := _by_rule(rule, read)) is not None:
-            metrics[rule.metric] = value
+    if rules:
+        _apply(rules, tool, _Read(result), metrics)
     return metrics, events[:MAX_EVENTS]
 
 
@@ -155,6 +151,16 @@ def _events(found: Any) -> Iterator[dict[str, Any]]:
                 event = cast("dict[str, Any]", item)
                 if isinstance(event.get("event_name"), str):
                     yield dict(event)
+
+
+def _apply(rules: Sequence[ObserveRule], tool: str, read: _Read, metrics: dict[str, Any]) -> None:
+    """What the operator's own rules find, until their time is used up."""
+    patience = Patience(ALL_RULES_SECONDS)
+    for rule in rules:
+        if patience.over:
+            break
+        if source_matches(rule.tool, tool) and (value := _by_rule(rule, read)) is not None:
+            metrics[rule.metric] = value
 
 
 def _by_rule(rule: ObserveRule, result: _Read) -> float | None:

@@ -39,6 +39,8 @@ class MissionState:
     mission: Mission
     tools: tuple[str, ...]
     thresholds: tuple[MetricThreshold, ...] = ()
+    asks: bool = False
+    """Whether it has criteria that the state alone does not decide: predicates and checks."""
     stagnation: int | None = None
     guarded: bool = False
     parameters: dict[str, list[str]] = field(default_factory=dict[str, list[str]])

@@ -50,5 +50,7 @@ def closer(criterion: MetricThreshold, value: float, before: float | None) -> bo
     """Whether the best value came closer to the target by more than the tolerance."""
     if before is None:
         return True
+    if value == before:
+        return False
     was = distance(criterion, before)
     return distance(criterion, value) < was * (1 - TOLERANCE)

@@ -22,7 +22,8 @@ from pursuit.tools.contract import Tool
 from pursuit.tools.documents import parse_json, read_text
 from pursuit.tools.fields import as_table
 from pursuit.tools.network import NetworkRules, network_ruling
-from pursuit.tools.server_config import ServerConfig, expand, secrets_of
+from pursuit.tools.server_config import ServerConfig, expand
+from pursuit.tools.variables import is_telling
 
 Level = Literal["ok", "note", "warning", "broken"]
 
@@ -97,10 +98,12 @@ def file_findings(path: Path, servers: Mapping[str, ServerConfig]) -> list[Findi
 
 def _plain_secrets(name: str, server: ServerConfig) -> list[tuple[str, str]]:
     """Secrets that stand there as they are, not as a variable: where, and what."""
-    secret = {value for value in secrets_of(server, server, {}) if "${" not in value}
     tables = (("env", server.env), ("headers", server.headers))
     return [
-        (f"servers.{name}.{at}.{key}", value) for at, table in tables for key, value in table.items() if value in secret
+        (f"servers.{name}.{at}.{key}", value)
+        for at, table in tables
+        for key, value in table.items()
+        if is_telling(key, value)
     ]
 
 

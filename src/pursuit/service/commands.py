@@ -31,24 +31,11 @@ TIMEOUT = "timeout"
 
 def configured_command(config: CommandConfig, arguments: Mapping[str, Any], environ: Mapping[str, str]) -> Command:
     """The command for these arguments. Raises `ValidationFailed` or `PathTraversal`."""
-    words = config.words(arguments)
-    if words[0] == PYTHON:
-        words[0] = sys.executable
-    missing: list[Fault] = []
-
-    def full(text: str, at: str) -> str:
-        value, unset = filled(text, environ)
-        reason = "${{{}}} is not set in the environment"
-        missing.extend(Fault(field=f"commands.{config.name}.{at}", reason=reason.format(name)) for name in unset)
-        return value
-
-    env = {key: full(value, f"env.{key}") for key, value in config.env.items()}
-    cwd = Path(config.base or ".", full(config.cwd or ".", "cwd")).expanduser()
-    if missing:
-        raise ValidationFailed(missing, f"{config.name} cannot be started")
+    words = _program(config.words(arguments))
+    cwd, env = _surroundings(config, environ)
     command = Command(
-        argv=tuple(words),
-        cwd=str(cwd),
+        argv=words,
+        cwd=cwd,
         env={**environ, **env},
         title=config.title,
         total=config.units(arguments),
@@ -62,6 +49,34 @@ def configured_command(config: CommandConfig, arguments: Mapping[str, Any], envi
     )
     command.check()
     return command
+
+
+def check_startable(config: CommandConfig, environ: Mapping[str, str]) -> None:
+    """Raises `ValidationFailed` with what would keep it from starting, whatever its arguments."""
+    cwd, env = _surroundings(config, environ)
+    program = "".join(map(str, config.argv.groups[0][0]))  # no parameter stands in it
+    Command(argv=_program([program]), cwd=cwd, env={**environ, **env}).check()
+
+
+def _program(words: Sequence[str]) -> tuple[str, ...]:
+    return (sys.executable if words[0] == PYTHON else words[0], *words[1:])
+
+
+def _surroundings(config: CommandConfig, environ: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    """Its folder, and what is added to its environment. Raises `ValidationFailed` for variables that are not set."""
+    missing: list[Fault] = []
+
+    def full(text: str, at: str) -> str:
+        value, unset = filled(text, environ)
+        reason = "${{{}}} is not set in the environment"
+        missing.extend(Fault(field=f"commands.{config.name}.{at}", reason=reason.format(name)) for name in unset)
+        return value
+
+    env = {key: full(value, f"env.{key}") for key, value in config.env.items()}
+    cwd = Path(config.base or ".", full(config.cwd or ".", "cwd")).expanduser()
+    if missing:
+        raise ValidationFailed(missing, f"{config.name} cannot be started")
+    return str(cwd), env
 
 
 def plain_command(

@@ -29,6 +29,8 @@ from pursuit.service.checkup import (
     server_findings,
     warning,
 )
+from pursuit.service.command_tools import command_tool
+from pursuit.service.commands import check_startable
 from pursuit.tools.catalogue import Catalogue
 from pursuit.tools.configuration import Configuration, load_configuration
 from pursuit.tools.contract import Tool
@@ -57,6 +59,7 @@ async def examine(config: Path | None, state: Path, open_ledger: Callable[[Path]
         findings += file_findings(config, configuration.servers)
     findings += await _servers(configuration)
     findings.append(model_finding(os.environ, installed=find_spec("pydantic_ai") is not None))
+    findings += _commands(configuration)
     findings += await _ledger(state, open_ledger)
     return findings
 
@@ -64,7 +67,7 @@ async def examine(config: Path | None, state: Path, open_ledger: Callable[[Path]
 async def _servers(configuration: Configuration) -> list[Finding]:
     """Every server side by side; the findings stay in the order of the configuration."""
     found: dict[str, list[Finding]] = {}
-    tools: list[Tool] = []
+    tools: list[Tool] = [command_tool(command) for command in configuration.commands.values()]
     complete = True
 
     async with Pool(configuration.servers, network=configuration.policy.network) as pool:
@@ -114,6 +117,19 @@ async def _connected(pool: Pool, name: str, server: ServerConfig) -> tuple[list[
         mend = "install the package instead of fetching it at each start, or raise timeouts.connect"
         findings.append(warning(about, f"needs {seconds:.0f} s to connect", mend))
     return tools, [*findings, *_belief(about, name, server, tools)]
+
+
+def _commands(configuration: Configuration) -> list[Finding]:
+    """Whether each command could be started; none is."""
+    findings: list[Finding] = []
+    for name, command in configuration.commands.items():
+        try:
+            check_startable(command, os.environ)
+            findings.append(fine(f"command {name}", "can be started"))
+        except ValidationFailed as failed:
+            mend = f"put [commands.{name}] right, or install what it needs"
+            findings += [broken(f"command {name}", str(fault), mend) for fault in failed.faults]
+    return findings
 
 
 def _start_by_hand(server: ServerConfig) -> str:

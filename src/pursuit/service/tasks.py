@@ -166,7 +166,7 @@ class Tasks:
     def job(self, name: str, arguments: Mapping[str, Any], *, caller: Caller | None = None) -> Job:
         """What a call of a configured command is as a task, in whoever's hands; nothing has started.
 
-        The host must be open.
+        The host must be open. A caller's own call is put into the audit; a mission's is in the mission.
         """
         from pursuit.service.commands import configured_command, environment  # noqa: PLC0415 - see above
 
@@ -174,8 +174,11 @@ class Tasks:
         job = self._job(configured_command(self.config(name), arguments, environment()), origin)
 
         async def audited(ctx: TaskContext) -> Ending:
-            async with self._audit.control(caller or self._caller, "task run", None, origin):
-                pass
+            if caller is not None:
+                async with self._audit.control(caller, "task run", None, origin):
+                    pass
+            if ctx.state.total is None and job.total is not None:
+                await ctx.update_status(total=job.total)
             return await job.work(ctx)
 
         return replace(job, work=audited)
@@ -251,6 +254,10 @@ class Tasks:
         """The same, and then each line as it comes, until the task has ended; with `errors` those of stderr only."""
         await self.get(task_id, requestor=requestor)
         await self.host()
+        if (await self.started(task_id)).terminal:
+            for line in await self._processes.tail(task_id, lines, errors=errors):
+                yield line
+            return
         async for line in self._processes.follow(task_id, lines, errors=errors):
             yield line
 

@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+import msgspec
+
 ProgressFn = Callable[[float, float | None, str | None], Awaitable[None]]
 # A notification of the server: its method and its raw parameters.
 NotifyFn = Callable[[str, Mapping[str, Any]], Awaitable[None]]
@@ -61,8 +63,7 @@ class Tool:
         return f"{self.server}.{self.name}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolResult:
+class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a tool answered: MCP content blocks as JSON, structured content, and whether it is an error."""
 
     content: Sequence[Mapping[str, Any]] = ()

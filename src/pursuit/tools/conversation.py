@@ -7,8 +7,8 @@ exactly as it came, but for the secrets of its configuration (`blanking` says wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any, Literal, cast
 
 import anyio
@@ -21,6 +21,8 @@ from pursuit.tools.supervise import Supervisor
 from pursuit.tools.wire import CallBroken, ConnectionLost, SessionGone
 
 MOST_PAGES = 1000
+Waiting = Callable[[], AbstractAsyncContextManager[None]]
+"""What is entered while a call waits for its turn: that time is not the server's."""
 
 ListKind = Literal["tools", "resources", "resourceTemplates", "prompts"]
 _LIST_METHODS: Mapping[ListKind, str] = {
@@ -38,11 +40,11 @@ class Conversation:
         self,
         supervisor: Supervisor,
         *,
-        room: AbstractAsyncContextManager[Any] | None = None,
+        room: anyio.Semaphore | None = None,
         capabilities: Mapping[str, Any] | None = None,
     ) -> None:
         self._supervisor = supervisor
-        self._room = room or nullcontext()
+        self._room = room
         self._capabilities = capabilities
 
     async def about(self) -> About:
@@ -59,14 +61,14 @@ class Conversation:
         *,
         on_notify: NotifyFn | None = None,
         progress: bool = True,
+        waiting: Waiting = nullcontext,
     ) -> dict[str, Any]:
         """Sends one request; there is no timeout here, whoever waits cancels.
 
         `on_notify` hears what belongs to it; the server is asked for progress unless `progress` is False. Returns
         upstream's result untouched. Raises `UpstreamError`, which is the server's own, or `CallFailed`.
         """
-        room = self._room if method == "tools/call" else nullcontext()
-        async with room:
+        async with nullcontext() if self._room is None or method != "tools/call" else _turn(self._room, waiting):
             for again in (True, False):
                 connection = await self._connection()
                 try:
@@ -137,3 +139,16 @@ class Conversation:
             raise UpstreamUnavailable(str(error).removeprefix("not sent: "), server=supervisor.config.name) from None
         except TimeoutError:
             raise supervisor.unavailable(f"it did not list its {kind} within {seconds:g} s") from None
+
+
+@asynccontextmanager
+async def _turn(room: anyio.Semaphore, waiting: Waiting) -> AsyncGenerator[None]:
+    try:
+        room.acquire_nowait()
+    except anyio.WouldBlock:
+        async with waiting():
+            await room.acquire()
+    try:
+        yield
+    finally:
+        room.release()

@@ -14,7 +14,7 @@ from pursuit.model.mission import MissionPolicy
 from pursuit.tools.catalogue import Catalogue
 from pursuit.tools.contract import CallFailed, Later, ProgressFn, Tool, ToolResult
 from pursuit.tools.functions import FunctionUpstream
-from pursuit.tools.policy import Layers, OperatorPolicy, Ruling, Tightening, decide, may_ask
+from pursuit.tools.policy import Layers, OperatorPolicy, Ruling, Tightening, conditional, decide, may_ask
 from pursuit.tools.pool import Pool
 from pursuit.tools.reading import is_reading, read
 
@@ -28,6 +28,8 @@ class MissionTools:
     layers: Layers
     asking: bool
     later: Later | None = None
+    _rulings: dict[str, tuple[Tool, Ruling]] = field(default_factory=dict[str, tuple[Tool, Ruling]], repr=False)
+    """What was said of each tool that no rule judges by its arguments: the layers do not change any more."""
 
     def get(self, name: str) -> Tool | None:
         """The tool, or None if its server does not offer it now."""
@@ -43,7 +45,13 @@ class MissionTools:
 
     def rule(self, tool: Tool, arguments: Mapping[str, Any]) -> Ruling:
         """What policy says."""
-        return decide(self.layers, tool, arguments)
+        known = self._rulings.get(tool.qualified)
+        if known is not None and known[0] is tool:
+            return known[1]
+        ruling = decide(self.layers, tool, arguments)
+        if not conditional(self.layers, tool):
+            self._rulings[tool.qualified] = (tool, ruling)
+        return ruling
 
     def call(
         self, tool: Tool, arguments: Mapping[str, Any], *, call_id: str, on_progress: ProgressFn | None = None

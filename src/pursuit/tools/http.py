@@ -26,12 +26,21 @@ from mcp.shared.inbound import (
     mcp_param_headers,
 )
 from mcp_types import INTERNAL_ERROR, METHOD_NOT_FOUND, PROTOCOL_VERSION_META_KEY
-from pydantic_core import to_json
 
 from pursuit.tools.contract import UpstreamError
 from pursuit.tools.http_answers import EventReader, ParamHeaders, error_of, json_answer, learn_headers, whole
 from pursuit.tools.http_client import status_words, streamed
-from pursuit.tools.wire import Asked, CallBroken, ConnectionLost, Heard, HttpRefused, NotReached, SessionGone, read_json
+from pursuit.tools.wire import (
+    Asked,
+    CallBroken,
+    ConnectionLost,
+    Heard,
+    HttpRefused,
+    NotReached,
+    SessionGone,
+    read_json,
+    write_json,
+)
 
 _POST_HEADERS = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
 _GET_HEADERS = {"accept": "text/event-stream", "cache-control": "no-store"}
@@ -115,7 +124,7 @@ class HttpWire:
         if self._over.is_set():
             raise ConnectionLost
         ident: str | int = request_id or next(self._ids)
-        body = to_json({"jsonrpc": "2.0", "id": ident, "method": method, "params": params})
+        body = write_json({"jsonrpc": "2.0", "id": ident, "method": method, "params": params})
         headers = self._headers(_POST_HEADERS) | self._stamps(method, params)
         with anyio.CancelScope() as scope:
             self._open.add(scope)
@@ -135,7 +144,7 @@ class HttpWire:
         if self._session is None or not self._doubt:
             return
         ident = next(self._ids)
-        body = to_json({"jsonrpc": "2.0", "id": ident, "method": "ping"})
+        body = write_json({"jsonrpc": "2.0", "id": ident, "method": "ping"})
         try:
             await self._exchange(ident, "ping", body, self._headers(_POST_HEADERS), self._on_heard)
         except (UpstreamError, HttpRefused) as error:
@@ -162,7 +171,7 @@ class HttpWire:
     async def _post(self, message: Mapping[str, Any]) -> None:
         try:
             async with streamed(
-                self._client, "POST", self._url, headers=self._headers(_POST_HEADERS), content=to_json(message)
+                self._client, "POST", self._url, headers=self._headers(_POST_HEADERS), content=write_json(message)
             ):
                 pass
         except CallBroken:

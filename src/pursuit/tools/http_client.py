@@ -8,9 +8,10 @@ the same origin, so that headers go nowhere else.
 from __future__ import annotations
 
 import logging
+import socket
 from base64 import b64encode
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from ipaddress import ip_address
 from urllib.parse import unquote, urlsplit
 
@@ -20,6 +21,7 @@ from pursuit.tools.server_config import ServerConfig
 from pursuit.tools.wire import CallBroken, NotReached
 
 _MOST_REDIRECTS = 5
+_QUICKACK: int | None = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
 _KEEPING_METHOD = (307, 308)
 
 
@@ -70,6 +72,7 @@ async def streamed(
         request = client.build_request(method, url, headers=dict(headers), content=content)
         for _ in range(_MOST_REDIRECTS):
             response = await client.send(request, stream=True)
+            _acknowledge(response)
             try:
                 if response.next_request is None:
                     yield response
@@ -84,6 +87,18 @@ async def streamed(
     except httpx2.HTTPError as error:
         raise CallBroken(words(error)) from None
     raise CallBroken("it redirects without end")
+
+
+def _acknowledge(response: httpx2.Response) -> None:
+    """Says at once that the head has come: a server that writes in pieces may wait for it with the rest (Nagle).
+
+    Else our system takes 40 ms for it on a connection that is used again.
+    """
+    stream = response.extensions.get("network_stream")
+    wire = None if stream is None else stream.get_extra_info("socket")
+    if wire is not None and _QUICKACK is not None:
+        with suppress(OSError):  # a connection that broke just now says so when it is read
+            wire.setsockopt(socket.IPPROTO_TCP, _QUICKACK, 1)
 
 
 def _followed(response: httpx2.Response) -> httpx2.Request:

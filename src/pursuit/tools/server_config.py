@@ -231,7 +231,7 @@ def expand(config: ServerConfig, environ: Mapping[str, str]) -> ServerConfig:
 
 
 def secrets_of(config: ServerConfig, expanded: ServerConfig, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The values that must not be shown, longest first: taken from a variable, or under a name that says so.
+    """The values that must not be shown, longest first; `variables` says which.
 
     Very short ones are not among them: blanking `80` or `true` would spoil every message.
     """

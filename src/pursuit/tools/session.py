@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
+from functools import partial
 from typing import Any, cast
 
 import anyio
@@ -20,7 +21,7 @@ from pursuit.errors import UpstreamUnavailable
 from pursuit.tools.client_side import ClientSide
 from pursuit.tools.connection import Connection, Opener
 from pursuit.tools.contract import About, CallFailed, HandleFn, NotifyFn, ProgressFn, Tool, ToolResult, UpstreamError
-from pursuit.tools.conversation import Conversation, ListKind
+from pursuit.tools.conversation import Conversation, ListKind, Waiting
 from pursuit.tools.leases import Leases
 from pursuit.tools.listing import is_offered, read_listing
 from pursuit.tools.negotiation import Era
@@ -32,6 +33,8 @@ from pursuit.tools.wire import Heard
 # How long a list is believed of a server that does not say when it changes.
 LISTING_SECONDS = 30.0
 TASK_TTL_MS = 86_400_000
+# How often a call that waits for its turn says that it is not the server that is slow.
+_WAITING_SECONDS = 0.2
 
 
 class McpUpstream:
@@ -47,7 +50,7 @@ class McpUpstream:
         self._restarts = Restarts(most=math.inf, longest_pause=LONGEST_WAIT) if elsewhere else Restarts()
         self._listeners: list[Heard] = []
         self._supervisor = self._supervised(ClientSide(), self._heard, era)
-        self._room = anyio.Semaphore(config.concurrency) if config.concurrency else nullcontext()
+        self._room = anyio.Semaphore(config.concurrency) if config.concurrency else None
         self._talk = Conversation(self._supervisor, room=self._room)
         self._leases = Leases(self._lent, tasks)
         self._listing: list[Tool] = []
@@ -108,9 +111,10 @@ class McpUpstream:
         *,
         on_notify: NotifyFn | None = None,
         progress: bool = True,
+        waiting: Waiting = nullcontext,
     ) -> dict[str, Any]:
         """Sends one raw request, past the list of allowed tools; see `Conversation.request`."""
-        return await self._talk.request(method, params, on_notify=on_notify, progress=progress)
+        return await self._talk.request(method, params, on_notify=on_notify, progress=progress, waiting=waiting)
 
     async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         """Sends a notification if there is a connection."""
@@ -227,9 +231,10 @@ class McpUpstream:
             raise CallFailed(reason, sent=False)
         params: dict[str, Any] = {"name": tool, "arguments": dict(arguments), "_meta": {"pursuit/callId": call_id}}
         on_notify = None if on_progress is None else _progress_of(on_progress)
+        waiting = nullcontext if on_progress is None else partial(_waiting, on_progress)
         try:
             talk = await self._tasked(tool, params, wished=on_handle is not None)
-            raw = await talk.request("tools/call", params, on_notify=on_notify)
+            raw = await talk.request("tools/call", params, on_notify=on_notify, waiting=waiting)
             handle = handle_of(raw)
             if handle is not None:
                 if on_handle is not None:
@@ -321,3 +326,18 @@ def _progress_of(on_progress: ProgressFn) -> NotifyFn:
             await on_progress(float(done), known, message if isinstance(message, str) else None)
 
     return heard
+
+
+@asynccontextmanager
+async def _waiting(on_progress: ProgressFn) -> AsyncGenerator[None]:
+    """Says again and again that the call has not begun, for whoever has a clock running."""
+
+    async def say() -> None:
+        while True:
+            await on_progress(0.0, None, "it waits for its turn at the server")
+            await anyio.sleep(_WAITING_SECONDS)
+
+    async with anyio.create_task_group() as saying:
+        saying.start_soon(say)
+        yield
+        saying.cancel_scope.cancel()

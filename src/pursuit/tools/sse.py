@@ -16,10 +16,10 @@ from typing import Self
 import anyio
 import httpx2
 from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCRequest, jsonrpc_message_adapter
+from mcp_types import JSONRPCRequest
 
 from pursuit.tools.http_client import status_words, streamed
-from pursuit.tools.wire import LONGEST_MESSAGE, CallBroken
+from pursuit.tools.wire import LONGEST_MESSAGE, CallBroken, read_message, write_message
 
 _POST_HEADERS = {"content-type": "application/json"}
 _GET_HEADERS = {"accept": "text/event-stream", "cache-control": "no-store"}
@@ -69,14 +69,13 @@ class SseLine:
         elif event.event == "message" and event.data:
             # What is no JSON-RPC is dropped, as on a stray line of stdout.
             with suppress(ValueError, anyio.BrokenResourceError, anyio.ClosedResourceError):
-                message = jsonrpc_message_adapter.validate_json(event.data, by_name=False)
-                self._send.send_nowait(SessionMessage(message))
+                self._send.send_nowait(SessionMessage(read_message(event.data)))
 
     async def send(self, item: SessionMessage, /) -> None:
         """Posts one message; raises `CallBroken` to whoever sent a request. What nobody waits for is dropped."""
         if self._over.is_set():
             raise anyio.BrokenResourceError
-        body = item.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+        body = write_message(item.message)
         try:
             await self._post(body)
         except CallBroken:

@@ -12,7 +12,6 @@ even while nobody awaits, a message costs no extra task switch, and the transpor
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import signal
 from collections.abc import AsyncGenerator, Callable
@@ -23,10 +22,11 @@ from typing import Self, cast
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream
 from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCMessage, JSONRPCRequest, jsonrpc_message_adapter
+from mcp_types import JSONRPCRequest
 
 from pursuit.tools.launch import Launch, command_line, gone, signal_group
 from pursuit.tools.stderr import StderrTail
+from pursuit.tools.wire import read_message, write_message
 
 GRACE = 2.0
 TERM_GRACE = 2.0
@@ -83,7 +83,7 @@ class StdioLine(asyncio.SubprocessProtocol):
         if not line.strip():
             return
         try:
-            message = _read(line)
+            message = read_message(line)
         except ValueError:
             # Stray prints to stdout are common; they cost nothing but a line in the tail.
             self._tail.add(b"(on stdout) " + self._tail.blank(line)[:500])
@@ -135,7 +135,7 @@ class StdioLine(asyncio.SubprocessProtocol):
         """Writes one message; a request waits while the pipe is full, so that a cancellation never does."""
         if self._stdin_lost:
             raise anyio.BrokenResourceError
-        cast("asyncio.WriteTransport", self.transport.get_pipe_transport(0)).write(_line(item.message) + b"\n")
+        cast("asyncio.WriteTransport", self.transport.get_pipe_transport(0)).write(write_message(item.message) + b"\n")
         if not self._writable.is_set() and isinstance(item.message, JSONRPCRequest):
             await self._writable.wait()
 
@@ -270,22 +270,3 @@ def _signal_name(number: int) -> str:
 async def _within(seconds: float, event: anyio.Event) -> None:
     with anyio.move_on_after(seconds):
         await event.wait()
-
-
-def _read(line: bytes) -> JSONRPCMessage:
-    """A message; raises `ValueError`. Half a pair of surrogates, which other languages send, is let through."""
-    try:
-        return jsonrpc_message_adapter.validate_json(line, by_name=False)
-    except ValueError:
-        return jsonrpc_message_adapter.validate_python(json.loads(line), by_name=False)
-
-
-def _line(message: JSONRPCMessage) -> bytes:
-    try:
-        return message.model_dump_json(by_alias=True, exclude_unset=True).encode()
-    except ValueError as error:
-        # The same half pairs: JSON can say them, UTF-8 cannot.
-        try:
-            return json.dumps(message.model_dump(by_alias=True, exclude_unset=True)).encode()
-        except TypeError:
-            raise error from None

@@ -208,12 +208,24 @@ async def _answered(talk: Asks, task: Mapping[str, Any], answer: AnswerFn | None
     if answer is None:
         raise CallFailed("its task needs an answer from a person, and none can be asked here")
     responses: dict[str, Any] = {}
-    for key, question in new.items():
-        if not isinstance(question, Mapping):
-            raise UpstreamError(INTERNAL_ERROR, f"the server asked something that is no request: {key!r}")
-        asked = cast("Mapping[str, Any]", question)
-        responses[key] = await answer(str(asked.get("method", "")), asked.get("params") or {})
-        answered.add(key)
+    failures: list[Exception] = []
+
+    async def ask(key: str, question: Mapping[str, Any]) -> None:
+        try:
+            responses[key] = await answer(str(question.get("method", "")), question.get("params") or {})
+        except (UpstreamError, CallFailed) as error:
+            failures.append(error)  # raised below: it would come out wrapped
+            asking.cancel_scope.cancel()
+
+    odd = [key for key, question in new.items() if not isinstance(question, Mapping)]
+    if odd:
+        raise UpstreamError(INTERNAL_ERROR, f"the server asked something that is no request: {odd[0]!r}")
+    async with anyio.create_task_group() as asking:
+        for key, question in new.items():
+            asking.start_soon(ask, key, question)
+    if failures:
+        raise failures[0]
+    answered.update(new)
     await talk.request("tasks/update", {"taskId": task["taskId"], "inputResponses": responses})
 
 

@@ -1,7 +1,8 @@
 """Environment variables in what an operator wrote: `${NAME}` and `${NAME:-default}`.
 
 Owns: how they are expanded, and which values must not be shown afterwards. Does not know: servers or commands.
-Invariant: what a variable brought is among the secrets; a very short value is not.
+Invariant: a value is shown only if it is plainly none to hide: a known setting, a word, a path that exists, an address
+without a user; whatever else a variable or a table brought is among the secrets. A very short value is not.
 """
 
 from __future__ import annotations
@@ -9,12 +10,29 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
+from pathlib import Path
 from typing import cast
+from urllib.parse import unquote
 
 SHORTEST_SECRET = 6
 """Blanking `80` or `true` would spoil every message."""
-SECRETIVE = re.compile(r"key|token|secret|passw|credential|auth|cookie", re.IGNORECASE)
+SECRETIVE = re.compile(
+    r"key|token|secret|pass|pwd|credential|auth|cookie|dsn|conn|(?:^|[^a-z])(?:pat|pin)(?:$|[^a-z])", re.IGNORECASE
+)
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+# Variables that every session has, and names under which nobody writes a secret down.
+_KNOWN = re.compile(
+    r"HOME|(OLD)?PWD|USER(NAME)?|LOGNAME|HOSTNAME|SHELL|PATH|LANG(UAGE)?|LC_\w+|TERM|TZ|TMP(DIR)?|TEMP|XDG_\w+"
+)
+_SETTING = re.compile(
+    r"NO_COLOR|DEBUG|PORT|HOST|MODE|ENV|PYTHON\w+|\w+_(PATH|DIR|ROOT|HOME|FILE|LEVEL|ENV|MODE|VERSION|REGION)"
+)
+_WORDS = r"([A-Z]?[a-z]+|[A-Z]+)([ ,._-]([A-Z]?[a-z]+|[A-Z]+))*"
+_PLAIN = re.compile(rf"{_WORDS}|[a-z][a-z+.-]*://[A-Za-z0-9.-]+(:\d+)?(/({_WORDS}|v\d+))*/?")
+_USER = re.compile(r"://([^\s/@]*:[^\s/@]*|\S*:\S*)@")
+_LONE_USER = re.compile(r"://([^\s/@:]+)@")
+_PAIR = re.compile(r"([A-Za-z][\w-]*)\s*=\s*([^\s;&]+)")
+_HEADER = re.compile(r"([A-Za-z][\w-]*):\s*(.+)")
 
 
 def filled(text: str, environ: Mapping[str, str]) -> tuple[str, list[str]]:
@@ -33,24 +51,68 @@ def filled(text: str, environ: Mapping[str, str]) -> tuple[str, list[str]]:
 
 
 def brought(texts: Iterable[str | None], environ: Mapping[str, str]) -> list[str]:
-    """The values of the variables that these texts name."""
+    """The values of the variables that these texts name, and the secrets inside of them; not plain settings."""
     names = {match[1] for text in texts if text for match in VARIABLE.finditer(text)}
-    return [environ[name] for name in names if name in environ]
+    values = [environ[name] for name in names if name in environ and not _KNOWN.fullmatch(name)]
+    secret = [value for value in values if not _is_path(value)]
+    return [part for value in secret for part in (value, *_inside(value))]
 
 
 def secret_entries(said: Mapping[str, str], full: Mapping[str, str]) -> list[str]:
-    """The values of a table that came from a variable or stand under a name that says so."""
-    return [full[key] for key, value in said.items() if VARIABLE.search(value) or SECRETIVE.search(key)]
+    """The values of a table that must not be shown: by their name, by where they came from, or by their looks."""
+    return [part for key, value in said.items() for part in _of_entry(key, value, full[key])]
+
+
+def _of_entry(key: str, said: str, full: str) -> list[str]:
+    inside = _inside(full)
+    if SECRETIVE.search(key):
+        return [full, *inside]
+    names = [match[1] for match in VARIABLE.finditer(said)]
+    if names:
+        shown = all(_KNOWN.fullmatch(name) for name in names)
+    else:
+        shown = any(pattern.fullmatch(text) for pattern, text in ((_KNOWN, key), (_SETTING, key), (_PLAIN, full)))
+    return inside if shown or _is_path(full) else [full, *inside]
 
 
 def secret_words(words: Iterable[str]) -> list[str]:
-    """What stands behind an option whose name says that it is secret: `--token=VALUE`, or `--token VALUE`."""
+    """What stands behind an option whose name says that it is secret: `--token=VALUE`, or `--token VALUE`.
+
+    And what stands inside of a word: the user of an address, a password in a connection string, a header.
+    """
     found: list[str] = []
     for option, following in pairwise((*words, "")):
         name, equals, value = option.partition("=")
         if name.startswith("-") and SECRETIVE.search(name):
             found.append(value if equals else following)
+        found += _inside(option)
     return found
+
+
+def is_telling(key: str, value: str) -> bool:
+    """Whether an entry that is written down holds a secret for sure, and not only perhaps."""
+    secret = [value] if SECRETIVE.search(key) else _inside(value)
+    return not VARIABLE.search(value) and any(len(part) >= SHORTEST_SECRET for part in secret)
+
+
+def _inside(text: str) -> list[str]:
+    """The secrets within a text."""
+    found: list[str] = []
+    for match in _USER.finditer(text):
+        found += [match[1], match[1].partition(":")[2]]
+    found += [match[1] for match in _LONE_USER.finditer(text) if not _PLAIN.fullmatch(match[1])]
+    found += [match[2] for match in _PAIR.finditer(text) if SECRETIVE.search(match[1])]
+    header = _HEADER.fullmatch(text)
+    if header is not None and SECRETIVE.search(header[1]):
+        found += [header[2], header[2].rpartition(" ")[2]]
+    return [part for one in found for part in dict.fromkeys((one, unquote(one)))]
+
+
+def _is_path(text: str) -> bool:
+    try:
+        return text.startswith(("/", "~")) and Path(text).expanduser().exists()
+    except (OSError, ValueError, RuntimeError):
+        return False
 
 
 def as_secrets(values: Iterable[str]) -> tuple[str, ...]:

@@ -15,8 +15,8 @@ import anyio
 import anyio.abc
 from mcp.shared.dispatcher import CallOptions, DispatchContext, Dispatcher
 from mcp.shared.exceptions import MCPError
-from mcp_types import CONNECTION_CLOSED
-from pydantic_core import from_json
+from mcp_types import CONNECTION_CLOSED, JSONRPCMessage, jsonrpc_message_adapter
+from pydantic_core import from_json, to_json
 
 from pursuit.tools.contract import UpstreamError
 
@@ -196,6 +196,40 @@ def read_json(data: str | bytes) -> Any:
     except ValueError:
         # The quick reader refuses lone surrogates, which other languages send.
         return json.loads(data)
+
+
+def write_json(value: Any) -> bytes:
+    """Values as a message; raises `ValueError`."""
+    try:
+        return to_json(value)
+    except ValueError as error:
+        # The same lone surrogates: JSON can say them, UTF-8 cannot.
+        try:
+            return json.dumps(value).encode()
+        except TypeError:
+            raise error from None
+
+
+def read_message(data: str | bytes) -> JSONRPCMessage:
+    """A message as the SDK's dispatcher takes it; raises `ValueError`."""
+    try:
+        return jsonrpc_message_adapter.validate_json(data, by_name=False)
+    except ValueError as error:
+        try:
+            return jsonrpc_message_adapter.validate_python(json.loads(data), by_name=False)
+        except RecursionError:
+            raise error from None
+
+
+def write_message(message: JSONRPCMessage) -> bytes:
+    """A message of the SDK's dispatcher; raises `ValueError`."""
+    try:
+        return message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+    except ValueError as error:
+        try:
+            return json.dumps(message.model_dump(by_alias=True, exclude_unset=True)).encode()
+        except TypeError:
+            raise error from None
 
 
 def _deaf(_method: str, _params: Mapping[str, Any]) -> None:

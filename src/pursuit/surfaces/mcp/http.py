@@ -31,6 +31,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pursuit.errors import PursuitError
 from pursuit.surfaces.logs import REDACTED, event
+from pursuit.surfaces.mcp.bodies import WholeBodies
 from pursuit.surfaces.mcp.doors import PATH, admit, bind, check_bind, guard, resolve
 from pursuit.surfaces.mcp.requests import Requests
 from pursuit.surfaces.tokens import Tokens, fingerprint
@@ -49,9 +50,12 @@ async def serve_http(
     tokens: Tokens | None,
     allowed_hosts: Sequence[str] = (),
     routes: Sequence[Route] = (),
+    any_text: bool = False,
     listening: Callable[[str], None],
 ) -> None:
     """Serves until it is cancelled; `listening` is told the URL as soon as clients can come.
+
+    With `any_text` what JSON can say and Unicode cannot comes in, too.
 
     `routes`, one for a path, stand beside the endpoint: they get what names this server in Host and Origin, and ask for
     tokens themselves.
@@ -61,7 +65,8 @@ async def serve_http(
         bound: int = door.getsockname()[1]
         known = guard(address, bound, allowed_hosts)
         app = server.streamable_http_app(streamable_http_path=PATH, transport_security=known)
-        endpoint = app if tokens is None else _behind_tokens(app, tokens)
+        reads = WholeBodies(app) if any_text else app
+        endpoint = reads if tokens is None else _behind_tokens(reads, tokens)
         requests = Requests(_beside(endpoint, routes, known) if routes else endpoint)
         await _serve(app, requests, door, lambda: listening(address.url(bound)))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import anyio
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, CallToolRequestParams, InputRequiredResult
 from pydantic import ValidationError
@@ -71,6 +72,7 @@ class Calling:
         self._desk = desk
         self._ctx = ctx
         self._session = DetachedSession(ctx.session)
+        self.long = anyio.Event()
 
     def attach(self, task: TaskContext) -> None:
         """From here on this task hears of progress."""
@@ -99,6 +101,7 @@ def mission_tasks(runtime: Runtime, asking: Asking) -> MissionTasks:
 
 def _params(params: Mapping[str, Any]) -> CallToolRequestParams:
     try:
-        return CallToolRequestParams.model_validate(params, by_name=False)
+        given = {key: value for key, value in params.items() if key != "task"}
+        return CallToolRequestParams.model_validate(given, by_name=False)
     except ValidationError:
         raise MCPError(INVALID_PARAMS, "Invalid request parameters", "") from None

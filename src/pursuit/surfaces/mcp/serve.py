@@ -72,6 +72,7 @@ async def serve(
             tokens=door.tokens,
             allowed_hosts=door.allowed_hosts,
             routes=routes,
+            any_text=gateway is not None,
             listening=tell,
         )
 

@@ -40,7 +40,8 @@ INSTRUCTIONS = (
     "With the proposer client you propose: read mission_status, then call mission_iterate with the next `proposal`. "
     "With background=true the server drives on by itself while you watch mission_status or subscribe to "
     "mission://ID. Every step is durable: after a crash or a lost answer call mission_iterate again with `after` set "
-    "to the iterations you know of. End with mission_complete or mission_abort, and read mission://ID/report."
+    "to the iterations you know of. End with mission_complete or mission_abort, and read mission://ID/report. "
+    "What takes long is a task and goes on by itself: task_status, task_tail, task_wait and task_cancel are for those."
 )
 
 

@@ -26,8 +26,9 @@ class Identity:
 
     @property
     def lives(self) -> bool:
-        """Whether exactly this process is still there, be it as a zombie."""
-        return (not self.boot or self.boot == this_boot()) and start_time(self.pid) == self.start is not None
+        """Whether exactly this process still runs; a zombie does not, and where nobody reaps it stays for ever."""
+        here = not self.boot or self.boot == this_boot()
+        return here and start_time(self.pid, zombie=False) == self.start is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +46,9 @@ def this_boot() -> str:
     return boot_id()
 
 
-def identity_of(body: Mapping[str, Any], boot: str = "") -> Identity:
+def identity_of(body: Mapping[str, Any]) -> Identity:
     """The identity that the keeper wrote."""
-    return Identity(pid=int(body["pid"]), start=body.get("start"), boot=boot)
+    return Identity(pid=int(body["pid"]), start=body.get("start"), boot=str(body.get("boot", "")))
 
 
 def read_meta(folder: Path) -> Meta | str | None:
@@ -57,8 +58,7 @@ def read_meta(folder: Path) -> Meta | str | None:
         return None
     if "refused" in body:
         return str(body["refused"])
-    boot = str(body.get("boot", ""))
-    return Meta(leader=identity_of(body, boot), keeper=identity_of(body["keeper"], boot), at=float(body["at"]))
+    return Meta(leader=identity_of(body), keeper=identity_of(body["keeper"]), at=float(body["at"]))
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

@@ -34,17 +34,18 @@ TAG = "PURSUIT_TASK_ID"
 STREAMS = ("out", "err")
 
 
-def start_time(pid: int) -> str | None:
-    """When a process began, in its system's own words; None if there is no such process."""
+def start_time(pid: int, *, zombie: bool = True) -> str | None:
+    """When a process began, in its system's own words; None if there is no such process, or only a `zombie`."""
     if sys.platform == "linux":
         try:
             with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - pathlib is not worth its memory here
-                return file.read().rpartition(b")")[2].split()[19].decode()
+                told = file.read().rpartition(b")")[2].split()
+                return told[19].decode() if zombie or told[0] not in (b"Z", b"X") else None
         except OSError:
             return None
     words = ["ps", "-o", "lstart=", "-p", str(pid)]
-    told = subprocess.run(words, capture_output=True, check=False, env={"PATH": os.defpath, "LC_ALL": "C"})  # noqa: S603
-    return " ".join(told.stdout.decode().split()) or None
+    shown = subprocess.run(words, capture_output=True, check=False, env={"PATH": os.defpath, "LC_ALL": "C"})  # noqa: S603
+    return " ".join(shown.stdout.decode().split()) or None
 
 
 def boot_id() -> str:
@@ -207,7 +208,7 @@ class Child:
         return not any(one.is_open for one in self.streams) or quiet > QUIET or now - self.ended > LONGEST_DRAIN
 
     def note_end(self) -> bool:
-        """Writes the exit down, after everything else; False if the disk refused."""
+        """Writes the exit down, after everything else; False if the disk refused, and it is worth trying again."""
         try:
             for stream in self.streams:
                 stream.close()
@@ -215,7 +216,9 @@ class Child:
                     stream.note_gap()
             write_whole(self.path("exit"), {"code": self.code, "at": time.time()})
         except OSError:
-            return False
+            # Without its folder nobody will ever ask how it ended.
+            self.noted = not os.path.isdir(self.folder)  # noqa: PTH112 - pathlib is not worth its memory here
+            return self.noted
         self.noted = True
         return True
 
@@ -232,7 +235,7 @@ class Keeper:
         self.unsaid = bytearray()
         self.changed: set[str] = set()
         self.told = 0.0
-        self.me = {"pid": os.getpid(), "start": start_time(os.getpid())}
+        self.me = {"pid": os.getpid(), "start": start_time(os.getpid()), "boot": boot_id()}
         self.unraised = resource.getrlimit(resource.RLIMIT_NOFILE)
         with contextlib.suppress(OSError, ValueError):  # macOS refuses more than a limit of its own
             resource.setrlimit(resource.RLIMIT_NOFILE, (self.unraised[1], self.unraised[1]))

@@ -22,7 +22,7 @@ from anyio.abc import TaskGroup
 
 from pursuit.tasks.processes import keeper
 
-PATIENCE = 30.0
+PATIENCE = 120.0
 LONGEST_WORD = 16 * 1024 * 1024
 
 

@@ -113,7 +113,7 @@ class Processes:
         place = await anyio.to_thread.run_sync(tail_position, folder, name, lines)
         held = b""
         while True:
-            over = (folder / "ended").exists() or not folder.exists()
+            over = _is_over(folder) or not folder.exists()
             data, place = await anyio.to_thread.run_sync(read_log, folder, name, place)
             *whole, held = (held + data).split(b"\n")
             for line in whole:
@@ -127,7 +127,7 @@ class Processes:
     async def remove(self, task_id: str) -> None:
         """Deletes the files of an ended task; those of one whose command may still run are left alone."""
         folder = self._place(task_id)
-        if (folder / "ended").exists() or not (folder / "claim").exists():
+        if _is_over(folder) or not (folder / "claim").exists():
             await anyio.to_thread.run_sync(lambda: shutil.rmtree(folder, ignore_errors=True))
 
     def _place(self, task_id: str) -> Path:
@@ -212,6 +212,11 @@ def _to_start(command: Command) -> dict[str, Any]:
         "cwd": str(Path(command.cwd or ".").absolute()),
         "env": {key: value for key, value in env.items() if key != TAG},
     }
+
+
+def _is_over(folder: Path) -> bool:
+    """Whether nothing comes any more: the command has ended, or was never started."""
+    return (folder / "ended").exists() or isinstance(read_meta(folder), str)
 
 
 def _tidy_up(folder: Path) -> None:

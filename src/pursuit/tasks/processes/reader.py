@@ -6,6 +6,8 @@ a time. Invariant: a reader made from a mark gives, with what was read up to tha
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -22,6 +24,7 @@ from pursuit.tasks.processes.units import Units
 CHUNK = 1 << 20
 STEP = 4
 """Chunks that one step reads at most, so that marks come in between."""
+FRESH = 1_000_000_000
 LOG, ERRORS = "log", "errors"
 ERRORS_BOUND = 2 * 1024 * 1024
 
@@ -64,6 +67,7 @@ class Reader:
 
     def __init__(self, folder: Path, command: Command, mark: Mapping[str, Any], *, bound: int = BOUND) -> None:
         self._folder = folder
+        self._place = str(folder)
         self._tracks = [_Track(folder, name, command, mark) for name in STREAMS]
         self._log = Log(folder, LOG, bound=bound)
         self._errors = Log(folder, ERRORS, bound=min(bound, ERRORS_BOUND))
@@ -73,6 +77,7 @@ class Reader:
         self.signs.lines = mark.get("lines", 0)
         self.signs.failures = list(mark.get("failures", ()))
         self._taken_at_mark = 0
+        self._changed = 0
         self.exit: Mapping[str, Any] | None = None
         self.finished = False
 
@@ -102,8 +107,12 @@ class Reader:
         return False
 
     def has_news(self) -> bool:
-        """Whether a step would do something, at the price of a look."""
-        return any(track.spool.has_news() for track in self._tracks) or (self._folder / "exit").exists()
+        """Whether a step may do something, at the price of a look: a file is new, or has grown."""
+        changed = os.stat(self._place).st_mtime_ns  # noqa: PTH116 - done very often, for which paths are too slow
+        # Two files that come within a tick of the clock leave the same time: what is fresh always counts.
+        fresh = changed != self._changed or time.time_ns() - changed < FRESH
+        self._changed = changed
+        return fresh or any(track.spool.has_grown() for track in self._tracks)
 
     def mark(self) -> dict[str, Any]:
         """Where to go on after a crash. Raises `OSError` if the disk refuses."""

@@ -48,8 +48,7 @@ class Signs:
             return
         text = lines.decode("utf-8", "replace")
         if self._unit is not None:
-            for found in matches(self._unit, text):
-                self.units.add(_meant(found))
+            self.units.add(_meant(found) for found in matches(self._unit, text))
         if self._item is not None:
             for found in matches(self._item, text):
                 self.item = shortened(_meant(found)) or self.item
@@ -71,17 +70,18 @@ class Signs:
 
 def matches(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
     """Every match that lies in one line; the whole text is searched at once, which is what makes it quick."""
-    place = 0
-    while place <= len(text) and (found := pattern.search(text, place)) is not None:
-        begin, end = found.span()
-        if "\n" in found[0]:
+    place: int | None = 0
+    while place is not None:
+        begin, place = place, None
+        for found in pattern.finditer(text, begin):
+            if "\n" not in found[0]:
+                yield found
+                continue
             # It went over the end of a line, as `\s` does: that line is looked at alone.
-            line_end = text.index("\n", begin)
-            yield from pattern.finditer(text, begin, line_end)
+            line_end = text.index("\n", found.start())
+            yield from pattern.finditer(text, found.start(), line_end)
             place = line_end + 1
-        else:
-            yield found
-            place = end if end > begin else end + 1
+            break
 
 
 def shortened(text: str) -> str:

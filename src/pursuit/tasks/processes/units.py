@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from array import array
+from collections.abc import Iterable
 from pathlib import Path
 
 _LEAST = 1 << 10
@@ -29,12 +30,13 @@ class Units:
             for digest in stored:
                 self._put(digest)
 
-    def add(self, text: str) -> None:
-        """Counts a text, once."""
-        digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-        number = int.from_bytes(digest, "little") or 1  # nought marks an empty place
-        if self._put(number):
-            self._new.append(number)
+    def add(self, texts: Iterable[str]) -> None:
+        """Counts each text, once."""
+        blake, number_of, new = hashlib.blake2b, int.from_bytes, self._new
+        for text in dict.fromkeys(texts):  # most repeats are near, and cost less here
+            number = number_of(blake(text.encode(), digest_size=8).digest(), "little") or 1  # nought is an empty place
+            if self._put(number):
+                new.append(number)
 
     def store(self) -> None:
         """Writes down what is new; raises `OSError`."""

@@ -88,9 +88,8 @@ class Watches:
 
 
 def _with_news(watches: list[Watch], ask_for_keepers: bool) -> list[Watch]:
-    dead: set[Identity] = set()
     if ask_for_keepers:
         dead = {keeper for keeper in {watch.keeper for watch in watches} if not keeper.lives}
-    for watch in watches:
-        watch.lost = watch.keeper in dead
+        for watch in watches:
+            watch.lost = watch.keeper in dead
     return [watch for watch in watches if watch.lost or watch.reader.has_news()]

@@ -6,7 +6,7 @@ not let through; what a model should read is a tool's result, with the server's 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from mcp.shared.exceptions import MCPError
@@ -17,6 +17,7 @@ from pursuit.surfaces.mcp.failure import sendable
 from pursuit.surfaces.mcp.gateway.eras import enveloped
 from pursuit.surfaces.mcp.gateway.gate import Gate
 from pursuit.surfaces.mcp.gateway.guests import Visit
+from pursuit.surfaces.mcp.gateway.handles import as_task
 from pursuit.surfaces.mcp.gateway.hello import INFO
 from pursuit.surfaces.mcp.gateway.lists import Lists
 from pursuit.surfaces.mcp.gateway.relay import Relay
@@ -26,13 +27,16 @@ from pursuit.tools.listing import is_offered
 
 
 class Calls:
-    """Calls tools of these servers."""
+    """Calls tools of these servers; `patience` is how long a call may take for which nobody said otherwise."""
 
-    def __init__(self, roster: Roster, *, relay: Relay, lists: Lists, gate: Gate) -> None:
+    def __init__(
+        self, roster: Roster, *, relay: Relay, lists: Lists, gate: Gate, patience: Callable[[], float]
+    ) -> None:
         self._roster = roster
         self._relay = relay
         self._lists = lists
         self._gate = gate
+        self._patience = patience
 
     async def call(self, visit: Visit) -> dict[str, Any]:
         """Answers `tools/call`."""
@@ -63,11 +67,11 @@ class Calls:
             return tool_error(visit, passed.refusal)
         if passed.question is not None:
             return enveloped(visit.method, passed.question, INFO)
-        visit.limit.seconds = tool.traits.timeout
-        result = await self._relay.send(
-            visit, self._roster[server], passed.params(params), around=lambda: self._gate.recorded(passed)
-        )
-        return passed.result(result)
+        upstream = self._roster[server]
+        visit.limit.seconds = tool.traits.timeout or upstream.config.timeouts.call or self._patience()
+        asked = as_task(passed.params(params), tool, await upstream.about())
+        result = await self._relay.send(visit, upstream, asked, around=lambda: self._gate.recorded(passed))
+        return self._gate.result(passed, result)
 
     def _unlisted(self, server: str, name: str) -> Tool:
         """A tool that is not on its server's list, of which nothing is known; one that is left out is not there."""

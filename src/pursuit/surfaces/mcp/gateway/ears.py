@@ -18,6 +18,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS
 
 from pursuit.errors import PursuitError
+from pursuit.surfaces.mcp.failure import sendable
 from pursuit.tools.client_side import ClientSide
 from pursuit.tools.contract import CallFailed, UpstreamError
 from pursuit.tools.session import McpUpstream
@@ -107,7 +108,8 @@ async def overheard(
                 try:
                     await talk.request("resources/subscribe", {"uri": uri})
                 except (UpstreamError, CallFailed) as error:
-                    raise MCPError(INVALID_PARAMS, f"cannot listen to {uri}: {error}", {"uri": uri}) from None
+                    reason = f"cannot listen to {sendable(uri)}: {error}"
+                    raise MCPError(INVALID_PARAMS, reason, {"uri": uri}) from None
             task_status.started()
             await anyio.sleep_forever()
     finally:

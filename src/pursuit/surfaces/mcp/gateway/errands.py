@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+import anyio
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS
 
@@ -32,10 +33,15 @@ Answer = Callable[[Visit], Awaitable[dict[str, Any]]]
 class DetachedVisit(Visit):
     """A call whose client may be gone: a client of the new era, to whom questions go as results."""
 
-    def __init__(self, ctx: Context, guest: Guest, params: Mapping[str, Any], task: TaskContext | None) -> None:
+    def __init__(self, ctx: Context, guest: Guest, params: Mapping[str, Any]) -> None:
         super().__init__(ctx, guest)
         self.params = params
-        self.task = task
+        self.task: TaskContext | None = None
+        self.long = anyio.Event()
+
+    def taken(self) -> None:
+        """The server calls it long: so do we."""
+        self.long.set()
 
     @property
     def token(self) -> Any:
@@ -63,7 +69,9 @@ class DetachedVisit(Visit):
 class GatewayErrands:
     """The calls of a gateway, for the door of tasks; `answer` makes a call that was admitted as a visit."""
 
-    def __init__(self, roster: Roster, lists: Lists, answer: Answer) -> None:
+    def __init__(self, roster: Roster, lists: Lists, answer: Answer, *, more: bool) -> None:
+        """`more`: there are tools besides those of the servers."""
+        self._more = more
         self._roster = roster
         self._lists = lists
         self._answer = answer
@@ -74,7 +82,9 @@ class GatewayErrands:
         if not isinstance(name, str):
             raise MCPError(INVALID_PARAMS, "tools/call needs the name of a tool")
         owner = self._roster.names.owner(name)
-        tool = None if owner is None else await self._lists.find(_visit(ctx, ctx.params or {}, None), *owner)
+        if owner is None and not self._more:
+            raise MCPError(INVALID_PARAMS, f"Unknown tool: {sendable(name)}")
+        tool = None if owner is None else await self._lists.find(_visit(ctx, ctx.params or {}), *owner)
         return Plan(title=sendable(name)[:200], when="late" if tool is None else self._when(tool))
 
     def strict(self) -> bool:
@@ -104,6 +114,7 @@ class Performance:
         self._answer = answer
         self._task: TaskContext | None = None
         self._visit: DetachedVisit | None = None
+        self.long = anyio.Event()
 
     def attach(self, task: TaskContext) -> None:
         """From here on this task hears of progress."""
@@ -113,19 +124,20 @@ class Performance:
 
     async def perform(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """Makes the call, or goes on with it."""
-        self._visit = _visit(self._ctx, params, self._task)
+        self._visit = _visit(self._ctx, params)
+        self._visit.task, self._visit.long = self._task, self.long
         try:
             return await self._answer(self._visit)
         except CallFailed as error:
             raise no_answer(error) from None
 
 
-def _visit(ctx: Context, params: Mapping[str, Any], task: TaskContext | None) -> DetachedVisit:
+def _visit(ctx: Context, params: Mapping[str, Any]) -> DetachedVisit:
     """What the client can do, without tasks: those are ours, whatever the server does with the call."""
     able = {key: value for key, value in capabilities_of(ctx).items() if key != "tasks"}
     extensions = {key: value for key, value in as_object(able.pop("extensions", None)).items() if key != EXTENSION}
     kept = {**able, "extensions": extensions} if extensions else able
-    return DetachedVisit(ctx, Guest(kept), {key: value for key, value in params.items() if key != "task"}, task)
+    return DetachedVisit(ctx, Guest(kept), {key: value for key, value in params.items() if key != "task"})
 
 
 def _number(value: Any) -> float | None:

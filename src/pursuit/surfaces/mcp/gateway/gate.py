@@ -11,7 +11,7 @@ import logging
 import secrets
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -33,7 +33,9 @@ from pursuit.tools.predicates import tool_approval_description
 
 FORM = form(where="until the gateway ends")
 Note = Callable[[Mapping[str, Any]], None]
+_LEG = ("inputResponses", "requestState")
 _PASSED = "pursuit-passed-"
+_TICKET = 32
 _ASKED = "pursuit-asked-"
 MOST_PASSED = 10_000
 _log = logging.getLogger(__name__)
@@ -43,7 +45,7 @@ _log = logging.getLogger(__name__)
 class Passage:
     """What became of a call at the gate: it passes, is refused, or a person must be asked first.
 
-    `ticket` stands for a yes that holds for all legs of one call: the server's own state travels inside of it.
+    `asked` is whether policy wanted a yes, and `leg` what the client says to the server in this leg of its call.
     """
 
     tool: Tool
@@ -51,24 +53,14 @@ class Passage:
     caller: Caller
     refusal: str | None = None
     question: Mapping[str, Any] | None = None
-    ticket: str | None = None
-    state: Any = None
+    asked: bool = False
+    leg: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def params(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """The parameters for the server: with its own state instead of ours, and without what answered us."""
-        if self.ticket is None:
+        if not self.asked:
             return params
-        body = {key: value for key, value in params.items() if key != "requestState"}
-        if self.state is None:
-            body.pop("inputResponses", None)
-            return body
-        return {**body, "requestState": self.state}
-
-    def result(self, result: dict[str, Any]) -> dict[str, Any]:
-        """The result for the client: a question of the server carries the ticket, so that nobody is asked twice."""
-        if self.ticket is None or result.get("resultType") != "input_required":
-            return result
-        return {**result, "requestState": f"{self.ticket}{_state_text(result.get('requestState'))}"}
+        return {**{key: value for key, value in params.items() if key not in _LEG}, **self.leg}
 
 
 class Gate:
@@ -96,11 +88,11 @@ class Gate:
         scope = narrow_scope(caller.who, tool.qualified, arguments)
         state: Any = visit.params.get("requestState")
         if isinstance(state, str) and state.startswith(_PASSED):
-            ticket = state[: len(_PASSED) + 32]
+            ticket = state[: len(_PASSED) + _TICKET]
             if self._tickets.get(ticket) == scope:
-                return Passage(
-                    tool=tool, arguments=arguments, caller=caller, ticket=ticket, state=_state_of(state[len(ticket) :])
-                )
+                # Spent: whoever comes again with it is asked again.
+                del self._tickets[ticket]
+                return Passage(tool=tool, arguments=arguments, caller=caller, asked=True, leg=_leg(visit.params))
         return await self._ask(visit, tool, arguments, caller, ruling.reason)
 
     async def _ask(
@@ -112,7 +104,7 @@ class Gate:
             self._journal.ask, tool.qualified, arguments, description=description, reason=reason, caller=caller
         )
         question = await ask()
-        if question.granted is None and visit.guest.can("elicitation"):
+        if question.granted is None and visit.guest.fills_forms:
             asking = await self._put(visit, question.approval_id, description, caller)
             if asking is not None:
                 return Passage(tool=tool, arguments=arguments, caller=caller, question=asking)
@@ -127,7 +119,7 @@ class Gate:
             return await self._refused(
                 tool, arguments, caller, f"{tool.qualified} was denied by {question.by or 'a person'}"
             )
-        return Passage(tool=tool, arguments=arguments, caller=caller, ticket=self._ticket(tool, arguments, caller))
+        return Passage(tool=tool, arguments=arguments, caller=caller, asked=True, leg=_leg(visit.params))
 
     async def _put(self, visit: Visit, approval_id: str, description: str, caller: Caller) -> dict[str, Any] | None:
         """Puts the question to the person: in the old era at once, in the new one by the result that is returned."""
@@ -156,12 +148,19 @@ class Gate:
             by = Caller(who=caller.who, transport="elicitation", client=caller.client)
             await self._journal.answer(approval_id, answer.answer, by=str(by), reason=answer.reason)
 
-    def _ticket(self, tool: Tool, arguments: Mapping[str, Any], caller: Caller) -> str:
+    def result(self, passage: Passage, result: dict[str, Any]) -> dict[str, Any]:
+        """The result for the client: a question of the server carries a ticket, so that nobody is asked twice.
+
+        It stands for the yes in the next leg of this call, and in that one only; the server's own state travels inside.
+        """
+        if not passage.asked or result.get("resultType") != "input_required":
+            return result
         if len(self._tickets) >= MOST_PASSED:
             self._tickets.clear()
-        ticket = f"{_PASSED}{secrets.token_hex(16)}"
-        self._tickets[ticket] = narrow_scope(caller.who, tool.qualified, arguments)
-        return ticket
+        ticket = f"{_PASSED}{secrets.token_hex(_TICKET // 2)}"
+        self._tickets[ticket] = narrow_scope(passage.caller.who, passage.tool.qualified, passage.arguments)
+        state = result.get("requestState")
+        return {**result, "requestState": ticket if state is None else f"{ticket}+{state}"}
 
     async def _refused(self, tool: Tool, arguments: Mapping[str, Any], caller: Caller, why: str) -> Passage:
         event(_log, logging.INFO, "refused", tool=tool.qualified, who=str(caller), why=why)
@@ -218,9 +217,16 @@ class _Settled:
         self.outcome, self.why = ("unknown" if unknown else "failed"), str(error)
 
 
-def _state_text(state: Any) -> str:
-    return "" if state is None else f"+{state}"
-
-
-def _state_of(text: str) -> str | None:
-    return text[1:] if text.startswith("+") else None
+def _leg(params: Mapping[str, Any]) -> dict[str, Any]:
+    """What a client says to the server in a call that policy asked about: not what it said to us."""
+    said = {key: params[key] for key in _LEG if key in params}
+    state = said.get("requestState")
+    if not isinstance(state, str):
+        return said
+    if state.startswith(_ASKED):
+        return {}
+    if state.startswith(_PASSED):
+        del said["requestState"]
+        _, theirs, own = state.partition("+")
+        return {**said, "requestState": own} if theirs else said
+    return said

@@ -21,6 +21,7 @@ from mcp_types import CLIENT_CAPABILITIES_META_KEY, METHOD_NOT_FOUND, REQUEST_TI
 from pursuit.surfaces.mcp.failure import Context
 from pursuit.surfaces.mcp.gateway.eras import as_object, is_modern
 from pursuit.surfaces.mcp.gateway.limit import Limit
+from pursuit.surfaces.mcp.halves import whole
 from pursuit.tools.contract import UpstreamError
 
 BACKLOG = 1_000
@@ -37,6 +38,7 @@ class Guest:
     def __init__(self, capabilities: Mapping[str, Any], *, modern: bool = True) -> None:
         self.capabilities = capabilities
         self.modern = modern
+        self.unicode = False
         self.level: str | None = None
 
     @property
@@ -44,16 +46,27 @@ class Guest:
         """Whether a server may ask it something."""
         return any(self.capabilities.get(one) is not None for one in _INTERACTIVE)
 
+    def readable(self, message: Any) -> Any:
+        """The part of a message as this client can be sent it."""
+        return whole(message) if self.unicode else message
+
     def can(self, what: str) -> bool:
         """Whether it says that it can do this."""
         return self.capabilities.get(what) is not None
 
+    @property
+    def fills_forms(self) -> bool:
+        """Whether its person can be shown a form; one that says nothing about it can, as forms were all there was."""
+        said = self.capabilities.get("elicitation")
+        return isinstance(said, Mapping) and (not said or "form" in said)
+
 
 class Session(Guest):
-    """A client of the old era, for as long as its connection is there."""
+    """A client of the old era, for as long as its connection is there; `unicode` if it can be sent nothing else."""
 
-    def __init__(self, capabilities: Mapping[str, Any], connection: Connection) -> None:
+    def __init__(self, capabilities: Mapping[str, Any], connection: Connection, *, unicode: bool = False) -> None:
         super().__init__(capabilities, modern=False)
+        self.unicode = unicode
         self.gone = anyio.Event()
         self.ready = anyio.Event()
         self.addresses: dict[tuple[str, str], str] = {}
@@ -62,7 +75,12 @@ class Session(Guest):
         self._stirred = anyio.Event()
 
     def tell_from(self, server: str, method: str, params: Mapping[str, Any]) -> None:
-        """Tells it what a server says; a resource has the address under which the client knows it."""
+        """Tells it what a server says; a resource has the address under which the client knows it.
+
+        How a task of the server stands is for whoever follows that: its id means nothing to the client.
+        """
+        if method.startswith("notifications/tasks"):
+            return
         uri = params.get("uri")
         shown = self.addresses.get((server, uri)) if isinstance(uri, str) else None
         self.tell(method, params if shown is None else {**params, "uri": shown})
@@ -82,12 +100,12 @@ class Session(Guest):
             self._stirred = anyio.Event()
             while self._untold:
                 method, params = self._untold.popleft()
-                await self._connection.notify(method, params or None)
+                await self._connection.notify(method, self.readable(params) or None)
 
     async def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """Asks it something outside of any request, once it has shaken hands; raises `UpstreamError`."""
         await self.ready.wait()
-        return await _asked(self._connection, method, params)
+        return await _asked(self._connection, method, self.readable(params))
 
 
 class Visit:
@@ -110,13 +128,17 @@ class Visit:
     async def tell(self, method: str, params: Mapping[str, Any]) -> None:
         """Tells the client something about this request; one that has gone is not told."""
         with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
-            await self.ctx.session._request_outbound.notify(method, params)  # pyright: ignore[reportPrivateUsage]
+            channel = self.ctx.session._request_outbound  # pyright: ignore[reportPrivateUsage]
+            await channel.notify(method, self.guest.readable(params))
+
+    def taken(self) -> None:
+        """Hears that the server has made a task of it."""
 
     async def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """Asks a client of the old era something while its request waits; raises `UpstreamError`."""
         with self.limit.paused():
             channel = self.ctx.session._request_outbound  # pyright: ignore[reportPrivateUsage]
-            return await _asked(channel, method, params)
+            return await _asked(channel, method, self.guest.readable(params))
 
 
 def connection_of(ctx: Context) -> Connection:
@@ -141,7 +163,8 @@ class Guests:
         if known is not None:
             known.capabilities = said
             return known
-        session = self._here[connection] = Session(said, connection)
+        # What the SDK writes over HTTP in the old era must be UTF-8.
+        session = self._here[connection] = Session(said, connection, unicode=ctx.request is not None)
         connection.exit_stack.callback(self._leave, connection)
         return session
 

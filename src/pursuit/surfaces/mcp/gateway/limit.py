@@ -1,4 +1,4 @@
-"""How long a server may take for a call, where its operator said so.
+"""How long a server may take for a request.
 
 Owns: the clock of one call: progress starts it again, and while a client is asked it stands still. Knows no call.
 """
@@ -6,8 +6,8 @@ Owns: the clock of one call: progress starts it again, and while a client is ask
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
 
 import anyio
 
@@ -47,3 +47,9 @@ class Limit:
             yield
         finally:
             self.again()
+
+    @asynccontextmanager
+    async def waiting(self) -> AsyncGenerator[None]:
+        """Neither is the time in which a call waits for its turn."""
+        with self.paused():
+            yield

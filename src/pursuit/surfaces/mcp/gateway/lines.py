@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
@@ -27,6 +27,7 @@ from pursuit.surfaces.mcp.gateway.eras import is_modern, is_wanted, log_level
 from pursuit.surfaces.mcp.gateway.guests import Guest, Session, Visit
 from pursuit.tools.client_side import ClientSide
 from pursuit.tools.contract import About, NotifyFn, UpstreamError
+from pursuit.tools.conversation import Waiting
 from pursuit.tools.session import McpUpstream
 
 HeardFrom = Callable[[McpUpstream, str, Mapping[str, Any]], None]
@@ -34,6 +35,9 @@ HeardFrom = Callable[[McpUpstream, str, Mapping[str, Any]], None]
 
 HELLO_SECONDS = 10.0
 """How long a client waits for the slowest of several servers when it comes."""
+
+ASIDE_SECONDS = 2.0
+"""How long a request that concerns several servers waits for those that it can do without."""
 
 MOST_OWN = 64
 """How many clients have a process of a server for themselves, at most."""
@@ -57,6 +61,7 @@ class Talk(Protocol):
         *,
         on_notify: NotifyFn | None = None,
         progress: bool = True,
+        waiting: Waiting = nullcontext,
     ) -> dict[str, Any]:
         """Sends one request and returns the raw result; the server is asked for progress if that is wanted."""
         ...

@@ -7,6 +7,7 @@ stream; what a client left is not listened to any more.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,12 +25,13 @@ from pursuit.surfaces.mcp.gateway.ears import FLAGS, UPDATED, Ear, Words, follow
 from pursuit.surfaces.mcp.gateway.eras import as_object, enveloped, is_modern
 from pursuit.surfaces.mcp.gateway.guests import Session, Visit
 from pursuit.surfaces.mcp.gateway.hello import INFO
-from pursuit.surfaces.mcp.gateway.lines import Lines
+from pursuit.surfaces.mcp.gateway.lines import ASIDE_SECONDS, Lines
 from pursuit.surfaces.mcp.gateway.resources import Resources
 from pursuit.surfaces.mcp.gateway.roster import Roster
 from pursuit.tools.client_side import ClientSide
 from pursuit.tools.session import McpUpstream
 
+_log = logging.getLogger(__name__)
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 
 
@@ -65,14 +67,19 @@ class Listens:
         send, receive = anyio.create_memory_object_stream[tuple[str, Mapping[str, Any]]](math.inf)
         outcome: list[Exception] = []
         async with anyio.create_task_group() as listening:
-            acknowledges = await self._begin(visit, parts, send, outcome, listening)
-            if not acknowledges:
-                await visit.tell(ACKNOWLEDGED, _stamped({"notifications": wanted}, visit))
+            if self._roster.names.single:
+                refused: list[str] | None = await self._begin(visit, parts, send, outcome, listening)
+            else:
+                refused = await self._begin_all(visit, parts, send, listening)
+            if outcome:
+                send.close()
+            elif refused is not None:
+                await visit.tell(ACKNOWLEDGED, _stamped({"notifications": _without(wanted, refused)}, visit))
             self._streams[send] = wanted
             try:
                 with send, receive:
                     async for method, params in receive:
-                        if acknowledges or method != ACKNOWLEDGED:
+                        if refused is None or method != ACKNOWLEDGED:
                             await visit.tell(method, _stamped(params, visit))
             finally:
                 del self._streams[send]
@@ -101,40 +108,67 @@ class Listens:
         words: Words,
         outcome: list[Exception],
         listening: anyio.abc.TaskGroup,
-    ) -> bool:
-        """Starts to listen to every server that was asked for; whether the only one acknowledges itself."""
+    ) -> list[str] | None:
+        """Starts to listen to the only server; None if it acknowledges itself."""
+        ((server, part),) = parts.items()
+        upstream, ear = self._roster[server], Ear(words, part.shown)
+        if await _is_modern(upstream):
+            side = ClientSide(capabilities=visit.guest.capabilities)
+            listening.start_soon(relayed, upstream, side, part.wanted, ear, outcome)
+            return None
+        try:
+            await listening.start(overheard, upstream, part.wanted, ear)
+        except (MCPError, PursuitError) as error:
+            outcome.append(error)
+        return []
+
+    async def _begin_all(
+        self, visit: Visit, parts: Mapping[str, _Part], words: Words, listening: anyio.abc.TaskGroup
+    ) -> list[str]:
+        """Starts to listen to several, side by side; returns the addresses that could not be listened to so far."""
         side = ClientSide(capabilities=visit.guest.capabilities)
-        for server, part in parts.items():
-            upstream = self._roster[server]
+        refused = {server: list(part.shown.values()) for server, part in parts.items()}
+
+        async def begin(server: str, part: _Part, done: anyio.Event) -> None:
+            upstream, ear = self._roster[server], Ear(words, part.shown)
             try:
-                modern = is_modern((await upstream.about()).protocol_version)
-            except PursuitError:
-                modern = False
-            ear = Ear(words, part.shown)
-            if modern and self._roster.names.single:
-                listening.start_soon(relayed, upstream, side, part.wanted, ear, outcome)
-                return True
-            if modern:
-                listening.start_soon(followed, upstream, side, part.wanted, ear)
-            else:
-                await listening.start(overheard, upstream, part.wanted, ear)
-        return False
+                if await _is_modern(upstream):
+                    listening.start_soon(followed, upstream, side, part.wanted, ear)
+                else:
+                    await listening.start(overheard, upstream, part.wanted, ear)
+                refused[server] = []
+            except (MCPError, PursuitError) as error:
+                _log.warning("%s is not listened to: %s", server, error)
+                flags = {key: value for key, value in part.wanted.items() if key in FLAGS}
+                await listening.start(overheard, upstream, flags, ear)
+            done.set()
+
+        waiting = [anyio.Event() for _ in parts]
+        for done, (server, part) in zip(waiting, parts.items(), strict=True):
+            listening.start_soon(begin, server, part, done)
+        with anyio.move_on_after(ASIDE_SECONDS):
+            for done in waiting:
+                await done.wait()
+        return [uri for uris in refused.values() for uri in uris]
 
     async def _parts(self, wanted: Mapping[str, Any]) -> dict[str, _Part]:
         """What is asked of each server: every list, and its own resources."""
-        if self._roster.names.single:
-            return {self._roster.names.servers[0]: _Part(dict(wanted))}
+        names = self._roster.names
+        if names.single:
+            return {names.servers[0]: _Part(dict(wanted))}
         flags = {key: True for key in FLAGS if wanted.get(key) is True}
-        parts = {server: _Part(dict(flags)) for server in self._roster.names.servers}
-        for uri in cast("Sequence[Any]", wanted.get("resourceSubscriptions") or ()):
-            for server, own in await self._owner(uri):
+        parts = {server: _Part(dict(flags)) for server in names.servers}
+        given = cast("Sequence[Any]", wanted.get("resourceSubscriptions") or ())
+        uris = [uri for uri in given if isinstance(uri, str)]
+        others = await self._resources.owners_of(uri for uri in uris if names.uri_owner(uri) is None)
+        for uri in uris:
+            owner = names.uri_owner(uri)
+            for server, own in [owner] if owner is not None else [(server, uri) for server in others[uri][:1]]:
                 parts[server].wanted.setdefault("resourceSubscriptions", []).append(own)
                 parts[server].shown[own] = uri
         return {server: part for server, part in parts.items() if part.wanted}
 
-    async def _owner(self, uri: Any) -> list[tuple[str, str]]:
-        if not isinstance(uri, str):
-            return []
+    async def _owner(self, uri: str) -> list[tuple[str, str]]:
         known = self._roster.names.uri_owner(uri)
         if known is not None:
             return [known]
@@ -192,6 +226,23 @@ async def _tell(session: Session, words: MemoryObjectReceiveStream[tuple[str, Ma
     async for method, params in words:
         if method == UPDATED:
             session.tell(method, unstamped(params))
+
+
+async def _is_modern(upstream: McpUpstream) -> bool:
+    """One that cannot be reached is overheard: what it says when it is there comes that way in either era."""
+    try:
+        return is_modern((await upstream.about()).protocol_version)
+    except PursuitError:
+        return False
+
+
+def _without(wanted: Mapping[str, Any], refused: Sequence[str]) -> dict[str, Any]:
+    """What is listened to, without these addresses."""
+    if not refused:
+        return dict(wanted)
+    uris = [uri for uri in wanted.get("resourceSubscriptions", ()) if uri not in refused]
+    rest = {key: value for key, value in wanted.items() if key != "resourceSubscriptions"}
+    return {**rest, "resourceSubscriptions": uris} if uris else rest
 
 
 def _wanted(params: Mapping[str, Any]) -> dict[str, Any]:

@@ -30,6 +30,7 @@ ROOTS_GRACE = 0.2
 """Roots are asked beside a call: if the call ends at once, its client need not be bothered."""
 
 MOST_UNTOLD = 1_000
+PARKED = "parked-"
 Perform = Callable[[ClientSide, NotifyFn | None], Awaitable[dict[str, Any]]]
 
 
@@ -146,11 +147,16 @@ class Parking:
         self._tasks = tasks
         self._parked: dict[str, _Parked] = {}
 
-    async def run(self, visit: Visit, params: Mapping[str, Any], perform: Perform) -> dict[str, Any]:
-        """The result of the call, or a result that asks; a client that comes back finds its call again."""
+    async def run(
+        self, visit: Visit, params: Mapping[str, Any], perform: Perform, *, foreign: bool = False
+    ) -> dict[str, Any]:
+        """The result of the call, or a result that asks; a client that comes back finds its call again.
+
+        `foreign`: the server may ask in results of its own, so a state that is not ours is the server's.
+        """
         state: Any = params.get("requestState")
-        if state is None:
-            key = f"parked-{secrets.token_hex(16)}"
+        if state is None or (foreign and not str(state).startswith(PARKED)):
+            key = f"{PARKED}{secrets.token_hex(16)}"
             parked = _Parked(_without_answers(params), visit.guest.capabilities, visit.limit)
             self._tasks.start_soon(parked.perform, perform)
         else:

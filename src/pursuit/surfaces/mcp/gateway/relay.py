@@ -19,6 +19,7 @@ from pursuit.surfaces.mcp.failure import sendable
 from pursuit.surfaces.mcp.gateway.desks import Desks
 from pursuit.surfaces.mcp.gateway.eras import ASKING, error_for, is_modern, is_wanted, log_level, params_for, result_for
 from pursuit.surfaces.mcp.gateway.guests import Visit
+from pursuit.surfaces.mcp.gateway.handles import finished, is_offered, offering
 from pursuit.surfaces.mcp.gateway.lines import Lines, Talk, needs_own
 from pursuit.surfaces.mcp.gateway.parking import Parking
 from pursuit.surfaces.mcp.gateway.progress import Progress
@@ -28,6 +29,9 @@ from pursuit.tools.session import McpUpstream
 
 MOST_ROUNDS = 10
 PAUSE = 0.2
+LIMITED = frozenset({"resources/read", "prompts/get", "completion/complete"})
+"""What is no call of a tool and is answered soon, if at all."""
+
 FREE = frozenset(
     {"tools/call", "tools/list", "prompts/list", "resources/list", "resources/templates/list", "logging/setLevel"}
 )
@@ -62,10 +66,16 @@ class Relay:
             raise MCPError(
                 INVALID_REQUEST, f"{visit.method}: {why}, and only for a call of a tool can a person be asked"
             )
+        if visit.method in LIMITED:
+            visit.limit.seconds = upstream.config.timeouts.read
         to_modern = visit.guest.modern
         about = await upstream.about()
         try:
-            if to_modern and not is_modern(about.protocol_version) and needs_own(visit.guest, log_level(visit.params)):
+            if is_offered(visit, about):
+                result = await self._offered(visit, upstream, params, around)
+            elif (
+                to_modern and not is_modern(about.protocol_version) and needs_own(visit.guest, log_level(visit.params))
+            ):
                 result = await self._lent(visit, upstream, about, params, around)
             else:
                 async with around() as note, self._lines.talk(visit, upstream) as talk:
@@ -86,7 +96,8 @@ class Relay:
         body = params_for(params, to_modern=is_modern(about.protocol_version), level=visit.guest.level)
         progress = Progress(visit.token)
         hearing, wanted = self._hearing(visit, about, progress), progress.token is not None
-        result = await talk.request(visit.method, body, on_notify=hearing, progress=wanted)
+        result = await talk.request(visit.method, body, on_notify=hearing, progress=wanted, waiting=visit.limit.waiting)
+        result = await finished(visit, talk, result, on_notify=hearing)
         rounds = 0
         while not visit.guest.modern and result.get("resultType") == "input_required":
             rounds += 1
@@ -94,7 +105,9 @@ class Relay:
                 raise UpstreamError(INTERNAL_ERROR, f"the server asked {MOST_ROUNDS} times and did not come to an end")
             body = await self._answered(visit, body, result)
             progress.restart()
-            result = await talk.request(visit.method, body, on_notify=hearing, progress=wanted)
+            result = await talk.request(
+                visit.method, body, on_notify=hearing, progress=wanted, waiting=visit.limit.waiting
+            )
         return result
 
     async def _answered(self, visit: Visit, body: dict[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -126,7 +139,10 @@ class Relay:
                     await _set_level(talk, level)
                 wanted = visit.token is not None
                 with visit.limit.running():
-                    result = await talk.request(visit.method, body, on_notify=on_notify, progress=wanted)
+                    result = await talk.request(
+                        visit.method, body, on_notify=on_notify, progress=wanted, waiting=visit.limit.waiting
+                    )
+                    result = await finished(visit, talk, result, on_notify=on_notify)
                 if note is not None:
                     note(result)
                 return result
@@ -134,6 +150,26 @@ class Relay:
         if visit.method in ASKING:
             return await self._parking.run(visit, params, perform)
         return await perform(ClientSide(capabilities=visit.guest.capabilities), None)
+
+    async def _offered(
+        self, visit: Visit, upstream: McpUpstream, params: Mapping[str, Any], around: Around
+    ) -> dict[str, Any]:
+        """A client of the new era at a server that may make a task of the call, and ask within that."""
+        body = params_for(params, to_modern=True)
+        offering(visit)
+
+        async def perform(side: ClientSide, on_notify: NotifyFn | None) -> dict[str, Any]:
+            async with around() as note, self._lines.talk(visit, upstream) as talk:
+                await talk.about()
+                with visit.limit.running():
+                    wanted = visit.token is not None
+                    result = await talk.request(visit.method, body, on_notify=on_notify, progress=wanted)
+                    result = await finished(visit, talk, result, answer=side.answer)
+                if note is not None:
+                    note(result)
+                return result
+
+        return await self._parking.run(visit, params, perform, foreign=True)
 
     def _hearing(self, visit: Visit, about: About, progress: Progress) -> NotifyFn | None:
         """Who hears what belongs to this request; nobody where neither progress nor logs can come."""

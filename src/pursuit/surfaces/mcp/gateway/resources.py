@@ -1,14 +1,17 @@
 """Which server a resource, a prompt or an argument to complete belongs to.
 
-Owns: finding the owner among several servers, by what they list. Does not know: eras. Invariant: with one server
-nothing is looked up; an address that nobody lists is asked of those whose templates it fits, then of everybody else.
+Owns: finding the owner among several servers, by what they list, and remembering who it was. Does not know: eras.
+Invariant: with one server nothing is looked up; an address that nobody lists is asked of those whose templates it fits,
+then of everybody else; a server that does not list in time holds up nobody else's resources.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
+import anyio
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND
 
@@ -16,12 +19,16 @@ from pursuit.errors import UpstreamUnavailable
 from pursuit.surfaces.mcp.failure import sendable
 from pursuit.surfaces.mcp.gateway.eras import RESOURCE_NOT_FOUND, as_object
 from pursuit.surfaces.mcp.gateway.guests import Session, Visit
+from pursuit.surfaces.mcp.gateway.lines import ASIDE_SECONDS
 from pursuit.surfaces.mcp.gateway.relay import Relay
 from pursuit.surfaces.mcp.gateway.roster import Roster
 from pursuit.tools.contract import CallFailed
 
 _EXPRESSION = re.compile(r"\{([+#./;?&]?)[^}]*\}")
 _PASS_OVER = (INVALID_PARAMS, METHOD_NOT_FOUND, RESOURCE_NOT_FOUND)
+MOST_KNOWN = 10_000
+_Offer = tuple[frozenset[str], list[Any]]
+"""What a server lists: the addresses of its resources, and its templates."""
 
 
 class Resources:
@@ -30,6 +37,7 @@ class Resources:
     def __init__(self, roster: Roster, relay: Relay) -> None:
         self._roster = roster
         self._relay = relay
+        self._known: dict[str, str] = {}
 
     async def about_uri(self, visit: Visit) -> dict[str, Any]:
         """Answers a request that names a resource: read, subscribe, unsubscribe."""
@@ -45,17 +53,35 @@ class Resources:
                 visit.guest.addresses[owner] = uri
             result = await self._relay.send(visit, self._roster[server], {**visit.params, "uri": own})
             return _with_uri(result, own, uri)
+        return await self._searched(visit, uri)
+
+    async def _searched(self, visit: Visit, uri: str) -> dict[str, Any]:
+        """The answer of whoever has it; one that had it before is asked first, and alone."""
         failure: Exception = MCPError(INVALID_PARAMS, f"no server has a resource {sendable(uri)}", {"uri": uri})
-        for server in await self.owners(uri):
+        known = self._known.get(uri)
+        candidates = await self.owners(uri)
+        while candidates:
+            server = candidates.pop(0)
             try:
-                return await self._relay.send(visit, self._roster[server], visit.params)
+                result = await self._relay.send(visit, self._roster[server], visit.params)
             except MCPError as error:
                 if error.code not in _PASS_OVER:
                     raise
                 failure = error
             except (CallFailed, UpstreamUnavailable) as error:
                 failure = error
+            else:
+                self._remember(uri, server)
+                return result
+            if server == known:
+                del self._known[uri]
+                candidates = [one for one in await self.owners(uri) if one != known]
         raise failure
+
+    def _remember(self, uri: str, server: str) -> None:
+        if len(self._known) >= MOST_KNOWN:
+            self._known.clear()
+        self._known[uri] = server
 
     async def about_name(self, visit: Visit) -> dict[str, Any]:
         """Answers `prompts/get`."""
@@ -84,26 +110,42 @@ class Resources:
         return await self._relay.send(visit, self._roster[found[0]], visit.params)
 
     async def owners(self, uri: str) -> list[str]:
-        """The servers that may have it, the likeliest first: those that list it, or a template that it fits; or all."""
-        listed: list[str] = []
-        fitting: list[str] = []
-        others: list[str] = []
-        for server in self._roster.names.servers:
+        """The servers that may have it, the likeliest first: who had it; or those that list it, or fit it; or all."""
+        return (await self.owners_of([uri]))[uri]
+
+    async def owners_of(self, uris: Iterable[str]) -> dict[str, list[str]]:
+        """The same for several."""
+        wanted = list(uris)
+        known = {uri: self._known[uri] for uri in wanted if self._known.get(uri) in self._roster}
+        offers = {} if len(known) == len(wanted) else await self._offers()
+        return {uri: [known[uri]] if uri in known else _likeliest(offers, uri) for uri in wanted}
+
+    async def _offers(self) -> dict[str, _Offer]:
+        """What the servers list, asked side by side; without those that do not answer soon."""
+        found: dict[str, _Offer] = {}
+
+        async def ask(server: str) -> None:
             upstream = self._roster[server]
             try:
-                if "resources" not in (await upstream.about()).capabilities:
-                    continue
-                if any(as_object(one).get("uri") == uri for one in await upstream.entries("resources")):
-                    listed.append(server)
-                elif any(
-                    fits(as_object(one).get("uriTemplate"), uri) for one in await upstream.entries("resourceTemplates")
-                ):
-                    fitting.append(server)
-                else:
-                    others.append(server)
+                if "resources" in (await upstream.about()).capabilities:
+                    listed = [as_object(one).get("uri") for one in await upstream.entries("resources")]
+                    templates = await upstream.entries("resourceTemplates")
+                    addresses = frozenset(uri for uri in listed if isinstance(uri, str))
+                    found[server] = addresses, [as_object(one).get("uriTemplate") for one in templates]
             except UpstreamUnavailable:
-                continue
-        return [*listed, *fitting, *others]
+                pass
+
+        with anyio.move_on_after(ASIDE_SECONDS):
+            async with anyio.create_task_group() as asking:
+                for server in self._roster.names.servers:
+                    asking.start_soon(ask, server)
+        return {server: found[server] for server in self._roster.names.servers if server in found}
+
+
+def _likeliest(offers: Mapping[str, _Offer], uri: str) -> list[str]:
+    listed = [server for server, (uris, _) in offers.items() if uri in uris]
+    fitting = [server for server, (_, templates) in offers.items() if any(fits(one, uri) for one in templates)]
+    return list(dict.fromkeys((*listed, *fitting, *offers)))
 
 
 def fits(template: Any, uri: str) -> bool:

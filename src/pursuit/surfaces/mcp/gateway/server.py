@@ -29,10 +29,11 @@ from pursuit.surfaces.mcp.gateway import hello
 from pursuit.surfaces.mcp.gateway.calls import Calls
 from pursuit.surfaces.mcp.gateway.desks import Desks
 from pursuit.surfaces.mcp.gateway.ears import AGAIN, FLAGS
-from pursuit.surfaces.mcp.gateway.eras import LEVELS, NEW_ONLY, OLD_ONLY, enveloped, is_modern
+from pursuit.surfaces.mcp.gateway.eras import NEW_ONLY, OLD_ONLY, enveloped, is_modern
 from pursuit.surfaces.mcp.gateway.errands import GatewayErrands
 from pursuit.surfaces.mcp.gateway.gate import Gate
 from pursuit.surfaces.mcp.gateway.guests import Guests, Session, Visit
+from pursuit.surfaces.mcp.gateway.levels import Levels
 from pursuit.surfaces.mcp.gateway.lines import LOGGED, Lines
 from pursuit.surfaces.mcp.gateway.listens import Listens, unstamped
 from pursuit.surfaces.mcp.gateway.lists import KINDS, Lists
@@ -73,7 +74,7 @@ class Gateway:
             patience=runtime.toolbox.settings.approval_timeout,
         )
         gate = Gate(self._layers, self.journal)
-        calls = Calls(self.roster, relay=self._relay, lists=self.lists, gate=gate)
+        calls = Calls(self.roster, relay=self._relay, lists=self.lists, gate=gate, patience=self._patience)
         resources = Resources(self.roster, self._relay)
         self._listens = Listens(self.roster, resources, self._lines, tasks)
         self._answers: dict[str, Answer] = {
@@ -83,7 +84,7 @@ class Gateway:
             "resources/subscribe": self._listens.subscribe,
             "resources/unsubscribe": self._listens.unsubscribe,
             "subscriptions/listen": self._listens.listen,
-            "logging/setLevel": self._set_level,
+            "logging/setLevel": Levels(self.roster, self._lines, self._relay, tasks).set,
             "prompts/get": resources.about_name,
             "completion/complete": resources.complete,
         }
@@ -91,7 +92,7 @@ class Gateway:
             search = Search(self.roster, self.lists, calls)
             self._answers |= {"tools/list": search.listing, "tools/call": search.call}
 
-        self.errands = GatewayErrands(self.roster, self.lists, self._answers["tools/call"])
+        self.errands = GatewayErrands(self.roster, self.lists, self._answers["tools/call"], more=options.search)
 
     def _layers(self) -> Layers:
         """The policy of now: the toolbox is another one after a reload."""
@@ -101,6 +102,9 @@ class Gateway:
         """Why a server may be sent nothing that no person was asked about."""
         asked = [rule.reason for rule in self._runtime.toolbox.host.pool.asked_first() if rule.server == server]
         return asked[0] if asked and self._layers().mode != "auto" else None
+
+    def _patience(self) -> float:
+        return self._runtime.toolbox.settings.call_timeout
 
     async def __call__(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Answers one message of a client."""
@@ -121,18 +125,20 @@ class Gateway:
                 return await call_next(ctx)
             answer = self._custom
         try:
-            result = await answer(Visit(ctx, guest))
+            result = guest.readable(await answer(Visit(ctx, guest)))
         except PursuitError as error:
             raise wire_error(error) from error
         except CallFailed as error:
             raise no_answer(error) from None
+        except MCPError as error:
+            raise MCPError(error.code, guest.readable(error.message), guest.readable(error.error.data)) from None
         return enveloped(ctx.method, result, hello.INFO) if guest.modern and "resultType" not in result else result
 
     async def _greeted(self, ctx: Context) -> dict[str, Any]:
         session = self._guests.arrive(ctx)
         await self._lines.adopt(session, self.roster)
         found = await hello.everyone(self.roster, partial(self._lines.about, session))
-        return hello.initialized(ctx.params or {}, found)
+        return session.readable(hello.initialized(ctx.params or {}, found))
 
     async def _told(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         guest = self._guests.of(ctx)
@@ -156,20 +162,6 @@ class Gateway:
     async def _custom(self, visit: Visit) -> dict[str, Any]:
         """What the protocol does not know goes to the only server as it is."""
         return await self._relay.send(visit, self.roster.only, visit.params)
-
-    async def _set_level(self, visit: Visit) -> dict[str, Any]:
-        """A server of the old era is told; to one of the new era each request says it."""
-        level, result = visit.params.get("level"), None
-        for upstream in self.roster.values():
-            session = visit.guest
-            about = await (self._lines.about(session, upstream) if isinstance(session, Session) else upstream.about())
-            if is_modern(about.protocol_version):
-                if level not in LEVELS:
-                    raise MCPError(INVALID_PARAMS, "there is no such log level")
-            elif self.roster.names.single or "logging" in about.capabilities:
-                result = await self._relay.send(visit, upstream, visit.params)
-        visit.guest.level = level if isinstance(level, str) else None
-        return {} if result is None else result
 
     def _heard(self, upstream: McpUpstream, method: str, params: Mapping[str, Any]) -> None:
         """Hands on what a server says outside of any request on the connection that all share."""

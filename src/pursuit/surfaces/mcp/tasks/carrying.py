@@ -34,7 +34,9 @@ When = Literal["never", "late", "at once", "must be"]
 
 
 class Performer(Protocol):
-    """How a call is made."""
+    """How a call is made; `long` is set when it is known to take long."""
+
+    long: anyio.Event
 
     def attach(self, task: TaskContext) -> None:
         """From here on this task hears of the call's progress."""
@@ -94,7 +96,7 @@ class Carrier:
         state: TaskState | None = None
         try:
             with anyio.move_on_after(GRACE):
-                await call.over.wait()
+                await _either(call.over, errand.performer.long)
             if not call.over.is_set():
                 with anyio.CancelScope(shield=True):  # either it is a task, or its client gave it up before
                     state = await self._record(errand, call.follow, None)
@@ -154,6 +156,18 @@ class _UnderWay:
         finally:
             self.scope.cancel()
         return self.result()
+
+
+async def _either(*events: anyio.Event) -> None:
+    """Returns when one of them has happened."""
+
+    async def wait(event: anyio.Event) -> None:
+        await event.wait()
+        waiting.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as waiting:
+        for event in events:
+            waiting.start_soon(wait, event)
 
 
 async def _rounds(task: TaskContext, errand: Errand, first: Awaitable[JsonObject]) -> JsonObject:

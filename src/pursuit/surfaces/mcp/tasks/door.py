@@ -142,7 +142,7 @@ class TaskDoor:
         asked = (ctx.params or {}).get("task") if generation == 1 else None
         if asked is not None:
             with on_the_wire():
-                return await self._first(ctx, await self._plan(ctx), asked)
+                return await self._first(ctx, _ttl(asked))
         if generation != 2 and not self._strict():
             return None
         try:
@@ -163,10 +163,11 @@ class TaskDoor:
                 found = await self._carrier.begin(self._errand(ctx, plan))
         return second.created(found, self._now()) if isinstance(found, TaskState) else dict(found)
 
-    async def _first(self, ctx: Context, plan: Plan, asked: object) -> dict[str, Any]:
+    async def _first(self, ctx: Context, ttl: float | None) -> dict[str, Any]:
+        plan = await self._plan(ctx)
         if plan.when == "never":
             raise MCPError(METHOD_NOT_FOUND, f"{plan.title} cannot be called as a task; call it without `task`")
-        state = await self._carrier.begin(self._errand(ctx, plan), ttl=_ttl(asked))
+        state = await self._carrier.begin(self._errand(ctx, plan), ttl=ttl)
         self._notices.follow(ctx, state)
         return first.created(state, self._now())
 

@@ -61,11 +61,14 @@ def missing_extension() -> MCPError:
 
 
 def task_id_of(ctx: Context) -> str:
-    """The task that a request is about; over HTTP the new era names it in a header, too."""
+    """The task that a request is about; over HTTP the new era names it in a header, too.
+
+    A header that says something else is refused. Clients must send it; FastMCP 4.1 does not, and is served.
+    """
     task_id = (ctx.params or {}).get("taskId")
     if is_modern(ctx) and ctx.request is not None:
         named = decode_header_value(ctx.request.headers.get(MCP_NAME_HEADER))
-        if named is None or named != task_id:
+        if named is not None and named != task_id:
             raise MCPError(HEADER_MISMATCH, f"the header {MCP_NAME_HEADER} must be the request's taskId")
     if not isinstance(task_id, str):
         raise MCPError(INVALID_PARAMS, f"{ctx.method} needs a taskId")

@@ -1,0 +1,103 @@
+"""Real clients of both generations drive the same tool as a task, at the front door and through the gateway."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_stage import COMMAND
+from front_door import CLIENTS, ROOT, House, Served, leaving_none, mcp1_python
+
+FASTMCP = ROOT / ".venv-fastmcp" / "bin" / "python"
+RELATED = "io.modelcontextprotocol/related-task"
+LONG_MS = 1_500
+MISSION = """
+directive = "Take steps"
+tool_allowlist = ["workshop.step"]
+stagnation_threshold = "off"
+[[criteria]]
+criterion_id = "never"
+kind = "event"
+event_name = "never"
+[budget]
+max_iterations = 100
+[proposer]
+kind = "repeat"
+tool_name = "step"
+args = { log = "steps", ms = 700 }
+"""
+
+
+def fastmcp_python() -> Path:
+    assert FASTMCP.is_file(), "FastMCP 4 is missing; `make test` installs it"
+    return FASTMCP
+
+
+def talked(house: House, python: Path, script: str, *words: str) -> Any:
+    """What a client of another environment saw."""
+    done = subprocess.run(
+        [python, CLIENTS / script, *words],
+        cwd=house.folder,
+        env=house.environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@contextmanager
+def serving(house: House, where: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """A server over HTTP, and what to call there."""
+    words = ["serve", "--http", "--port", "0", *(["--gateway"] if where == "gateway" else [])]
+    process = subprocess.Popen(
+        [*COMMAND, *words],
+        cwd=house.folder,
+        env=house.environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    with leaving_none(process):
+        served = Served(process)
+        if where == "gateway":
+            yield served.url, "workshop.step", {"log": "steps", "ms": LONG_MS}
+        else:
+            house.write("mission.toml", MISSION)
+            mission = house.json_of("start", "mission.toml")["session_id"]
+            yield served.url, "mission_iterate", {"session_id": mission, "max_iterations_this_call": 2}
+        served.end(signal.SIGTERM)
+
+
+@pytest.mark.slow
+@pytest.mark.guarantee("both-generations")
+@pytest.mark.parametrize("where", ["front door", "gateway"])
+def test_real_clients_drive_the_same_tool_as_a_task_each_in_its_own_generation(where: str, tmp_path: Path) -> None:
+    house = House(tmp_path)
+    with serving(house, where) as (url, tool, arguments):
+        first = talked(house, mcp1_python(), "mcp1_tasks.py", url, tool, json.dumps(arguments))
+        assert (first["protocol"], first["declared"]) == ("2025-11-25", True)
+        task = first["created"]["task"]
+        assert task["status"] == "working" and task["ttl"] == 60_000
+        assert first["listed"], "found again over another connection"
+        assert first["statuses"][0] == "working" and first["statuses"][-1] == "completed"
+        assert first["result"]["_meta"][RELATED] == {"taskId": task["taskId"]}
+        assert not first["result"]["isError"]
+
+        second = talked(house, fastmcp_python(), "fastmcp_tasks_client.py", url, tool, json.dumps(arguments))
+        assert (second["first"], second["last"]) == ("working", "completed")
+        assert second["task_id"] != task["taskId"]
+        assert second["result"] is not None and second["result"].keys() == first["result"]["structuredContent"].keys()
+        assert second["again"].keys() == second["result"].keys()
+    done = [line for line in house.lines("steps") if line.startswith("done")]
+    assert len(done) == (3 if where == "gateway" else 6), "each call was made once"

@@ -1,0 +1,55 @@
+"""A mission's run that is a task goes on after the server that drove it was killed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from front_door import House, wait_until
+from plain_http import post
+
+COUNT = 6
+MISSION = """
+directive = "Take steps"
+tool_allowlist = ["workshop.step"]
+stagnation_threshold = "off"
+[[criteria]]
+criterion_id = "never"
+kind = "event"
+event_name = "never"
+[budget]
+max_iterations = 100
+[proposer]
+kind = "repeat"
+tool_name = "step"
+args = { log = "steps", ms = 300 }
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.guarantee("mission-tasks-survive-kill-nine")
+def test_killed_while_it_drove_a_task_the_next_server_drives_it_to_its_end(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    house.write("mission.toml", MISSION)
+    mission = house.json_of("start", "mission.toml")["session_id"]
+    arguments = {"session_id": mission, "max_iterations_this_call": COUNT}
+    with house.serving() as served:
+        made = post(served.url, "tools/call", {"name": "mission_iterate", "arguments": arguments})["result"]
+        assert made["resultType"] == "task"
+        house.until_logged("steps", "done -", times=2)
+        served.kill()
+    with house.serving() as served:
+        seen: list[dict[str, Any]] = []
+
+        def over() -> bool:
+            seen.append(post(served.url, "tasks/get", {"taskId": made["taskId"]})["result"])
+            return seen[-1]["status"] not in ("working", "input_required")
+
+        wait_until(over, "the end of the task", lambda: seen[-1:])
+    ended = seen[-1]
+    assert ended["status"] == "completed" and not ended["result"]["isError"], ended
+    rows = ended["result"]["structuredContent"]["iterations"]
+    assert [row["iteration_index"] for row in rows] == list(range(COUNT)), "no iteration more, none twice"
+    begun = house.lines("steps").count("begun -")
+    assert COUNT <= begun <= COUNT + 1, "only the call that the kill cut off may have begun without counting"

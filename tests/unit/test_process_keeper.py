@@ -1,0 +1,132 @@
+"""The keeper's parts where a real disk or system would have to fail: no byte is lost without a count."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pursuit.tasks.processes.command import Command
+from pursuit.tasks.processes.identity import Identity
+from pursuit.tasks.processes.keeper import Child, Stream, claim, segment_name, start_time
+from pursuit.tasks.processes.log import Log
+from pursuit.tasks.processes.reader import LOG, Reader
+from pursuit.tasks.processes.running import tail_of
+from pursuit.tasks.processes.tree import Seen, members_of
+
+
+def child(folder: Path, **limits: int) -> tuple[Child, Stream]:
+    request: dict[str, Any] = {"id": "x", "folder": str(folder), "segment": 10, "unread": 1_000, **limits}
+    one = Child(request)
+    stream = Stream(one, "out", -1)
+    one.streams.append(stream)
+    return one, stream
+
+
+def read(folder: Path) -> list[str]:
+    reader = Reader(folder, Command(argv=["x"]), {})
+    while not reader.finished:
+        reader.step(last=True)
+    return tail_of(folder, LOG, 100)
+
+
+def test_a_disk_that_refuses_for_a_while_leaves_a_gap_of_a_known_size(tmp_path: Path) -> None:
+    folder = tmp_path / "there"
+    folder.mkdir()
+    one, stream = child(folder)
+    stream.take(memoryview(b"a\nb\nc\nd\n12"))
+    folder.rename(tmp_path / "away")
+    stream.take(memoryview(b"345\n678\n"))
+    (tmp_path / "away").rename(folder)
+    stream.take(memoryview(b"e\nf\n"))
+    one.code = 0
+    assert one.note_end()
+    gap = "[8 bytes of output are missing here: more lay unread than may]"
+    assert read(folder) == ["a", "b", "c", "d", "12", gap, "e", "f"]
+
+
+def test_an_end_that_cannot_be_written_is_tried_again(tmp_path: Path) -> None:
+    one, stream = child(tmp_path)
+    stream.take(memoryview(b"kept"))
+    one.code = 0
+    (tmp_path / "exit.new").mkdir()  # in its way
+    assert (one.note_end(), one.noted) == (False, False)
+    (tmp_path / "exit.new").rmdir()
+    assert (one.note_end(), one.noted) == (True, True)
+    assert read(tmp_path) == ["kept"]
+
+
+def test_what_was_read_makes_room_again(tmp_path: Path) -> None:
+    one, stream = child(tmp_path, unread=30)
+    stream.take(memoryview(b"x" * 50))
+    assert (one._unread(), stream.dropped) == (30, 20)
+    for number in (1, 2):
+        (tmp_path / segment_name("out", number)).unlink()
+    one.looked = 0.0
+    stream.take(memoryview(b"y" * 5))
+    assert (one._unread(), stream.dropped) == (15, 0)
+    assert (tmp_path / (segment_name("out", 4) + ".gap")).read_text() == '{"dropped": 20}'
+
+
+def test_only_one_gets_a_claim(tmp_path: Path) -> None:
+    claim(str(tmp_path / "claim"), {"pid": 1})
+    with pytest.raises(FileExistsError):
+        claim(str(tmp_path / "claim"), {"void": True})
+    assert [path.name for path in tmp_path.iterdir()] == ["claim"]
+
+
+def test_a_log_that_cannot_be_written_loses_lines_and_stops_nobody(tmp_path: Path) -> None:
+    log = Log(tmp_path / "gone", LOG)
+    log.append(b"lost\n")
+    (tmp_path / "gone").mkdir()
+    log.append(b"kept\n")
+    assert (log.lost, log.position, tail_of(tmp_path / "gone", LOG, 9)) == (5, 5, ["kept"])
+
+
+def test_a_process_that_was_given_the_number_later_is_another(tmp_path: Path) -> None:
+    me = os.getpid()
+    start = start_time(me)
+    assert Identity(pid=me, start=start).lives
+    assert not Identity(pid=me, start="1").lives
+    assert not Identity(pid=me, start=start, boot="another boot").lives
+    assert not Identity(pid=2**22 + 1, start=start).lives
+    assert start_time(2**22 + 1) is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the first process of all reaps them at once")
+def test_a_zombie_does_not_live() -> None:
+    with subprocess.Popen(["true"]) as process:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        start = start_time(process.pid)
+        assert start is not None
+        assert not Identity(pid=process.pid, start=start).lives
+
+
+def test_who_belongs_to_a_command() -> None:
+    leader = Identity(pid=100, start="5")
+    everybody = [
+        Seen(100, 1, 100, 100, "5"),
+        Seen(101, 100, 100, 100, "6"),  # in the group
+        Seen(102, 1, 102, 102, "7", "mine"),  # left the group, carries the tag
+        Seen(103, 102, 103, 103, "8"),  # its child, without a tag
+        Seen(200, 1, 200, 200, "5", "other"),
+        Seen(201, 200, 200, 200, "5"),
+    ]
+    assert {one.pid for one in members_of(everybody, "mine", leader)} == {100, 101, 102, 103}
+    # Another leads a group of that number by now.
+    stranger = [Seen(100, 1, 100, 100, "9"), Seen(101, 100, 100, 100, "9"), *everybody[2:]]
+    assert {one.pid for one in members_of(stranger, "mine", leader)} == {102, 103}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="compares with /proc")
+def test_both_ways_to_look_at_processes_see_the_same() -> None:
+    from pursuit.tasks.processes.tree import _from_proc, _from_ps
+
+    (by_proc,) = [one for one in _from_proc() if one.pid == os.getpid()]
+    (by_ps,) = [one for one in _from_ps() if one.pid == os.getpid()]
+    assert (by_proc.parent, by_proc.group) == (by_ps.parent, by_ps.group) == (os.getppid(), os.getpgrp())
+    assert by_ps.start
