@@ -255,3 +255,28 @@ def test_names_that_would_be_the_same_are_told_apart() -> None:
     assert len(known.shown(f"s.{'x' * 100}")) == LONGEST
     assert known.shown("9.lives") == "t_9__lives"
     assert known.meant("nobody") is None
+
+
+def test_what_a_prompt_says_of_criteria_metrics_and_lessons() -> None:
+    state = begun(
+        criteria=[
+            {
+                "criterion_id": "c",
+                "kind": "metric_threshold",
+                "metric": "m",
+                "op": ">",
+                "target": 9,
+                "source": "world.step",
+            }
+        ]
+    )
+    for index, value in enumerate((5.0, 3.0)):
+        advance(state, ev.IterationProposed(iteration=index, proposer="model"))
+        advance(state, ev.CallIntended(call_id=f"{index}", iteration=index, tool="world.step", args={}, order=0))
+        advance(state, ev.CallSettled(call_id=f"{index}", iteration=index, outcome="ok", metrics={"m": value, "n": 1}))
+        advance(state, ev.IterationEnded(iteration=index, verdict="continue", reason="in_progress", facts=ev.Facts()))
+    told = build_prompt(state, words(lessons=["Do not hurry."])).prompt
+    assert '| {"id":"c","wanted":"m > 9","source":"world.step","status":"not evaluated yet"}' in told
+    assert '| {"metric":"m","last":3.0,"best":5.0}\n| {"metric":"n","last":1}' in told
+    assert '| "Do not hurry."' in told
+    assert '| {"max_iterations":{"cap":100000,"used":2}}' in told

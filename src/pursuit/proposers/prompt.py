@@ -210,6 +210,8 @@ def _criteria(state: MissionState) -> list[dict[str, Any]]:
         row: dict[str, Any] = {"id": criterion.criterion_id, "wanted": describe(criterion)}
         if not criterion.required:
             row["required"] = False
+        if (source := getattr(criterion, "source", None)) is not None:
+            row["source"] = source
         row["status"] = result.status if result is not None else "not evaluated yet"
         if result is not None and result.evidence is not None:
             row["evidence"] = result.evidence
@@ -230,15 +232,15 @@ def _budget(state: MissionState) -> dict[str, Any]:
 
 
 def _metrics(state: MissionState) -> list[dict[str, Any]]:
-    best = {
-        criterion.metric: point.value
-        for criterion in state.thresholds
-        if (point := state.best.get(criterion.criterion_id)) is not None
-    }
-    wanted = sorted(best)
-    rest = [name for name in sorted(state.metrics) if name not in best]
-    rows: list[dict[str, Any]] = [{"metric": name, "best": best[name]} for name in wanted]
-    return [*rows, *({"metric": name, "last": state.metrics[name]} for name in rest)]
+    """Those that a criterion names, with their best; then the rest."""
+    rows: dict[str, dict[str, Any]] = {}
+    for criterion in state.thresholds:
+        point = state.best.get(criterion.criterion_id)
+        if point is not None:
+            last = state.series.points(criterion.metric)[-1].value
+            rows[criterion.metric] = {"metric": criterion.metric, "last": last, "best": point.value}
+    rest = (name for name in sorted(state.metrics) if name not in rows)
+    return [*rows.values(), *({"metric": name, "last": state.metrics[name]} for name in rest)]
 
 
 def _history(state: MissionState, words: Words, room: int) -> list[_Block]:

@@ -36,7 +36,7 @@ SETTINGS = (
 )
 _WHOLE = ("script_calls", "script_workers", "prompt_bytes")
 PRICE_KEYS = ("input", "output")
-_TOML_KEYS = ("servers", "mcpServers", "checks", "settings", "policy", "prices")
+_TOML_KEYS = ("servers", "mcpServers", "checks", "settings", "policy", "prices", "model")
 _JSON_KEYS = ("servers", "mcpServers", "inputs", "$schema")
 
 
@@ -51,6 +51,8 @@ class Configuration:
     policy: OperatorPolicy = field(default_factory=OperatorPolicy)
     prices: Mapping[str, tuple[float, float]] = field(default_factory=dict[str, tuple[float, float]])
     """Dollars for a million tokens read and written, by the full name of a language model."""
+    model: str | None = None
+    """The language model that proposes where a client says nobody else."""
 
 
 def find_configuration(start: Path) -> Path | None:
@@ -107,6 +109,7 @@ def _parse(path: Path, table: Mapping[str, Any], faults: list[Fault]) -> Configu
         settings=_settings(fields),
         policy=parse_policy(fields),
         prices=_prices(fields),
+        model=_model(fields),
     )
 
 
@@ -129,6 +132,13 @@ def _check(fields: Fields, base: Path) -> Mapping[str, Any]:
         fields.fault("command", "is missing; give the command as a list of words")
     check: dict[str, Any] = {"command": list(command or ()), "cwd": str(base / (fields.text("cwd") or "."))}
     return check if timeout is None else {**check, "timeout": timeout}
+
+
+def _model(fields: Fields) -> str | None:
+    name = fields.text("model")
+    if name is not None and not all(name.partition(":")):
+        fields.fault("model", "must be provider:name, for instance anthropic:claude-haiku-4-5")
+    return name
 
 
 def _prices(fields: Fields) -> dict[str, tuple[float, float]]:

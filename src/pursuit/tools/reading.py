@@ -12,7 +12,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 from pursuit.tools.contract import About, CallFailed, Tool, ToolResult, Traits, UpstreamError
 
 _QUESTIONS: tuple[str, ...] = ("read_only", "idempotent", "parallel_safe", "destructive")
-_WHY: Mapping[str, str] = {question: "MCP: this request only reads" for question in _QUESTIONS}
+_WHY: Mapping[str, str] = dict.fromkeys(_QUESTIONS, "MCP: this request only reads")
 _TRAITS = Traits(read_only=True, idempotent=True, parallel_safe=True, destructive=False, why=_WHY)
 _NOTHING: Mapping[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 _URI: Mapping[str, Any] = {
