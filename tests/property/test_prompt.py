@@ -86,6 +86,7 @@ def iterated(
     error: str | None = None,
     rationale: str | None = None,
     preview: str | None = None,
+    metrics: dict[str, Any] | None = None,
 ) -> None:
     """One more iteration whose calls all answered this."""
     result, args, error, rationale, preview = stored([result, args or {}, error, rationale, preview])
@@ -98,7 +99,12 @@ def iterated(
         body = {"content": [], "structuredContent": content} if not isinstance(result, str) else content
         outcome = "ok" if error is None else "failed"
         kept = {"preview": preview, "blob": "0"} if preview is not None else {"result": body}
-        advance(state, ev.CallSettled(call_id=call_id, iteration=index, outcome=outcome, error=error, **kept))
+        advance(
+            state,
+            ev.CallSettled(
+                call_id=call_id, iteration=index, outcome=outcome, error=error, metrics=metrics or {}, **kept
+            ),
+        )
     ended = ev.IterationEnded(
         iteration=index,
         verdict="adjust",
@@ -197,7 +203,8 @@ def test_a_prompt_is_never_longer_than_its_limit(
     ]
     state = begun(long[:8_000] + "x", criteria=criteria)
     for _ in range(iterations):
-        iterated(state, long, calls=calls, args={"k": long, "l": several}, rationale=long)
+        metrics = {f"{letter * 300}{place}": 1.0 for place in range(60)}
+        iterated(state, long, calls=calls, args={"k": long, "l": several}, rationale=long, metrics=metrics)
     told = build_prompt(
         state, words(limit=limit, instructions=long[:8_000], reasons=several, refused=several, lessons=several)
     )

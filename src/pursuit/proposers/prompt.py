@@ -93,7 +93,7 @@ def build_prompt(state: MissionState, words: Words) -> Prompt:
     page.text("goal", "The goal:", state.mission.directive, share=8)
     if words.instructions:
         page.text("instructions", "What the operator says about how to pursue it:", words.instructions, share=8)
-    page.rows("criteria", "The criteria, as they stand:", _criteria(state), share=5)
+    page.rows("criteria", "The criteria, as they stand:", _criteria(state), share=6)
     page.rows("budget", "The budget, and what is used of it:", [_budget(state)], share=10)
     if state.metrics:
         page.rows("metrics", "The last values, and the best so far:", _metrics(state), share=10)
@@ -103,7 +103,7 @@ def build_prompt(state: MissionState, words: Words) -> Prompt:
         verdict = {"verdict": state.last_ended.verdict, "reason": state.last_ended.rationale}
         page.rows("verdict", "What the last verdict says:", [verdict], share=16)
     ask = f"This is iteration {state.iteration_count}. What should it do?"
-    tail = _Page(room // 4)
+    tail = _Page(room // 5)  # all shares together leave a twentieth to the rest
     if words.reasons:
         tail.rows("refused", "Your last answer for this iteration was:", [words.refused], share=3)
         tail.rows("reasons", "It was refused, for these reasons; mend them:", words.reasons, share=2)
@@ -273,11 +273,12 @@ def _iteration(iteration: Iteration, words: Words, room: int) -> list[str]:
     if iteration.script is not None and iteration.script.error is not None:
         head["script_error"] = iteration.script.error
     calls = list(iteration.calls.values())
-    if len(calls) > _CALLS:
-        head["calls"] = f"{len(calls)}, of which the last {_CALLS} are shown"
-    lines = [_row(head, _RESULT)]
-    each = max(200, min(_RESULT, room // (2 * max(1, len(calls)))))
-    return [*lines, *(_call(call, words, each) for call in calls[-_CALLS:])]
+    most = max(1, min(_CALLS, room // 400))
+    if len(calls) > most:
+        head["calls"] = f"{len(calls)}, of which the last {most} are shown"
+    lines = [_row(head, min(_RESULT, max(room // 4, 100)))]
+    each = max(100, min(_RESULT, room // (2 * min(most, len(calls) or 1))))
+    return [*lines, *(_call(call, words, each) for call in calls[-most:])]
 
 
 def _call(call: CallRecord, words: Words, most: int) -> str:
