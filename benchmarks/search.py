@@ -25,7 +25,7 @@ from pursuit.model.search import Parameter
 from pursuit.proposers.space import Space
 from pursuit.tools.configuration import Configuration
 
-FIRST, COUNT = 1, 10  # the tests have seeds 0, 7 and 8; what was tuned was tuned on 100 and above
+FIRST, COUNT = 11, 10  # no test has these seeds; what was tuned was tuned on 100 and above
 
 
 @dataclass(frozen=True)

@@ -121,11 +121,14 @@ class Runtime:
         self.toolbox: Toolbox
         self.tasks: Tasks
         self.state_path: Path
+        self.model: str | None = None
+        """The language model that proposes where a client names nobody."""
 
     async def __aenter__(self) -> Self:
         configuration = self._configuration()
         async with AsyncExitStack() as stack:
             self.state_path = locate_state(self._state, configuration.path)
+            self.model = configuration.model
             ledger = self._open_ledger(self.state_path)
             stack.push_async_callback(ledger.close)
             sandbox = await stack.enter_async_context(Sandbox(_limits(configuration.settings)))

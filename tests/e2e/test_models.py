@@ -10,11 +10,13 @@ from typing import Any
 import anyio
 import pytest
 from engine_stage import driving, events_of, history, mission, outcomes, play, stage
+from mcp import Client
 from model_endpoint import ModelEndpoint, Reply, calls, failing
 
 from pursuit import Budget, Mission, PursuitError, Runtime, ValidationFailed, event, metric
 from pursuit.model.events import CallRefused, IterationProposed, ModelAnswered, ModelAsked
 from pursuit.model.state import MissionState
+from pursuit.surfaces.mcp.server import mission_server
 from pursuit.tools.configuration import Configuration
 
 OPENAI, ANTHROPIC = "openai:gpt-4o-mini", "anthropic:claude-haiku-4-5"
@@ -413,3 +415,36 @@ def test_a_model_that_obeys_an_injection_gets_neither_past_policy_nor_past_the_c
     assert sum(outcome == "ok" for _tool, outcome in made) == len(lines)
     assert all(result.status != "met" for result in state.results.values())
     assert "Ignore all previous instructions" in endpoint.prompts()[1]
+
+
+@pytest.mark.parametrize("era", ["legacy", "2026-07-28"])
+def test_a_client_that_names_no_proposer_gets_the_configured_model(
+    era: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reached = {"criterion_id": "c", "kind": "metric_threshold", "metric": "steps", "op": ">=", "target": 1}
+    asked = {
+        "directive": "Make a step",
+        "criteria": [{**reached, "required": True}],
+        "budget": {"max_iterations": 3},
+        "tool_allowlist": ["world.*"],
+    }
+
+    async def scene() -> None:
+        configuration = Configuration(model=ANTHROPIC)
+        with scripted(monkeypatch, calls(("world__step", {}))):
+            async with (
+                Runtime(state=tmp_path / "l.db", config=configuration, servers={"world": [step]}) as runtime,
+                mission_server(runtime) as server,
+                Client(server, mode=era, cache=None) as client,
+            ):
+                started = (await client.call_tool("mission_start", asked)).structured_content
+                assert started is not None
+                assert started["proposer"] == "model"
+                done = await client.call_tool("mission_iterate", {"session_id": started["session_id"]})
+                assert done.structured_content is not None
+                assert done.structured_content["iterations"][0]["verdict_reason"] == "criteria_met"
+                named = await client.call_tool("mission_start", {**asked, "proposer": {"kind": "client"}})
+                assert named.structured_content is not None
+                assert named.structured_content["proposer"] == "client"
+
+    play(scene)

@@ -86,6 +86,7 @@ def iterated(
     error: str | None = None,
     rationale: str | None = None,
     preview: str | None = None,
+    metrics: dict[str, Any] | None = None,
 ) -> None:
     """One more iteration whose calls all answered this."""
     result, args, error, rationale, preview = stored([result, args or {}, error, rationale, preview])
@@ -98,7 +99,12 @@ def iterated(
         body = {"content": [], "structuredContent": content} if not isinstance(result, str) else content
         outcome = "ok" if error is None else "failed"
         kept = {"preview": preview, "blob": "0"} if preview is not None else {"result": body}
-        advance(state, ev.CallSettled(call_id=call_id, iteration=index, outcome=outcome, error=error, **kept))
+        advance(
+            state,
+            ev.CallSettled(
+                call_id=call_id, iteration=index, outcome=outcome, error=error, metrics=metrics or {}, **kept
+            ),
+        )
     ended = ev.IterationEnded(
         iteration=index,
         verdict="adjust",
@@ -197,7 +203,8 @@ def test_a_prompt_is_never_longer_than_its_limit(
     ]
     state = begun(long[:8_000] + "x", criteria=criteria)
     for _ in range(iterations):
-        iterated(state, long, calls=calls, args={"k": long, "l": several}, rationale=long)
+        metrics = {f"{letter * 300}{place}": 1.0 for place in range(60)}
+        iterated(state, long, calls=calls, args={"k": long, "l": several}, rationale=long, metrics=metrics)
     told = build_prompt(
         state, words(limit=limit, instructions=long[:8_000], reasons=several, refused=several, lessons=several)
     )
@@ -255,3 +262,28 @@ def test_names_that_would_be_the_same_are_told_apart() -> None:
     assert len(known.shown(f"s.{'x' * 100}")) == LONGEST
     assert known.shown("9.lives") == "t_9__lives"
     assert known.meant("nobody") is None
+
+
+def test_what_a_prompt_says_of_criteria_metrics_and_lessons() -> None:
+    state = begun(
+        criteria=[
+            {
+                "criterion_id": "c",
+                "kind": "metric_threshold",
+                "metric": "m",
+                "op": ">",
+                "target": 9,
+                "source": "world.step",
+            }
+        ]
+    )
+    for index, value in enumerate((5.0, 3.0)):
+        advance(state, ev.IterationProposed(iteration=index, proposer="model"))
+        advance(state, ev.CallIntended(call_id=f"{index}", iteration=index, tool="world.step", args={}, order=0))
+        advance(state, ev.CallSettled(call_id=f"{index}", iteration=index, outcome="ok", metrics={"m": value, "n": 1}))
+        advance(state, ev.IterationEnded(iteration=index, verdict="continue", reason="in_progress", facts=ev.Facts()))
+    told = build_prompt(state, words(lessons=["Do not hurry."])).prompt
+    assert '| {"id":"c","wanted":"m > 9","source":"world.step","status":"not evaluated yet"}' in told
+    assert '| {"metric":"m","last":3.0,"best":5.0}\n| {"metric":"n","last":1}' in told
+    assert '| "Do not hurry."' in told
+    assert '| {"max_iterations":{"cap":100000,"used":2}}' in told

@@ -60,6 +60,10 @@ def test_keys_of_language_models_are_named_and_not_shown(tmp_path: Path, monkeyp
     assert "needs ANTHROPIC_API_KEY or OPENAI_API_KEY" in findings(place)[2]["what"]
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-secret")
     assert findings(place)[2]["what"] == "keys in the environment: anthropic"
+    place.write("pursuit.toml", 'model = "openai:gpt-5-mini"\n' + WORKSHOP + KNOWN)
+    assert "OPENAI_API_KEY" in one(findings(place, code=1), "broken", "openai:gpt-5-mini")["what"]
+    place.write("pursuit.toml", 'model = "anthropic:claude-haiku-4-5"\n' + WORKSHOP + KNOWN)
+    assert "can be asked" in findings(place)[2]["what"]
 
 
 def test_without_a_configuration_there_is_a_word_on_how_to_begin(

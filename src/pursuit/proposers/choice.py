@@ -10,6 +10,7 @@ from typing import assert_never
 
 from pursuit.model.events import ModelAnswer
 from pursuit.model.mission import (
+    AskedProposer,
     ClientProposer,
     Mission,
     ModelProposer,
@@ -23,7 +24,7 @@ from pursuit.model.mission import (
 from pursuit.model.search import SearchProposer
 from pursuit.proposers.asked import AskModel
 from pursuit.proposers.contract import Proposer
-from pursuit.proposers.language import Means, ModelRequest, Models, NoAnswerYet
+from pursuit.proposers.language import LanguageModel, Means, ModelRequest, Models, NoAnswerYet
 from pursuit.proposers.plain import HandedIn, Recorded, RepeatCall, ScriptAgain
 from pursuit.proposers.prompt import LIMIT
 from pursuit.proposers.search import Search, require_search
@@ -57,13 +58,14 @@ class Choice:
             case ClientProposer():
                 return HandedIn(proposal)
             case ModelProposer() as settings:
-                model = means.record(self.models.open(settings.model))
-                return AskModel(settings, model, means.tools, limit=self.prompt_bytes)
+                return self._asking(settings, self.models.open(settings.model), means)
             case SamplingProposer() as settings:
-                model = means.record(means.sampler or NobodyHere())
-                return AskModel(settings, model, means.tools, limit=self.prompt_bytes)
+                return self._asking(settings, means.sampler or NobodyHere(), means)
             case _ as unknown:
                 assert_never(unknown)
+
+    def _asking(self, settings: AskedProposer, model: LanguageModel, means: Means) -> AskModel:
+        return AskModel(settings, means.record(model), means.tools, lessons=means.lessons, limit=self.prompt_bytes)
 
 
 @dataclass(frozen=True, slots=True)

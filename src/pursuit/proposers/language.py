@@ -100,10 +100,11 @@ class Means:
 
     `tools` are the mission's, by their full names. Whatever `record` wraps is asked for each answer once, also across
     a crash, and is counted. `past` reads what has happened so far. `sampler` is the model of the client that drives, if
-    it has one.
+    it has one. `lessons` are those of earlier missions that may help: data, not instructions.
     """
 
     tools: Sequence[OfferedTool]
     record: Callable[[LanguageModel], LanguageModel]
     past: Past
     sampler: LanguageModel | None = None
+    lessons: Sequence[str] = ()

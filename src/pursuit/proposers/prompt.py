@@ -93,7 +93,7 @@ def build_prompt(state: MissionState, words: Words) -> Prompt:
     page.text("goal", "The goal:", state.mission.directive, share=8)
     if words.instructions:
         page.text("instructions", "What the operator says about how to pursue it:", words.instructions, share=8)
-    page.rows("criteria", "The criteria, as they stand:", _criteria(state), share=5)
+    page.rows("criteria", "The criteria, as they stand:", _criteria(state), share=6)
     page.rows("budget", "The budget, and what is used of it:", [_budget(state)], share=10)
     if state.metrics:
         page.rows("metrics", "The last values, and the best so far:", _metrics(state), share=10)
@@ -103,7 +103,7 @@ def build_prompt(state: MissionState, words: Words) -> Prompt:
         verdict = {"verdict": state.last_ended.verdict, "reason": state.last_ended.rationale}
         page.rows("verdict", "What the last verdict says:", [verdict], share=16)
     ask = f"This is iteration {state.iteration_count}. What should it do?"
-    tail = _Page(room // 4)
+    tail = _Page(room // 5)  # all shares together leave a twentieth to the rest
     if words.reasons:
         tail.rows("refused", "Your last answer for this iteration was:", [words.refused], share=3)
         tail.rows("reasons", "It was refused, for these reasons; mend them:", words.reasons, share=2)
@@ -210,6 +210,8 @@ def _criteria(state: MissionState) -> list[dict[str, Any]]:
         row: dict[str, Any] = {"id": criterion.criterion_id, "wanted": describe(criterion)}
         if not criterion.required:
             row["required"] = False
+        if (source := getattr(criterion, "source", None)) is not None:
+            row["source"] = source
         row["status"] = result.status if result is not None else "not evaluated yet"
         if result is not None and result.evidence is not None:
             row["evidence"] = result.evidence
@@ -230,15 +232,15 @@ def _budget(state: MissionState) -> dict[str, Any]:
 
 
 def _metrics(state: MissionState) -> list[dict[str, Any]]:
-    best = {
-        criterion.metric: point.value
-        for criterion in state.thresholds
-        if (point := state.best.get(criterion.criterion_id)) is not None
-    }
-    wanted = sorted(best)
-    rest = [name for name in sorted(state.metrics) if name not in best]
-    rows: list[dict[str, Any]] = [{"metric": name, "best": best[name]} for name in wanted]
-    return [*rows, *({"metric": name, "last": state.metrics[name]} for name in rest)]
+    """Those that a criterion names, with their best; then the rest."""
+    rows: dict[str, dict[str, Any]] = {}
+    for criterion in state.thresholds:
+        point = state.best.get(criterion.criterion_id)
+        if point is not None:
+            last = state.series.points(criterion.metric)[-1].value
+            rows[criterion.metric] = {"metric": criterion.metric, "last": last, "best": point.value}
+    rest = (name for name in sorted(state.metrics) if name not in rows)
+    return [*rows.values(), *({"metric": name, "last": state.metrics[name]} for name in rest)]
 
 
 def _history(state: MissionState, words: Words, room: int) -> list[_Block]:
@@ -271,11 +273,12 @@ def _iteration(iteration: Iteration, words: Words, room: int) -> list[str]:
     if iteration.script is not None and iteration.script.error is not None:
         head["script_error"] = iteration.script.error
     calls = list(iteration.calls.values())
-    if len(calls) > _CALLS:
-        head["calls"] = f"{len(calls)}, of which the last {_CALLS} are shown"
-    lines = [_row(head, _RESULT)]
-    each = max(200, min(_RESULT, room // (2 * max(1, len(calls)))))
-    return [*lines, *(_call(call, words, each) for call in calls[-_CALLS:])]
+    most = max(1, min(_CALLS, room // 400))
+    if len(calls) > most:
+        head["calls"] = f"{len(calls)}, of which the last {most} are shown"
+    lines = [_row(head, min(_RESULT, max(room // 4, 100)))]
+    each = max(100, min(_RESULT, room // (2 * min(most, len(calls) or 1))))
+    return [*lines, *(_call(call, words, each) for call in calls[-most:])]
 
 
 def _call(call: CallRecord, words: Words, most: int) -> str:

@@ -6,6 +6,7 @@ Invariant: trials are asked for and told in the order of their numbers, so the s
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -30,7 +31,8 @@ class Study:
         self._seed = seed
         self._aimless = aimless
         self._totals = Totals()
-        self._asked: list[optuna.Trial] = []
+        self._asked: deque[optuna.Trial] = deque()
+        self._count = 0
         self._steady: optuna.samplers.BaseSampler | None = None
         if self.kind == "surrogate":
             self._steady = Surrogate(space, seed, aimless=aimless)
@@ -46,26 +48,28 @@ class Study:
 
     def ask(self) -> dict[str, Any]:
         """The searched arguments of the next trial."""
-        number = len(self._study.get_trials(deepcopy=False))
         match self.kind:
             case "tpe":
-                self._study.sampler = optuna.samplers.TPESampler(seed=self._seed_of(number), multivariate=True)
+                self._study.sampler = optuna.samplers.TPESampler(seed=self._seed_of(self._count), multivariate=True)
             case "random":
-                self._study.sampler = optuna.samplers.RandomSampler(seed=self._seed_of(number))
+                self._study.sampler = optuna.samplers.RandomSampler(seed=self._seed_of(self._count))
             case _:
                 pass
-        trial = self._study.ask(self.space.distributions)
-        self._asked.append(trial)
-        return self.space.heard(trial.params)
+        return self.space.heard(self._begun().params)
 
     def take(self, args: Mapping[str, Any]) -> None:
         """Makes these arguments the next trial, without asking the sampler."""
         self._study.enqueue_trial(self.space.told(args))
+        self._begun()
+
+    def _begun(self) -> optuna.Trial:
+        self._count += 1
         self._asked.append(self._study.ask(self.space.distributions))
+        return self._asked[-1]
 
     def tell(self, score: Score | None, *, failed: bool = False) -> None:
         """Tells the oldest trial that is not told yet; no score is one without a result, `failed` one to keep off."""
-        trial = self._asked.pop(0)
+        trial = self._asked.popleft()
         if score is None:
             if failed:
                 trial.set_user_attr(FAILED, True)

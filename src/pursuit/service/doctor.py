@@ -15,9 +15,10 @@ from typing import Any
 
 import anyio
 
-from pursuit.errors import PursuitError, ValidationFailed
+from pursuit.errors import ExtraMissing, ModelUnavailable, PursuitError, ValidationFailed
 from pursuit.ledger.contract import Ledger
 from pursuit.model.spelling import nearest
+from pursuit.proposers.provider import Providers
 from pursuit.service.checkup import (
     Finding,
     broken,
@@ -58,10 +59,23 @@ async def examine(config: Path | None, state: Path, open_ledger: Callable[[Path]
             findings += [broken("configuration", str(fault), "put the file right") for fault in failed.faults]
         findings += file_findings(config, configuration.servers)
     findings += await _servers(configuration)
-    findings.append(model_finding(os.environ, installed=find_spec("pydantic_ai") is not None))
     findings += _commands(configuration)
+    findings.append(await _model(configuration))
     findings += await _ledger(state, open_ledger)
     return findings
+
+
+async def _model(configuration: Configuration) -> Finding:
+    """The configured language model, or else which ones could be asked."""
+    if configuration.model is None:
+        return model_finding(os.environ, installed=find_spec("pydantic_ai") is not None)
+    try:
+        await Providers().check(configuration.model)
+    except ExtraMissing as missing:
+        return broken("models", missing.message, "install it, or take out `model`")
+    except ModelUnavailable as error:
+        return broken("models", error.message, "set its key, correct its name, or take out `model`")
+    return fine("models", f"{configuration.model} can be asked; nothing was")
 
 
 async def _servers(configuration: Configuration) -> list[Finding]:

@@ -81,7 +81,8 @@ TOOLS = (
             "it is 3, and off for the proposers repeat and search.",
             "pace": "Least seconds between iterations, growing while nothing changes.",
             "observe": "Rules that lift a metric out of a tool's result by JMESPath or regular expression.",
-            "proposer": "Who suggests the calls: client (you, with mission_iterate), script, search, repeat or replay.",
+            "proposer": "Who suggests the calls: client (you, with mission_iterate), model, script, search, "
+            "repeat or replay. Unless given it is the configured model, or else client.",
             "allow_scripted_strategies": "Whether proposals may be scripts.",
             "policy": "Tools that this mission may not use (deny) or asks about first (ask); it can only tighten.",
             "use_sampling": "Whether your model proposes by sampling; not there in this release.",
