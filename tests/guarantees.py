@@ -29,6 +29,13 @@ GUARANTEES = {
         "After kill -9 at any moment a mission goes on at the same call, and no process is left behind.",
         ("fault/test_kill_nine.py::test_killed_at_random_moments_it_goes_on_at_the_same_call",),
     ),
+    "search-goes-on-where-it-was": Guarantee(
+        "The same seed gives the same trials of a search, also across a crash.",
+        (
+            "fault/test_search_kill.py::test_killed_at_random_points_it_makes_the_same_trials",
+            "unit/test_search.py::test_one_that_is_interrupted_makes_the_trials_of_one_that_is_not",
+        ),
+    ),
     "the-operator-wins": Guarantee(
         "Pause, abort and complete take effect within half a second, whoever drives and whatever runs.",
         ("fault/test_races.py::test_the_operators_word_wins_whenever_it_comes",),
@@ -384,6 +391,93 @@ GUARANTEES = {
         (
             "surface/test_cli_tasks.py::test_a_detached_command_is_found_again_with_its_real_exit_code",
             "surface/test_cli_tasks.py::test_killed_the_command_goes_on_and_ends_as_it_ends",
+        ),
+    ),
+    "model-proposes": Guarantee(
+        "A model's tool calls are the calls of an iteration; what is wrong with them goes back with the reasons.",
+        (
+            "e2e/test_models.py::test_several_calls_of_one_answer_are_made_and_counted",
+            "e2e/test_models.py::test_bad_arguments_are_mended_after_the_reasons_came_back",
+        ),
+    ),
+    "model-retries": Guarantee(
+        "A provider that is busy, broken or cuts the line is asked again after a pause; one that refuses is not.",
+        (
+            "e2e/test_models.py::test_a_provider_that_is_busy_or_broken_is_asked_again",
+            "e2e/test_models.py::test_a_provider_that_refuses_is_not_asked_again",
+        ),
+    ),
+    "model-within-time": Guarantee(
+        "A question to a model ends with its own time, with the mission's wall clock, and with the operator's word.",
+        (
+            "e2e/test_models.py::test_a_provider_that_hangs_is_given_up",
+            "e2e/test_models.py::test_the_wall_clock_cuts_a_question",
+            "e2e/test_models.py::test_the_operators_word_gives_up_a_question",
+        ),
+    ),
+    "tokens-are-counted": Guarantee(
+        "Tokens and cost count into the budget, and a budget that is spent to the last token ends the mission there.",
+        (
+            "e2e/test_models.py::test_tokens_that_end_the_budget_exactly_end_the_mission",
+            "e2e/test_models.py::test_success_on_the_last_token_is_success",
+            "e2e/test_models.py::test_there_is_no_mending_on_credit",
+            "e2e/test_models.py::test_a_mission_that_waits_for_tokens_goes_on_with_the_answer_it_has",
+        ),
+    ),
+    "model-checked-at-start": Guarantee(
+        "A model that cannot be asked, or whose price nobody knows though a cap needs it, is refused at the start.",
+        (
+            "e2e/test_models.py::test_what_cannot_be_asked_is_refused_at_the_start",
+            "e2e/test_models.py::test_a_mission_resumed_without_its_key_is_left_as_it_is",
+        ),
+    ),
+    "model-loop-guard": Guarantee(
+        "A model's third identical call in a row, while nothing changed, is denied.",
+        ("e2e/test_models.py::test_the_third_identical_call_in_a_row_is_denied",),
+    ),
+    "prompt-fences-hold": Guarantee(
+        "No text of a tool or a lesson leaves its fence in a prompt, and obeying one gets nobody past policy.",
+        (
+            "e2e/test_models.py::test_a_model_that_obeys_an_injection_gets_neither_past_policy_nor_past_the_criteria",
+            "property/test_prompt.py::test_no_text_of_a_corpus_of_injections_leaves_its_fence",
+            "property/test_prompt.py::test_nothing_that_anybody_says_leaves_its_fence",
+        ),
+    ),
+    "prompt-is-deterministic": Guarantee(
+        "Equal states give byte-identical prompts.",
+        ("property/test_prompt.py::test_equal_states_give_equal_bytes",),
+    ),
+    "prompt-is-bounded": Guarantee(
+        "A prompt is never longer than its limit, whatever the history.",
+        (
+            "property/test_prompt.py::test_a_prompt_is_never_longer_than_its_limit",
+            "property/test_prompt.py::test_a_long_history_is_told_from_its_end",
+        ),
+    ),
+    "tool-names-map-back": Guarantee(
+        "Every tool has one name that providers accept, and it means that tool alone.",
+        ("property/test_prompt.py::test_every_tool_has_one_name_that_providers_accept",),
+    ),
+    "answers-are-paid-once": Guarantee(
+        "A model's answer that is in the ledger is never asked for again, also after kill -9.",
+        (
+            "fault/test_model_crash.py::test_an_answer_in_the_ledger_is_never_asked_for_again",
+            "fault/test_model_crash.py::test_killed_between_answer_and_execution_it_asks_no_second_time",
+            "fault/test_model_crash.py::test_killed_while_a_mended_answer_is_awaited_it_asks_for_that_one_alone",
+        ),
+    ),
+    "plan-runs-nothing": Guarantee(
+        "pursuit run --plan shows the first proposal and policy's word, calls no tool and writes no ledger.",
+        (
+            "surface/test_cli_plan.py::test_a_models_first_proposal_is_shown_with_policys_word",
+            "surface/test_cli_plan.py::test_plans_of_proposers_that_need_no_model",
+        ),
+    ),
+    "models-may-read": Guarantee(
+        "A model reads a server's resources and prompts as tools: recorded calls, under allowlist and policy.",
+        (
+            "e2e/test_model_reads.py::test_resources_and_prompts_are_read_as_recorded_calls",
+            "e2e/test_model_reads.py::test_the_allowlist_and_policy_hold_for_reading_too",
         ),
     ),
     "both-generations": Guarantee(

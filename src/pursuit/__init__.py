@@ -34,12 +34,14 @@ if TYPE_CHECKING:
         ScriptProposer,
         ToolCall,
     )
+    from pursuit.model.search import SearchProposer
     from pursuit.tools.functions import tool
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "ScriptProposer": "pursuit.model.mission",
+    "SearchProposer": "pursuit.model.search",
     "ReplayProposer": "pursuit.model.mission",
     "RepeatProposer": "pursuit.model.mission",
     "ClientProposer": "pursuit.model.mission",
@@ -72,6 +74,7 @@ __all__ = [
     "Report",
     "Runtime",
     "ScriptProposer",
+    "SearchProposer",
     "ToolCall",
     "ValidationFailed",
     "check",

@@ -22,7 +22,10 @@ from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.mission_file import load_mission_file, servers_in
 from pursuit.model.mission import Mission
 from pursuit.places import locate_state
-from pursuit.proposers.plain import proposer_for
+from pursuit.proposers.choice import Choice
+from pursuit.proposers.prices import Price
+from pursuit.proposers.prompt import LIMIT
+from pursuit.proposers.provider import Providers
 from pursuit.sandbox import Sandbox, SandboxLimits
 from pursuit.service import Service, Started
 from pursuit.service.audit import Audit
@@ -30,6 +33,7 @@ from pursuit.service.caller import OPERATOR, Caller
 from pursuit.service.checkup import Finding
 from pursuit.service.command_tools import CommandUpstream, LaterCalls
 from pursuit.service.doctor import examine
+from pursuit.service.plan import Planner
 from pursuit.service.tasks import Tasks
 from pursuit.service.toolbox import Toolbox
 from pursuit.tasks.limits import DAY, Limits
@@ -117,11 +121,14 @@ class Runtime:
         self.toolbox: Toolbox
         self.tasks: Tasks
         self.state_path: Path
+        self.model: str | None = None
+        """The language model that proposes where a client names nobody."""
 
     async def __aenter__(self) -> Self:
         configuration = self._configuration()
         async with AsyncExitStack() as stack:
             self.state_path = locate_state(self._state, configuration.path)
+            self.model = configuration.model
             ledger = self._open_ledger(self.state_path)
             stack.push_async_callback(ledger.close)
             sandbox = await stack.enter_async_context(Sandbox(_limits(configuration.settings)))
@@ -135,13 +142,15 @@ class Runtime:
             self._later = LaterCalls(self.tasks, self._pool.upstream)
             host = ToolHost(self._pool, self._policy(configuration), self._later)
             states = States(ledger)
+            choice = _choice(configuration)
             driver = Driver(
                 ledger=ledger,
                 states=states,
                 source=host,
                 sandbox=sandbox,
                 clock=clock,
-                proposer_for=proposer_for,
+                proposer_for=choice,
+                ready=choice.ready,
                 settings=_settings(configuration.settings),
                 checks=configuration.checks,
             )
@@ -152,6 +161,7 @@ class Runtime:
                 pool=self._pool,
                 clock=clock,
                 checks=configuration.checks,
+                models=choice.models,
                 audit=audit,
                 caller=self._caller,
             )
@@ -272,6 +282,16 @@ async def open_toolbox(
         yield _toolbox(ToolHost(pool, policy), replace(configuration, servers=everything))
 
 
+@asynccontextmanager
+async def open_planner(
+    configuration: Configuration, *, mode: Mode | None = None, servers: Mapping[str, ServerConfig] | None = None
+) -> AsyncGenerator[Planner]:
+    """What shows the first proposal of a mission: no ledger is opened or made for it."""
+    choice = _choice(configuration)
+    async with open_toolbox(configuration, mode=mode, servers=servers) as toolbox:
+        yield Planner(host=toolbox.host, checks=configuration.checks, models=choice.models, proposer_for=choice)
+
+
 async def examined(config: Path | None, state: Path) -> list[Finding]:
     """What is to be said of this configuration, its servers and this ledger."""
     return await examine(config, state, SqliteLedger.open)
@@ -288,6 +308,12 @@ def _toolbox(
         settings=_settings(configuration.settings),
         disabled=[name for name, server in configuration.servers.items() if not server.enabled],
     )
+
+
+def _choice(configuration: Configuration) -> Choice:
+    prices = {name: Price(input=read, output=written) for name, (read, written) in configuration.prices.items()}
+    limit = int(configuration.settings.get("prompt_bytes", LIMIT))
+    return Choice(models=Providers(prices=prices), prompt_bytes=limit)
 
 
 def _limits(settings: Mapping[str, float]) -> SandboxLimits:
@@ -310,6 +336,7 @@ def _settings(settings: Mapping[str, float]) -> Settings:
         call_ceiling=settings.get("call_ceiling", defaults.call_ceiling),
         approval_timeout=settings.get("approval_timeout", defaults.approval_timeout),
         task_patience=settings.get("task_patience", defaults.task_patience),
+        model_timeout=settings.get("model_timeout", defaults.model_timeout),
     )
 
 

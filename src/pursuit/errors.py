@@ -19,6 +19,7 @@
       TaskTerminal               task_terminal: the task has ended
       TooManyTasks               too_many_tasks: a limit on tasks is reached
       PathTraversal              path_traversal_detected: an argument climbs out of its folder
+      ModelUnavailable           model_unavailable: a language model is not known here, or its key is missing
       ExtraMissing               extra_missing: an optional dependency is not installed
 
 A failing *tool* is no error: it is an outcome, a value in the ledger.
@@ -200,6 +201,13 @@ class PathTraversal(PursuitError):
     """An argument has a `..` segment, and its command does not allow that."""
 
     code = "path_traversal_detected"
+    exit_code = 2
+
+
+class ModelUnavailable(PursuitError):
+    """A language model cannot be asked from here."""
+
+    code = "model_unavailable"
     exit_code = 2
 
 

@@ -13,6 +13,7 @@ RESULTS = {
     "mcp_server_in_process.py": "completed: level 80 after 9 calls",
     "own_proposals.py": "completed (criteria_met): x = 2.094552 after 21 proposals",
     "resume_after_crash.py": " ran twice",
+    "search_vessel.py": "completed: 61",
     "three_bar_truss.py": "completed: 263.897 after 4 iterations",
     "wait_for_job.py": "completed after 6 polls (criteria_met)",
 }

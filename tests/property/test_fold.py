@@ -66,6 +66,25 @@ STRATEGIES: dict[type[Event], st.SearchStrategy[Any]] = {
     ev.RunClaimed: st.builds(
         ev.RunClaimed, at=at, run=word, pid=count, host=word, iterations=st.none() | st.integers(1, 9)
     ),
+    ev.ModelAsked: st.builds(ev.ModelAsked, at=at, iteration=count, attempt=count, model=word, digest=word),
+    ev.ModelAnswered: st.builds(
+        ev.ModelAnswered,
+        at=at,
+        iteration=count,
+        attempt=count,
+        answer=st.none()
+        | st.builds(
+            ev.ModelAnswer,
+            calls=st.lists(st.builds(ev.WantedCall, name=word, args=st.none() | objects, malformed=maybe), max_size=2),
+            text=word,
+            cost_usd=st.none() | seconds,
+        ),
+        blob=maybe,
+        error=maybe,
+        tokens=count,
+        cost_usd=st.none() | seconds,
+        elapsed=seconds,
+    ),
     ev.IterationProposed: st.builds(
         ev.IterationProposed,
         at=at,
@@ -193,7 +212,7 @@ WORDS = [
     ev.ApprovalAnswered,
 ]
 # What a driver stages. A claim is recorded in the stream's own order: a pause before it and one after it differ.
-OWN = [ev.CallIntended, ev.CallSettled, ev.CallRefused, ev.ScriptEnded, ev.IterationProposed]
+OWN = [ev.ModelAnswered, ev.CallIntended, ev.CallSettled, ev.CallRefused, ev.ScriptEnded, ev.IterationProposed]
 later_events = st.one_of([strategy for kind, strategy in STRATEGIES.items() if kind is not ev.MissionCreated])
 operator_words = st.one_of([STRATEGIES[kind] for kind in WORDS])
 own_events = st.one_of([STRATEGIES[kind] for kind in OWN])
@@ -227,7 +246,7 @@ def folded(events: list[Event]) -> MissionState:
 
 def test_the_strategies_know_every_event() -> None:
     assert set(STRATEGIES) == set(get_args(AnyEvent))
-    assert len(STRATEGIES) == 20
+    assert len(STRATEGIES) == 22
 
 
 @pytest.mark.parametrize("kind", STRATEGIES, ids=lambda kind: kind.__name__)
@@ -318,6 +337,7 @@ WRITTEN: list[Event] = [
     ev.CallRefused(at=8.0, call_id="c1", iteration=0, tool="lab.run", args={}, outcome="denied", reason="no"),
     ev.ScriptEnded(at=8.0, iteration=0, observed={"mass": 1.0}, events=[{"event_name": "done"}]),
     ev.ScriptEnded(at=8.0, iteration=0, observed={"mass": 1.0}, claimed=True),
+    ev.ModelAnswered(at=8.0, iteration=0, attempt=0, tokens=3, cost_usd=0.1, elapsed=2.0),
 ]
 
 

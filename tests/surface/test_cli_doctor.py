@@ -43,12 +43,27 @@ def test_a_sound_installation(tmp_path: Path) -> None:
     place = Place(tmp_path)
     place.write("pursuit.toml", WORKSHOP + KNOWN)
     rows = findings(place)
-    assert levels(rows) == [("ok", "configuration"), ("ok", "server shop"), ("ok", "ledger")]
+    assert levels(rows) == [("ok", "configuration"), ("ok", "server shop"), ("ok", "models"), ("ok", "ledger")]
     assert rows[1]["what"].startswith("1 tools, MCP 2025-11-25, ")
-    assert "not there yet" in rows[2]["what"]
+    assert "not there yet" in rows[3]["what"]
     assert not place.ledger.exists()
     out, _ = place.ask("doctor")
     assert out.splitlines()[0].startswith("ok\tconfiguration\t")
+
+
+def test_keys_of_language_models_are_named_and_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place(tmp_path)
+    place.write("pursuit.toml", WORKSHOP + KNOWN)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    assert "needs ANTHROPIC_API_KEY or OPENAI_API_KEY" in findings(place)[2]["what"]
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-secret")
+    assert findings(place)[2]["what"] == "keys in the environment: anthropic"
+    place.write("pursuit.toml", 'model = "openai:gpt-5-mini"\n' + WORKSHOP + KNOWN)
+    assert "OPENAI_API_KEY" in one(findings(place, code=1), "broken", "openai:gpt-5-mini")["what"]
+    place.write("pursuit.toml", 'model = "anthropic:claude-haiku-4-5"\n' + WORKSHOP + KNOWN)
+    assert "can be asked" in findings(place)[2]["what"]
 
 
 def test_without_a_configuration_there_is_a_word_on_how_to_begin(

@@ -160,4 +160,4 @@ class Stubborn:
 
 def proposing(service: Service, proposer: Proposer) -> Service:
     """The service with another proposer for every mission."""
-    return replace(service, driver=replace(service.driver, proposer_for=lambda _mission, _proposal: proposer))
+    return replace(service, driver=replace(service.driver, proposer_for=lambda _mission, _proposal, _means: proposer))

@@ -10,7 +10,7 @@ import os
 import platform
 import secrets
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
@@ -21,6 +21,7 @@ from pursuit.engine.clock import Clock
 from pursuit.engine.execute import settle_lost
 from pursuit.engine.journal import Journal
 from pursuit.engine.later import cancel_tasks
+from pursuit.engine.models import RecordedModel, offered
 from pursuit.engine.report import write_report
 from pursuit.engine.run import Observer, Run, Settings, Tools
 from pursuit.engine.states import States
@@ -41,6 +42,7 @@ from pursuit.model.mission import Mission, MissionPolicy, Proposal
 from pursuit.model.state import MissionState
 from pursuit.model.weigh import reached_cap
 from pursuit.proposers.contract import Proposer
+from pursuit.proposers.language import LanguageModel, Means
 from pursuit.sandbox import Sandbox
 
 
@@ -55,7 +57,7 @@ class ToolSource(Protocol):
         ...
 
 
-ProposerFactory = Callable[[Mission, Proposal | None], Proposer]
+ProposerFactory = Callable[[Mission, Proposal | None, Means], Proposer]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +70,8 @@ class Driver:
     sandbox: Sandbox
     clock: Clock
     proposer_for: ProposerFactory
+    ready: Callable[[Mission], Awaitable[None]] | None = None
+    """Raises if whoever is to propose cannot be asked."""
     settings: Settings = field(default_factory=Settings)
     checks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
 
@@ -82,13 +86,15 @@ class Driver:
         background: bool = False,
         after: int | None = None,
         claimed: Callable[[MissionState], None] | None = None,
+        sampler: LanguageModel | None = None,
     ) -> MissionState:
         """Advances a mission by so many iterations (None: until it ends or waits) and returns its state.
 
         With `resume` a paused or failed mission goes on. Raises `Conflict` at once if somebody drives it already,
-        and `UpstreamUnavailable` before anything is spent if one of its servers cannot be reached. Who knows of `after`
-        iterations gets `Overtaken` if there are more by now. `claimed` is called with the state once the run is in the
-        ledger: from there on a death of this process leaves it to be resumed.
+        and `UpstreamUnavailable` or `ModelUnavailable` before anything is spent if one of its servers or its language
+        model cannot be reached. Who knows of `after` iterations gets `Overtaken` if there are more by now. `claimed` is
+        called with the state once the run is in the ledger: from there on a death of this process leaves it to be
+        resumed. `sampler` is the model of the client that asks for this, if it has one.
         """
         claim = await self.ledger.claim(mission_id)
         if claim is None:
@@ -100,6 +106,8 @@ class Driver:
                     if after is not None and state.iteration_count > after:
                         raise Overtaken(f"{mission_id} has moved on", session_id=mission_id)
                     _runnable(mission_id, state, proposal, resume=resume)
+                    if self.ready is not None:
+                        await self.ready(state.mission)
                 except PursuitError:
                     self.states.give(mission_id, state, head)
                     raise
@@ -107,7 +115,13 @@ class Driver:
                 run = await self._begin(journal, iterations, proposal, observer, background=background)
                 if claimed is not None:
                     claimed(journal.state)
-                state = await self._go(run, self.proposer_for(journal.state.mission, proposal))
+                means = Means(
+                    tools=offered(run.state, run.tools),
+                    record=lambda model: RecordedModel(run=run, model=model),
+                    past=journal.past,
+                    sampler=sampler,
+                )
+                state = await self._go(run, self.proposer_for(journal.state.mission, proposal, means))
         finally:
             with anyio.CancelScope(shield=True):
                 await claim.release()

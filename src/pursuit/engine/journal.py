@@ -12,7 +12,7 @@ import anyio
 
 from pursuit.errors import Conflict
 from pursuit.ledger.contract import Bell, Draft, Head, Ledger
-from pursuit.model.events import Event, OperatorWord, decode, encode
+from pursuit.model.events import AnyEvent, Event, OperatorWord, decode, encode
 from pursuit.model.fold import advance
 from pursuit.model.listing import Listing, listing_after
 from pursuit.model.state import MissionState
@@ -101,6 +101,10 @@ class Journal:
             blobs=blobs or None,
             by=self.bell,
         )
+
+    async def past(self, after: int) -> list[tuple[int, AnyEvent]]:
+        """The stored events after a number, each with its own."""
+        return [(one.seq, decode(one.type, one.body)) for one in await self.ledger.read(self.mission_id, after=after)]
 
     async def catch_up(self) -> None:
         """Folds the operator's words that others appended since."""

@@ -78,6 +78,7 @@ class Settings:
     inline_result: int = 16 * 1024
     approval_timeout: float = 86_400.0
     task_patience: float = 1.0
+    model_timeout: float = 600.0
 
 
 @dataclass(slots=True, kw_only=True)

@@ -12,6 +12,7 @@ import msgspec
 
 from pursuit.engine.approvals import MustWait
 from pursuit.engine.execute import Planned, execute
+from pursuit.engine.fit import faults_in, qualified
 from pursuit.engine.run import Run
 from pursuit.engine.scripts import run_script
 from pursuit.engine.verify import answers_for
@@ -57,7 +58,10 @@ async def turn(run: Run, proposer: Proposer) -> bool:
 
 
 async def propose(run: Run, proposer: Proposer) -> bool:
-    """Begins an iteration with what the proposer wants; a bad proposal goes back to it with the reasons."""
+    """Begins an iteration with what the proposer wants; a bad proposal goes back to it with the reasons.
+
+    A proposer that waits for budget has none left to go on with, so the mission ends there or waits.
+    """
     run.tell("propose")
     reasons: list[str] = []
     for _ in range(1 + REPAIRS):
@@ -68,8 +72,10 @@ async def propose(run: Run, proposer: Proposer) -> bool:
                 return False
             case Failed():
                 reasons = [answer.reason]
+                if answer.final:
+                    break
             case Proposal():
-                reasons = faults_in(run, answer)
+                reasons = faults_in(run.state, run.tools, answer, own=proposer.operators_own)
                 if not reasons:
                     run.journal.stage(_proposed(run, answer, proposer))
                     return True
@@ -89,7 +95,7 @@ async def act(run: Run) -> None:
     if proposed.script is not None and iteration.script is None:
         await run_script(run, iteration, proposed.script)
     elif proposed.calls:
-        guarded = proposed.proposer == "client"
+        guarded = proposed.proposer in ("client", "model", "sampling")
         calls = [
             Planned(call_id=call.call_id, tool=call.tool, args=call.args, order=order, guarded=guarded)
             for order, call in enumerate(proposed.calls)
@@ -176,25 +182,12 @@ def ending(decision: Decision, *, now: float, elapsed: float) -> MissionEnded:
     return MissionEnded(at=now, status=status, verdict=decision.verdict, reason=decision.reason, elapsed=elapsed)
 
 
-def faults_in(run: Run, proposal: Proposal) -> list[str]:
-    """Why the calls of a proposal cannot be made as they are."""
-    faults: list[str] = []
-    for place, call in enumerate(proposal.tool_calls or ()):
-        name = _qualified(run.state, call.tool_name)
-        if name is None:
-            known = ", ".join(run.state.tools[:20])
-            faults.append(f"tool_calls[{place}].tool_name: {call.tool_name!r} is not a tool of this mission ({known})")
-            continue
-        faults.extend(f"tool_calls[{place}].args: {fault}" for fault in run.tools.check(name, call.args))
-    return faults
-
-
 def _proposed(run: Run, proposal: Proposal, proposer: Proposer) -> IterationProposed:
     index = run.state.iteration_count
     calls = [
         PlannedCall(
             call_id=f"{run.mission_id}:{index}:{order}",
-            tool=_qualified(run.state, call.tool_name) or call.tool_name,
+            tool=qualified(run.state, call.tool_name) or call.tool_name,
             args=dict(call.args),
         )
         for order, call in enumerate(proposal.tool_calls or ())
@@ -208,14 +201,6 @@ def _proposed(run: Run, proposal: Proposal, proposer: Proposer) -> IterationProp
         own_script=proposer.operators_own,
         rationale=proposal.rationale,
     )
-
-
-def _qualified(state: MissionState, name: str) -> str | None:
-    """The tool's full name; a bare one is accepted if it is unique."""
-    if name in state.tools:
-        return name
-    matching = [tool for tool in state.tools if tool.partition(".")[2] == name]
-    return matching[0] if len(matching) == 1 else None
 
 
 def _due(state: MissionState, asked: Asked) -> bool:
@@ -243,6 +228,9 @@ async def _begin_wait(run: Run, wait: Waiting) -> None:
     def build(state: MissionState) -> Sequence[Event]:
         if state.stopped or (state.status == "waiting" and state.waiting_for == wait.waiting_for):
             return ()
-        return [WaitBegan(at=run.clock.now(), waiting_for=wait.waiting_for, detail=wait.detail, elapsed=run.elapsed())]
+        now, elapsed = run.clock.now(), run.elapsed()
+        if wait.waiting_for == "budget" and state.mission.budget.on_exhausted == "stop":
+            return [ending(Decision("terminate", wait.detail or "max_tokens"), now=now, elapsed=elapsed)]
+        return [WaitBegan(at=now, waiting_for=wait.waiting_for, detail=wait.detail, elapsed=elapsed)]
 
     await run.journal.record(build)

@@ -4,8 +4,8 @@ Owns: the events, their wire form and the upcasting of old ones. Knows no storag
 Invariant: an event that was written once can be read for ever.
 
     created   MissionCreated
-    driving   RunClaimed · IterationProposed · CallIntended · CallSettled · CallRefused · ScriptEnded
-              ApprovalAsked · ApprovalExpired · IterationEnded · WaitBegan · MissionFailed · MissionEnded
+    driving   RunClaimed · ModelAsked · ModelAnswered · IterationProposed · CallIntended · CallSettled · CallRefused
+              ScriptEnded · ApprovalAsked · ApprovalExpired · IterationEnded · WaitBegan · MissionFailed · MissionEnded
               ReportWritten
     operator  MissionPaused · MissionResumed · AbortOrdered · CompletionOrdered · BudgetExtended · ApprovalAnswered
 """
@@ -99,6 +99,50 @@ class RunClaimed(Event, frozen=True, kw_only=True):
     iterations: int | None = None
     background: bool = False
     proposal: dict[str, Any] | None = None
+
+
+class WantedCall(Record, frozen=True, kw_only=True):
+    """A call as a language model wrote it: its arguments, or the text that was meant to be them."""
+
+    name: str
+    args: dict[str, Any] | None = None
+    malformed: str | None = None
+
+
+class ModelAnswer(Record, frozen=True, kw_only=True):
+    """What a language model answered and what that used up; a cost of None is unknown, not nothing."""
+
+    calls: list[WantedCall] = []
+    text: str = ""
+    model: str = ""
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float | None = None
+    cut: bool = False
+    """Whether it ends because it was as long as it may be."""
+
+
+class ModelAsked(Event, frozen=True, kw_only=True):
+    """A language model is about to be asked what to do in this iteration; `attempt` counts its repairs."""
+
+    iteration: int
+    attempt: int
+    model: str
+    digest: str
+
+
+class ModelAnswered(Event, frozen=True, kw_only=True):
+    """What came back: the answer, or the blob that it lies in, or why there is none."""
+
+    iteration: int
+    attempt: int
+    answer: ModelAnswer | None = None
+    blob: str | None = None
+    error: str | None = None
+    tokens: int = 0
+    cost_usd: float | None = None
+    seconds: float = 0.0
+    elapsed: float = 0.0
 
 
 class IterationProposed(Event, frozen=True, kw_only=True):
@@ -275,6 +319,8 @@ class ApprovalAnswered(OperatorWord, frozen=True, kw_only=True):
 AnyEvent = (
     MissionCreated
     | RunClaimed
+    | ModelAsked
+    | ModelAnswered
     | IterationProposed
     | CallIntended
     | CallSettled

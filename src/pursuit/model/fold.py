@@ -30,13 +30,15 @@ from pursuit.model.events import (
     MissionFailed,
     MissionPaused,
     MissionResumed,
+    ModelAnswered,
+    ModelAsked,
     ReportWritten,
     RunClaimed,
     ScriptEnded,
     Source,
     WaitBegan,
 )
-from pursuit.model.mission import CAPS, ClientProposer, Mission, ReplayProposer
+from pursuit.model.mission import CAPS, GUARDED, Mission
 from pursuit.model.observe import leaves, source_matches
 from pursuit.model.records import SCRIPT_SOURCE, CallRecord, Iteration, error_key
 from pursuit.model.series import Point
@@ -78,7 +80,7 @@ def _created(event: MissionCreated) -> MissionState:
         thresholds=tuple(c for c in mission.criteria if isinstance(c, MetricThreshold)),
         asks=any(isinstance(c, Check | Predicate) for c in mission.criteria),
         stagnation=mission.stagnation,
-        guarded=isinstance(mission.proposer, ClientProposer | ReplayProposer),
+        guarded=mission.proposer.kind in GUARDED,
         parameters=event.parameters,
         warnings=tuple(event.warnings),
         file=event.file,
@@ -111,9 +113,23 @@ def _proposed(state: MissionState, event: IterationProposed) -> None:
     if state.status == "waiting":
         _running(state)
     state.handed_in = None
+    state.answers = {}
     view = script_view(state) if event.script is not None else None
     state.open = Iteration(index=event.iteration, started_at=event.at, proposed=event, view=view)
     state.proposer_failures = state.proposer_failures + 1 if event.failed else 0
+
+
+def _model_asked(state: MissionState, _event: ModelAsked) -> None:
+    """A question alone changes nothing but that somebody is at work: it may be asked again."""
+    if state.status == "waiting":
+        _running(state)
+
+
+def _model_answered(state: MissionState, event: ModelAnswered) -> None:
+    state.elapsed = max(state.elapsed, event.elapsed)
+    state.tokens += event.tokens
+    state.cost_usd = round(state.cost_usd + (event.cost_usd or 0.0), 9)  # ten times 0.1 is 1
+    state.answers[event.attempt] = event
 
 
 def _intended(state: MissionState, event: CallIntended) -> None:
@@ -349,6 +365,8 @@ def _extended(state: MissionState, event: BudgetExtended) -> None:
 
 _STEPS: dict[type[Any], Callable[[MissionState, Any], None]] = {
     RunClaimed: _run_claimed,
+    ModelAsked: _model_asked,
+    ModelAnswered: _model_answered,
     IterationProposed: _proposed,
     CallIntended: _intended,
     CallRefused: _refused,

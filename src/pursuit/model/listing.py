@@ -17,6 +17,7 @@ from pursuit.model.events import (
     MissionEnded,
     MissionFailed,
     MissionResumed,
+    ModelAsked,
     RunClaimed,
     WaitBegan,
     WaitingFor,
@@ -67,6 +68,8 @@ def listing_after(state: MissionState, events: Sequence[Event] = ()) -> Listing:
                 background = event.background
                 if status != "paused" and waiting_for != "pace" and not state.terminal:
                     status, waiting_for, until = "running", None, None
+            case ModelAsked() if status == "waiting":
+                status, waiting_for, until = "running", None, None
             case IterationEnded():
                 count = event.iteration + 1
             case MissionEnded():

@@ -16,6 +16,7 @@ from pursuit.model.criteria import AnyCriterion, Check
 from pursuit.model.expressions import checked_script
 from pursuit.model.faults import faults_of
 from pursuit.model.patterns import checked_path, checked_pattern
+from pursuit.model.search import SearchProposer
 from pursuit.model.shape import Args, Broken, Flag, Name, Number, Shape, Text, Whole
 
 MAX_CRITERIA = 64
@@ -170,6 +171,28 @@ class ClientProposer(Shape):
     kind: Literal["client"] = "client"
 
 
+class AskedProposer(Shape):
+    """What is the same for every language model that proposes; `max_tokens` bounds one answer."""
+
+    max_tokens: Annotated[Whole, Field(ge=1, le=1_000_000)] = 4_096
+    temperature: Annotated[Number, Field(ge=0, le=2)] | None = None
+    instructions: Annotated[str, StringConstraints(max_length=8_192)] | None = None
+
+
+class ModelProposer(AskedProposer):
+    """A provider's model, asked directly: `anthropic:NAME`, `openai:NAME`, or any other that pydantic-ai knows."""
+
+    kind: Literal["model"] = "model"
+    model: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]*:\S+$", max_length=200)]
+
+
+class SamplingProposer(AskedProposer):
+    """The model of the MCP client that drives the mission; `model_preferences` are MCP's own."""
+
+    kind: Literal["sampling"] = "sampling"
+    model_preferences: Args | None = None
+
+
 class ReplayProposer(Shape):
     """Recorded proposals, in order."""
 
@@ -177,7 +200,19 @@ class ReplayProposer(Shape):
     proposals: Annotated[list[Proposal], Field(min_length=1, max_length=100_000)]
 
 
-AnyProposer = Annotated[RepeatProposer | ScriptProposer | ClientProposer | ReplayProposer, Field(discriminator="kind")]
+AnyProposer = Annotated[
+    RepeatProposer
+    | ScriptProposer
+    | ClientProposer
+    | ReplayProposer
+    | SearchProposer
+    | ModelProposer
+    | SamplingProposer,
+    Field(discriminator="kind"),
+]
+
+GUARDED = frozenset({"client", "replay", "model", "sampling"})
+"""The proposers that may go round in circles, so that a loop guard watches what they do."""
 
 
 def _threshold(value: object) -> object:
@@ -213,7 +248,9 @@ class Mission(Shape):
     @field_validator("proposer", mode="before")
     @classmethod
     def _proposer_by_kind(cls, value: object) -> object:
-        return {"kind": value} if isinstance(value, str) else value
+        if isinstance(value, str):
+            return {"kind": "model", "model": value} if ":" in value else {"kind": value}
+        return value
 
     @classmethod
     def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
@@ -227,11 +264,11 @@ class Mission(Shape):
 
     @property
     def stagnation(self) -> int | None:
-        """The threshold in force; `repeat` polls, so it has none unless asked for."""
+        """The threshold in force; `repeat` polls and `search` looks about, so they have none unless asked for."""
         if self.stagnation_threshold == "off":
             return None
         if self.stagnation_threshold is None:
-            return None if isinstance(self.proposer, RepeatProposer) else DEFAULT_STAGNATION
+            return None if isinstance(self.proposer, RepeatProposer | SearchProposer) else DEFAULT_STAGNATION
         return self.stagnation_threshold
 
     @property

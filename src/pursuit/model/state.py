@@ -17,6 +17,7 @@ from pursuit.model.events import (
     CriterionResult,
     IterationEnded,
     MissionFailed,
+    ModelAnswered,
     Source,
     Verdict,
     WaitingFor,
@@ -63,6 +64,8 @@ class MissionState:
     run_goal: int | None = None
     background: bool = False
     handed_in: dict[str, Any] | None = None
+    answers: dict[int, ModelAnswered] = field(default_factory=dict[int, ModelAnswered])
+    """What a language model answered for the iteration that is not begun yet, by attempt."""
     iteration_count: int = 0
     open: Iteration | None = None
     last: Iteration | None = None

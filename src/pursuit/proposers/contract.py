@@ -5,13 +5,16 @@ Owns: the role and its three answers. A proposer reads the state, and makes no c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from pursuit.model.events import WaitingFor
+from pursuit.model.events import AnyEvent, WaitingFor
 from pursuit.model.mission import Proposal
 from pursuit.model.state import MissionState
+
+Past = Callable[[int], Awaitable[Sequence[tuple[int, AnyEvent]]]]
+"""Reads the mission's events after a number, each with its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +27,10 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The proposer could not propose."""
+    """The proposer could not propose; `final` if it is of no use to ask it again for this iteration."""
 
     reason: str
+    final: bool = False
 
 
 class Proposer(Protocol):

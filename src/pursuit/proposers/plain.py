@@ -7,19 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import assert_never
 
-from pursuit.model.mission import (
-    ClientProposer,
-    Mission,
-    Proposal,
-    RepeatProposer,
-    ReplayProposer,
-    ScriptProposer,
-    ToolCall,
-)
+from pursuit.model.mission import Proposal
 from pursuit.model.state import MissionState
-from pursuit.proposers.contract import Failed, Proposer, Waiting
+from pursuit.proposers.contract import Failed, Waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,18 +63,3 @@ class HandedIn:
         """The proposal that was handed in, once."""
         proposal, self._proposal = self._proposal, None
         return Waiting("proposal") if proposal is None else proposal
-
-
-def proposer_for(mission: Mission, proposal: Proposal | None = None) -> Proposer:
-    """The proposer that a mission names."""
-    match mission.proposer:
-        case ScriptProposer(script=script):
-            return ScriptAgain(script)
-        case RepeatProposer(tool_name=name, args=args):
-            return RepeatCall(Proposal(tool_calls=[ToolCall(tool_name=name, args=args)]))
-        case ReplayProposer(proposals=proposals):
-            return Recorded(proposals)
-        case ClientProposer():
-            return HandedIn(proposal)
-        case _ as unknown:
-            assert_never(unknown)

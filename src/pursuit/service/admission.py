@@ -12,8 +12,14 @@ from typing import Any, cast
 
 from pursuit.errors import Fault, ValidationFailed
 from pursuit.model.criteria import Check, EventSeen, MetricThreshold, MetricTrend, ToolCallSucceeded
-from pursuit.model.mission import Mission, RepeatProposer, ReplayProposer, ToolCall
+from pursuit.model.mission import AskedProposer, Mission, RepeatProposer, ReplayProposer, ToolCall
 from pursuit.model.records import SCRIPT_SOURCE
+from pursuit.model.search import SearchProposer
+from pursuit.proposers.aim import aim_of
+from pursuit.proposers.language import Models
+from pursuit.proposers.search import require_search
+from pursuit.service.models import model_faults
+from pursuit.service.search_space import corners, searched
 from pursuit.tools.catalogue import Catalogue, is_control_tool
 from pursuit.tools.pool import Pool
 
@@ -32,13 +38,20 @@ class Admitted:
     warnings: tuple[str, ...]
 
 
-async def admit(mission: Mission, pool: Pool, checks: Mapping[str, Mapping[str, Any]]) -> Admitted:
-    """Connects the servers that the mission needs and resolves every name in it."""
-    catalogue = await pool.catalogue(_servers(mission, pool))
+async def admit(
+    mission: Mission, pool: Pool, checks: Mapping[str, Mapping[str, Any]], models: Models | None = None
+) -> Admitted:
+    """Connects the servers that the mission needs and resolves every name in it; its language model is looked for."""
+    if isinstance(mission.proposer, SearchProposer):
+        require_search()
+    reading = isinstance(mission.proposer, AskedProposer)
+    catalogue = await pool.catalogue(_servers(mission, pool), reading=reading)
     desk = _Desk(catalogue, checks)
     named = desk.allowlist(mission)
     tools = desk.permitted(mission, named)
     whole = desk.whole(mission, tools)
+    if models is not None:
+        desk.faults += await model_faults(mission, models)
     if desk.faults:
         raise ValidationFailed(desk.faults)
     return Admitted(
@@ -167,6 +180,8 @@ class _Desk:
             case RepeatProposer(tool_name=name, args=args):
                 row["tool_name"] = self._tool("proposer.tool_name", name, tools)
                 self._arguments("proposer.args", row["tool_name"], args)
+            case SearchProposer() as search:
+                self._search(mission, search, row, tools)
             case ReplayProposer(proposals=proposals):
                 for place, proposal in enumerate(proposals):
                     if proposal.script is not None and not mission.allow_scripted_strategies:
@@ -175,6 +190,20 @@ class _Desk:
                     self._calls(f"proposer.proposals[{place}]", proposal.tool_calls or (), tools)
             case _:
                 pass
+
+    def _search(self, mission: Mission, search: SearchProposer, row: dict[str, Any], tools: Sequence[str]) -> None:
+        """The search with its bounds; a few calls at its corners must fit the tool's schema."""
+        name = row["tool_name"] = self._tool("proposer.tool_name", search.tool_name, tools)
+        if name not in self.catalogue.tools:
+            return
+        found, faults = searched(search, self.catalogue.tools[name].input_schema)
+        faults += aim_of(mission, search, name)[1]
+        self.faults += faults
+        if not faults:
+            reasons = [reason for args in corners(found, search.args) for reason in self.catalogue.check(name, args)]
+            for reason in dict.fromkeys(reasons):
+                self.fault("proposer.parameters", reason)
+        row["parameters"] = {key: one.model_dump(mode="json") for key, one in found.items()}
 
     def _calls(self, at: str, calls: Sequence[ToolCall], tools: Sequence[str]) -> None:
         for place, call in enumerate(calls):

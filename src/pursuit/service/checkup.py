@@ -41,6 +41,8 @@ _INSTALL = {
     "docker": "install Docker, or start the server without it",
 }
 
+_MODEL_KEYS = {"anthropic": ("ANTHROPIC_API_KEY",), "openai": ("OPENAI_API_KEY", "OPENAI_BASE_URL")}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
@@ -134,6 +136,17 @@ def server_findings(
     if ready.url is not None:
         return _url(about, ready.url, network)
     return _command(about, ready, environ)
+
+
+def model_finding(environ: Mapping[str, str], *, installed: bool) -> Finding:
+    """Which language models can be asked, as far as that is seen without asking; missions do without one, too."""
+    if not installed:
+        return fine("models", "no language model is installed; pip install 'pursuit[models]' if a mission needs one")
+    ready = [name for name, needed in _MODEL_KEYS.items() if any(environ.get(variable) for variable in needed)]
+    if not ready:
+        variables = " or ".join(needed[0] for needed in _MODEL_KEYS.values())
+        return fine("models", f"no key is in the environment; a mission with a language model needs {variables}")
+    return fine("models", f"keys in the environment: {', '.join(ready)}")
 
 
 def _command(about: str, ready: ServerConfig, environ: Mapping[str, str]) -> list[Finding]:

@@ -9,15 +9,27 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import anyio
 
-from pursuit.errors import PursuitError, ValidationFailed
+from pursuit.errors import ExtraMissing, ModelUnavailable, PursuitError, ValidationFailed
 from pursuit.ledger.contract import Ledger
 from pursuit.model.spelling import nearest
-from pursuit.service.checkup import Finding, broken, file_findings, fine, note, rule_findings, server_findings, warning
+from pursuit.proposers.provider import Providers
+from pursuit.service.checkup import (
+    Finding,
+    broken,
+    file_findings,
+    fine,
+    model_finding,
+    note,
+    rule_findings,
+    server_findings,
+    warning,
+)
 from pursuit.service.command_tools import command_tool
 from pursuit.service.commands import check_startable
 from pursuit.tools.catalogue import Catalogue
@@ -48,8 +60,22 @@ async def examine(config: Path | None, state: Path, open_ledger: Callable[[Path]
         findings += file_findings(config, configuration.servers)
     findings += await _servers(configuration)
     findings += _commands(configuration)
+    findings.append(await _model(configuration))
     findings += await _ledger(state, open_ledger)
     return findings
+
+
+async def _model(configuration: Configuration) -> Finding:
+    """The configured language model, or else which ones could be asked."""
+    if configuration.model is None:
+        return model_finding(os.environ, installed=find_spec("pydantic_ai") is not None)
+    try:
+        await Providers().check(configuration.model)
+    except ExtraMissing as missing:
+        return broken("models", missing.message, "install it, or take out `model`")
+    except ModelUnavailable as error:
+        return broken("models", error.message, "set its key, correct its name, or take out `model`")
+    return fine("models", f"{configuration.model} can be asked; nothing was")
 
 
 async def _servers(configuration: Configuration) -> list[Finding]:

@@ -38,6 +38,7 @@ from pursuit.model.fold import CAP_REASONS, advance
 from pursuit.model.listing import Listing, listing_after, summary_of
 from pursuit.model.mission import Mission, Proposal, parse_proposal
 from pursuit.model.state import MissionState
+from pursuit.proposers.language import LanguageModel, Models
 from pursuit.service.admission import admit
 from pursuit.service.audit import gist_of_mission, gist_of_proposal
 from pursuit.service.caller import OPERATOR, Caller
@@ -64,11 +65,12 @@ class Service(Looking):
 
     pool: Pool
     checks: Mapping[str, Mapping[str, Any]]
+    models: Models | None = None
     caller: Caller = OPERATOR
 
     async def start(self, mission: Mission, *, file: Path | None = None, caller: Caller | None = None) -> Started:
         """Accepts a mission: its tools are resolved and stored; nothing runs yet."""
-        admitted = await admit(mission, self.pool, self.checks)
+        admitted = await admit(mission, self.pool, self.checks, self.models)
         mission_id = f"mission-{secrets.token_hex(8)}"
         created = MissionCreated(
             at=self.clock.now(),
@@ -93,11 +95,13 @@ class Service(Looking):
         after: int | None = None,
         observer: Observer | None = None,
         caller: Caller | None = None,
+        sampler: LanguageModel | None = None,
     ) -> dict[str, Any]:
         """Drives so many iterations; stops early at the end, at a wait, or when it is the client's turn.
 
         A caller who says how many iterations it knows of (`after`) gets an answer that was lost once more, and
-        nothing new is begun. An error on the way carries the iterations that were done in its details.
+        nothing new is begun. An error on the way carries the iterations that were done in its details. `sampler` is
+        the caller's own language model, for missions whose proposer is `sampling`.
         """
         repeated, proposal = await self._before(mission_id, iterations, proposal, after)
         if repeated is not None:
@@ -114,6 +118,7 @@ class Service(Looking):
                     observer=observer,
                     after=after,
                     claimed=lambda state: first.append(state.iteration_count),
+                    sampler=sampler,
                 )
             except Overtaken:
                 return await self.missed(mission_id, iterations, after or 0)

@@ -33,6 +33,7 @@ from pursuit.tools.contract import CallFailed, Tool, ToolResult
 from pursuit.tools.host import ToolHost
 from pursuit.tools.policy import Layers, conditional, decide
 from pursuit.tools.predicates import effect, is_mcp_tool, tool_approval_description
+from pursuit.tools.reading import is_reading
 
 MOST_FORESEEN = 200
 TRAITS = ("read_only", "idempotent", "parallel_safe", "destructive")
@@ -63,7 +64,8 @@ class Toolbox:
         """What policy would say to a mission: each tool that it names, and the calls that are known beforehand."""
         admitted = await admit(mission, self.host.pool, self.checks)
         named = (*admitted.tools, *admitted.denied)
-        catalogue = await self.host.pool.catalogue(sorted({name.partition(".")[0] for name in named}))
+        servers = sorted({name.partition(".")[0] for name in named})
+        catalogue = await self.host.pool.catalogue(servers, reading=any(is_reading(name) for name in named))
         layers = self.host.layers(named, mission.policy)
         chosen = {name: tool for name in named if (tool := catalogue.tools.get(name)) is not None}
         rows = self._rows(Catalogue(tools=chosen), layers)

@@ -40,9 +40,12 @@ SETTINGS = (
     "task_kept_days",
     "task_ttl_max",
     "task_log_mb",
+    "model_timeout",
+    "prompt_bytes",
 )
-_WHOLE = ("script_calls", "script_workers", "tasks_at_once", "tasks_each", "task_kept")
-_TOML_KEYS = ("servers", "mcpServers", "checks", "commands", "settings", "policy")
+_WHOLE = ("script_calls", "script_workers", "tasks_at_once", "tasks_each", "task_kept", "prompt_bytes")
+_TOML_KEYS = ("servers", "mcpServers", "checks", "commands", "settings", "policy", "prices", "model")
+PRICE_KEYS = ("input", "output")
 _JSON_KEYS = ("servers", "mcpServers", "inputs", "$schema")
 
 
@@ -56,6 +59,10 @@ class Configuration:
     settings: Mapping[str, float] = field(default_factory=dict[str, float])
     policy: OperatorPolicy = field(default_factory=OperatorPolicy)
     commands: Mapping[str, CommandConfig] = field(default_factory=dict[str, CommandConfig])
+    prices: Mapping[str, tuple[float, float]] = field(default_factory=dict[str, tuple[float, float]])
+    """Dollars for a million tokens read and written, by the full name of a language model."""
+    model: str | None = None
+    """The language model that proposes where a client says nobody else."""
 
 
 def find_configuration(start: Path) -> Path | None:
@@ -115,6 +122,8 @@ def _parse(path: Path, table: Mapping[str, Any], faults: list[Fault]) -> Configu
         settings=_settings(fields),
         policy=parse_policy(fields),
         commands=read_commands(fields, path.parent.absolute()),
+        prices=_prices(fields),
+        model=_model(fields),
     )
 
 
@@ -137,6 +146,23 @@ def _check(fields: Fields, base: Path) -> Mapping[str, Any]:
         fields.fault("command", "is missing; give the command as a list of words")
     check: dict[str, Any] = {"command": list(command or ()), "cwd": str(base / (fields.text("cwd") or "."))}
     return check if timeout is None else {**check, "timeout": timeout}
+
+
+def _model(fields: Fields) -> str | None:
+    name = fields.text("model")
+    if name is not None and not all(name.partition(":")):
+        fields.fault("model", "must be provider:name, for instance anthropic:claude-haiku-4-5")
+    return name
+
+
+def _prices(fields: Fields) -> dict[str, tuple[float, float]]:
+    found: dict[str, tuple[float, float]] = {}
+    for name, value in fields.subtable("prices").items():
+        row = Fields(as_table(value) or {}, at=f"prices.{name}", source=fields.source, faults=fields.faults)
+        row.only(PRICE_KEYS)
+        both = [row.amount(key) for key in PRICE_KEYS]
+        found[name] = (both[0], both[1])
+    return found
 
 
 def _settings(fields: Fields) -> dict[str, float]:

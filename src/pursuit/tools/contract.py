@@ -54,6 +54,8 @@ class Tool:
     """Whether its calls are tasks, whose answers come later."""
     operators: bool = True
     """Whether the operator brings its server, and not a mission file."""
+    method: str = "tools/call"
+    """The request that a call of it is sent as."""
 
     @property
     def qualified(self) -> str:

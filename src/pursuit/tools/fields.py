@@ -118,6 +118,14 @@ class Fields:
             return value
         return None
 
+    def amount(self, key: str) -> float:
+        """A finite number that must be there; it may be zero."""
+        value = self.table.get(key)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= sys.float_info.max:
+            self.fault(key, "is missing; give a number" if key not in self.table else "must be a number, 0 or more")
+            return 0.0
+        return float(value)
+
     def subtable(self, key: str) -> Mapping[str, Any]:
         """A table inside this one; empty where there is none."""
         if key not in self.table:

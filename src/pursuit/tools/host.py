@@ -16,6 +16,7 @@ from pursuit.tools.contract import CallFailed, Later, ProgressFn, Tool, ToolResu
 from pursuit.tools.functions import FunctionUpstream
 from pursuit.tools.policy import Layers, OperatorPolicy, Ruling, Tightening, conditional, decide, may_ask
 from pursuit.tools.pool import Pool
+from pursuit.tools.reading import is_reading, read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +61,8 @@ class MissionTools:
             upstream = self.pool.upstream(tool.server)
         except UpstreamUnavailable as error:
             raise CallFailed(error.message) from None
+        if tool.method != "tools/call":
+            return _sent(read(upstream, tool, arguments))
         if isinstance(upstream, FunctionUpstream):
             return upstream.start(tool.name, arguments)
         return _sent(upstream.call(tool.name, arguments, call_id=call_id, on_progress=on_progress))
@@ -126,7 +129,7 @@ class ToolHost:
         spend its budget.
         """
         servers = sorted({name.partition(".")[0] for name in names})
-        catalogue = await self.pool.catalogue(servers)
+        catalogue = await self.pool.catalogue(servers, reading=any(is_reading(name) for name in names))
         if catalogue.failures:
             raise UpstreamUnavailable("; ".join(catalogue.failures.values()), servers=sorted(catalogue.failures))
         layers = self.layers(names, policy)

@@ -21,7 +21,9 @@ from pursuit.model.spelling import nearest
 from pursuit.tools.catalogue import Catalogue
 from pursuit.tools.contract import Tool, Upstream
 from pursuit.tools.functions import FunctionUpstream
+from pursuit.tools.listing import is_offered
 from pursuit.tools.network import NetworkRules, network_ruling
+from pursuit.tools.reading import reading_tools
 from pursuit.tools.rules import Rule
 from pursuit.tools.server_config import SERVER_NAME, ServerConfig, expand
 
@@ -105,8 +107,10 @@ class Pool:
         reason = f"{type(thing).__name__} is neither a server's configuration nor a server, upstream or function"
         raise ValidationFailed([Fault(field=f"servers.{name}", reason=reason)])
 
-    async def catalogue(self, names: Sequence[str] | None = None) -> Catalogue:
+    async def catalogue(self, names: Sequence[str] | None = None, *, reading: bool = False) -> Catalogue:
         """Lists the servers side by side; one that fails is named in `failures`.
+
+        With `reading` the resources and prompts of a server are among its tools.
 
         Raises `UpstreamUnavailable` if a server failed that the operator marked as required.
         """
@@ -118,7 +122,9 @@ class Pool:
         async def listed(name: str) -> None:
             try:
                 upstream = self.upstream(name)
-                found[name] = await upstream.tools()
+                own = await upstream.tools()
+                more = await reading_tools(name, upstream) if reading else []
+                found[name] = [*(tool for tool in more if self._offers(name, tool)), *own]
                 warnings[name] = tuple(getattr(upstream, "warnings", ()))
             except PursuitError as error:
                 failures[name] = error.message
@@ -151,6 +157,10 @@ class Pool:
     async def connect_required(self) -> None:
         """Connects the servers that the operator marked as required; raises `UpstreamUnavailable` if one fails."""
         await self.catalogue([name for name in self.names if getattr(self._things[name], "required", False)])
+
+    def _offers(self, name: str, tool: Tool) -> bool:
+        thing = self._things.get(name)
+        return not isinstance(thing, ServerConfig) or is_offered(thing, tool.name)
 
     async def reload(self, configs: Mapping[str, ServerConfig], *, network: NetworkRules | None = None) -> Reloaded:
         """Applies a changed configuration: what is new or different is connected at once, the rest is left alone.

@@ -31,6 +31,8 @@ from pursuit.surfaces.cli.text import line
 
 _PHASES: dict[str, Phase] = {
     "RunClaimed": "propose",
+    "ModelAsked": "propose",
+    "ModelAnswered": "propose",
     "IterationEnded": "decided",
     "WaitBegan": "waiting",
     "MissionEnded": "ended",

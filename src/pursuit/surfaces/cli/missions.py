@@ -26,6 +26,9 @@ def run(
     ctx: typer.Context,
     *,
     file: FileArgument,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Show the first proposal and what policy would say; run and store nothing.")
+    ] = False,
     mode: ModeOption = None,
     config: ConfigOption = None,
     state: StateOption = None,
@@ -34,7 +37,12 @@ def run(
     """Start the mission in a file and pursue it until it ends or waits."""
     from pursuit.surfaces.cli.drive import Drive  # noqa: PLC0415 - commands import what they need
 
-    drive = Drive(common(ctx, config, state, json), mode)
+    said = common(ctx, config, state, json)
+    if plan:
+        from pursuit.surfaces.cli.plan import plan as show_plan  # noqa: PLC0415
+
+        return show_plan(said, file, mode)
+    drive = Drive(said, mode)
     drive.check(file)
 
     async def work(runtime: Runtime) -> int:

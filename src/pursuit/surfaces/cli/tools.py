@@ -105,9 +105,9 @@ async def _look(said: Common, screen: Screen, server: str | None, mission: Path 
     from pursuit.tools.policy import parse_mode  # noqa: PLC0415
 
     loaded = None if mission is None else load_mission_file(mission)
-    configuration = _configuration(said)
+    configuration = read_configuration(said)
     if loaded is not None:
-        _require_same(loaded.path, configuration, loaded.servers)
+        require_same(loaded.path, configuration, loaded.servers)
     servers = None if loaded is None else loaded.servers
     with screen.busy("asking the servers for their tools"):
         async with open_toolbox(
@@ -116,7 +116,8 @@ async def _look(said: Common, screen: Screen, server: str | None, mission: Path 
             return await (toolbox.listing(server) if loaded is None else toolbox.foresee(loaded.mission))
 
 
-def _configuration(said: Common) -> Configuration:
+def read_configuration(said: Common) -> Configuration:
+    """The configuration that is meant; an empty one where there is none."""
     from pursuit.surfaces.cli.context import configuration_path  # noqa: PLC0415 - commands import what they need
     from pursuit.tools.configuration import Configuration, load_configuration  # noqa: PLC0415
 
@@ -124,7 +125,7 @@ def _configuration(said: Common) -> Configuration:
     return Configuration() if path is None else load_configuration(path)
 
 
-def _require_same(path: Path, configuration: Configuration, servers: Mapping[str, ServerConfig]) -> None:
+def require_same(path: Path, configuration: Configuration, servers: Mapping[str, ServerConfig]) -> None:
     """A server of the mission file must not have the name of another that is configured, here as when it is started."""
     from pursuit.errors import Fault, ValidationFailed  # noqa: PLC0415 - commands import what they need
 

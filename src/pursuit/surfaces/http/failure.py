@@ -37,6 +37,7 @@ STATUSES: Final[Mapping[str, int]] = {
     "too_many_tasks": 429,
     "internal_error": 500,
     "extra_missing": 501,
+    "model_unavailable": 502,
     "upstream_unavailable": 502,
     "ledger_unavailable": 503,
     "ledger_too_new": 503,

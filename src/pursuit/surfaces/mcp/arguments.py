@@ -65,9 +65,13 @@ class Start(Mission):
             if "check" not in criterion:
                 yield from _not_a_clients(cast("Mapping[str, Any]", criterion), place)
 
-    def mission(self) -> Mission:
-        """The mission alone."""
-        kept = {name: getattr(self, name) for name in self.model_fields_set if name in Mission.model_fields}
+    def mission(self, model: str | None = None) -> Mission:
+        """The mission alone; `model` is the configured one, which proposes where nobody is named."""
+        kept: dict[str, Any] = {
+            name: getattr(self, name) for name in self.model_fields_set if name in Mission.model_fields
+        }
+        if model is not None:
+            kept.setdefault("proposer", model)
         return Mission(**kept)
 
 

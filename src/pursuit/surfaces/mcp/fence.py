@@ -6,15 +6,14 @@ was asked for, every line of it is JSON, and no value in it can close the fence.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
+from pursuit.model.cutting import cut_to
+
 _FENCE = "```"
-_DEPTH = 12
-_STEPS = ((1_000, 200), (400, 60), (160, 20), (80, 8), (40, 3), (20, 1))
-"""How long a text and how many the entries may be, from generous to mean."""
 
 
 def fenced(rows: Iterable[object]) -> str:
@@ -24,11 +23,7 @@ def fenced(rows: Iterable[object]) -> str:
 
 def fit(value: Any, most: int) -> Any:
     """The value, with long texts and long lists cut until its JSON has at most so many characters."""
-    for longest, entries in _STEPS:
-        cut = _cut(value, longest, entries, _DEPTH)
-        if len(_line(cut)) <= most:
-            return cut
-    return "…"
+    return cut_to(value, most, lambda shown: len(_line(shown)))
 
 
 def fitting(rows: Iterable[Any], most: int, *, each: int) -> list[Any]:
@@ -47,24 +42,3 @@ def _line(value: object) -> str:
     text = msgspec.json.encode(value).decode()
     # In JSON a backtick only ever stands inside a text, where it may be written like this.
     return text.replace(_FENCE, "\\u0060" * 3)
-
-
-def _cut(value: Any, longest: int, entries: int, depth: int) -> Any:
-    match value:
-        case str():
-            text = value.encode(errors="replace").decode()
-            return text if len(text) <= longest else f"{text[:longest]}… ({len(text)} characters)"
-        case Mapping():
-            pairs = list(cast("Mapping[str, Any]", value).items())
-            if depth == 0:
-                return f"… ({len(pairs)} keys)"
-            shown = {_cut(key, longest, 1, 1): _cut(one, longest, entries, depth - 1) for key, one in pairs[:entries]}
-            return shown if len(pairs) <= entries else {**shown, "…": f"{len(pairs) - entries} more"}
-        case list() | tuple():
-            items = cast("list[Any]", value)
-            if depth == 0:
-                return f"… ({len(items)} entries)"
-            shown = [_cut(one, longest, entries, depth - 1) for one in items[:entries]]
-            return shown if len(items) <= entries else [*shown, f"… {len(items) - entries} more"]
-        case _:
-            return value

@@ -37,7 +37,7 @@ class Missions:
         if asked.use_sampling:
             why = "this release cannot ask the client's model; leave it out, and propose with mission_iterate"
             raise ValidationFailed([Fault(field="use_sampling", reason=why)])
-        mission = asked.mission()
+        mission = asked.mission(self._runtime.model)
         started = await self._service.start(mission, caller=caller_of(ctx))
         return {
             "session_id": started.session_id,

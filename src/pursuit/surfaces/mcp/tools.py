@@ -78,10 +78,11 @@ TOOLS = (
             "allow_all_tools": "Instead of tool_allowlist: every tool of every configured server.",
             "checkpoint_cadence": "When criteria are looked at; every iteration unless you say otherwise.",
             "stagnation_threshold": "Checkpoints without progress until it gives up: 1 to 1000, or off. Unless given "
-            "it is 3, and off for the proposer repeat.",
+            "it is 3, and off for the proposers repeat and search.",
             "pace": "Least seconds between iterations, growing while nothing changes.",
             "observe": "Rules that lift a metric out of a tool's result by JMESPath or regular expression.",
-            "proposer": "Who suggests the calls: client (you, with mission_iterate), script, repeat or replay.",
+            "proposer": "Who suggests the calls: client (you, with mission_iterate), model, script, search, "
+            "repeat or replay. Unless given it is the configured model, or else client.",
             "allow_scripted_strategies": "Whether proposals may be scripts.",
             "policy": "Tools that this mission may not use (deny) or asks about first (ask); it can only tighten.",
             "use_sampling": "Whether your model proposes by sampling; not there in this release.",

@@ -1,0 +1,48 @@
+"""Makes JSON values as short as somebody has room for.
+
+Owns: what goes first when a value is too long. Pure. Invariant: what comes out is no longer than was asked for, as its
+reader measures it, as long as that reader can hold a single character.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+_DEPTH = 12
+_STEPS = ((1_000, 200), (400, 60), (160, 20), (80, 8), (40, 3), (20, 1))
+"""How long a text and how many the entries may be, from generous to mean."""
+_LARGEST = 1 << 63
+
+
+def cut_to(value: Any, most: int, size: Callable[[Any], int]) -> Any:
+    """The value, with long texts and long lists cut until it measures at most so much."""
+    for longest, entries in _STEPS:
+        shown = _cut(value, longest, entries, _DEPTH)
+        if size(shown) <= most:
+            return shown
+    return "…"
+
+
+def _cut(value: Any, longest: int, entries: int, depth: int) -> Any:
+    match value:
+        case str():
+            text = value[: longest + 1].encode(errors="replace").decode()
+            return text if len(value) <= longest else f"{text[:longest]}… ({len(value)} characters)"
+        case Mapping():
+            pairs = cast("Mapping[str, Any]", value)
+            if depth == 0:
+                return f"… ({len(pairs)} keys)"
+            first = [pair for pair, _ in zip(pairs.items(), range(entries), strict=False)]
+            shown = {str(_cut(key, longest, 1, 1)): _cut(one, longest, entries, depth - 1) for key, one in first}
+            return shown if len(pairs) <= entries else {**shown, "…": f"{len(pairs) - entries} more"}
+        case list() | tuple():
+            items = cast("list[Any]", value)
+            if depth == 0:
+                return f"… ({len(items)} entries)"
+            shown = [_cut(one, longest, entries, depth - 1) for one in items[:entries]]
+            return shown if len(items) <= entries else [*shown, f"… {len(items) - entries} more"]
+        case int() if not -_LARGEST <= value < _LARGEST:
+            return "a number that is too long to show"
+        case _:
+            return value

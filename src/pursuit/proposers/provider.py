@@ -1,0 +1,221 @@
+"""Language models of providers, asked directly over their own APIs.
+
+Owns: the way from a question to a provider's request and back, and which failures are worth another try. Knows no
+mission and no ledger. Invariant: `pydantic_ai` is imported when the first model is opened and nowhere else.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+import anyio
+import msgspec
+
+from pursuit.errors import ExtraMissing, ModelUnavailable
+from pursuit.model.events import ModelAnswer, WantedCall
+from pursuit.proposers.language import ModelRequest, NoAnswer
+from pursuit.proposers.prices import Price, price_of
+
+if TYPE_CHECKING:
+    from pydantic_ai.exceptions import AgentRunError
+    from pydantic_ai.messages import ModelResponse, ToolCallPart
+    from pydantic_ai.models import Model
+
+TRIES = 6
+FIRST_PAUSE = 0.5
+LONGEST_PAUSE = 120.0
+LONGEST_REASON = 1_000
+SHORTEST_ANSWER = 16
+"""OpenAI's newer API refuses to be asked for less."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Providers:
+    """Every provider that pydantic-ai knows; keys and addresses come from the environment as each provider names them.
+
+    `prices` are the operator's own, by the model's full name; they win over the known ones.
+    """
+
+    prices: Mapping[str, Price] = field(default_factory=dict[str, Price])
+
+    def open(self, name: str) -> ProviderModel:
+        """The model of this name; nothing is connected yet."""
+        return ProviderModel(name=name, price=self.prices.get(name))
+
+    async def check(self, name: str) -> None:
+        """Raises `ModelUnavailable` or `ExtraMissing` if it cannot be asked from here."""
+        await _opened(name)
+
+    def priced(self, name: str) -> bool:
+        """Whether it is known what it costs."""
+        return price_of(name, self.prices.get(name)) is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderModel:
+    """One model of one provider."""
+
+    name: str
+    price: Price | None = None
+
+    async def answer(self, request: ModelRequest) -> ModelAnswer:
+        """Asks, again after a pause where that may help; the mission's own deadline is the last word."""
+        async with await _opened(self.name) as model:
+            pause = FIRST_PAUSE
+            for left in reversed(range(TRIES)):
+                try:
+                    return self._read(await self._send(model, request))
+                except NoAnswer as failed:
+                    raise NoAnswer(f"{self.name}: {failed}") from failed.__cause__
+                except _Again as failed:
+                    wait = pause if failed.after is None else failed.after
+                    if not left or wait > LONGEST_PAUSE:
+                        raise NoAnswer(f"{self.name}: {failed}") from None
+                await anyio.sleep(wait)
+                pause *= 2
+        raise NoAnswer(f"{self.name}: no answer")
+
+    async def _send(self, model: Model, request: ModelRequest) -> ModelResponse:
+        from pydantic_ai import exceptions as known  # noqa: PLC0415 - loaded with the first model
+        from pydantic_ai.direct import model_request  # noqa: PLC0415
+        from pydantic_ai.messages import ModelRequest as Message  # noqa: PLC0415
+        from pydantic_ai.messages import UserPromptPart  # noqa: PLC0415
+        from pydantic_ai.models import ModelRequestParameters  # noqa: PLC0415
+        from pydantic_ai.settings import ModelSettings  # noqa: PLC0415
+        from pydantic_ai.tools import ToolDefinition  # noqa: PLC0415
+
+        tools = [
+            ToolDefinition(
+                name=tool.name, description=tool.description, parameters_json_schema=dict(tool.schema), strict=False
+            )
+            for tool in request.tools
+        ]
+        settings = ModelSettings(max_tokens=self._longest(request), max_retries=0)
+        if request.temperature is not None:
+            settings["temperature"] = request.temperature
+        try:
+            return await model_request(
+                model,
+                [Message(parts=[UserPromptPart(content=request.prompt)], instructions=request.system)],
+                model_settings=settings,
+                model_request_parameters=ModelRequestParameters(function_tools=tools),
+            )
+        except (known.ModelAPIError, known.UnexpectedModelBehavior) as error:
+            raise _judged(error) from None
+        except Exception as error:  # the boundary: a provider's library may raise what it likes
+            raise NoAnswer(f"{type(error).__name__}: {_plain(error)}") from error
+
+    def _longest(self, request: ModelRequest) -> int:
+        """How long an answer may be, by tokens and by what it would cost."""
+        most = request.max_tokens
+        price = price_of(self.name, self.price) if request.max_cost_usd is not None else None
+        if price is not None and request.max_cost_usd is not None and price.output > 0:
+            most = min(most, int(request.max_cost_usd / price.output * 1e6))
+        return max(most, SHORTEST_ANSWER if _spelt(self.name).startswith(("openai:", "openai-responses:")) else 1)
+
+    def _read(self, response: ModelResponse) -> ModelAnswer:
+        from pydantic_ai.messages import TextPart, ToolCallPart  # noqa: PLC0415 - loaded with the first model
+
+        calls = [_wanted(part) for part in response.parts if isinstance(part, ToolCallPart)]
+        said = [part.content for part in response.parts if isinstance(part, TextPart)]
+        usage = response.usage
+        price = price_of(self.name, self.price)
+        return ModelAnswer(
+            calls=calls,
+            text=_storable("\n".join(said)),
+            model=response.model_name or self.name,
+            input_tokens=usage.input_tokens,
+            output_tokens=usage.output_tokens,
+            cost_usd=None if price is None else price.of(usage),
+            cut=response.finish_reason == "length",
+        )
+
+
+class _Again(Exception):
+    """A failure that may be over soon; `after` is when the provider wants to be asked again."""
+
+    def __init__(self, message: str, after: float | None) -> None:
+        super().__init__(message)
+        self.after = after
+
+
+def _judged(error: AgentRunError) -> Exception:
+    """Whether another try may help."""
+    from pydantic_ai import exceptions as known  # noqa: PLC0415 - loaded with the first model
+
+    passing = (
+        known.ModelRateLimitError,
+        known.ModelUnavailableError,
+        known.ModelServerError,
+        known.ModelConnectionError,
+        known.ModelRequestTimeout,
+        known.UnexpectedModelBehavior,
+    )
+    status = error.status_code if isinstance(error, known.ModelHTTPError) else None
+    if isinstance(error, passing) or (status is not None and (status in (408, 409, 429) or status >= 500)):
+        return _Again(_plain(error), getattr(error, "retry_after", None))
+    return NoAnswer(_plain(error))
+
+
+def _wanted(part: ToolCallPart) -> WantedCall:
+    """A call as the model wrote it; what the ledger could not hold is no JSON."""
+    name = _storable(part.tool_name)
+    try:
+        text = part.args if isinstance(part.args, str) else msgspec.json.encode(part.args or {})
+        args: object = msgspec.json.decode(text) if text.strip() else {}
+    except (TypeError, ValueError, RecursionError):
+        args = None
+    if isinstance(args, dict):
+        return WantedCall(name=name, args=cast("dict[str, Any]", args))
+    return WantedCall(name=name, malformed=_storable(str(part.args)))
+
+
+def _storable(text: str) -> str:
+    return text.encode(errors="replace").decode()
+
+
+async def _opened(name: str) -> Model:
+    """The library's own model, made beside the loop: the first one imports for a second or more."""
+    return await anyio.to_thread.run_sync(_model, name)
+
+
+def _model(name: str) -> Model:
+    """Raises `ModelUnavailable` if the library does not know the model or its key is missing, and `ExtraMissing`."""
+    try:
+        from pydantic_ai.exceptions import UserError  # noqa: PLC0415 - the extra may not be installed
+        from pydantic_ai.models import infer_model  # noqa: PLC0415
+    except ImportError:
+        raise ExtraMissing(
+            "a language model needs an extra that is not installed: pip install 'pursuit[models]'", extra="models"
+        ) from None
+    try:
+        warnings.filterwarnings("ignore", message=r"The model '.*' is deprecated", category=DeprecationWarning)
+        return infer_model(_spelt(name))
+    except (UserError, ValueError) as error:
+        raise ModelUnavailable(f"{name}: {_plain(error).partition(' To try Pydantic AI')[0]}", model=name) from None
+    except ImportError as error:
+        raise ExtraMissing(
+            f"{name} needs a package that is not installed; `pip install 'pursuit[models]'` brings Anthropic and "
+            f"OpenAI, others: {_plain(error)}",
+            extra="models",
+        ) from None
+
+
+def _spelt(name: str) -> str:
+    """Servers that are merely compatible with OpenAI speak its older API."""
+    provider, _, model = name.partition(":")
+    compatible = provider == "openai" and "api.openai.com" not in os.environ.get("OPENAI_BASE_URL", "api.openai.com")
+    return f"openai-chat:{model}" if compatible else name
+
+
+def _plain(error: Exception) -> str:
+    """The reason on one line, without keys."""
+    text = " ".join(str(error).split())
+    for name, value in os.environ.items():
+        if name.endswith(("_KEY", "_TOKEN", "_SECRET")) and len(value) > 5:
+            text = text.replace(value, "***")
+    return text[:LONGEST_REASON] or type(error).__name__

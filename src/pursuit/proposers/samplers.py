@@ -1,0 +1,139 @@
+"""The samplers of a search, behind Optuna's ask and tell.
+
+Owns: which sampler suits a space, and how a trial's score is told to it. Knows no mission and no ledger.
+Invariant: trials are asked for and told in the order of their numbers, so the same history gives the same next trial.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import optuna
+from optuna.trial import TrialState
+
+from pursuit.model.search import Sampler
+from pursuit.proposers.aim import Score
+from pursuit.proposers.space import LISTABLE, Space
+from pursuit.proposers.surrogate import EXCESS, FAILED, Surrogate
+
+LARGEST_SEED = 2**32
+
+
+class Study:
+    """One search: its space, its sampler, and what was told so far."""
+
+    def __init__(self, space: Space, *, sampler: Sampler, seed: int, aimless: bool) -> None:
+        self.space = space
+        self.kind = suited(space) if sampler == "auto" else sampler
+        self._seed = seed
+        self._aimless = aimless
+        self._totals = Totals()
+        self._asked: deque[optuna.Trial] = deque()
+        self._count = 0
+        self._steady: optuna.samplers.BaseSampler | None = None
+        if self.kind == "surrogate":
+            self._steady = Surrogate(space, seed, aimless=aimless)
+        elif self.kind == "cmaes":
+            self._steady = optuna.samplers.CmaEsSampler(seed=seed % LARGEST_SEED, warn_independent_sampling=False)
+        with _silence():
+            self._study = optuna.create_study(sampler=self._steady or optuna.samplers.RandomSampler(seed=0))
+
+    @property
+    def remembers(self) -> bool:
+        """Whether its sampler keeps more than the trials told, so that it has to be asked again for each of them."""
+        return self.kind == "cmaes"
+
+    def ask(self) -> dict[str, Any]:
+        """The searched arguments of the next trial."""
+        match self.kind:
+            case "tpe":
+                self._study.sampler = optuna.samplers.TPESampler(seed=self._seed_of(self._count), multivariate=True)
+            case "random":
+                self._study.sampler = optuna.samplers.RandomSampler(seed=self._seed_of(self._count))
+            case _:
+                pass
+        return self.space.heard(self._begun().params)
+
+    def take(self, args: Mapping[str, Any]) -> None:
+        """Makes these arguments the next trial, without asking the sampler."""
+        self._study.enqueue_trial(self.space.told(args))
+        self._begun()
+
+    def _begun(self) -> optuna.Trial:
+        self._count += 1
+        self._asked.append(self._study.ask(self.space.distributions))
+        return self._asked[-1]
+
+    def tell(self, score: Score | None, *, failed: bool = False) -> None:
+        """Tells the oldest trial that is not told yet; no score is one without a result, `failed` one to keep off."""
+        trial = self._asked.popleft()
+        if score is None:
+            if failed:
+                trial.set_user_attr(FAILED, True)
+            self._study.tell(trial, state=TrialState.FAIL)
+            return
+        value, excess = self._value(score), score.excess
+        trial.set_user_attr(EXCESS, list(excess))
+        if self.kind == "tpe" and not self._aimless:
+            for place, over in enumerate(excess):
+                trial.set_constraint(str(place), over)
+        self._study.tell(trial, value)
+
+    def _value(self, score: Score) -> float:
+        """The one number that Optuna ranks by; a sampler that knows of limits gets the objective as it is."""
+        total = self._totals.of(score)
+        if score.objective is None:
+            return total if self.kind != "surrogate" else 0.0
+        if self.kind == "cmaes":
+            return self._totals.ranked(score.objective, total)
+        return score.objective
+
+    def _seed_of(self, number: int) -> int:
+        return (self._seed * 1_000_003 + number) % LARGEST_SEED
+
+
+class Totals:
+    """All limits of a trial in one number, each in units of what is usual for it."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._usual: list[float] = []
+        self._worst: float | None = None
+
+    def of(self, score: Score) -> float:
+        """The sum of all excesses; zero if every limit is kept."""
+        self._count += 1
+        if not self._usual:
+            self._usual = [0.0] * len(score.excess)
+        self._usual = [
+            mean + (abs(over) - mean) / self._count for mean, over in zip(self._usual, score.excess, strict=True)
+        ]
+        over = [max(0.0, over) / usual for over, usual in zip(score.excess, self._usual, strict=True) if usual > 0]
+        return sum(over)
+
+    def ranked(self, objective: float, total: float) -> float:
+        """The objective where all limits are kept; elsewhere something worse than any of those, by how far it is."""
+        if total <= 0:
+            self._worst = objective if self._worst is None else max(self._worst, objective)
+            return objective
+        return (self._worst or 0.0) + 1.0 + total
+
+
+def suited(space: Space) -> Sampler:
+    """A model of the metrics where there are numbers to model or few points at all; else densities over the choices."""
+    few = space.size is not None and space.size <= LISTABLE
+    return "surrogate" if space.ranges or few else "tpe"
+
+
+@contextmanager
+def _silence() -> Generator[None]:
+    """Optuna says at each new study that it is there; a program's own wishes for its log are put back."""
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        yield
+    finally:
+        optuna.logging.set_verbosity(before)

@@ -1,0 +1,137 @@
+"""The proposer `search`: arguments of one tool, searched towards the mission's metric criteria without a model.
+
+Owns: how a mission's past becomes a study and its next trial a proposal. Makes no call and stores nothing.
+Invariant: trials come from the ledger alone, so a process that begins anew proposes what the dead one would have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import anyio.to_thread
+
+from pursuit.errors import ExtraMissing
+from pursuit.model.events import AnyEvent, IterationEnded
+from pursuit.model.mission import Mission, Proposal, ToolCall
+from pursuit.model.search import SearchProposer
+from pursuit.model.state import MissionState
+from pursuit.proposers.aim import Score, aim_of
+from pursuit.proposers.contract import Failed, Past, Waiting
+from pursuit.proposers.trials import Trial, Trials
+
+if TYPE_CHECKING:
+    from pursuit.proposers.samplers import Study
+
+BAD = frozenset({"failed", "timed_out"})
+
+
+def require_search() -> None:
+    """Raises `ExtraMissing` if the libraries of the search are not installed."""
+    if missing := [name for name in ("optuna", "cmaes") if find_spec(name) is None]:
+        names = " and ".join(missing)
+        raise ExtraMissing(f"the proposer search needs {names}: pip install 'pursuit[search]'", extra="search")
+
+
+class Search:
+    """Asks a study for the next trials, after telling it everything that the ledger holds."""
+
+    operators_own = True
+
+    def __init__(self, mission: Mission, search: SearchProposer, past: Past) -> None:
+        self._search = search
+        self._past = past
+        self._aim = aim_of(mission, search, search.tool_name)[0]
+        self._trials = Trials()
+        self._heard = 0
+        self._study: Study | None = None
+        self._again: Mapping[str, Any] | None = None
+        self._tried: set[str] = set()
+        self._planned: tuple[int, list[dict[str, Any]]] = (-1, [])
+
+    async def propose(self, state: MissionState, reasons: Sequence[str]) -> Proposal | Waiting | Failed:
+        """The next trial, or as many as a batch has; a failure once there is nothing left to try."""
+        if reasons:
+            return Failed("; ".join(reasons), final=True)
+        if self._study is None:
+            require_search()
+        news = await self._past(self._heard)
+        # In a thread: a model of the metrics takes milliseconds, the first import of Optuna half a second.
+        planned = await anyio.to_thread.run_sync(self._advance, news)
+        if isinstance(planned, Failed):
+            return planned
+        calls = [ToolCall(tool_name=self._search.tool_name, args=args) for args in planned]
+        return Proposal(tool_calls=calls, rationale=self._rationale(len(calls)))
+
+    def _advance(self, news: Sequence[tuple[int, AnyEvent]]) -> list[dict[str, Any]] | Failed:
+        study = self._study = self._study or self._new_study()
+        for seq, event in news:
+            ended = self._trials.hear(event)
+            if isinstance(event, IterationEnded):
+                self._learn(study, ended, checkpoint=event.facts.checkpoint)
+            self._heard = seq
+        made, most = self._trials.made, self._search.trials
+        if most is not None and made >= most:
+            return Failed(f"all {most} trials of the search were made", final=True)
+        if study.space.size is not None and len(self._tried) >= study.space.size and self._again is None:
+            return Failed(f"all {study.space.size} combinations were tried", final=True)
+        count = self._search.batch if most is None else min(self._search.batch, most - made)
+        return self._plan(study, count)
+
+    def _new_study(self) -> Study:
+        from pursuit.proposers.samplers import Study  # noqa: PLC0415 - Optuna loads only for a search
+        from pursuit.proposers.space import Space  # noqa: PLC0415 - and NumPy with it
+
+        search = self._search
+        space = Space(search.parameters)
+        return Study(space, sampler=search.sampler, seed=search.seed, aimless=self._aim.objective is None)
+
+    def _plan(self, study: Study, count: int) -> list[dict[str, Any]]:
+        """The arguments of the next trials; the same list until they are in the ledger."""
+        if self._planned[0] == self._trials.made:
+            return self._planned[1]
+        if self._again is not None:
+            study.take(self._again)
+            planned = [dict(self._again)]
+        else:
+            planned = [study.ask() for _ in range(count)]
+        self._planned = (self._trials.made, [{**self._search.args, **args} for args in planned])
+        return self._planned[1]
+
+    def _learn(self, study: Study, ended: Sequence[Trial], *, checkpoint: bool) -> None:
+        """Tells the study what became of an iteration's trials, in the order of their numbers."""
+        if not ended:
+            return
+        if self._planned[0] != ended[0].number:
+            self._recall(study, ended)
+        met: Trial | None = None
+        for trial in ended:
+            score = self._score(trial)
+            study.tell(score, failed=trial.outcome in BAD or trial.outcome == "ok")
+            if trial.outcome not in ("skipped", "cancelled"):
+                self._tried.add(repr([trial.args.get(name) for name in study.space.distributions]))
+            if score is not None and score.met:
+                met = trial
+        # A criterion is decided over the last value, at a checkpoint: a trial that met all is shown once more.
+        unseen = met is not None and (not checkpoint or met is not ended[-1])
+        self._again = {name: met.args[name] for name in study.space.distributions} if met and unseen else None
+
+    def _recall(self, study: Study, ended: Sequence[Trial]) -> None:
+        """Brings the study to where it was when another process planned these trials."""
+        if study.remembers and self._again is None:
+            for _ in ended:
+                study.ask()
+        else:
+            for trial in ended:
+                study.take(trial.args)
+
+    def _score(self, trial: Trial) -> Score | None:
+        return self._aim.score(trial.metrics) if trial.outcome == "ok" else None
+
+    def _rationale(self, count: int) -> str:
+        first = self._trials.made + 1
+        kind = "" if self._study is None else f" ({self._study.kind}, seed {self._search.seed})"
+        if self._again is not None:
+            return f"trial {first}: the arguments that met every threshold once more{kind}"
+        return f"trial {first}{kind}" if count == 1 else f"trials {first} to {first + count - 1}{kind}"

@@ -1,0 +1,52 @@
+"""The trials of a search as the ledger tells them.
+
+Owns: what the events of a mission say about each trial. Reads no storage itself.
+Invariant: trials are numbered in the order in which they were proposed, whichever came back first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pursuit.model.events import AnyEvent, CallRefused, CallSettled, IterationEnded, IterationProposed, Outcome
+from pursuit.model.observe import leaves
+
+
+@dataclass(slots=True)
+class Trial:
+    """One evaluation; no outcome means that it is still under way."""
+
+    number: int
+    args: Mapping[str, Any]
+    outcome: Outcome | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict[str, float])
+
+
+class Trials:
+    """Follows the events of one mission and gives each iteration's trials once it has ended."""
+
+    def __init__(self) -> None:
+        self.made = 0
+        self._open: dict[str, Trial] = {}
+
+    def hear(self, event: AnyEvent) -> Sequence[Trial]:
+        """Takes in one event; the trials of an iteration come when it ends."""
+        match event:
+            case IterationProposed():
+                self._open = {}
+                for call in event.calls:
+                    self._open[call.call_id] = Trial(self.made, call.args)
+                    self.made += 1
+            case CallSettled() if event.call_id in self._open:
+                trial = self._open[event.call_id]
+                trial.outcome, trial.metrics = event.outcome, dict(leaves(event.metrics))
+            case CallRefused() if event.call_id in self._open:
+                self._open[event.call_id].outcome = event.outcome
+            case IterationEnded():
+                ended, self._open = list(self._open.values()), {}
+                return ended
+            case _:
+                pass
+        return ()

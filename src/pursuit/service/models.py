@@ -1,0 +1,28 @@
+"""Whether the language model of a mission can be asked here, and whether its caps can be kept.
+
+Owns: these checks and their words. Asks no model anything.
+"""
+
+from __future__ import annotations
+
+from pursuit.errors import ExtraMissing, Fault, ModelUnavailable
+from pursuit.model.mission import Mission, ModelProposer
+from pursuit.proposers.language import Models
+
+
+async def model_faults(mission: Mission, models: Models) -> list[Fault]:
+    """Why a mission's model cannot be asked, before anything is spent."""
+    if not isinstance(mission.proposer, ModelProposer):
+        return []
+    name = mission.proposer.model
+    try:
+        await models.check(name)
+    except (ExtraMissing, ModelUnavailable) as error:
+        return [Fault(field="proposer.model", reason=error.message)]
+    if mission.budget.max_cost_usd != -1 and not models.priced(name):
+        reason = (
+            f"the price of {name} is not known, so this cap cannot be kept; "
+            f'give the price under [prices."{name}"] in pursuit.toml, or cap max_tokens instead'
+        )
+        return [Fault(field="budget.max_cost_usd", reason=reason)]
+    return []

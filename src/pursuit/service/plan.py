@@ -1,0 +1,113 @@
+"""What a mission would do first, and what policy would say to it.
+
+Owns: one proposal outside of any ledger. Invariant: no tool is called and nothing is stored; a language model that
+proposes is asked, and what that used up is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pursuit.engine.driver import ProposerFactory
+from pursuit.engine.fit import faults_in, qualified
+from pursuit.engine.models import offered
+from pursuit.engine.run import Tools
+from pursuit.engine.turn import REPAIRS
+from pursuit.model.events import AnyEvent, MissionCreated, ModelAnswer
+from pursuit.model.fold import advance
+from pursuit.model.mission import Mission, Proposal
+from pursuit.model.state import MissionState
+from pursuit.proposers.contract import Failed, Proposer, Waiting
+from pursuit.proposers.language import LanguageModel, Means, ModelRequest, Models
+from pursuit.service.admission import admit
+from pursuit.tools.host import ToolHost
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planner:
+    """Asks proposers without driving anything."""
+
+    host: ToolHost
+    checks: Mapping[str, Mapping[str, Any]]
+    models: Models
+    proposer_for: ProposerFactory
+
+    async def plan(self, mission: Mission) -> dict[str, Any]:
+        """The first proposal of a mission, each of its calls with policy's word, and what asking for it used up."""
+        admitted = await admit(mission, self.host.pool, self.checks, self.models)
+        created = MissionCreated(
+            mission=admitted.mission.model_dump(mode="json"), tools=list(admitted.tools), parameters=admitted.parameters
+        )
+        state = advance(None, created)
+        tools = await self.host.tools_for(admitted.tools, mission.policy)
+        spent = _Spent()
+
+        async def past(after: int) -> list[tuple[int, AnyEvent]]:
+            return [(1, created)] if after < 1 else []
+
+        means = Means(tools=offered(state, tools), record=spent.over, past=past)
+        shown = await _first(self.proposer_for(admitted.mission, None, means), state, tools)
+        frame: dict[str, Any] = {"proposer": mission.proposer.kind, "calls": []}
+        return {**frame, **shown, "used": spent.used, "warnings": list(admitted.warnings)}
+
+
+async def _first(proposer: Proposer, state: MissionState, tools: Tools) -> dict[str, Any]:
+    """What is proposed, mended as often as it would be in a mission."""
+    reasons: Sequence[str] = ()
+    for _ in range(1 + REPAIRS):
+        answer = await proposer.propose(state, reasons)
+        match answer:
+            case Waiting():
+                return {"waiting_for": answer.waiting_for}
+            case Failed():
+                reasons = [answer.reason]
+                if answer.final:
+                    break
+            case Proposal():
+                reasons = faults_in(state, tools, answer, own=proposer.operators_own)
+                if not reasons:
+                    return _shown(state, tools, answer)
+    return {"failed": list(reasons)}
+
+
+def _shown(state: MissionState, tools: Tools, proposal: Proposal) -> dict[str, Any]:
+    calls: list[dict[str, Any]] = []
+    for call in proposal.tool_calls or ():
+        name = qualified(state, call.tool_name) or call.tool_name
+        tool = tools.get(name)
+        decision, reason = "deny", tools.missing(name)
+        if tool is not None:
+            ruling = tools.rule(tool, call.args)
+            decision, reason = ruling.decision, ruling.reason
+        calls.append({"name": name, "args": dict(call.args), "decision": decision, "reason": reason})
+    return {"calls": calls, "script": proposal.script, "rationale": proposal.rationale}
+
+
+@dataclass(slots=True)
+class _Spent:
+    """Counts what models used up."""
+
+    used: dict[str, Any] = field(default_factory=lambda: {"tokens": 0, "cost_usd": 0.0})
+
+    def over(self, model: LanguageModel) -> LanguageModel:
+        return _Counted(model, self)
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """The same model; its answers are counted and not stored."""
+
+    model: LanguageModel
+    spent: _Spent
+
+    @property
+    def name(self) -> str:
+        return self.model.name
+
+    async def answer(self, request: ModelRequest) -> ModelAnswer:
+        answer = await self.model.answer(request)
+        self.spent.used["tokens"] += answer.input_tokens + answer.output_tokens
+        self.spent.used["cost_usd"] = round(self.spent.used["cost_usd"] + (answer.cost_usd or 0.0), 9)
+        return answer

@@ -1,0 +1,126 @@
+"""The resources and prompts of a server, as read-only tools for those who know nothing but tools.
+
+Owns: which of them a server gets, and how their answers look as results. They are named after the requests that they
+stand for (`files.resources/read`), so no name of a server's own is taken. Invariant: nothing here changes a server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, cast, runtime_checkable
+
+from pursuit.tools.contract import About, CallFailed, Tool, ToolResult, Traits, UpstreamError
+
+_QUESTIONS: tuple[str, ...] = ("read_only", "idempotent", "parallel_safe", "destructive")
+_WHY: Mapping[str, str] = dict.fromkeys(_QUESTIONS, "MCP: this request only reads")
+_TRAITS = Traits(read_only=True, idempotent=True, parallel_safe=True, destructive=False, why=_WHY)
+_NOTHING: Mapping[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+_URI: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {"uri": {"type": "string"}},
+    "required": ["uri"],
+    "additionalProperties": False,
+}
+_PROMPT: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string"},
+        "arguments": {"type": "object", "additionalProperties": {"type": "string"}},
+    },
+    "required": ["name"],
+    "additionalProperties": False,
+}
+READING: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
+    "resources/list": ("resources", "Lists what this server has to read: documents, files, records.", _NOTHING),
+    "resources/read": ("resources", "Reads one of this server's resources by its uri.", _URI),
+    "prompts/list": ("prompts", "Lists the prompts that this server offers, with their arguments.", _NOTHING),
+    "prompts/get": ("prompts", "Gives one of this server's prompts, filled in.", _PROMPT),
+}
+"""Each request with the capability that it needs, its description and its arguments."""
+
+
+@runtime_checkable
+class Readable(Protocol):
+    """An upstream that takes any request of MCP."""
+
+    async def about(self) -> About:
+        """What the server says about itself."""
+        ...
+
+    async def request(self, method: str, params: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+        """Sends one raw request."""
+        ...
+
+    async def entries(self, kind: Any) -> Sequence[Any]:
+        """Every entry of a list."""
+        ...
+
+
+def is_reading(name: str) -> bool:
+    """Whether this qualified name is one of these."""
+    return name.partition(".")[2] in READING
+
+
+async def reading_tools(server: str, upstream: object) -> list[Tool]:
+    """Those that this server can answer. Raises `UpstreamUnavailable`."""
+    if not isinstance(upstream, Readable):
+        return []
+    declared = (await upstream.about()).capabilities
+    return [
+        Tool(
+            server=server,
+            name=method,
+            description=description,
+            input_schema=schema,
+            traits=_TRAITS,
+            definition={"name": method, "description": description, "inputSchema": schema},
+            method=method,
+        )
+        for method, (needed, description, schema) in READING.items()
+        if needed in declared
+    ]
+
+
+async def read(upstream: object, tool: Tool, arguments: Mapping[str, Any]) -> ToolResult:
+    """Sends the request that a tool stands for. Raises `CallFailed` and `UpstreamUnavailable`."""
+    if not isinstance(upstream, Readable):
+        raise CallFailed(f"server {tool.server!r} has nothing to read", sent=False)
+    try:
+        match tool.method:
+            case "resources/list":
+                found = {kind: await upstream.entries(kind) for kind in ("resources", "resourceTemplates")}
+                return ToolResult(structured=found)
+            case "prompts/list":
+                return ToolResult(structured={"prompts": await upstream.entries("prompts")})
+            case method:
+                return _result(tool, await upstream.request(method, dict(arguments)))
+    except UpstreamError as error:
+        raise CallFailed(f"server {tool.server!r} refused {tool.method}: {error.message}") from None
+
+
+def _result(tool: Tool, raw: Mapping[str, Any]) -> ToolResult:
+    if raw.get("resultType", "complete") != "complete":
+        raise CallFailed(f"{tool.qualified} needs an answer from a person, and none can be asked here")
+    if tool.method == "prompts/get":
+        return ToolResult(content=[_block(message.get("content")) for message in _rows(raw.get("messages"))])
+    return ToolResult(content=[_content(one) for one in _rows(raw.get("contents"))])
+
+
+def _rows(value: object) -> list[Mapping[str, Any]]:
+    rows = cast("list[object]", value) if isinstance(value, list) else []
+    return [cast("Mapping[str, Any]", row) for row in rows if isinstance(row, Mapping)]
+
+
+def _block(content: object) -> Mapping[str, Any]:
+    if isinstance(content, Mapping):
+        return cast("Mapping[str, Any]", content)
+    return {"type": "text", "text": str(content)}
+
+
+def _content(one: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A text as a text; anything else stays a resource."""
+    return (
+        {"type": "text", "text": one["text"]}
+        if isinstance(one.get("text"), str)
+        else {"type": "resource", "resource": one}
+    )

@@ -1,0 +1,450 @@
+"""Missions whose proposer is a language model, through stand-ins of two providers' endpoints on loopback."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from engine_stage import driving, events_of, history, mission, outcomes, play, stage
+from mcp import Client
+from model_endpoint import ModelEndpoint, Reply, calls, failing
+
+from pursuit import Budget, Mission, PursuitError, Runtime, ValidationFailed, event, metric
+from pursuit.model.events import CallRefused, IterationProposed, ModelAnswered, ModelAsked
+from pursuit.model.state import MissionState
+from pursuit.surfaces.mcp.server import mission_server
+from pursuit.tools.configuration import Configuration
+
+OPENAI, ANTHROPIC = "openai:gpt-4o-mini", "anthropic:claude-haiku-4-5"
+BOTH = pytest.mark.parametrize("model", [OPENAI, ANTHROPIC])
+DONE = [metric("steps") >= 1]
+
+
+def step(key: str = "a", amount: int = 1) -> dict[str, Any]:
+    """Makes a step."""
+    return {"key": key, "metrics": {"steps": amount}}
+
+
+def look(at: str) -> str:
+    """Looks."""
+    return f"saw {at}"
+
+
+def scripted(monkeypatch: pytest.MonkeyPatch, *replies: Reply) -> ModelEndpoint:
+    """An endpoint that the providers' libraries will come to."""
+    endpoint = ModelEndpoint(*replies)
+    for name, value in endpoint.environment.items():
+        monkeypatch.setenv(name, value)
+    return endpoint
+
+
+def pursued(
+    folder: Path, wanted: Mission, *tools: Callable[..., Any], settings: dict[str, float] | None = None
+) -> tuple[MissionState, dict[type[Any], list[Any]], list[dict[str, Any]], list[tuple[str, str | None]]]:
+    """The state at the end, the events by kind, the iterations, and every call with its outcome."""
+
+    async def scene() -> Any:
+        async with stage(folder, *(tools or (step, look)), settings=settings) as runtime:
+            started = await runtime.service.start(wanted)
+            state = await runtime.service.run(started.session_id)
+            kinds = (ModelAsked, ModelAnswered, IterationProposed, CallRefused)
+            found = {kind: await events_of(runtime, started.session_id, kind) for kind in kinds}
+            rows = await history(runtime, started.session_id)
+            return state, found, rows, await outcomes(runtime, started.session_id)
+
+    return play(scene)
+
+
+@BOTH
+@pytest.mark.guarantee("model-proposes")
+def test_several_calls_of_one_answer_are_made_and_counted(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = calls(("world__look", {"at": "x"}), ("world__step", {"key": "b"}), tokens=(1_000, 50), text="First look.")
+    with scripted(monkeypatch, answer) as endpoint:
+        state, found, _rows, made = pursued(tmp_path, mission(criteria=DONE, proposer=model))
+    assert (state.status, state.verdict_reason, state.tokens) == ("completed", "criteria_met", 1_050)
+    assert made == [("world.look", "ok"), ("world.step", "ok")]
+    assert found[IterationProposed][0].rationale == "First look."
+    (answered,) = found[ModelAnswered]
+    assert state.cost_usd == answered.cost_usd > 0
+    (request,) = endpoint.seen
+    tools = request["body"]["tools"]
+    names = [tool["name"] if model == ANTHROPIC else tool["function"]["name"] for tool in tools]
+    assert names == ["world__step", "world__look", "do_nothing"]
+    told = endpoint.prompts()[0]
+    assert "| See what happens" in told
+    assert '"wanted":"steps >= 1","status":"not evaluated yet"' in told
+
+
+@BOTH
+@pytest.mark.guarantee("model-proposes")
+def test_bad_arguments_are_mended_after_the_reasons_came_back(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad, good = calls(("world__step", {"amount": "lots"})), calls(("world__step", {"amount": 2}))
+    with scripted(monkeypatch, bad, good) as endpoint:
+        state, found, _rows, made = pursued(tmp_path, mission(criteria=DONE, proposer=model))
+    assert (state.verdict_reason, made) == ("criteria_met", [("world.step", "ok")])
+    assert [one.attempt for one in found[ModelAsked]] == [0, 1]
+    assert len(endpoint.seen) == 2
+    again = endpoint.prompts()[1]
+    assert "It was refused, for these reasons" in again
+    assert "tool_calls[0].args" in again
+    assert '"args":{"amount":"lots"}' in again, "the model sees what it said"
+
+
+@BOTH
+def test_an_unknown_tool_and_prose_go_back_with_the_reason(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replies = calls(("world__fly", {})), Reply(text="I am done, the goal is met."), calls(("world__step", {}))
+    with scripted(monkeypatch, *replies) as endpoint:
+        state, _found, _rows, made = pursued(tmp_path, mission(criteria=DONE, proposer=model))
+    assert (state.verdict_reason, made) == ("criteria_met", [("world.step", "ok")])
+    told = endpoint.prompts()
+    assert "there is no tool 'world__fly'; the tools are world__look, world__step" in told[1]
+    assert "no tool was called, and words alone do nothing" in told[2]
+    assert "I am done, the goal is met." in told[2]
+
+
+@BOTH
+def test_a_model_that_never_mends_its_answer_ends_in_proposer_failed(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with scripted(monkeypatch, Reply(text="Hm.")) as endpoint:
+        wanted = mission(criteria=DONE, proposer=model, budget=Budget(max_iterations=10))
+        state, found, _rows, made = pursued(tmp_path, wanted)
+    assert (state.verdict_reason, state.iteration_count, made) == ("proposer_failed", 3, [])
+    assert len(endpoint.seen) == 9, "asked, and twice to mend it, in each of three iterations"
+    assert all(one.failed for one in found[IterationProposed])
+
+
+def test_arguments_that_are_no_json_go_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replies = calls(("world__step", '{"amount": ')), calls(("world__step", "[1]")), calls(("world__step", ""))
+    with scripted(monkeypatch, *replies) as endpoint:
+        state, _found, _rows, made = pursued(tmp_path, mission(criteria=DONE, proposer=OPENAI))
+    assert (state.verdict_reason, made) == ("criteria_met", [("world.step", "ok")])
+    assert all("are no JSON object" in told for told in endpoint.prompts()[1:])
+
+
+@BOTH
+@pytest.mark.guarantee("model-retries")
+def test_a_provider_that_is_busy_or_broken_is_asked_again(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replies = failing(429, Retry_After="0.05"), failing(500), Reply(fault="cut"), calls(("world__step", {}))
+    with scripted(monkeypatch, *replies) as endpoint:
+        state, found, _rows, _made = pursued(tmp_path, mission(criteria=DONE, proposer=model))
+    assert (state.verdict_reason, state.tokens, len(endpoint.seen)) == ("criteria_met", 120, 4)
+    assert (len(found[ModelAsked]), len(found[ModelAnswered])) == (1, 1), "one question, whatever it took"
+
+
+@BOTH
+@pytest.mark.guarantee("model-retries")
+def test_a_provider_that_refuses_is_not_asked_again(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with scripted(monkeypatch, failing(401)) as endpoint:
+        wanted = mission(criteria=DONE, proposer=model, budget=Budget(max_iterations=10))
+        state, found, _rows, _made = pursued(tmp_path, wanted)
+    assert (state.verdict_reason, len(endpoint.seen)) == ("proposer_failed", 3)
+    said = found[IterationProposed][0].failed[0]
+    assert model in said
+    assert "401" in said
+    assert "stand-in" not in said, "no key in the ledger"
+
+
+def test_a_provider_that_wants_to_be_left_alone_for_long_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with scripted(monkeypatch, failing(429, Retry_After="86400")) as endpoint:
+        wanted = mission(criteria=DONE, proposer=OPENAI, budget=Budget(max_iterations=1))
+        state, _found, _rows, _made = pursued(tmp_path, wanted)
+    assert (state.verdict_reason, len(endpoint.seen)) == ("max_iterations", 1)
+
+
+@BOTH
+@pytest.mark.guarantee("model-within-time")
+def test_a_provider_that_hangs_is_given_up(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with scripted(monkeypatch, Reply(fault="hang"), calls(("world__step", {}))):
+        wanted = mission(criteria=DONE, proposer=model, budget=Budget(max_iterations=3))
+        state, found, _rows, _made = pursued(tmp_path, wanted, settings={"model_timeout": 2.0})
+    assert (state.verdict_reason, state.iteration_count) == ("criteria_met", 2)
+    assert "no answer within 2 s" in found[ModelAnswered][0].error
+
+
+@pytest.mark.guarantee("model-within-time")
+def test_the_wall_clock_cuts_a_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with scripted(monkeypatch, Reply(fault="hang")):
+        budget = Budget(max_wall_clock_seconds=1.5)
+        state, found, _rows, _made = pursued(tmp_path, mission(criteria=DONE, proposer=OPENAI, budget=budget))
+    assert state.verdict_reason == "max_wall_clock"
+    assert "cut off by max_wall_clock_seconds" in found[ModelAnswered][0].error
+
+
+@pytest.mark.guarantee("model-within-time")
+@pytest.mark.parametrize("word", ["pause", "abort"])
+def test_the_operators_word_gives_up_a_question(word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene() -> None:
+        with scripted(monkeypatch, Reply(fault="hang"), calls(("world__step", {}))) as endpoint:
+            async with stage(tmp_path, step) as runtime:
+                service = runtime.service
+                mission_id = (await service.start(mission(criteria=DONE, proposer=OPENAI))).session_id
+                async with driving(runtime, mission_id):
+                    await anyio.to_thread.run_sync(endpoint.arrived.acquire)
+                    await getattr(service, word)(mission_id)
+                state = await service.state(mission_id)
+                if word == "abort":
+                    assert (state.status, state.verdict_reason) == ("terminated", "user_abort")
+                    return
+                assert (state.status, state.answers) == ("paused", {})
+                state = await service.run(mission_id)
+                assert (state.verdict_reason, len(endpoint.seen)) == ("criteria_met", 2)
+
+    play(scene)
+
+
+@BOTH
+@pytest.mark.guarantee("tokens-are-counted")
+def test_tokens_that_end_the_budget_exactly_end_the_mission(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = [calls(("world__step", {"key": key, "amount": 0}), tokens=(300, 200)) for key in "abc"]
+    with scripted(monkeypatch, *keys) as endpoint:
+        wanted = mission(criteria=DONE, proposer=model, budget=Budget(max_iterations=9, max_tokens=1_000))
+        state, _found, rows, made = pursued(tmp_path, wanted)
+    assert (state.verdict_reason, state.tokens, len(endpoint.seen)) == ("max_tokens", 1_000, 2)
+    assert len(made) == 2, "what was paid for is done"
+    assert [row["verdict_reason"] for row in rows] == ["in_progress", "max_tokens"]
+    asked = [request["body"] for request in endpoint.seen]
+    limits = [body.get("max_tokens") or body.get("max_completion_tokens") for body in asked]
+    assert limits == [1_000, 500], "no answer may be longer than what is left"
+
+
+@pytest.mark.guarantee("tokens-are-counted")
+def test_success_on_the_last_token_is_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with scripted(monkeypatch, calls(("world__step", {}), tokens=(60, 40))):
+        wanted = mission(criteria=DONE, proposer=OPENAI, budget=Budget(max_iterations=9, max_tokens=100))
+        state, _found, _rows, _made = pursued(tmp_path, wanted)
+    assert (state.status, state.verdict_reason, state.tokens) == ("completed", "criteria_met", 100)
+
+
+@pytest.mark.guarantee("tokens-are-counted")
+def test_there_is_no_mending_on_credit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with scripted(monkeypatch, Reply(text="Hm.", tokens=(60, 40)), calls(("world__step", {}))) as endpoint:
+        wanted = mission(criteria=DONE, proposer=OPENAI, budget=Budget(max_iterations=9, max_tokens=100))
+        state, _found, rows, _made = pursued(tmp_path, wanted)
+    assert (state.status, state.verdict_reason, rows) == ("terminated", "max_tokens", [])
+    assert len(endpoint.seen) == 1
+
+
+@pytest.mark.guarantee("tokens-are-counted")
+def test_a_mission_that_waits_for_tokens_goes_on_with_the_answer_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene() -> None:
+        with scripted(monkeypatch, Reply(text="Hm.", tokens=(60, 40)), calls(("world__step", {}))) as endpoint:
+            async with stage(tmp_path, step) as runtime:
+                budget = Budget(max_iterations=9, max_tokens=100, on_exhausted="wait")
+                wanted = mission(criteria=DONE, proposer=OPENAI, budget=budget)
+                mission_id = (await runtime.service.start(wanted)).session_id
+                state = await runtime.service.run(mission_id)
+                assert (state.status, state.waiting_for, state.wait_detail) == ("waiting", "budget", "max_tokens")
+                await runtime.service.extend(mission_id, {"max_tokens": 1_000})
+                state = await runtime.service.run(mission_id)
+                assert (state.verdict_reason, len(endpoint.seen)) == ("criteria_met", 2), "the first was not repeated"
+                assert "It was refused" in endpoint.prompts()[1]
+
+    play(scene)
+
+
+def test_cost_is_counted_by_the_operators_price(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene() -> None:
+        answer = calls(("world__step", {"amount": 0}), tokens=(100_000, 10_000))
+        with scripted(monkeypatch, answer) as endpoint:
+            configuration = Configuration(prices={"openai:homemade": (1.0, 10.0)})
+            async with Runtime(state=tmp_path / "l.db", config=configuration, servers={"world": [step]}) as runtime:
+                budget = Budget(max_iterations=9, max_cost_usd=0.6)
+                report = await runtime.pursue(
+                    mission(criteria=DONE, proposer="openai:homemade", budget=budget, stagnation_threshold="off")
+                )
+                assert (report.verdict_reason, report.data["budget"]["used"]["cost_usd"]) == ("max_cost", 0.6)
+                assert len(endpoint.seen) == 3
+
+    play(scene)
+
+
+def refused(folder: Path, **wanted: Any) -> list[str]:
+    async def scene() -> list[str]:
+        async with stage(folder, step) as runtime:
+            with pytest.raises(ValidationFailed) as caught:
+                await runtime.service.start(mission(criteria=DONE, **wanted))
+            return [str(fault) for fault in caught.value.faults]
+
+    return play(scene)
+
+
+@pytest.mark.guarantee("model-checked-at-start")
+def test_what_cannot_be_asked_is_refused_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    (said,) = refused(tmp_path, proposer=ANTHROPIC)
+    assert said.startswith(f"proposer.model: {ANTHROPIC}: Set the `ANTHROPIC_API_KEY` environment variable")
+    (said,) = refused(tmp_path, proposer=OPENAI)
+    assert "OPENAI_API_KEY" in said
+    (said,) = refused(tmp_path, proposer="nobody:nothing")
+    assert "Unknown model" in said
+    with scripted(monkeypatch, failing(500)) as endpoint:
+        priced = Budget(max_iterations=1, max_cost_usd=1.0)
+        (said,) = refused(tmp_path, proposer="openai:homemade", budget=priced)
+        assert said.startswith("budget.max_cost_usd: the price of openai:homemade is not known")
+        assert endpoint.seen == []
+
+
+@pytest.mark.guarantee("model-checked-at-start")
+def test_a_mission_resumed_without_its_key_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene() -> None:
+        with scripted(monkeypatch, calls(("world__step", {}))) as endpoint:
+            async with stage(tmp_path, step) as runtime:
+                mission_id = (await runtime.service.start(mission(criteria=DONE, proposer=ANTHROPIC))).session_id
+                monkeypatch.delenv("ANTHROPIC_API_KEY")
+                before = (await runtime.service.state(mission_id)).seq
+                with pytest.raises(PursuitError) as caught:
+                    await runtime.service.run(mission_id)
+                assert caught.value.code == "model_unavailable"
+                assert (await runtime.service.state(mission_id)).seq == before
+                monkeypatch.setenv("ANTHROPIC_API_KEY", endpoint.environment["ANTHROPIC_API_KEY"])
+                assert (await runtime.service.run(mission_id)).verdict_reason == "criteria_met"
+
+    play(scene)
+
+
+def test_without_the_extra_one_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "pydantic_ai.models", None)
+    (said,) = refused(tmp_path, proposer=OPENAI)
+    assert "pip install 'pursuit[models]'" in said
+    assert "\n" not in said
+
+
+def test_nothing_to_do_is_an_iteration_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with scripted(monkeypatch, calls(("do_nothing", {"why": "the job still runs"}))):
+        state, found, _rows, made = pursued(tmp_path, mission(proposer=OPENAI))
+    assert (state.verdict_reason, made) == ("max_iterations", [])
+    assert found[IterationProposed][0].rationale == "the job still runs"
+
+
+def test_a_models_script_needs_permission_and_only_claims(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = "world.step(amount=3)\nmission.observe('steps', 99)"
+    with scripted(monkeypatch, calls(("run_script", {"script": source}))) as endpoint:
+        wanted = mission(criteria=[metric("steps") == 99], proposer=OPENAI, allow_scripted_strategies=True)
+        state, _found, _rows, made = pursued(tmp_path, wanted)
+    assert (state.verdict_reason, made, state.metrics["steps"]) == ("max_iterations", [("world.step", "ok")], 3)
+    assert [tool["function"]["name"] for tool in endpoint.seen[0]["body"]["tools"]][-1] == "run_script"
+    (tmp_path / "other").mkdir()
+    with scripted(monkeypatch, calls(("run_script", {"script": source}))) as endpoint:
+        state, found, _rows, made = pursued(tmp_path / "other", mission(criteria=DONE, proposer=OPENAI))
+    assert (state.proposer_failures, made) == (1, [])
+    assert "allow_scripted_strategies = false" in found[IterationProposed][0].failed[0]
+    assert "run_script" not in endpoint.seen[0]["body"]["messages"][0]["content"]
+
+
+@pytest.mark.guarantee("model-loop-guard")
+def test_the_third_identical_call_in_a_row_is_denied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with scripted(monkeypatch, calls(("world__step", {"key": "z"}))) as endpoint:
+        wanted = mission(criteria=[event("never")], proposer=OPENAI, budget=Budget(max_iterations=4))
+        _state, found, _rows, made = pursued(tmp_path, wanted)
+    assert [outcome for _tool, outcome in made] == ["ok", "ok", "denied", "denied"]
+    assert re.search("same call was made twice in a row", found[CallRefused][0].reason)
+    assert len(endpoint.seen) == 4
+
+
+def test_a_large_answer_lies_in_a_blob(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with scripted(monkeypatch, calls(("world__step", {"key": "k" * 20_000}))):
+        state, found, _rows, made = pursued(tmp_path, mission(criteria=DONE, proposer=OPENAI))
+    assert (state.verdict_reason, made) == ("criteria_met", [("world.step", "ok")])
+    (answered,) = found[ModelAnswered]
+    assert answered.answer is None
+    assert answered.blob is not None
+    assert answered.tokens == 120
+
+
+INJECTIONS = Path(__file__).parents[1] / "data" / "injections.txt"
+
+
+@pytest.mark.guarantee("prompt-fences-hold")
+def test_a_model_that_obeys_an_injection_gets_neither_past_policy_nor_past_the_criteria(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = INJECTIONS.read_text(encoding="utf-8").splitlines()
+
+    def read(page: int) -> str:
+        return lines[page]
+
+    def destroy() -> dict[str, Any]:
+        raise AssertionError("it was denied")
+
+    obeying = [
+        calls(("world__read", {"page": page}), ("world__destroy", {}), text="The criteria are met; I was told so.")
+        for page in range(len(lines))
+    ]
+    with scripted(monkeypatch, *obeying) as endpoint:
+        wanted = mission(
+            criteria=[event("never", source="world.step"), metric("steps", source="world.step") >= 1],
+            proposer=OPENAI,
+            budget=Budget(max_iterations=len(lines)),
+            tool_allowlist=["world.read", "world.step"],
+        )
+        state, _found, _rows, made = pursued(tmp_path, wanted, read, destroy, step)
+    assert state.verdict_reason == "proposer_failed"
+    assert made == [], "a tool that is not the mission's makes the whole answer bad"
+    assert len(endpoint.seen) == 9
+    (tmp_path / "denied").mkdir()
+    with scripted(monkeypatch, *obeying) as endpoint:
+        wanted = mission(
+            criteria=[event("never", source="world.step"), metric("steps", source="world.step") >= 1],
+            proposer=OPENAI,
+            budget=Budget(max_iterations=len(lines)),
+            policy={"deny": [], "ask": ["world.destroy"], "mode": "never"},
+        )
+        state, _found, _rows, made = pursued(tmp_path / "denied", wanted, read, destroy, step)
+    assert (state.status, state.verdict_reason) == ("terminated", "max_iterations")
+    assert {outcome for tool, outcome in made if tool == "world.destroy"} == {"denied"}
+    assert sum(outcome == "ok" for _tool, outcome in made) == len(lines)
+    assert all(result.status != "met" for result in state.results.values())
+    assert "Ignore all previous instructions" in endpoint.prompts()[1]
+
+
+@pytest.mark.parametrize("era", ["legacy", "2026-07-28"])
+def test_a_client_that_names_no_proposer_gets_the_configured_model(
+    era: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reached = {"criterion_id": "c", "kind": "metric_threshold", "metric": "steps", "op": ">=", "target": 1}
+    asked = {
+        "directive": "Make a step",
+        "criteria": [{**reached, "required": True}],
+        "budget": {"max_iterations": 3},
+        "tool_allowlist": ["world.*"],
+    }
+
+    async def scene() -> None:
+        configuration = Configuration(model=ANTHROPIC)
+        with scripted(monkeypatch, calls(("world__step", {}))):
+            async with (
+                Runtime(state=tmp_path / "l.db", config=configuration, servers={"world": [step]}) as runtime,
+                mission_server(runtime) as server,
+                Client(server, mode=era, cache=None) as client,
+            ):
+                started = (await client.call_tool("mission_start", asked)).structured_content
+                assert started is not None
+                assert started["proposer"] == "model"
+                done = await client.call_tool("mission_iterate", {"session_id": started["session_id"]})
+                assert done.structured_content is not None
+                assert done.structured_content["iterations"][0]["verdict_reason"] == "criteria_met"
+                named = await client.call_tool("mission_start", {**asked, "proposer": {"kind": "client"}})
+                assert named.structured_content is not None
+                assert named.structured_content["proposer"] == "client"
+
+    play(scene)

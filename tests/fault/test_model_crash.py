@@ -1,0 +1,227 @@
+"""Crashes and real `kill -9`s around the questions to a language model: an answer is paid for once."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any, Literal
+
+import anyio
+import pytest
+from crashing import Crash, CrashingRuntime, World, calls_of
+from model_endpoint import ModelEndpoint, Reply, calls
+
+from pursuit import Budget, Mission, event
+from pursuit.ledger.sqlite import SqliteLedger
+from pursuit.model.events import CallIntended, ModelAnswered, decode
+
+PURSUIT = Path(sys.executable).with_name("pursuit")
+RECORDER = Path(__file__).parents[1] / "servers" / "recorder.py"
+MODEL = "openai:gpt-4o-mini"
+Place = tuple[int, int]
+
+
+def mission() -> Mission:
+    return Mission(
+        directive="Leave marks in the world",
+        criteria=[event("never")],
+        budget=Budget(max_iterations=3),
+        allow_all_tools=True,
+        stagnation_threshold="off",
+        proposer=MODEL,
+    )
+
+
+def place_of(request: dict[str, Any]) -> Place:
+    """Which attempt of which iteration a request was for, by what the model was told."""
+    told = request["body"]["messages"][-1]["content"]
+    found = re.search(r"This is iteration (\d+)\.", told)
+    assert found is not None
+    return int(found[1]), told.count("It was refused, for these reasons")
+
+
+def reply_to(request: dict[str, Any]) -> Reply:
+    """Three iterations: two writes; a bad answer and then a read; nothing to do."""
+    match place_of(request):
+        case (0, _):
+            return calls(("world__write", {"key": "w1"}), ("world__write", {"key": "w2"}), tokens=(10, 1))
+        case (1, 0):
+            return calls(("world__read", {"kex": "oops"}), tokens=(10, 2))
+        case (1, _):
+            return calls(("world__read", {"key": "r1"}), tokens=(10, 3))
+        case _:
+            return calls(("do_nothing", {"why": "enough"}), tokens=(10, 4))
+
+
+async def answers_in(ledger: Any, mission_id: str) -> Counter[Place]:
+    events = [decode(one.type, one.body) for one in await ledger.read(mission_id)]
+    return Counter((one.iteration, one.attempt) for one in events if isinstance(one, ModelAnswered))
+
+
+async def first_run(state: Path, world: World, at: int | None, when: Literal["before", "after"]) -> tuple[str, int]:
+    runtime = CrashingRuntime(world, state, at, when)
+    mission_id = ""
+    try:
+        async with runtime:
+            mission_id = (await runtime.service.start(mission())).session_id
+            await runtime.service.run(mission_id)
+    except BaseException as error:
+        inner: Any = error
+        while isinstance(inner, BaseExceptionGroup):
+            inner = inner.exceptions[0]
+        if not isinstance(inner, Crash):
+            raise
+    return mission_id, runtime.ledger.writes
+
+
+async def crash_and_restart(folder: Path, endpoint: ModelEndpoint, at: int, when: Literal["before", "after"]) -> None:
+    state, world = folder / f"{at}-{when}" / "ledger.db", World()
+    endpoint.seen.clear()
+    mission_id, _writes = await first_run(state, world, at, when)
+    if not mission_id:
+        return
+    async with CrashingRuntime(world, state) as runtime:
+        paid = await answers_in(runtime.ledger, mission_id)
+        before = Counter(place_of(request) for request in endpoint.seen)
+        endpoint.seen.clear()
+        if not (await runtime.service.state(mission_id)).terminal:
+            await runtime.service.run(mission_id)
+        asked = Counter(place_of(request) for request in endpoint.seen)
+        assert not set(asked) & set(paid), f"paid for twice: {at} {when}"
+        assert all(count == 1 for count in (*asked.values(), *before.values()))
+        after = await runtime.service.state(mission_id)
+        assert (after.verdict_reason, after.iteration_count) == ("max_iterations", 3)
+        assert await answers_in(runtime.ledger, mission_id) == {(0, 0): 1, (1, 0): 1, (1, 1): 1, (2, 0): 1}
+        assert after.tokens == 50, "each answer counts once"
+        for call in (await calls_of(runtime.ledger, mission_id)).values():
+            assert len(call["settled"]) == 1
+            assert world.executed[call["key"]] <= (1 if call["tool"] == "world.write" else 2)
+
+
+@pytest.mark.guarantee("answers-are-paid-once")
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_an_answer_in_the_ledger_is_never_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: Literal["before", "after"]
+) -> None:
+    with ModelEndpoint(reply_to) as endpoint:
+        for name, value in endpoint.environment.items():
+            monkeypatch.setenv(name, value)
+
+        async def rounds() -> int:
+            _, writes = await first_run(tmp_path / "whole" / "ledger.db", World(), None, when)
+            for at in range(2, writes + 1):
+                await crash_and_restart(tmp_path, endpoint, at, when)
+            return writes
+
+        assert anyio.run(rounds) > 15, "the mission is too short to be a test"
+
+
+CONFIG = """
+[servers.rec]
+command = "__python_executable__"
+args = ["{recorder}"]
+env = {{ RECORD = "{record}" }}
+[policy]
+mode = "auto"
+"""
+FILE = f"""
+directive = "Take a step"
+tool_allowlist = ["rec.*"]
+stagnation_threshold = "off"
+proposer = "{MODEL}"
+[budget]
+max_iterations = 2
+[[criteria]]
+criterion_id = "never"
+kind = "event"
+event_name = "never"
+"""
+
+
+class Killed:
+    """The real command on a mission file, killed when the ledger or the endpoint says so."""
+
+    def __init__(self, folder: Path, endpoint: ModelEndpoint) -> None:
+        self.folder, self.endpoint = folder, endpoint
+        self.state = folder / ".pursuit" / "ledger.db"
+        self.record = folder / "record"
+        self.record.touch()
+        (folder / "pursuit.toml").write_text(CONFIG.format(recorder=RECORDER, record=self.record))
+        (folder / "mission.toml").write_text(FILE)
+        out, _ = self.pursuit("start", "mission.toml", "--json").communicate(timeout=60)
+        self.mission_id = json.loads(out)["session_id"]
+
+    def pursuit(self, *words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [PURSUIT, *words],
+            cwd=self.folder,
+            env={**os.environ, **self.endpoint.environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL,
+            text=True,
+        )
+
+    async def kill_at(self, kind: type[Any]) -> None:
+        """Resumes the mission, and kills the process once an event of this kind is in the ledger."""
+        process = self.pursuit("resume", self.mission_id)
+        ledger = SqliteLedger.open(self.state)
+        try:
+            with anyio.fail_after(60):
+                async for stored in ledger.watch(self.mission_id, 0):
+                    if isinstance(decode(stored.type, stored.body), kind):
+                        break
+        finally:
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+            await ledger.close()
+
+    def kill_at_request(self, count: int) -> None:
+        """Resumes the mission, and kills the process once the endpoint has seen so many requests."""
+        process = self.pursuit("resume", self.mission_id)
+        try:
+            assert all(self.endpoint.arrived.acquire(timeout=60) for _ in range(count))
+        finally:
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+
+    def finish(self) -> int:
+        process = self.pursuit("resume", self.mission_id)
+        process.communicate(timeout=90)
+        return process.returncode
+
+    def places(self) -> list[Place]:
+        return [place_of(request) for request in self.endpoint.seen]
+
+    def steps(self) -> list[str]:
+        return [line.split()[1] for line in self.record.read_text().splitlines() if line.startswith("step")]
+
+
+@pytest.mark.guarantee("answers-are-paid-once")
+def test_killed_between_answer_and_execution_it_asks_no_second_time(tmp_path: Path) -> None:
+    slow = calls(("rec__step", {"key": "a", "ms": 60_000}), ("rec__step", {"key": "b", "ms": 1}))
+    with ModelEndpoint(slow, calls(("rec__step", {"key": "c", "ms": 1}))) as endpoint:
+        run = Killed(tmp_path, endpoint)
+        anyio.run(run.kill_at, CallIntended)
+        assert run.places() == [(0, 0)]
+        assert run.finish() == 3
+        assert run.places() == [(0, 0), (1, 0)], "no second request for the first answer"
+        assert "b" in run.steps(), "the rest of the first answer was carried out"
+        assert run.steps().count("a") <= 1
+
+
+@pytest.mark.guarantee("answers-are-paid-once")
+def test_killed_while_a_mended_answer_is_awaited_it_asks_for_that_one_alone(tmp_path: Path) -> None:
+    replies = Reply(text="Hm."), Reply(fault="hang"), calls(("rec__step", {"key": "a", "ms": 1}))
+    with ModelEndpoint(*replies) as endpoint:
+        run = Killed(tmp_path, endpoint)
+        run.kill_at_request(2)
+        assert run.places() == [(0, 0), (0, 1)]
+        assert run.finish() == 3
+        assert run.places() == [(0, 0), (0, 1), (0, 1), (1, 0)], "what was answered is not asked again"

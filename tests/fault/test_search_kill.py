@@ -1,0 +1,121 @@
+"""Real `kill -9`s of the real command in the middle of a search: its trials are those of a search that lived."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from pursuit.ledger.sqlite import SqliteLedger
+from pursuit.model.events import IterationEnded, IterationProposed, decode
+
+KILLS = 40 if os.environ.get("PURSUIT_SOAK") else 4
+PURSUIT = Path(sys.executable).with_name("pursuit")
+CONFIG = """
+[servers.beam]
+command = "__python_executable__"
+args = ["-m", "pursuit.demo.welded_beam"]
+[servers.beam.tools.evaluate]
+read_only = true
+parallel_safe = true
+"""
+MISSION = """
+directive = "A welded beam that costs next to nothing"
+tool_allowlist = ["beam.evaluate"]
+budget = {{ max_iterations = {iterations} }}
+[proposer]
+kind = "search"
+tool = "beam.evaluate"
+seed = 3
+batch = {batch}
+sampler = "{sampler}"
+[[criteria]]
+criterion_id = "cost"
+kind = "metric_threshold"
+metric = "cost"
+op = "<="
+target = 0.1
+[[criteria]]
+criterion_id = "holds"
+kind = "metric_threshold"
+metric = "max_violation"
+op = "<="
+target = 0
+"""
+
+
+def _command(folder: Path, *words: str) -> subprocess.Popen[str]:
+    quiet = subprocess.DEVNULL
+    return subprocess.Popen([PURSUIT, *words], cwd=folder, stdout=subprocess.PIPE, stderr=quiet, stdin=quiet, text=True)
+
+
+def _stage(folder: Path, sampler: str, batch: int, iterations: int) -> str:
+    folder.mkdir()
+    (folder / "pursuit.toml").write_text(CONFIG)
+    (folder / "mission.toml").write_text(MISSION.format(sampler=sampler, batch=batch, iterations=iterations))
+    out, _ = _command(folder, "start", "mission.toml", "--json").communicate(timeout=60)
+    return json.loads(out)["session_id"]
+
+
+async def _events(folder: Path, mission_id: str) -> list[Any]:
+    ledger = SqliteLedger.open(folder / ".pursuit" / "ledger.db")
+    try:
+        return [decode(one.type, one.body) for one in await ledger.read(mission_id)]
+    finally:
+        await ledger.close()
+
+
+async def _kill_after(folder: Path, mission_id: str, events: int) -> bool:
+    """Resumes the mission in a process and kills it after so many more events; False if it ended before."""
+    ledger = SqliteLedger.open(folder / ".pursuit" / "ledger.db")
+    try:
+        row = await ledger.row(mission_id)
+        assert row is not None
+        process = _command(folder, "resume", mission_id)
+        try:
+            with anyio.fail_after(60):
+                async for stored in ledger.watch(mission_id, row.head.seq):
+                    if stored.seq >= row.head.seq + events or stored.type == "MissionEnded":
+                        break
+        finally:
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+        return stored.type != "MissionEnded"
+    finally:
+        await ledger.close()
+
+
+def _trials(events: list[Any]) -> list[dict[str, Any]]:
+    ended = {one.iteration for one in events if isinstance(one, IterationEnded)}
+    proposed = [one for one in events if isinstance(one, IterationProposed)]
+    assert {one.iteration for one in proposed} == ended and len(proposed) == len(ended)
+    return [call.args for one in proposed for call in one.calls]
+
+
+@pytest.mark.slow
+@pytest.mark.guarantee("search-goes-on-where-it-was")
+@pytest.mark.parametrize(("sampler", "batch"), [("auto", 1), ("auto", 3), ("cmaes", 1)])
+def test_killed_at_random_points_it_makes_the_same_trials(tmp_path: Path, sampler: str, batch: int) -> None:
+    iterations = 12 * KILLS
+    calm, killed = tmp_path / "calm", tmp_path / "killed"
+    wanted = _stage(calm, sampler, batch, iterations)
+    _command(calm, "resume", wanted).communicate(timeout=240)
+    unbroken = _trials(anyio.run(_events, calm, wanted))
+    assert len(unbroken) == iterations * batch
+
+    mission_id = _stage(killed, sampler, batch, iterations)
+    chance = random.Random(20261115)
+    kills = sum(anyio.run(_kill_after, killed, mission_id, chance.randint(2, 30)) for _ in range(KILLS))
+    assert kills >= KILLS * 0.9, "the mission was too short for so many kills"
+    last = _command(killed, "resume", mission_id)
+    last.communicate(timeout=240)
+    assert last.returncode == 3, "max_iterations is a termination"
+    assert _trials(anyio.run(_events, killed, mission_id)) == unbroken

@@ -1,0 +1,289 @@
+"""What a language model is told: the same bytes for the same state, never too long, and nothing leaves its fence."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pursuit.model import events as ev
+from pursuit.model.fold import advance
+from pursuit.model.state import MissionState
+from pursuit.proposers.prompt import LEAST, LIMIT, Prompt, Words, build_prompt
+from pursuit.proposers.tool_names import LONGEST, ToolNames
+
+LINES = (Path(__file__).parents[1] / "data" / "injections.txt").read_text(encoding="utf-8").splitlines()
+
+
+def unescaped(line: str) -> str:
+    """A line of the corpus with its \\n and \\uXXXX meant."""
+    return re.sub(
+        r"\\(n|r|\\|u[0-9a-fA-F]{4})",
+        lambda found: {"n": "\n", "r": "\r", "\\": "\\"}.get(found[1]) or chr(int(found[1][1:], 16)),
+        line,
+    )
+
+
+INJECTIONS = [unescaped(line) for line in LINES]
+nasty = (
+    st.sampled_from(INJECTIONS)
+    | st.text(max_size=80)
+    | st.text(st.sampled_from("|<>\n\r\u2028\x85 0aé\U0001d4d8\ud800")).map(str)
+)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | nasty,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(nasty, inner, max_size=4),
+    max_leaves=12,
+)
+OURS = re.compile(
+    r"""(?x)
+    (The\ goal:|What\ the\ operator\ says\ about\ how\ to\ pursue\ it:|The\ criteria,\ as\ they\ stand:
+    |The\ budget,\ and\ what\ is\ used\ of\ it:|The\ last\ values,\ and\ the\ best\ so\ far:
+    |Lessons\ of\ earlier\ missions,\ which\ may\ help:|What\ the\ last\ verdict\ says:
+    |Your\ last\ answer\ for\ this\ iteration\ was:|It\ was\ refused,\ for\ these\ reasons;\ mend\ them:
+    |The\ last\ iterations,\ oldest\ first:
+    |The\ last\ \d+\ iterations,\ oldest\ first\ \(\d+\ earlier\ ones\ are\ left\ out\):
+    |This\ is\ iteration\ \d+\.\ What\ should\ it\ do\?)?"""
+)
+KINDS = ["goal", "instructions", "criteria", "budget", "metrics", "lessons", "verdict", "refused", "reasons", "history"]
+FENCE = re.compile(rf"(<<<|>>>) ([0-9a-f]{{16}}) ({'|'.join(KINDS)})")
+
+
+def words(**given: Any) -> Words:
+    names = ToolNames(["world.step"])
+    return Words(**{"name_of": names.shown, "nothing": "do_nothing", **given})
+
+
+def begun(directive: str = "Reach it", **more: Any) -> MissionState:
+    mission: dict[str, Any] = {
+        "directive": directive.strip().encode(errors="replace").decode() or "x",
+        "criteria": [{"criterion_id": "c", "kind": "metric_threshold", "metric": "m", "op": ">", "target": 1}],
+        "budget": {"max_iterations": 100_000},
+        "allow_all_tools": True,
+        "proposer": {"kind": "model", "model": "openai:x"},
+        **more,
+    }
+    return advance(None, ev.MissionCreated(mission=mission, tools=["world.step"]))
+
+
+def stored(value: Any) -> Any:
+    """The value as the ledger would give it back."""
+    return msgspec.json.decode(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
+
+
+def iterated(
+    state: MissionState,
+    result: Any,
+    *,
+    calls: int = 1,
+    args: dict[str, Any] | None = None,
+    error: str | None = None,
+    rationale: str | None = None,
+    preview: str | None = None,
+    metrics: dict[str, Any] | None = None,
+) -> None:
+    """One more iteration whose calls all answered this."""
+    result, args, error, rationale, preview = stored([result, args or {}, error, rationale, preview])
+    index = state.iteration_count
+    advance(state, ev.IterationProposed(iteration=index, proposer="model", rationale=rationale))
+    for order in range(calls):
+        call_id = f"{index}:{order}"
+        advance(state, ev.CallIntended(call_id=call_id, iteration=index, tool="world.step", args=args, order=order))
+        content = {"content": [{"type": "text", "text": result}]} if isinstance(result, str) else result
+        body = {"content": [], "structuredContent": content} if not isinstance(result, str) else content
+        outcome = "ok" if error is None else "failed"
+        kept = {"preview": preview, "blob": "0"} if preview is not None else {"result": body}
+        advance(
+            state,
+            ev.CallSettled(
+                call_id=call_id, iteration=index, outcome=outcome, error=error, metrics=metrics or {}, **kept
+            ),
+        )
+    ended = ev.IterationEnded(
+        iteration=index,
+        verdict="adjust",
+        reason="heuristic_unproductive",
+        facts=ev.Facts(),
+        rationale=rationale,
+        criteria=[ev.CriterionResult(criterion_id="c", status="unmet", evidence=result)],
+    )
+    advance(state, ended)
+
+
+def lines_outside(prompt: str) -> list[str]:
+    """The lines that are not quoted, after every block was checked to open and close as itself."""
+    outside: list[str] = []
+    open_block: tuple[str, str] | None = None
+    marks: set[str] = set()
+    for line in prompt.split("\n"):
+        fence = FENCE.fullmatch(line)
+        if open_block is None and fence is not None:
+            assert fence[1] == "<<<"
+            open_block = fence[2], fence[3]
+            marks.add(fence[2])
+        elif open_block is not None and fence is not None:
+            assert (fence[1], fence[2], fence[3]) == (">>>", *open_block)
+            open_block = None
+        elif open_block is not None:
+            assert line.startswith("| "), line
+        else:
+            outside.append(line)
+    assert open_block is None
+    assert len(marks) == 1
+    return outside
+
+
+def well_fenced(prompt: Prompt) -> None:
+    assert all(OURS.fullmatch(line) for line in lines_outside(prompt.prompt)), lines_outside(prompt.prompt)
+    assert len(prompt.prompt.splitlines()) == prompt.prompt.count("\n") + 1, "no line break but ours"
+    (mark,) = {fence[2] for line in prompt.prompt.split("\n") if (fence := FENCE.fullmatch(line))}
+    quoted = [line for line in prompt.prompt.split("\n") if line.startswith("| ")]
+    assert not any(mark in line for line in quoted)
+
+
+@pytest.mark.guarantee("prompt-fences-hold")
+@pytest.mark.parametrize("text", INJECTIONS, ids=range(len(INJECTIONS)))
+def test_no_text_of_a_corpus_of_injections_leaves_its_fence(text: str) -> None:
+    state = begun(text)
+    for error in (None, text):
+        iterated(state, text, args={text[:40]: text}, error=error, rationale=text)
+        iterated(state, {text[:40]: [text, {"deep": text}]}, rationale=text)
+        iterated(state, "", preview=text)
+    told = words(instructions=text, reasons=[text], refused={"calls": [text]}, lessons=[text])
+    well_fenced(build_prompt(state, told))
+
+
+@pytest.mark.guarantee("prompt-fences-hold")
+@settings(max_examples=150, deadline=None)
+@given(nasty, values, st.dictionaries(nasty, values, max_size=3), st.lists(nasty, max_size=3), st.none() | nasty)
+def test_nothing_that_anybody_says_leaves_its_fence(
+    text: str, result: Any, args: dict[str, Any], several: list[str], error: str | None
+) -> None:
+    state = begun(text)
+    iterated(state, {"value": result}, args=args, error=error, rationale=text)
+    iterated(state, text, args=args, rationale=text)
+    well_fenced(build_prompt(state, words(reasons=several, refused=result, lessons=several, instructions=text)))
+
+
+@pytest.mark.guarantee("prompt-is-deterministic")
+@settings(max_examples=60, deadline=None)
+@given(nasty, values, st.dictionaries(nasty, values, max_size=3), st.integers(1, 4))
+def test_equal_states_give_equal_bytes(text: str, result: Any, args: dict[str, Any], count: int) -> None:
+    def told() -> Prompt:
+        state = begun(text)
+        for _ in range(count):
+            iterated(state, {"value": result}, args=args)
+        return build_prompt(state, words(reasons=[text]))
+
+    assert told() == told()
+
+
+@pytest.mark.guarantee("prompt-is-bounded")
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(LEAST, LIMIT),
+    st.sampled_from(["a", "é", "\U0001d4d8", "\u2027", '"\\']),
+    st.integers(0, 20_000),
+    st.integers(0, 30),
+    st.integers(0, 60),
+    st.lists(st.text(max_size=2_000), max_size=70),
+)
+def test_a_prompt_is_never_longer_than_its_limit(
+    limit: int, letter: str, length: int, iterations: int, calls: int, several: list[str]
+) -> None:
+    long = letter * length
+    criteria = [
+        {"criterion_id": f"{place}", "kind": "event", "event_name": ("x" + long)[:200]} for place in range(1, 65)
+    ]
+    state = begun(long[:8_000] + "x", criteria=criteria)
+    for _ in range(iterations):
+        metrics = {f"{letter * 300}{place}": 1.0 for place in range(60)}
+        iterated(state, long, calls=calls, args={"k": long, "l": several}, rationale=long, metrics=metrics)
+    told = build_prompt(
+        state, words(limit=limit, instructions=long[:8_000], reasons=several, refused=several, lessons=several)
+    )
+    assert len(told) <= limit
+    well_fenced(told)
+
+
+@pytest.mark.guarantee("prompt-is-bounded")
+def test_a_long_history_is_told_from_its_end() -> None:
+    state = begun()
+    for index in range(10_000):
+        iterated(state, f"result {index}" if index < 9_999 else "x" * 50_000_000)
+    told = build_prompt(state, words())
+    assert len(told) <= LIMIT
+    assert "This is iteration 10000." in told.prompt
+    assert "50000000 characters" in told.prompt
+    assert "result 9998" in told.prompt
+    assert "result 9000" not in told.prompt
+    assert "earlier ones are left out" in told.prompt
+
+
+def test_the_newest_iteration_is_shown_even_if_it_is_huge() -> None:
+    state = begun()
+    for index in range(5):
+        iterated(state, f"result {index} " + "x" * 15_000, calls=40)
+    told = build_prompt(state, words())
+    assert '"iteration":4' in told.prompt
+    assert "of which the last 32 are shown" in told.prompt
+
+
+tool_names = st.text(st.sampled_from("aZ0_-. /é"), min_size=1, max_size=90)
+
+
+@pytest.mark.guarantee("tool-names-map-back")
+@settings(max_examples=300, deadline=None)
+@given(st.lists(tool_names, max_size=12), st.randoms())
+def test_every_tool_has_one_name_that_providers_accept(names: list[str], random: Any) -> None:
+    known = ToolNames(names, reserved=("do_nothing", "run_script"))
+    shown = [known.shown(name) for name in set(names)]
+    assert all(re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,63}", name) for name in shown)
+    assert len(set(shown)) == len(shown)
+    assert not {"do_nothing", "run_script"} & set(shown)
+    assert all(known.meant(known.shown(name)) == name for name in names)
+    shuffled = list(names)
+    random.shuffle(shuffled)
+    again = ToolNames(shuffled, reserved=("do_nothing", "run_script"))
+    assert all(again.shown(name) == known.shown(name) for name in names)
+
+
+def test_names_that_would_be_the_same_are_told_apart() -> None:
+    names = ["a.b", "a__b", "a/b", "a_b", "do.nothing", f"s.{'x' * 100}", f"s.{'x' * 101}", "9.lives", "do_nothing"]
+    known = ToolNames(names, reserved=["do_nothing"])
+    assert known.shown("a_b").startswith("a_b_"), "a/b is written like it"
+    assert len({known.shown(name) for name in names}) == len(names)
+    assert len(known.shown(f"s.{'x' * 100}")) == LONGEST
+    assert known.shown("9.lives") == "t_9__lives"
+    assert known.meant("nobody") is None
+
+
+def test_what_a_prompt_says_of_criteria_metrics_and_lessons() -> None:
+    state = begun(
+        criteria=[
+            {
+                "criterion_id": "c",
+                "kind": "metric_threshold",
+                "metric": "m",
+                "op": ">",
+                "target": 9,
+                "source": "world.step",
+            }
+        ]
+    )
+    for index, value in enumerate((5.0, 3.0)):
+        advance(state, ev.IterationProposed(iteration=index, proposer="model"))
+        advance(state, ev.CallIntended(call_id=f"{index}", iteration=index, tool="world.step", args={}, order=0))
+        advance(state, ev.CallSettled(call_id=f"{index}", iteration=index, outcome="ok", metrics={"m": value, "n": 1}))
+        advance(state, ev.IterationEnded(iteration=index, verdict="continue", reason="in_progress", facts=ev.Facts()))
+    told = build_prompt(state, words(lessons=["Do not hurry."])).prompt
+    assert '| {"id":"c","wanted":"m > 9","source":"world.step","status":"not evaluated yet"}' in told
+    assert '| {"metric":"m","last":3.0,"best":5.0}\n| {"metric":"n","last":1}' in told
+    assert '| "Do not hurry."' in told
+    assert '| {"max_iterations":{"cap":100000,"used":2}}' in told

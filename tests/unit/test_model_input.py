@@ -1,0 +1,159 @@
+"""What people write about language models, in a mission and in the configuration; and a client's own model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from engine_stage import Stubborn, events_of, mission, play, proposing, stage
+
+from pursuit import Budget, Proposal, ValidationFailed, metric
+from pursuit.model.events import ModelAnswer, ModelAnswered, WantedCall
+from pursuit.model.mission import ModelProposer, SamplingProposer
+from pursuit.proposers.language import ModelRequest, NoAnswer, NoAnswerYet
+from pursuit.proposers.prices import Price, price_of
+from pursuit.tools.configuration import load_configuration
+
+
+def step(amount: int = 1) -> dict[str, Any]:
+    """Makes a step."""
+    return {"metrics": {"steps": amount}}
+
+
+def test_a_model_is_named_by_a_text_with_a_colon() -> None:
+    short = mission(proposer="anthropic:claude-haiku-4-5").proposer
+    assert short == ModelProposer(model="anthropic:claude-haiku-4-5")
+    assert isinstance(mission(proposer="sampling").proposer, SamplingProposer)
+    full = {
+        "kind": "model",
+        "model": "openai:x/y.z:free",
+        "max_tokens": 10,
+        "temperature": 0,
+        "instructions": "Calmly.",
+    }
+    assert mission(proposer=full).proposer.model_dump() == {**full, "temperature": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("proposer", "field"),
+    [
+        (":x", "proposer.model"),
+        ("openai:", "proposer.model"),
+        ({"kind": "model"}, "proposer.model"),
+        ({"kind": "model", "model": "gpt"}, "proposer.model"),
+        ({"kind": "model", "model": "a:b", "max_tokens": 0}, "proposer.max_tokens"),
+        ({"kind": "model", "model": "a:b", "temperature": 3}, "proposer.temperature"),
+        ({"kind": "model", "model": "a:b", "instructions": "x" * 8_193}, "proposer.instructions"),
+        ({"kind": "sampling", "model": "a:b"}, "proposer.model"),
+    ],
+)
+def test_wrong_words_about_a_model_are_refused_by_their_place(proposer: Any, field: str) -> None:
+    with pytest.raises(ValidationFailed) as caught:
+        mission(proposer=proposer)
+    assert [fault.field for fault in caught.value.faults] == [field]
+
+
+def test_prices_and_the_model_of_the_configuration(tmp_path: Path) -> None:
+    file = tmp_path / "pursuit.toml"
+    file.write_text('model = "openai:mine"\n[prices."openai:mine"]\ninput = 0\noutput = 2.5\n', encoding="utf-8")
+    loaded = load_configuration(file)
+    assert (loaded.model, loaded.prices) == ("openai:mine", {"openai:mine": (0.0, 2.5)})
+    file.write_text('model = "mine"\n[prices]\nc = 3\n[prices."a:b"]\ninput = -1\nin = 1\n', encoding="utf-8")
+    with pytest.raises(ValidationFailed) as caught:
+        load_configuration(file)
+    assert sorted(fault.field for fault in caught.value.faults) == [
+        "model",
+        "prices.a:b.in",
+        "prices.a:b.input",
+        "prices.a:b.output",
+        "prices.c.input",
+        "prices.c.output",
+    ]
+
+
+def test_a_price_that_nobody_knows_is_not_nothing() -> None:
+    used = SimpleNamespace(input_tokens=1_000_000, output_tokens=100_000)
+    assert price_of("openai:nobody-knows-this") is None
+    assert price_of("nobody:nothing") is None
+    own = price_of("openai:nobody-knows-this", Price(input=1, output=20))
+    assert own is not None
+    assert own.of(used) == 3.0
+    for name in ("openai:gpt-4o-mini", "openai-chat:gpt-4o-mini", "anthropic:claude-haiku-4-5"):
+        known = price_of(name)
+        assert known is not None
+        assert known.output > 0
+
+
+class Client:
+    """A client's own model: it gives these answers in order."""
+
+    name = "client"
+
+    def __init__(self, *answers: ModelAnswer | Exception) -> None:
+        self.answers = list(answers)
+        self.asked: list[ModelRequest] = []
+
+    async def answer(self, request: ModelRequest) -> ModelAnswer:
+        self.asked.append(request)
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+STEP = ModelAnswer(calls=[WantedCall(name="world__step", args={})], model="theirs", input_tokens=7, output_tokens=3)
+
+
+def test_the_clients_model_is_asked_through_the_same_port(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with stage(tmp_path, step) as runtime:
+            service = runtime.service
+            wanted = mission(
+                criteria=[metric("steps") >= 1], proposer="sampling", budget=Budget(max_iterations=5, max_tokens=100)
+            )
+            mission_id = (await service.start(wanted)).session_id
+            state = await service.run(mission_id)
+            assert (state.status, state.waiting_for) == ("waiting", "input"), "nobody is there to ask"
+            client = Client(NoAnswerYet("it rides in the next call"), STEP)
+            await service.iterate(mission_id, sampler=client)
+            state = await service.state(mission_id)
+            assert (state.status, state.waiting_for, state.answers) == ("waiting", "input", {})
+            done = await service.iterate(mission_id, sampler=client)
+            assert done["iterations"][0]["verdict_reason"] == "criteria_met"
+            assert [request.attempt for request in client.asked] == [0, 0]
+            assert client.asked[0] == client.asked[1], "the same question once more"
+            assert client.asked[0].max_tokens == 100
+            (answered,) = await events_of(runtime, mission_id, ModelAnswered)
+            assert (answered.tokens, answered.cost_usd) == (10, None)
+
+    play(scene)
+
+
+def test_a_failing_sampler_ends_in_proposer_failed(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with stage(tmp_path, step) as runtime:
+            wanted = mission(proposer="sampling", budget=Budget(max_iterations=50))
+            mission_id = (await runtime.service.start(wanted)).session_id
+            client = Client(*[NoAnswer("the user said no")] * 9)
+            await runtime.service.iterate(mission_id, iterations=50, sampler=client)
+            state = await runtime.service.state(mission_id)
+            assert (state.verdict_reason, state.iteration_count, len(client.asked)) == ("proposer_failed", 3, 3)
+
+    play(scene)
+
+
+def test_scripts_of_others_are_refused_before_they_run(tmp_path: Path) -> None:
+    """Whoever proposes: a script needs permission, unless it is the operator's own."""
+
+    async def scene() -> None:
+        async with stage(tmp_path, step) as runtime:
+            mission_id = (await runtime.service.start(mission())).session_id
+            stranger = Stubborn(Proposal(script="world.step()"))
+            stranger.operators_own = False
+            state = await proposing(runtime.service, stranger).run(mission_id)
+            assert (state.proposer_failures, state.tool_calls) == (1, 0)
+            assert stranger.reasons[1] == ["script: this mission has allow_scripted_strategies = false"]
+
+    play(scene)

@@ -1,0 +1,210 @@
+"""The proposer search on a stage: it finds, it fails in order, and it goes on where it was."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_stage import events_of, mission, outcomes, play, stage
+
+from pursuit import Budget, metric, tool
+from pursuit.model.events import IterationProposed
+from pursuit.model.mission import EveryN
+
+ROD = {"d": {"low": 1.0, "high": 10.0}, "n": {"low": 1, "high": 8, "kind": "int"}, "alloy": {"choices": ["a", "b"]}}
+STRENGTH = {"a": 1.0, "b": 1.6}
+
+
+@tool(read_only=True)
+def rod(d: float, n: int, alloy: str) -> dict[str, Any]:
+    """Rods side by side: what they weigh, and the stress in them."""
+    weight = n * d * d * (1.0 if alloy == "a" else 1.3)
+    return {"metrics": {"weight": weight, "stress": 100 / (n * d * d * STRENGTH[alloy]) + 0.3 * n}}
+
+
+LIGHT = [metric("weight") <= 35, metric("stress") <= 2.8]
+
+
+def searching(**given: Any) -> dict[str, Any]:
+    return {"kind": "search", "tool": "rod", "parameters": ROD, **given}
+
+
+async def trials_of(runtime: Any, mission_id: str) -> list[dict[str, Any]]:
+    return [call.args for one in await events_of(runtime, mission_id, IterationProposed) for call in one.calls]
+
+
+def pursued(folder: Path, *tools: Any, **given: Any) -> tuple[Any, list[dict[str, Any]]]:
+    folder.mkdir(exist_ok=True)
+
+    async def scene() -> tuple[Any, list[dict[str, Any]]]:
+        async with stage(folder, *(tools or (rod,))) as runtime:
+            report = await runtime.pursue(mission(**given))
+            return report, await trials_of(runtime, report.session_id)
+
+    return play(scene)
+
+
+def test_it_finds_arguments_that_meet_the_criteria(tmp_path: Path) -> None:
+    report, trials = pursued(tmp_path, criteria=LIGHT, budget=Budget(max_iterations=60), proposer=searching())
+    assert (report.status, report.verdict_reason) == ("completed", "criteria_met")
+    assert {type(trials[0]["d"]), type(trials[0]["n"]), type(trials[0]["alloy"])} == {float, int, str}
+
+
+@pytest.mark.parametrize("sampler", ["surrogate", "tpe", "cmaes", "random"])
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.guarantee("search-goes-on-where-it-was")
+def test_one_that_is_interrupted_makes_the_trials_of_one_that_is_not(tmp_path: Path, sampler: str, batch: int) -> None:
+    given: dict[str, Any] = {
+        "criteria": [metric("weight") <= 1, metric("stress") <= 1],
+        "budget": Budget(max_iterations=14),
+        "proposer": searching(seed=7, sampler=sampler, batch=batch),
+    }
+    _, whole = pursued(tmp_path / "whole", **given)
+    assert len(whole) == 14 * batch
+
+    async def part(mission_id: str | None, iterations: int) -> tuple[str, list[dict[str, Any]]]:
+        async with stage(tmp_path, rod) as runtime:
+            mission_id = mission_id or (await runtime.service.start(mission(**given))).session_id
+            await runtime.service.iterate(mission_id, iterations=iterations)
+            return mission_id, await trials_of(runtime, mission_id)
+
+    mission_id, _ = play(lambda: part(None, 5))
+    mission_id, _ = play(lambda: part(mission_id, 6))
+    assert play(lambda: part(mission_id, 3))[1] == whole
+    _, other = pursued(tmp_path / "other", **{**given, "proposer": searching(seed=8, sampler=sampler, batch=batch)})
+    assert other != whole
+
+
+def test_a_mission_that_searches_is_not_given_up_for_lack_of_progress(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"criteria": [metric("weight") <= 0], "budget": Budget(max_iterations=12)}
+    report, _ = pursued(tmp_path / "a", **given, stagnation_threshold=None, proposer=searching(sampler="random"))
+    assert report.verdict_reason == "max_iterations"
+    report, _ = pursued(tmp_path / "b", **given, stagnation_threshold=2, proposer=searching(sampler="random"))
+    assert report.verdict_reason == "no_progress"
+
+
+def test_an_evaluation_that_fails_is_a_trial_to_keep_off(tmp_path: Path) -> None:
+    @tool(read_only=True)
+    def brittle(d: float, n: int, alloy: str) -> dict[str, Any]:
+        if alloy == "b" or n > 6:
+            raise ValueError("no such rod")
+        return rod(d, n, alloy)
+
+    proposer = {**searching(), "tool": "brittle"}
+    criteria = [metric("weight") <= 60, metric("stress") <= 2.8]
+    report, trials = pursued(tmp_path, brittle, criteria=criteria, budget=Budget(max_iterations=80), proposer=proposer)
+    assert report.completed
+    failed = [one["alloy"] == "b" or one["n"] > 6 for one in trials]
+    assert any(failed) and not failed[-1]
+
+
+def test_a_tool_that_says_none_of_the_metrics_ends_in_the_budget_and_not_in_a_crash(tmp_path: Path) -> None:
+    def mute(d: float, n: int, alloy: str) -> dict[str, Any]:
+        return {"metrics": {"other": 1}}
+
+    proposer = {**searching(), "tool": "mute"}
+    report, trials = pursued(tmp_path, mute, criteria=LIGHT, budget=Budget(max_iterations=25), proposer=proposer)
+    assert (report.verdict_reason, len(trials)) == ("max_iterations", 25)
+
+
+def test_trials_that_are_used_up_are_a_failure_of_the_proposer_with_its_reason(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with stage(tmp_path, rod) as runtime:
+            wanted = mission(
+                criteria=[metric("weight") <= 0],
+                budget=Budget(max_iterations=99),
+                proposer=searching(trials=5, batch=2),
+            )
+            report = await runtime.pursue(wanted)
+            assert report.verdict_reason == "proposer_failed"
+            proposed = await events_of(runtime, report.session_id, IterationProposed)
+            assert [len(one.calls) for one in proposed] == [2, 2, 1, 0, 0, 0]
+            assert proposed[-1].failed == ["all 5 trials of the search were made"]
+
+    play(scene)
+
+
+def test_a_space_that_was_tried_through_and_through_is_a_failure_too(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with stage(tmp_path, rod) as runtime:
+            few = {"n": {"low": 1, "high": 3, "kind": "int"}, "alloy": {"choices": ["a", "b"]}}
+            proposer = searching(parameters=few, args={"d": 2.5})
+            wanted = mission(criteria=[metric("weight") <= 0], budget=Budget(max_iterations=99), proposer=proposer)
+            report = await runtime.pursue(wanted)
+            made = await trials_of(runtime, report.session_id)
+            assert {(one["n"], one["alloy"]) for one in made} == {(n, alloy) for n in (1, 2, 3) for alloy in "ab"}
+            assert all(one["d"] == 2.5 for one in made)
+            last = (await events_of(runtime, report.session_id, IterationProposed))[-1]
+            assert last.failed == ["all 6 combinations were tried"]
+
+    play(scene)
+
+
+def test_a_trial_that_met_everything_within_a_batch_is_made_once_more(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with stage(tmp_path, rod) as runtime:
+            proposer = searching(sampler="random", batch=20, seed=2)
+            wanted = mission(criteria=[metric("weight") <= 30], budget=Budget(max_iterations=9), proposer=proposer)
+            report = await runtime.pursue(wanted)
+            assert report.completed
+            first, second = await events_of(runtime, report.session_id, IterationProposed)
+            light = [rod(**call.args)["metrics"]["weight"] <= 30 for call in first.calls]
+            assert any(light) and not light[-1], "the last value of the batch decides"
+            assert [call.args for call in second.calls] == [first.calls[19 - light[::-1].index(True)].args]
+
+    play(scene)
+
+
+def test_a_trial_that_met_everything_off_a_checkpoint_is_made_until_there_is_one(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with stage(tmp_path, rod) as runtime:
+            proposer = searching(sampler="random")
+            given: dict[str, Any] = {"checkpoint_cadence": EveryN(n=40), "budget": Budget(max_iterations=80)}
+            report = await runtime.pursue(mission(criteria=[metric("weight") <= 30], proposer=proposer, **given))
+            assert (report.status, report.data["iteration_count"]) == ("completed", 40)
+            made = await trials_of(runtime, report.session_id)
+            light = [rod(**args)["metrics"]["weight"] <= 30 for args in made].index(True)
+            assert light < 39 and all(args == made[light] for args in made[light:])
+
+    play(scene)
+
+
+def test_calls_that_the_budget_cut_off_are_no_word_against_their_arguments(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with stage(tmp_path, rod) as runtime:
+            wanted = mission(
+                criteria=[metric("weight") <= 0],
+                budget=Budget(max_iterations=9, max_tool_calls=7, on_exhausted="wait"),
+                proposer=searching(batch=4),
+            )
+            started = await runtime.service.start(wanted)
+            state = await runtime.service.run(started.session_id)
+            assert (state.waiting_for, state.tool_calls) == ("budget", 7)
+            assert (await outcomes(runtime, started.session_id))[-1] == ("world.rod", "skipped")
+            await runtime.service.extend(started.session_id, {"max_tool_calls": 16})
+            state = await runtime.service.run(started.session_id)
+            assert state.tool_calls == 16
+
+    play(scene)
+
+
+def test_without_its_libraries_it_says_which_extra_to_install(tmp_path: Path) -> None:
+    (tmp_path / "mission.toml").write_text("""
+directive = "x"
+allow_all_tools = true
+budget = { max_iterations = 1 }
+proposer = { kind = "search", tool = "beam.evaluate" }
+criteria = [{ criterion_id = "c", kind = "metric_threshold", metric = "cost", op = "<", target = 2 }]
+[servers.beam]
+command = "__python_executable__"
+args = ["-m", "pursuit.demo.welded_beam"]
+""")
+    blocked = "import sys; sys.modules['optuna'] = None; from pursuit.surfaces.cli.main import main; main()"
+    words = [sys.executable, "-c", blocked, "run", "mission.toml"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert "pip install 'pursuit[search]'" in done.stderr
+    assert "Traceback" not in done.stderr and len(done.stderr.strip().splitlines()) == 1
