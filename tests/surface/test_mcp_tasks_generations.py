@@ -12,6 +12,7 @@ from gateway_stage import run, told
 from tasks_stage import ENDS, FIRST, GENERATIONS, NOBODY, RELATED, SECOND, Caller, stage
 
 from pursuit.model.tasks import TaskState
+from pursuit.service.approvals import Approvals
 from pursuit.surfaces.mcp.tasks import first, second
 from pursuit.surfaces.mcp.tasks.pace import interval
 from pursuit.tasks.execution import TaskContext
@@ -140,6 +141,23 @@ def test_questions_are_asked_once_and_what_was_done_before_is_not_done_again(tmp
             assert (await client.get(task_id))["status"] == "input_required"
             await client.reply(question, YES)
         return (await client.ended(waiting))["result"]
+
+    run(main)
+
+
+@pytest.mark.parametrize("era", GENERATIONS)
+def test_a_question_that_the_operator_answers_is_answered(tmp_path: Path, era: str) -> None:
+    async def main() -> None:
+        async with stage(tmp_path) as here:
+            client, other = await here.client(FIRST, elicits=True), await here.client(SECOND)
+            task_id = await client.begin_work("write", text="a")
+            (question,) = (await other.until_status(task_id, "input_required"))["inputRequests"]
+            waiting = await client.begin("tasks/result", {"taskId": task_id}) if era == FIRST else None
+            await Approvals(here.runtime.service).answer(question, "once")
+            assert (await other.until_status(task_id))["status"] == "completed"
+            assert here.world.done == ["a"]
+            if waiting is not None:
+                assert not (await client.ended(waiting))["result"]["isError"]
 
     run(main)
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, get_args
 
 from pursuit.errors import Conflict, Fault, InvalidArgument, SessionNotFound, ValidationFailed
+from pursuit.ledger.contract import Ledger
 from pursuit.model.approvals import Answer, Approval, pending
 from pursuit.model.events import ApprovalAnswered, ApprovalExpired, Permission, decode
 from pursuit.service.caller import Caller
@@ -83,6 +84,11 @@ class Approvals:
             status = (await service.say(mission_id, word)).status
             await self._require_first(mission_id, head, word)
         return {**approval_row(mission_id, asked), "answer": answer, "by": str(by), "status": status}
+
+    @property
+    def ledger(self) -> Ledger:
+        """Where the questions lie."""
+        return self._service.ledger
 
     def _gateways(self) -> GatewayQuestions:
         return GatewayQuestions(self._service.ledger, self._service.clock)

@@ -10,11 +10,12 @@ client that was asked, for the mission and the questions that it was asked about
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+import anyio
 from mcp.shared.exceptions import MCPError
 from mcp_types import ElicitRequest, ElicitRequestFormParams, InputRequiredResult
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
@@ -28,6 +29,7 @@ from pursuit.surfaces.mcp.forms import filled, form
 from pursuit.surfaces.mcp.seal import Seal
 
 Ask = Callable[[Mapping[str, Mapping[str, Any]]], Awaitable[Mapping[str, Any]]]
+LOOK_EVERY = 1.0
 MOST_ROUNDS = 8
 """The SDK's client gives up after ten."""
 
@@ -130,11 +132,22 @@ class Asking:
         told = [await self._record(caller, mission_id, name, answer) for name, answer in said.items()]
         return all(told)
 
+    async def is_open(self, mission_id: str, questions: Collection[str]) -> bool:
+        """Whether one of these questions still waits for an answer."""
+        return any(row["approval_id"] in questions for row in await self._desk.open(mission_id))
+
+    async def until_answered(self, mission_id: str, questions: Collection[str]) -> None:
+        """Returns when none of these questions waits any more, whoever answered it, or its time is over."""
+        with self._desk.ledger.bell(mission_id) as bell:
+            while await self.is_open(mission_id, questions):
+                with anyio.move_on_after(LOOK_EVERY):  # that its time is over rings no bell
+                    await bell.wait()
+
     async def _record(self, caller: Caller, mission_id: str, approval_id: str, said: object) -> bool:
         """Stores one answer; False if the person dismissed the question. Another answer that came first counts."""
         answer = filled(said)
         if answer is None:
-            return False
+            return not await self.is_open(mission_id, {approval_id})
         by = replace(caller, transport="elicitation")
         with suppress(Conflict, ApprovalNotFound):
             await self._desk.answer(approval_id, answer.answer, reason=answer.reason, caller=by, mission_id=mission_id)

@@ -68,6 +68,7 @@ class ToolDesk:
     """Finds the tool and answers; those about missions come first."""
 
     def __init__(self, missions: Missions, more: Sequence[DeskTool] = ()) -> None:
+        self.asking = missions.asking
         tools: list[DeskTool] = [*(BoundMissionTool(tool, missions) for tool in TOOLS), *more]
         self._tools = {tool.name: tool for tool in tools}
         self._declared: ListToolsResult | None = None

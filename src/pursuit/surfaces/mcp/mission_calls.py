@@ -23,7 +23,7 @@ from pursuit.surfaces.mcp.asking import Asking
 from pursuit.surfaces.mcp.command_tools import CommandTool
 from pursuit.surfaces.mcp.desk import ToolDesk
 from pursuit.surfaces.mcp.failure import Context
-from pursuit.surfaces.mcp.tasks.carrying import Plan
+from pursuit.surfaces.mcp.tasks.carrying import Plan, answers_to
 from pursuit.surfaces.mcp.tasks.detached import DetachedSession, detached
 from pursuit.surfaces.mcp.tasks.terms import capabilities_of
 from pursuit.tasks.execution import TaskContext
@@ -36,6 +36,7 @@ class MissionCalls:
 
     def __init__(self, runtime: Runtime, desk: ToolDesk, commands: Sequence[CommandTool] = ()) -> None:
         self._runtime = runtime
+        self._asking = desk.asking
         self._desk = desk
         self._commands = {command.name: command for command in commands}
 
@@ -62,14 +63,15 @@ class MissionCalls:
 
     def performer(self, ctx: Context) -> Calling:
         """How the call of a request is made."""
-        return Calling(self._desk, ctx)
+        return Calling(self._desk, ctx, self._asking)
 
 
 class Calling:
     """One call, made as often as it takes answers to end it."""
 
-    def __init__(self, desk: ToolDesk, ctx: Context) -> None:
+    def __init__(self, desk: ToolDesk, ctx: Context, asking: Asking) -> None:
         self._desk = desk
+        self._asking = asking
         self._ctx = ctx
         self._session = DetachedSession(ctx.session)
         self.long = anyio.Event()
@@ -77,6 +79,11 @@ class Calling:
     def attach(self, task: TaskContext) -> None:
         """From here on this task hears of progress."""
         self._session.task = task
+
+    async def answered_elsewhere(self, questions: Mapping[str, Any]) -> None:
+        """Returns when the mission waits for none of these any more."""
+        arguments = _params(self._ctx.params or {}).arguments or {}
+        await self._asking.until_answered(str(arguments.get("session_id")), questions)
 
     async def perform(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """Makes the call."""
@@ -90,7 +97,10 @@ def mission_tasks(runtime: Runtime, asking: Asking) -> MissionTasks:
     """How runs that are tasks go on after their process died."""
 
     async def ask(task: TaskContext, mission_id: str) -> bool:
-        return await asking.ask_later(task.ask, mission_id, Caller(who=task.state.requestor, transport="task"))
+        async def put(questions: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
+            return await answers_to(task, questions, lambda: asking.until_answered(mission_id, questions))
+
+        return await asking.ask_later(put, mission_id, Caller(who=task.state.requestor, transport="task"))
 
     def words(answer: Mapping[str, Any]) -> Mapping[str, Any]:
         lines: Sequence[str] = answers.iterated(answer)

@@ -14,6 +14,8 @@ import anyio
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS
 
+from pursuit.service.approvals import APPROVAL_ID
+from pursuit.service.gateway import GatewayQuestions
 from pursuit.surfaces.mcp.failure import Context, sendable
 from pursuit.surfaces.mcp.gateway.eras import as_object
 from pursuit.surfaces.mcp.gateway.guests import Guest, Visit
@@ -27,6 +29,7 @@ from pursuit.tools.contract import CallFailed, Tool
 
 TASK_TOKEN = "pursuit-task"  # noqa: S105 - under it a server tells its progress
 PROGRESS = "notifications/progress"
+LOOK_EVERY = 1.0
 Answer = Callable[[Visit], Awaitable[dict[str, Any]]]
 
 
@@ -69,8 +72,11 @@ class DetachedVisit(Visit):
 class GatewayErrands:
     """The calls of a gateway, for the door of tasks; `answer` makes a call that was admitted as a visit."""
 
-    def __init__(self, roster: Roster, lists: Lists, answer: Answer, *, more: bool) -> None:
+    def __init__(
+        self, roster: Roster, lists: Lists, answer: Answer, *, questions: GatewayQuestions, more: bool
+    ) -> None:
         """`more`: there are tools besides those of the servers."""
+        self._questions = questions
         self._more = more
         self._roster = roster
         self._lists = lists
@@ -93,7 +99,7 @@ class GatewayErrands:
 
     def performer(self, ctx: Context) -> Performance:
         """How the call of a request is made."""
-        return Performance(ctx, self._answer)
+        return Performance(ctx, self._answer, self._questions)
 
     def _when(self, tool: Tool) -> When:
         """At once where the operator says that it takes long, or the server that it must be a task."""
@@ -109,9 +115,10 @@ class GatewayErrands:
 class Performance:
     """One call, made as often as it takes answers to end it."""
 
-    def __init__(self, ctx: Context, answer: Answer) -> None:
+    def __init__(self, ctx: Context, answer: Answer, questions: GatewayQuestions) -> None:
         self._ctx = ctx
         self._answer = answer
+        self._questions = questions
         self._task: TaskContext | None = None
         self._visit: DetachedVisit | None = None
         self.long = anyio.Event()
@@ -121,6 +128,15 @@ class Performance:
         self._task = task
         if self._visit is not None:
             self._visit.task = task
+
+    async def answered_elsewhere(self, questions: Mapping[str, Any]) -> None:
+        """Returns when no operator is asked any of these any more; what a server asks, only the client can answer."""
+        ours = [key for key in questions if APPROVAL_ID.fullmatch(key)]
+        if not ours:
+            await anyio.sleep_forever()
+        # That a question's time is over rings no bell.
+        while any(row["approval_id"] in ours for row in await self._questions.open()):  # noqa: ASYNC110
+            await anyio.sleep(LOOK_EVERY)
 
     async def perform(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """Makes the call, or goes on with it."""

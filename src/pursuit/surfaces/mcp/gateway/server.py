@@ -22,7 +22,7 @@ from mcp_types import INVALID_PARAMS
 from pursuit import __version__
 from pursuit.app import Runtime
 from pursuit.errors import PursuitError
-from pursuit.service.gateway import GatewayJournal
+from pursuit.service.gateway import GatewayJournal, GatewayQuestions
 from pursuit.surfaces.logs import event
 from pursuit.surfaces.mcp.failure import Context, wire_error
 from pursuit.surfaces.mcp.gateway import hello
@@ -92,7 +92,13 @@ class Gateway:
             search = Search(self.roster, self.lists, calls)
             self._answers |= {"tools/list": search.listing, "tools/call": search.call}
 
-        self.errands = GatewayErrands(self.roster, self.lists, self._answers["tools/call"], more=options.search)
+        self.errands = GatewayErrands(
+            self.roster,
+            self.lists,
+            self._answers["tools/call"],
+            questions=GatewayQuestions(runtime.service.ledger, runtime.service.clock),
+            more=options.search,
+        )
 
     def _layers(self) -> Layers:
         """The policy of now: the toolbox is another one after a reload."""

@@ -7,8 +7,9 @@ is durable; a call is made once however it ends, and one that its client gives u
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, Protocol, cast
 
 import anyio
@@ -28,6 +29,7 @@ GRACE = 0.5
 """Seconds that a call of a client of the second generation has to end in before it becomes a task."""
 
 MOST_ROUNDS = 100
+DISMISSED: JsonObject = {"action": "cancel"}
 LONGEST_WHY = 2_000
 
 When = Literal["never", "late", "at once", "must be"]
@@ -44,6 +46,10 @@ class Performer(Protocol):
 
     async def perform(self, params: JsonObject) -> JsonObject:
         """Makes the call, or goes on with it; a result that asks is `input_required`, as the new era has it."""
+        ...
+
+    async def answered_elsewhere(self, questions: JsonObject) -> None:
+        """Returns when none of these questions needs an answer any more; where that cannot be, never."""
         ...
 
 
@@ -181,7 +187,8 @@ async def _rounds(task: TaskContext, errand: Errand, first: Awaitable[JsonObject
         if questions:
             # A server may ask a second time under the same name, and a question of ours is answered once.
             named = {key if number == 0 else f"{key}-{number + 1}": key for key in questions}
-            said = await task.ask({name: obj(questions[key]) for name, key in named.items()})
+            asked = {name: obj(questions[key]) for name, key in named.items()}
+            said = await answers_to(task, asked, partial(errand.performer.answered_elsewhere, questions))
             if said.keys() != named.keys():
                 await anyio.sleep_forever()  # it has ended meanwhile, and whoever ended it cuts this
             again["inputResponses"] = {named[name]: answer for name, answer in said.items()}
@@ -189,6 +196,23 @@ async def _rounds(task: TaskContext, errand: Errand, first: Awaitable[JsonObject
             again["requestState"] = result["requestState"]
         result = await errand.performer.perform(again)
     raise MCPError(INTERNAL_ERROR, f"the call asked {MOST_ROUNDS} times and did not come to an end")
+
+
+async def answers_to(
+    task: TaskContext, questions: Mapping[str, JsonObject], elsewhere: Callable[[], Awaitable[None]]
+) -> JsonObject:
+    """What the requestor answers; a question that somebody else answered meanwhile counts as dismissed here."""
+    said: JsonObject = {}
+
+    async def look() -> None:
+        await elsewhere()
+        await task.store.answer(task.task_id, dict.fromkeys(questions, DISMISSED), by="somebody else")
+
+    async with anyio.create_task_group() as both:
+        both.start_soon(look)
+        said = await task.ask(questions)
+        both.cancel_scope.cancel()
+    return said
 
 
 async def _ending(task: TaskContext, run: Callable[[], Awaitable[JsonObject]]) -> Ending:

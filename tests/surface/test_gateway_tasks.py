@@ -1,0 +1,191 @@
+"""Calls through the gateway as tasks of ours: servers of both eras that know none, one or several of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from gateway_stage import ERAS, LEGACY, MODERN, Client, hostile, house, run, told, words
+
+from pursuit.service.approvals import Approvals
+from pursuit.service.gateway import gateway_lines
+from pursuit.tools.policy import OperatorPolicy
+from pursuit.tools.rules import Rule
+from pursuit.tools.server_config import ToolOverride
+
+EXTENSION = "io.modelcontextprotocol/tasks"
+ABLE = {"elicitation": {"form": {}}, "extensions": {EXTENSION: {}}}
+ALLOW_ONCE = {"action": "accept", "content": {"answer": "once"}}
+
+
+def server(era: str, **tools: ToolOverride) -> Any:
+    return hostile(*([MODERN] if era == MODERN else []), tools=tools)
+
+
+async def made(client: Client, tool: str, arguments: Any = None) -> str:
+    """The id of a task that this call has become."""
+    more = {} if client.era == MODERN else {"task": {"ttl": 60_000}}
+    result = await client.call(tool, arguments, **more)
+    return (result if client.era == MODERN else result["task"])["taskId"]
+
+
+async def ended(client: Client, task_id: str, answer: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+    """The task's end, as `tasks/get` has it; a client of the second generation answers with `answer`."""
+    with anyio.fail_after(20):
+        while True:
+            task = await client.result("tasks/get", {"taskId": task_id})
+            if task["status"] not in ("working", "input_required"):
+                return task
+            questions = task.get("inputRequests", {})
+            if questions and answer is not None:
+                answers = dict.fromkeys(questions, answer)
+                await client.result("tasks/update", {"taskId": task_id, "inputResponses": answers})
+            await anyio.sleep(task.get("pollInterval", task.get("pollIntervalMs")) / 1_000)
+
+
+async def logged(log: Path, words: str) -> None:
+    with anyio.fail_after(10):
+        while not log.exists() or words not in log.read_text(encoding="utf-8"):
+            await anyio.sleep(0.02)
+
+
+LONG = ToolOverride(long=True)
+
+
+@pytest.mark.parametrize("behind", ERAS)
+@pytest.mark.parametrize("era", ERAS)
+def test_a_call_as_a_task_gives_what_the_plain_call_gives(era: str, behind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path, server(behind, echo=LONG, wrong=LONG, refuse=LONG), alone=False) as here:
+            client, plain = await here.client(era, ABLE), await here.client(LEGACY)
+            for tool in ("echo", "wrong"):
+                expected = await plain.call(tool, {"a": 1})
+                task_id = await made(client, tool, {"a": 1})
+                end = await ended(client, task_id)
+                failed = expected.get("isError") is True
+                assert end["status"] == ("failed" if failed and era == LEGACY else "completed")
+                result = end["result"] if era == MODERN else await client.result("tasks/result", {"taskId": task_id})
+                bare = {key: value for key, value in result.items() if key != "_meta"}
+                assert bare == {key: value for key, value in expected.items() if key != "_meta"}
+            error = (await plain.request("tools/call", {"name": "refuse"}))["error"]
+            task_id = await made(client, "refuse")
+            end = await ended(client, task_id)
+            assert end["status"] == "failed"
+            found = (
+                end["error"] if era == MODERN else (await client.request("tasks/result", {"taskId": task_id}))["error"]
+            )
+            assert found == error
+
+    run(main)
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_several_servers_side_by_side(era: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        servers = [hostile(name=name, tools={"echo": LONG}) for name in ("a", "b")]
+        async with house(tmp_path, *servers, alone=False) as here:
+            client = await here.client(era, ABLE)
+            tasks = {name: await made(client, f"{name}.echo", {"from": name}) for name in ("a", "b")}
+            for name, task_id in tasks.items():
+                end = await ended(client, task_id)
+                result = end["result"] if era == MODERN else await client.result("tasks/result", {"taskId": task_id})
+                assert result["structuredContent"]["arguments"] == {"from": name}
+
+    run(main)
+
+
+@pytest.mark.parametrize("behind", ERAS)
+def test_what_a_server_asks_is_a_question_of_the_task(behind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path, server(behind, elicit=LONG), alone=False) as here:
+            client = await here.client(MODERN, ABLE)
+            answer = {"action": "accept", "content": {"name": "Ann"}}
+            end = await ended(client, await made(client, "elicit"), answer)
+            assert json.loads(words(end["result"])) == answer
+
+            def reply(method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+                assert method == "elicitation/create" and "io.modelcontextprotocol/related-task" in params["_meta"]
+                return answer
+
+            older = await here.client(LEGACY, {"elicitation": {"form": {}}}, reply)
+            task_id = await made(older, "elicit")
+            result = await older.result("tasks/result", {"taskId": task_id})
+            assert json.loads(words(result)) == answer and older.asked == ["elicitation/create"]
+
+    run(main)
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_cancel_reaches_the_server(era: str, tmp_path: Path) -> None:
+    log = tmp_path / "asked"
+
+    async def main() -> None:
+        async with house(tmp_path, hostile(f"log={log}"), alone=False) as here:
+            client = await here.client(era, ABLE)
+            task_id = await made(client, "slow")
+            await logged(log, '"slow"')
+            await client.result("tasks/cancel", {"taskId": task_id})
+            assert (await ended(client, task_id))["status"] == "cancelled"
+            await logged(log, "notifications/cancelled")
+            assert [line["outcome"] for line in await gateway_lines(here.runtime.service.ledger)] == ["cancelled"]
+
+    run(main)
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_policy_holds_for_tasks(era: str, tmp_path: Path) -> None:
+    rules = (Rule(decision="deny", tool="wrong", reason="no"), Rule(decision="ask", tool="echo", reason="look"))
+
+    def reply(_method: str, _params: Mapping[str, Any]) -> Mapping[str, Any]:
+        return ALLOW_ONCE
+
+    async def main() -> None:
+        tools = {"echo": LONG, "wrong": LONG}
+        policy = OperatorPolicy(mode="ask", rules=rules)
+        async with house(tmp_path, hostile(tools=tools), policy=policy, alone=False) as here:
+            client = await here.client(era, ABLE, reply)
+            task_id = await made(client, "echo", {"x": 1})
+            if era == LEGACY:
+                result = await client.result("tasks/result", {"taskId": task_id})
+            else:
+                result = (await ended(client, task_id, ALLOW_ONCE))["result"]
+            assert "isError" not in result or not result["isError"], result
+            denied = await ended(client, await made(client, "wrong"))
+            assert denied["status"] == ("failed" if era == LEGACY else "completed")
+            outcomes = [line.get("outcome") for line in await gateway_lines(here.runtime.service.ledger)]
+            assert outcomes.count("ok") == 1 and outcomes.count("refused") == 1
+
+    run(main)
+
+
+def test_what_the_operator_answers_is_answered(tmp_path: Path) -> None:
+    async def main() -> None:
+        policy = OperatorPolicy(mode="ask", rules=(Rule(decision="ask", tool="echo", reason="look"),))
+        async with house(tmp_path, hostile(tools={"echo": LONG}), policy=policy, alone=False) as here:
+            client = await here.client(MODERN, ABLE)
+            task_id = await made(client, "echo", {"x": 1})
+            desk = Approvals(here.runtime.service)
+            with anyio.fail_after(10):
+                while not (rows := await desk.open()):
+                    await anyio.sleep(0.02)
+            await desk.answer(rows[0]["approval_id"], "once")
+            assert (await ended(client, task_id))["result"]["structuredContent"]["arguments"] == {"x": 1}
+
+    run(main)
+
+
+def test_a_tool_that_must_be_a_task_is_refused_to_those_who_cannot(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path, hostile(tools={"echo": ToolOverride(task_only=True)}), alone=False) as here:
+            new, old = await here.client(MODERN), await here.client(LEGACY)
+            error = (await new.request("tools/call", {"name": "echo"}))["error"]
+            assert error["code"] == -32021 and EXTENSION in json.dumps(error["data"])
+            assert (await old.request("tools/call", {"name": "echo"}))["error"]["code"] == -32601
+            assert (await ended(old, await made(old, "echo")))["status"] == "completed"
+            assert told(old, "notifications/tasks/status")
+
+    run(main)
