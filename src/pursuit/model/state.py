@@ -66,6 +66,9 @@ class MissionState:
     handed_in: dict[str, Any] | None = None
     answers: dict[int, ModelAnswered] = field(default_factory=dict[int, ModelAnswered])
     """What a language model answered for the iteration that is not begun yet, by attempt."""
+    asked_of: str | None = None
+    unanswered: int = 0
+    """How often in a row the same model was asked the question at hand, without an answer."""
     iteration_count: int = 0
     open: Iteration | None = None
     last: Iteration | None = None
