@@ -6,7 +6,7 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import pytest
@@ -25,6 +25,7 @@ from mcp_types import (
     TextContent,
     ToolUseContent,
 )
+from tasks_stage import EXTENSION, FIRST, GENERATIONS, Caller
 
 from pursuit import Runtime
 from pursuit.model.events import ModelAnswered, ModelAsked, decode
@@ -334,6 +335,7 @@ def test_a_repeated_a_contradicting_and_a_simultaneous_answer_change_nothing(tmp
     anyio.run(main)
 
 
+@pytest.mark.guarantee("only-who-was-asked-answers")
 def test_only_who_was_asked_answers_for_its_model(tmp_path: Path) -> None:
     async def main() -> None:
         async with world(tmp_path) as here, here.client(MODERN, "native", lambda _at: calls(1)) as client:
@@ -366,3 +368,57 @@ def test_a_long_call_stays_below_the_rounds_of_a_client_and_says_to_call_again(t
             assert (answer["status"], len(answer["iterations"]), len(here.taken)) == ("completed", 4, 12)
 
     anyio.run(main)
+
+
+@pytest.mark.parametrize("era", GENERATIONS)
+def test_a_run_that_is_a_task_asks_the_model_of_whoever_follows_it(tmp_path: Path, era: str) -> None:
+    able = {"sampling": {"tools": {}}, **({} if era == FIRST else {"extensions": {EXTENSION: {}}})}
+    said = calls(1).model_dump(mode="json", by_alias=True, exclude_none=True)
+
+    async def main() -> None:
+        async with world(tmp_path) as here, anyio.create_task_group() as tasks:
+            client = Caller(cast("Any", here), era, able)
+            tasks.start_soon(client.serve)
+            tasks.start_soon(client.read)
+            await client.hello()
+            name = (await client.call("mission_start", mission(steps=12)))["structuredContent"]["session_id"]
+            run = {"session_id": name, "max_iterations_this_call": 15}
+            if era == FIRST:
+                answer = await _of_a_task(client, run, said)
+                assert len(here.taken) == 12
+            else:
+                answer = await _in_rounds(client, run, said)
+                assert len(here.taken) == 8
+            assert answer["structuredContent"]["status"] == ("completed" if era == FIRST else "waiting")
+            tasks.cancel_scope.cancel()
+
+    anyio.run(main)
+
+
+async def _of_a_task(client: Caller, run: dict[str, Any], said: dict[str, Any]) -> dict[str, Any]:
+    """Has the run as a task, and answers whatever is asked until its result comes."""
+    task = client.task(await client.call("mission_iterate", run, task={}))
+    results: list[dict[str, Any]] = []
+
+    async def wait() -> None:
+        results.append(await client.result("tasks/result", {"taskId": task["taskId"]}))
+        both.cancel_scope.cancel()
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as both:
+            both.start_soon(wait)
+            while True:
+                question = await client.question()
+                assert question["method"] == "sampling/createMessage"
+                await client.reply(question, said)
+    return results[0]
+
+
+async def _in_rounds(client: Caller, run: dict[str, Any], said: dict[str, Any]) -> dict[str, Any]:
+    """Calls again with answers for as long as it is asked; what is quick becomes no task."""
+    result = await client.call("mission_iterate", run)
+    while result.get("resultType") == "input_required":
+        answers = dict.fromkeys(result["inputRequests"], said)
+        more: Any = {"inputResponses": answers, "requestState": result["requestState"]}
+        result = await client.call("mission_iterate", run, **more)
+    return result

@@ -105,8 +105,9 @@ class Asking:
     def _has_a_round(self, ctx: Context, mission_id: str) -> bool:
         """Whether this call may be answered with questions once more."""
         before = self._brought(ctx, mission_id)
-        most = MOST_ROUNDS_OF_A_TASK if isinstance(cast("object", ctx.session), DetachedSession) else MOST_ROUNDS
-        return before is None or before["rounds"] < most
+        session: object = ctx.session
+        is_task = isinstance(session, DetachedSession) and session.task is not None
+        return before is None or before["rounds"] < (MOST_ROUNDS_OF_A_TASK if is_task else MOST_ROUNDS)
 
     async def take_answers(self, ctx: Context, mission_id: str) -> Told | None:
         """Records the answers that come with a repeated call; None if none came."""
