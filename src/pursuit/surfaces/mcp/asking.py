@@ -87,9 +87,11 @@ class Asking:
 
     async def model_of(self, ctx: Context, mission_id: str, told: Told | None) -> ClientModel | None:
         """The client's own model, if it has one and the mission wants to ask it."""
+        if not declares_sampling(ctx):
+            return None
         state = await self._state_of(mission_id)
         proposer = state.mission.proposer
-        if not isinstance(proposer, SamplingProposer) or not declares_sampling(ctx):
+        if not isinstance(proposer, SamplingProposer):
             return None
         if not _modern(ctx):
             return PushedModel(ctx, proposer.model_preferences) if ctx.session.can_send_request else None
