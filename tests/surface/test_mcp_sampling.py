@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -18,6 +19,7 @@ from mcp_types import (
     CreateMessageRequestParams,
     CreateMessageResult,
     CreateMessageResultWithTools,
+    ElicitResult,
     ErrorData,
     InputRequiredResult,
     SamplingCapability,
@@ -29,6 +31,7 @@ from tasks_stage import EXTENSION, FIRST, GENERATIONS, Caller
 
 from pursuit import Runtime
 from pursuit.model.events import ModelAnswered, ModelAsked, decode
+from pursuit.surfaces.mcp.arguments import Start
 from pursuit.surfaces.mcp.server import mission_server
 from pursuit.tools.configuration import Configuration
 from pursuit.tools.policy import OperatorPolicy
@@ -96,7 +99,7 @@ class World:
 
 
 @asynccontextmanager
-async def world(folder: Path, **more: Any) -> AsyncIterator[World]:
+async def world(folder: Path, mode: Any = "auto") -> AsyncIterator[World]:
     taken: list[int] = []
 
     def step(amount: int = 1) -> dict[str, Any]:
@@ -104,7 +107,7 @@ async def world(folder: Path, **more: Any) -> AsyncIterator[World]:
         taken.append(amount)
         return {"metrics": {"steps": sum(taken)}}
 
-    config = Configuration(policy=OperatorPolicy(mode="auto"), **more)
+    config = Configuration(policy=OperatorPolicy(mode=mode))
     async with (
         Runtime(state=folder / "l.db", config=config, servers={"world": [step]}) as runtime,
         mission_server(runtime) as server,
@@ -273,6 +276,54 @@ def test_without_a_client_that_samples_the_mission_waits_for_one(tmp_path: Path,
                 assert here.asked == [], "nobody is there while it runs in the background"
                 answer = await done(client, "mission_iterate", session_id=name)
                 assert answer["status"] == "completed" and len(here.asked) == 1
+
+    anyio.run(main)
+
+
+def test_the_clients_model_comes_before_the_configured_one() -> None:
+    def proposer(*, able: bool, **more: Any) -> Any:
+        chosen = Start.model_validate(mission(**more)).mission("openai:mine", sampling=able).proposer
+        return getattr(chosen, "model", chosen.kind)
+
+    assert proposer(able=True) == "sampling"
+    assert proposer(able=False) == "openai:mine"
+    assert proposer(able=True, use_sampling=False) == "openai:mine"
+    assert proposer(able=True, use_sampling=True) == "sampling"
+    assert proposer(able=True, proposer="openai:other") == "openai:other"
+    assert proposer(able=False, proposer="sampling") == "sampling"
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_its_model_and_its_user_are_asked_in_one_call(tmp_path: Path, era: Any) -> None:
+    async def yes(_context: Any, _params: Any) -> ElicitResult:
+        return ElicitResult(action="accept", content={"answer": "once"})
+
+    async def main() -> None:
+        async with world(tmp_path, mode="ask") as here:
+            able = here.client(era, "native", lambda _at: calls(1))
+            async with dataclasses.replace(able, elicitation_callback=yes) as client:
+                name = await begun(client, steps=2)
+                answer = await done(client, "mission_iterate", session_id=name, max_iterations_this_call=5)
+            assert (answer["status"], len(answer["iterations"])) == ("completed", 2), answer
+            assert here.taken == [1, 1] and len(here.asked) == 2
+
+    anyio.run(main)
+
+
+def test_an_operator_who_stops_it_meanwhile_wins(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with world(tmp_path) as here, here.client(MODERN, "native", lambda _at: calls(1)) as client:
+            name = await begun(client)
+            asked = await leg(client, name)
+            await here.runtime.service.pause(name)
+            paused = await leg(client, name, (asked, {"sampling-0-0": calls(1)}))
+            assert paused.structured_content["status"] == "paused" and here.taken == []
+            await here.runtime.service.resume(name)
+            going = await leg(client, name, (asked, {"sampling-0-0": calls(1)}))
+            assert isinstance(going, InputRequiredResult) and here.taken == [1]
+            await here.runtime.service.abort(name)
+            over = await leg(client, name, (going, {"sampling-1-0": calls(1)}))
+            assert over.structured_content["status"] == "terminated" and here.taken == [1]
 
     anyio.run(main)
 
