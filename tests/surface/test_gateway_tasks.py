@@ -11,6 +11,7 @@ import anyio
 import pytest
 from gateway_stage import ERAS, LEGACY, MODERN, Client, hostile, house, run, told, words
 
+from pursuit.model.tasks import TaskKind
 from pursuit.service.approvals import Approvals
 from pursuit.service.gateway import gateway_lines
 from pursuit.tools.policy import OperatorPolicy
@@ -174,6 +175,27 @@ def test_what_the_operator_answers_is_answered(tmp_path: Path) -> None:
                     await anyio.sleep(0.02)
             await desk.answer(rows[0]["approval_id"], "once")
             assert (await ended(client, task_id))["result"]["structuredContent"]["arguments"] == {"x": 1}
+
+    run(main)
+
+
+def test_of_what_a_dead_process_left_a_gateway_ends_calls_and_leaves_missions_to_who_serves_them(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with house(tmp_path, hostile()) as here:
+            store, host = here.runtime.tasks.store, await here.runtime.tasks.host()
+            kinds: tuple[TaskKind, ...] = ("call", "mission")
+            left = {
+                kind: (await store.create(kind=kind, title="t", requestor="local", owner="owner-0123456789abcdef"))
+                for kind in kinds
+            }
+            await store.wait(left["call"].task_id)
+            await host.take_up_all()
+            client = await here.client(MODERN, ABLE)
+            failed = await client.result("tasks/get", {"taskId": left["call"].task_id})
+            assert failed["status"] == "failed" and "not known" in failed["error"]["message"]
+            assert (await store.get(left["mission"].task_id)).status == "working"
 
     run(main)
 
