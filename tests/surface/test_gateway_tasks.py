@@ -211,3 +211,15 @@ def test_a_tool_that_must_be_a_task_is_refused_to_those_who_cannot(tmp_path: Pat
             assert told(old, "notifications/tasks/status")
 
     run(main)
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_task_may_take_longer_than_a_call_that_somebody_waits_for(era: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path, server(LEGACY), settings={"call_timeout": 0.3}, alone=False) as here:
+            plain, client = await here.client(LEGACY), await here.client(era, ABLE)
+            assert "no answer within 0.3 s" in words(await plain.call("nap", {"s": 2}))
+            end = await ended(client, await made(client, "nap", {"s": 2}))
+            assert end["status"] == "completed"
+
+    run(main)

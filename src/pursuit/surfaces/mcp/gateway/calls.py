@@ -68,7 +68,9 @@ class Calls:
         if passed.question is not None:
             return enveloped(visit.method, passed.question, INFO)
         upstream = self._roster[server]
-        visit.limit.seconds = tool.traits.timeout or upstream.config.timeouts.call or self._patience()
+        said = tool.traits.timeout or upstream.config.timeouts.call
+        # Only what somebody waits for is cut where nobody said when.
+        visit.limit.seconds = said or (None if visit.patient or tool.long else self._patience())
         asked = as_task(passed.params(params), tool, await upstream.about())
         result = await self._relay.send(visit, upstream, asked, around=lambda: self._gate.recorded(passed))
         return self._gate.result(passed, result)

@@ -36,6 +36,8 @@ Answer = Callable[[Visit], Awaitable[dict[str, Any]]]
 class DetachedVisit(Visit):
     """A call whose client may be gone: a client of the new era, to whom questions go as results."""
 
+    patient = True
+
     def __init__(self, ctx: Context, guest: Guest, params: Mapping[str, Any]) -> None:
         super().__init__(ctx, guest)
         self.params = params

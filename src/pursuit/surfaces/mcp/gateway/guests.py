@@ -112,6 +112,8 @@ class Visit:
     """One request of a client, and the way back to the client while it is answered."""
 
     __slots__ = ("ctx", "guest", "limit", "method", "params")
+    patient = False
+    """Whether nobody waits for it, so that it may take as long as it takes."""
 
     def __init__(self, ctx: Context, guest: Guest) -> None:
         self.ctx = ctx
