@@ -60,7 +60,7 @@ class Calls:
             params = {**params, "name": name}
         if tool is None:
             tool = self._unlisted(server, name)
-            if not self._gate.lets_through(tool, arguments):
+            if not self._gate.lets_through(visit, tool, arguments):
                 raise MCPError(INVALID_PARAMS, f"Unknown tool: {sendable(name)}")
         passed = await self._gate.admit(visit, tool, arguments)
         if passed.refusal is not None:

@@ -22,6 +22,7 @@ from mcp_types import INVALID_PARAMS
 from pursuit import __version__
 from pursuit.app import Runtime
 from pursuit.errors import PursuitError
+from pursuit.service.caller import Caller
 from pursuit.service.gateway import GatewayJournal, GatewayQuestions
 from pursuit.surfaces.logs import event
 from pursuit.surfaces.mcp.failure import Context, wire_error
@@ -100,14 +101,15 @@ class Gateway:
             more=options.search,
         )
 
-    def _layers(self) -> Layers:
-        """The policy of now: the toolbox is another one after a reload."""
-        return self._runtime.toolbox.host.layers()
+    def _layers(self, caller: Caller) -> Layers:
+        """The policy of now for this caller: the toolbox is another one after a reload."""
+        host = self._runtime.toolbox.host
+        return host.layers(None, None, *host.caller_layer(caller.credential))
 
     def _barred(self, server: str) -> str | None:
         """Why a server may be sent nothing that no person was asked about."""
         asked = [rule.reason for rule in self._runtime.toolbox.host.pool.asked_first() if rule.server == server]
-        return asked[0] if asked and self._layers().mode != "auto" else None
+        return asked[0] if asked and self._runtime.toolbox.host.layers().mode != "auto" else None
 
     def _patience(self) -> float:
         return self._runtime.toolbox.settings.call_timeout
