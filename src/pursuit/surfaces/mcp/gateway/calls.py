@@ -55,12 +55,12 @@ class Calls:
     async def _call(self, visit: Visit, server: str, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         tool = await self._lists.find(visit, server, name)
         params: Mapping[str, Any] = visit.params
-        if not self._roster.names.single:
+        if params["name"] != name:
             params = {**params, "name": name}
         if tool is None:
             tool = self._unlisted(server, name)
             if not self._gate.lets_through(tool, arguments):
-                raise MCPError(INVALID_PARAMS, f"Unknown tool: {sendable(name)}")
+                raise MCPError(INVALID_PARAMS, self._unknown(server, name))
         passed = await self._gate.admit(visit, tool, arguments)
         if passed.refusal is not None:
             return tool_error(visit, passed.refusal)
@@ -73,11 +73,14 @@ class Calls:
         )
         return self._gate.result(passed, result)
 
+    def _unknown(self, server: str, name: str) -> str:
+        return f"Unknown tool: {sendable(self._roster.names.qualified(server, name))}"
+
     def _unlisted(self, server: str, name: str) -> Tool:
         """A tool that is not on its server's list, of which nothing is known; one that is left out is not there."""
         config = self._roster[server].config
         if not is_offered(config, name):
-            raise MCPError(INVALID_PARAMS, f"Unknown tool: {sendable(name)}")
+            raise MCPError(INVALID_PARAMS, self._unknown(server, name))
         return Tool(server=server, name=name, input_schema={}, definition={}, operators=config.operators)
 
 

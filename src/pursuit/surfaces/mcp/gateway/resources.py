@@ -89,17 +89,17 @@ class Resources:
         owner = self._roster.names.owner(name) if isinstance(name, str) else None
         if owner is None:
             raise MCPError(INVALID_PARAMS, f"Unknown prompt: {sendable(str(name))}")
-        params = visit.params if self._roster.names.single else {**visit.params, "name": owner[1]}
+        params = visit.params if owner[1] == name else {**visit.params, "name": owner[1]}
         return await self._relay.send(visit, self._roster[owner[0]], params)
 
     async def complete(self, visit: Visit) -> dict[str, Any]:
         """Answers `completion/complete`: about a prompt, or about a template's address."""
-        if self._roster.names.single:
-            return await self._relay.send(visit, self._roster.only, visit.params)
         ref = as_object(visit.params.get("ref"))
         name, uri = ref.get("name"), ref.get("uri")
+        owner = self._roster.names.owner(name) if isinstance(name, str) else None
+        if self._roster.names.single and (owner is None or owner[1] == name):
+            return await self._relay.send(visit, self._roster.only, visit.params)
         if isinstance(name, str):
-            owner = self._roster.names.owner(name)
             if owner is None:
                 raise MCPError(INVALID_PARAMS, f"Unknown prompt: {sendable(name)}")
             params = {**visit.params, "ref": {**ref, "name": owner[1]}}

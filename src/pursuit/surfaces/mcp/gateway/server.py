@@ -42,7 +42,7 @@ from pursuit.surfaces.mcp.gateway.parking import Parking
 from pursuit.surfaces.mcp.gateway.relay import Relay, no_answer
 from pursuit.surfaces.mcp.gateway.resources import Resources
 from pursuit.surfaces.mcp.gateway.roster import Roster
-from pursuit.surfaces.mcp.gateway.search import Search
+from pursuit.surfaces.mcp.gateway.search import Search, check_names
 from pursuit.tools.contract import CallFailed
 from pursuit.tools.policy import Layers
 from pursuit.tools.session import McpUpstream
@@ -201,7 +201,7 @@ class Gateway:
     async def reload(self) -> None:
         """Reads the configuration again and serves what it says from now on; a faulty one changes nothing."""
         try:
-            reloaded = await self._runtime.reload()
+            reloaded = await self._runtime.reload(check_names if self._options.search else None)
         except PursuitError as error:
             event(_log, logging.ERROR, "the configuration was not read again", why=str(error.as_dict()))
             return
