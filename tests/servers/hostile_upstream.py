@@ -201,6 +201,9 @@ class Call:
     def puzzle(self) -> dict[str, Any]:
         return {"resultType": "input_required", "inputRequests": {"k": self.params["arguments"]["question"]}}
 
+    def link(self) -> dict[str, Any]:
+        return {"content": [{"type": "resource_link", "uri": "x://shared", "name": "n", "x": None}, text("t")]}
+
     def twice(self) -> dict[str, Any]:
         self.progress(1)
         asking, answer = ask(self.params, "who", "elicitation/create", FORM)

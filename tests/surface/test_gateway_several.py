@@ -245,6 +245,22 @@ def test_a_server_that_does_not_list_in_time_keeps_nobody_from_the_resources_of_
     run(main)
 
 
+@pytest.mark.parametrize("first", ["a", "b"])
+def test_a_link_leads_to_the_server_that_gave_it(first: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path, hostile(name="a"), hostile(name="b")) as stage:
+            client = await stage.client(LEGACY)
+            for server in (first, "b" if first == "a" else "a", first):
+                link, block = (await client.call(f"{server}.link"))["content"]
+                assert block == {"type": "text", "text": "t"}
+                assert {**link, "uri": ""} == {"type": "resource_link", "uri": "", "name": "n", "x": None}
+                assert link["uri"] == ("x://shared" if server == first else f"via://{server}/x%3A%2F%2Fshared")
+                (content,) = (await client.result("resources/read", {"uri": link["uri"]}))["contents"]
+                assert content["text"] == server
+
+    run(main)
+
+
 def test_a_resource_that_moved_is_found_again(tmp_path: Path) -> None:
     async def main() -> None:
         config = tmp_path / "pursuit.toml"

@@ -20,6 +20,7 @@ from pursuit.surfaces.mcp.gateway.guests import Visit
 from pursuit.surfaces.mcp.gateway.hello import INFO
 from pursuit.surfaces.mcp.gateway.lists import Lists
 from pursuit.surfaces.mcp.gateway.relay import Relay
+from pursuit.surfaces.mcp.gateway.resources import Resources
 from pursuit.surfaces.mcp.gateway.roster import Roster
 from pursuit.tools.contract import CallFailed, Tool
 from pursuit.tools.listing import is_offered
@@ -29,11 +30,19 @@ class Calls:
     """Calls tools of these servers; `patience` is how long a call may take for which nobody said otherwise."""
 
     def __init__(
-        self, roster: Roster, *, relay: Relay, lists: Lists, gate: Gate, patience: Callable[[], float]
+        self,
+        roster: Roster,
+        *,
+        relay: Relay,
+        lists: Lists,
+        resources: Resources,
+        gate: Gate,
+        patience: Callable[[], float],
     ) -> None:
         self._roster = roster
         self._relay = relay
         self._lists = lists
+        self._resources = resources
         self._gate = gate
         self._patience = patience
 
@@ -71,7 +80,7 @@ class Calls:
         result = await self._relay.send(
             visit, upstream, passed.params(params), around=lambda: self._gate.recorded(passed)
         )
-        return self._gate.result(passed, result)
+        return self._gate.result(passed, self._resources.linked(server, result))
 
     def _unknown(self, server: str, name: str) -> str:
         return f"Unknown tool: {sendable(self._roster.names.qualified(server, name))}"

@@ -78,6 +78,25 @@ class Resources:
                 candidates = [one for one in await self.owners(uri) if one != known]
         raise failure
 
+    def linked(self, server: str, result: dict[str, Any]) -> dict[str, Any]:
+        """A tool's result whose links lead to its own server, also where another one has a resource of that address."""
+        content: Any = result.get("content")
+        if self._roster.names.single or not isinstance(content, list):
+            return result
+        blocks = cast("list[Any]", content)
+        if not any(as_object(block).get("type") == "resource_link" for block in blocks):
+            return result
+        return {**result, "content": [self._link(server, block) for block in blocks]}
+
+    def _link(self, server: str, block: Any) -> Any:
+        uri = as_object(block).get("uri")
+        if as_object(block).get("type") != "resource_link" or not isinstance(uri, str):
+            return block
+        if self._known.get(uri, server) != server:
+            return {**block, "uri": self._roster.names.uri_of(server, uri)}
+        self._remember(uri, server)
+        return block
+
     def _remember(self, uri: str, server: str) -> None:
         if len(self._known) >= MOST_KNOWN:
             self._known.clear()

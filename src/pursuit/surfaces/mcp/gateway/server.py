@@ -72,8 +72,15 @@ class Gateway:
             patience=runtime.toolbox.settings.approval_timeout,
         )
         gate = Gate(self._layers, self.journal)
-        calls = Calls(self.roster, relay=self._relay, lists=self.lists, gate=gate, patience=self._patience)
         resources = Resources(self.roster, self._relay)
+        calls = Calls(
+            self.roster,
+            relay=self._relay,
+            lists=self.lists,
+            resources=resources,
+            gate=gate,
+            patience=self._patience,
+        )
         self._listens = Listens(self.roster, resources, self._lines, tasks)
         self._answers: dict[str, Answer] = {
             **dict.fromkeys(KINDS, self.lists.page),
