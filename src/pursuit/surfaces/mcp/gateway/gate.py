@@ -126,7 +126,9 @@ class Gate:
         params = {"mode": "form", "message": sendable(description), "requestedSchema": FORM}
         if not visit.guest.modern:
             try:
-                answer: Mapping[str, Any] = await visit.ask("elicitation/create", params)
+                answer: Mapping[str, Any] = await visit.ask(
+                    "elicitation/create", params, seconds=self._journal.patience
+                )
             except UpstreamError:
                 return None
             await self._take(approval_id, answer, caller)

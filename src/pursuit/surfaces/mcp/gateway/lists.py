@@ -56,14 +56,16 @@ class Lists:
         if self._roster.names.single:
             server = self._roster.names.servers[0]
             result = await self._relay.send(visit, self._roster[server], visit.params)
-            return self._usable(server, visit.params.get("cursor"), result) if visit.method == "tools/list" else result
+            page = self._usable(server, visit.params.get("cursor"), result) if visit.method == "tools/list" else result
+            return self._spelled(server, KINDS[visit.method], page)
         return await self._together(visit)
 
     async def everything(self, visit: Visit) -> list[Any]:
         """All tools as this client sees them, of one server or of several."""
         asked = _listing(visit)
         if self._roster.names.single:
-            return await self._everything(asked, self._roster.names.servers[0])
+            server = self._roster.names.servers[0]
+            return self._spelled(server, "tools", {"tools": await self._everything(asked, server)})["tools"]
         return (await self._together(asked))["tools"]
 
     async def find(self, visit: Visit, server: str, tool: str) -> Tool | None:
@@ -158,6 +160,13 @@ class Lists:
             seen.add(cursor)
             params = {**params, "cursor": cursor}
         return entries
+
+    def _spelled(self, server: str, kind: str, page: dict[str, Any]) -> dict[str, Any]:
+        """A page of the only server, whose names are its own but for what a model does not take."""
+        entries: Any = page.get(kind)
+        if self._roster.names.spelling == "dotted" or kind not in ("tools", "prompts") or not isinstance(entries, list):
+            return page
+        return {**page, kind: self._named(server, cast("list[Any]", entries))}
 
     def _named(self, server: str, entries: list[Any]) -> list[dict[str, Any]]:
         named: list[dict[str, Any]] = []

@@ -43,7 +43,7 @@ from pursuit.surfaces.mcp.gateway.parking import Parking
 from pursuit.surfaces.mcp.gateway.relay import Relay, no_answer
 from pursuit.surfaces.mcp.gateway.resources import Resources
 from pursuit.surfaces.mcp.gateway.roster import Roster
-from pursuit.surfaces.mcp.gateway.search import Search
+from pursuit.surfaces.mcp.gateway.search import Search, check_names
 from pursuit.surfaces.mcp.seal import Seal
 from pursuit.surfaces.mcp.tasks.door import TaskDoor
 from pursuit.tools.contract import CallFailed
@@ -75,8 +75,15 @@ class Gateway:
             patience=runtime.toolbox.settings.approval_timeout,
         )
         gate = Gate(self._layers, self.journal)
-        calls = Calls(self.roster, relay=self._relay, lists=self.lists, gate=gate, patience=self._patience)
         resources = Resources(self.roster, self._relay)
+        calls = Calls(
+            self.roster,
+            relay=self._relay,
+            lists=self.lists,
+            resources=resources,
+            gate=gate,
+            patience=self._patience,
+        )
         self._listens = Listens(self.roster, resources, self._lines, tasks)
         self._answers: dict[str, Answer] = {
             **dict.fromkeys(KINDS, self.lists.page),
@@ -212,7 +219,7 @@ class Gateway:
     async def reload(self) -> None:
         """Reads the configuration again and serves what it says from now on; a faulty one changes nothing."""
         try:
-            reloaded = await self._runtime.reload()
+            reloaded = await self._runtime.reload(check_names if self._options.search else None)
         except PursuitError as error:
             event(_log, logging.ERROR, "the configuration was not read again", why=str(error.as_dict()))
             return
