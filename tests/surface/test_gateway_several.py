@@ -245,6 +245,23 @@ def test_a_server_that_does_not_list_in_time_keeps_nobody_from_the_resources_of_
     run(main)
 
 
+def test_a_server_that_does_not_list_in_time_keeps_everybody_waiting_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lists, "LIST_SECONDS", 3.0)
+    monkeypatch.setattr(lists, "AGAIN_SECONDS", 0.1)
+
+    async def main() -> None:
+        async with house(tmp_path, hostile("secretive", name="b"), hostile(name="a")) as stage:
+            client = await stage.client(MODERN)
+            for seconds in (20, 2):
+                with anyio.fail_after(seconds):
+                    found = (await client.result("resources/list"))["resources"]
+                assert [entry["uri"] for entry in found if entry["uri"] == "x://a"]
+
+    run(main)
+
+
 @pytest.mark.parametrize("first", ["a", "b"])
 def test_a_link_leads_to_the_server_that_gave_it(first: str, tmp_path: Path) -> None:
     async def main() -> None:

@@ -37,6 +37,9 @@ LISTED_SECONDS = 30.0
 LIST_SECONDS = 15.0
 """How long a list of several servers waits for one of them."""
 
+AGAIN_SECONDS = 1.0
+"""The same for one that was too slow the last time."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -47,6 +50,7 @@ class Lists:
         self._roster = roster
         self._late = late
         self._relay = relay
+        self._slow: set[str] = set()
         self._seen: dict[tuple[str, str], frozenset[str]] = {}
         self._extra: dict[str, dict[str, tuple[float, Tool]]] = {}
         self._warned: set[str] = set()
@@ -121,11 +125,15 @@ class Lists:
         found: dict[str, list[Any]] = {}
 
         async def ask(server: str) -> None:
+            # One that kept everybody waiting once does not do so again.
+            seconds = AGAIN_SECONDS if server in self._slow else LIST_SECONDS
             try:
-                with anyio.move_on_after(LIST_SECONDS) as limit:
+                with anyio.move_on_after(seconds) as limit:
                     found[server] = await self._everything(visit, server)
+                    self._slow.discard(server)
                 if limit.cancelled_caught:
-                    _log.warning("%s of %s are not listed: no answer within %g s", kind, server, LIST_SECONDS)
+                    _log.warning("%s of %s are not listed: no answer within %g s", kind, server, seconds)
+                    self._slow.add(server)
                     self._late(self._roster[server])
             except (PursuitError, CallFailed, MCPError) as error:
                 if not (isinstance(error, MCPError) and error.code == METHOD_NOT_FOUND):
