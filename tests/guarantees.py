@@ -507,4 +507,8 @@ GUARANTEES = {
             "surface/test_caller_policy.py::test_a_mission_keeps_the_layer_of_whoever_started_it",
         ),
     ),
+    "tasks-of-servers-survive-the-gateway": Guarantee(
+        "A task that a server works at outlives kill -9 of the gateway in front of it: the next one gets its result.",
+        ("fault/test_task_kill.py::test_killed_while_a_server_worked_at_a_task_the_next_gateway_gets_its_result",),
+    ),
 }

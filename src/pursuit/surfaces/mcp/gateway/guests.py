@@ -136,6 +136,9 @@ class Visit:
     def taken(self) -> None:
         """Hears that the server has made a task of it."""
 
+    async def remember(self, handle: Mapping[str, Any]) -> None:
+        """Hears by what the server's task can be picked up in another process."""
+
     async def ask(self, method: str, params: Mapping[str, Any], *, seconds: float | None = None) -> dict[str, Any]:
         """Asks a client of the old era something while its request waits; raises `UpstreamError`."""
         with self.limit.paused():
