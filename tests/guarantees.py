@@ -521,4 +521,15 @@ GUARANTEES = {
         "The tools about tasks show a caller its own tasks; somebody else's id is as unknown as one that never was.",
         ("surface/test_mcp_commands.py::test_somebody_elses_task_is_as_unknown_as_none",),
     ),
+    "callers-only-tighten": Guarantee(
+        "What the operator's policy says for a token's holder tightens their calls and the missions that they start.",
+        (
+            "surface/test_caller_policy.py::test_through_the_gateway_a_callers_layer_holds_for_that_caller_alone",
+            "surface/test_caller_policy.py::test_a_mission_keeps_the_layer_of_whoever_started_it",
+        ),
+    ),
+    "tasks-of-servers-survive-the-gateway": Guarantee(
+        "A task that a server works at outlives kill -9 of the gateway in front of it: the next one gets its result.",
+        ("fault/test_task_kill.py::test_killed_while_a_server_worked_at_a_task_the_next_gateway_gets_its_result",),
+    ),
 }

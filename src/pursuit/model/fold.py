@@ -84,6 +84,7 @@ def _created(event: MissionCreated) -> MissionState:
         parameters=event.parameters,
         warnings=tuple(event.warnings),
         file=event.file,
+        credential=event.credential,
         created_at=event.at,
         budget=caps,
     )

@@ -46,6 +46,7 @@ class MissionState:
     parameters: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     warnings: tuple[str, ...] = ()
     file: str | None = None
+    credential: str | None = None
     seq: int = 0
     status: Status = "pending"
     waiting_for: WaitingFor | None = None

@@ -114,6 +114,8 @@ class TaskHost:
         """Goes on with a task whose owner is gone, or fails it with the reason; False if it is in good hands."""
         if state.terminal or state.task_id in self._mine or state.owner is None:
             return False
+        if state.kind == "mission" and state.kind not in self._resume:
+            return False  # whoever serves missions goes on with it
         if await is_alive(self.store.ledger, state.owner):
             return False
         if not await self.store.adopt(state.task_id, self._owner.name, instead_of=state.owner):

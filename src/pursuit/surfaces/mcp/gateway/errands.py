@@ -36,15 +36,24 @@ Answer = Callable[[Visit], Awaitable[dict[str, Any]]]
 class DetachedVisit(Visit):
     """A call whose client may be gone: a client of the new era, to whom questions go as results."""
 
+    patient = True
+
     def __init__(self, ctx: Context, guest: Guest, params: Mapping[str, Any]) -> None:
         super().__init__(ctx, guest)
         self.params = params
         self.task: TaskContext | None = None
         self.long = anyio.Event()
+        self._remembered = False
 
     def taken(self) -> None:
         """The server calls it long: so do we."""
         self.long.set()
+
+    async def remember(self, handle: Mapping[str, Any]) -> None:
+        """Whoever goes on with the task after a crash asks the server for it."""
+        if self.task is not None and not self._remembered:
+            self._remembered = True
+            await self.task.remember({"handle": handle})
 
     @property
     def token(self) -> Any:
@@ -91,7 +100,8 @@ class GatewayErrands:
         if owner is None and not self._more:
             raise MCPError(INVALID_PARAMS, f"Unknown tool: {sendable(name)}")
         tool = None if owner is None else await self._lists.find(_visit(ctx, ctx.params or {}), *owner)
-        return Plan(title=sendable(name)[:200], when="late" if tool is None else self._when(tool))
+        origin = {} if owner is None else {"server": owner[0], "tool": owner[1]}
+        return Plan(title=sendable(name)[:200], when="late" if tool is None else self._when(tool), origin=origin)
 
     def strict(self) -> bool:
         """Whether the operator says of any tool that it must be a task."""
