@@ -27,7 +27,7 @@ from mcp_types import (
     TextContent,
     ToolUseContent,
 )
-from tasks_stage import EXTENSION, FIRST, GENERATIONS, Caller
+from tasks_stage import EXTENSION, FIRST, GENERATIONS, SECOND, Caller
 
 from pursuit import Runtime
 from pursuit.model.events import ModelAnswered, ModelAsked, decode
@@ -79,7 +79,8 @@ def wants(mode: str, *amounts: Any, name: str = "world__step") -> Answer:
 class World:
     """A place to take steps in, a server over it, and clients whose models answer as they are told."""
 
-    def __init__(self, runtime: Runtime, taken: list[int], server: Any) -> None:
+    def __init__(self, runtime: Runtime, taken: list[int], server: Any, gate: anyio.Event) -> None:
+        self.gate = gate
         self.runtime = runtime
         self.taken = taken
         self.server = server
@@ -102,9 +103,13 @@ class World:
 async def world(folder: Path, mode: Any = "auto") -> AsyncIterator[World]:
     taken: list[int] = []
 
-    def step(amount: int = 1) -> dict[str, Any]:
-        """Takes steps."""
+    gate = anyio.Event()
+
+    async def step(amount: int = 1) -> dict[str, Any]:
+        """Takes steps; a step of 7 waits until the gate is open."""
         taken.append(amount)
+        if amount == 7:
+            await gate.wait()
         return {"metrics": {"steps": sum(taken)}}
 
     config = Configuration(policy=OperatorPolicy(mode=mode))
@@ -112,7 +117,7 @@ async def world(folder: Path, mode: Any = "auto") -> AsyncIterator[World]:
         Runtime(state=folder / "l.db", config=config, servers={"world": [step]}) as runtime,
         mission_server(runtime) as server,
     ):
-        yield World(runtime, taken, server)
+        yield World(runtime, taken, server, gate)
 
 
 async def done(client: Client, tool: str, **arguments: Any) -> dict[str, Any]:
@@ -386,6 +391,21 @@ def test_a_repeated_a_contradicting_and_a_simultaneous_answer_change_nothing(tmp
     anyio.run(main)
 
 
+def test_a_last_answer_that_comes_twice_begins_no_further_iteration(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with world(tmp_path) as here, here.client(MODERN, "native", lambda _at: calls(1)) as client:
+            name = await begun(client)
+            asked = await leg(client, name, count=1)
+            for _ in range(2):
+                ended = await leg(client, name, (asked, {"sampling-0-0": calls(1)}), count=1)
+                assert isinstance(ended, CallToolResult) and ended.structured_content is not None
+                assert [row["iteration_index"] for row in ended.structured_content["iterations"]] == [0]
+            state = await here.runtime.service.state(name)
+            assert (state.status, state.iteration_count, here.taken) == ("running", 1, [1])
+
+    anyio.run(main)
+
+
 @pytest.mark.guarantee("only-who-was-asked-answers")
 def test_only_who_was_asked_answers_for_its_model(tmp_path: Path) -> None:
     async def main() -> None:
@@ -441,6 +461,35 @@ def test_a_run_that_is_a_task_asks_the_model_of_whoever_follows_it(tmp_path: Pat
                 answer = await _in_rounds(client, run, said)
                 assert len(here.taken) == 8
             assert answer["structuredContent"]["status"] == ("completed" if era == FIRST else "waiting")
+            tasks.cancel_scope.cancel()
+
+    anyio.run(main)
+
+
+def test_a_call_that_becomes_a_task_between_two_questions_asks_the_second_there(tmp_path: Path) -> None:
+    able = {"sampling": {"tools": {}}, "extensions": {EXTENSION: {}}}
+    slow, last = (calls(amount).model_dump(mode="json", by_alias=True, exclude_none=True) for amount in (7, 1))
+
+    async def main() -> None:
+        async with world(tmp_path) as here, anyio.create_task_group() as tasks:
+            client = Caller(cast("Any", here), SECOND, able)
+            tasks.start_soon(client.serve)
+            tasks.start_soon(client.read)
+            await client.hello()
+            name = (await client.call("mission_start", mission(steps=8)))["structuredContent"]["session_id"]
+            run = {"session_id": name, "max_iterations_this_call": 5}
+            asked = await client.call("mission_iterate", run)
+            more: Any = {"inputResponses": {"sampling-0-0": slow}, "requestState": asked["requestState"]}
+            task = client.task(await client.call("mission_iterate", run, **more))
+            assert task["status"] == "working", task
+            here.gate.set()
+            asks = await client.until_status(task["taskId"], "input_required")
+            (key,) = asks["inputRequests"]
+            assert asks["inputRequests"][key]["method"] == "sampling/createMessage"
+            await client.result("tasks/update", {"taskId": task["taskId"], "inputResponses": {key: last}})
+            ended = await client.until_status(task["taskId"])
+            body = ended["result"]["structuredContent"]
+            assert (body["status"], len(body["iterations"]), here.taken) == ("completed", 2, [7, 1]), ended
             tasks.cancel_scope.cancel()
 
     anyio.run(main)
