@@ -274,7 +274,7 @@ GUARANTEES = {
         "A client can answer only the questions that it was asked itself, in the call that it was asked in.",
         (
             "surface/test_mcp_asking.py::test_nobody_answers_a_question_that_it_was_not_asked",
-            "surface/test_mcp_sampling.py::test_only_who_was_asked_answers_for_its_model",
+            "surface/test_mcp_sampling_rounds.py::test_only_who_was_asked_answers_for_its_model",
         ),
     ),
     "an-ended-task-never-changes": Guarantee(
@@ -486,7 +486,7 @@ GUARANTEES = {
     "sampled-once": Guarantee(
         "What a client's model answers is used once, however often it is sent and whoever is killed in between.",
         (
-            "surface/test_mcp_sampling.py::test_a_repeated_a_contradicting_and_a_simultaneous_answer_change_nothing",
+            "surface/test_mcp_sampling_rounds.py::test_a_repeated_a_contradicting_and_a_simultaneous_answer_change_nothing",
             "e2e/test_sampling.py::test_killed_between_the_question_and_the_answer_it_goes_on_at_the_same_iteration",
         ),
     ),
