@@ -170,6 +170,7 @@ class Running:
             item=signs.item or self._item,
             failures=signs.failures,
             stderr=tail_of(folder, ERRORS, STDERR_LINES, LONGEST_STDERR_LINE),
+            notes=signs.notes,
             mark={**reader.mark(), "pid": self._meta.leader.pid},
             cancelled=self._ctx.cancelled,
         )
