@@ -56,7 +56,8 @@ def test_killed_while_it_drove_a_task_the_next_server_drives_it_to_its_end(tmp_p
     rows = ended["result"]["structuredContent"]["iterations"]
     assert [row["iteration_index"] for row in rows] == list(range(COUNT)), "no iteration more, none twice"
     begun = house.lines("steps").count("begun -")
-    assert COUNT <= begun <= COUNT + 1, "only the call that the kill cut off may have begun without counting"
+    # The call that the kill cut off may have begun without counting, or may count as unknown without having begun.
+    assert COUNT - 1 <= begun <= COUNT + 1
 
 
 @pytest.mark.slow
