@@ -25,6 +25,7 @@ from pursuit.surfaces.mcp.gateway.roster import Roster
 from pursuit.surfaces.mcp.tasks.carrying import Plan, When
 from pursuit.surfaces.mcp.tasks.terms import EXTENSION, capabilities_of
 from pursuit.tasks.execution import TaskContext
+from pursuit.tasks.soundness import finite
 from pursuit.tools.contract import CallFailed, Tool
 
 TASK_TOKEN = "pursuit-task"  # noqa: S105 - under it a server tells its progress
@@ -73,8 +74,8 @@ class DetachedVisit(Visit):
             message = params.get("message")
             await self.task.update_status(
                 message if isinstance(message, str) else None,
-                done=_number(params.get("progress")),
-                total=_number(params.get("total")),
+                done=finite(params.get("progress")),
+                total=finite(params.get("total")),
             )
 
 
@@ -164,7 +165,3 @@ def _visit(ctx: Context, params: Mapping[str, Any]) -> DetachedVisit:
     extensions = {key: value for key, value in as_object(able.pop("extensions", None)).items() if key != EXTENSION}
     kept = {**able, "extensions": extensions} if extensions else able
     return DetachedVisit(ctx, Guest(kept), {key: value for key, value in params.items() if key != "task"})
-
-
-def _number(value: Any) -> float | None:
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
