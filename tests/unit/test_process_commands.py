@@ -137,6 +137,24 @@ def test_what_cannot_be_started_fails_with_the_reason_and_starts_nothing(tmp_pat
     on_stage(tmp_path, body)
 
 
+def test_a_command_that_the_system_refused_leaves_no_secret(tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    script.write_text("#!/no/such/interpreter\n")
+    script.chmod(0o755)
+
+    async def body(stage: Stage) -> None:
+        state = await stage.run(Command(argv=[str(script), "--token=open-sesame"], secrets=["open-sesame"]))
+        assert state.status == "failed"
+        folder = stage.place(state.task_id)
+        await gone(folder / "command")
+        assert not any(b"open-sesame" in path.read_bytes() for path in folder.iterdir())
+        assert [line async for line in stage.processes.follow(state.task_id)] == []
+        await stage.processes.remove(state.task_id)
+        assert not folder.exists()
+
+    on_stage(tmp_path, body)
+
+
 def test_every_fault_is_told_at_once() -> None:
     with pytest.raises(ValidationFailed) as refused:
         Command(argv=["no-such-program"], cwd="/no/such", item_pattern="[", grace=-1).check()
