@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 import sys
@@ -161,6 +162,21 @@ def test_every_fault_is_told_at_once() -> None:
     assert {fault.field for fault in refused.value.faults} == {"argv", "cwd", "item_pattern", "grace"}
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("total", value) for value in (-1.0, math.nan, math.inf, 1e300, 10**400)),
+        *(("heartbeat", value) for value in (0.0, 1e-9, 0.5, math.nan, math.inf)),
+        *(("grace", value) for value in (-1.0, math.nan, math.inf, 1e9)),
+    ],
+)
+def test_numbers_that_no_command_could_be_run_with_are_refused(name: str, value: float) -> None:
+    with pytest.raises(ValidationFailed) as refused:
+        Command(argv=["true"], **{name: value}).check()
+    assert [fault.field for fault in refused.value.faults] == [name]
+    Command(argv=["true"], total=0, heartbeat=1, grace=0).check()
+
+
 def test_stdin_is_closed_and_the_environment_is_the_one_that_was_given(tmp_path: Path) -> None:
     source = "import os, sys; print(repr(sys.stdin.read())); print(sorted(os.environ)); print(os.getcwd())"
 
@@ -266,7 +282,7 @@ while True:
 def test_a_heartbeat_after_silence_names_the_last_item_and_counts_nothing(tmp_path: Path) -> None:
     async def body(stage: Stage) -> None:
         command = python(
-            "import time; print('at one', flush=True); time.sleep(60)", item_pattern="at (.*)", heartbeat=0.2, grace=0
+            "import time; print('at one', flush=True); time.sleep(60)", item_pattern="at (.*)", heartbeat=1, grace=0
         )
         task_id = await stage.begin(command)
         told = await stage.store.wait(task_id, lambda now: (now.message or "").startswith("at one"))

@@ -19,6 +19,10 @@ from pursuit.model.patterns import checked_pattern
 
 GRACE = 10.0
 HEARTBEAT = 30.0
+LONGEST_GRACE = 86_400.0
+LEAST_HEARTBEAT = 1.0
+"""Each sign of life is a word in the ledger."""
+MOST_UNITS = 2.0**53
 LEAST_SECRET_LINE = 8
 BLANK = "***"
 
@@ -92,8 +96,12 @@ class Command:
         return faults
 
     def _number_faults(self) -> list[Fault]:
-        wanted = {"grace": self.grace >= 0, "heartbeat": self.heartbeat > 0, "total": (self.total or 0) >= 0}
-        return [Fault(field=name, reason="is too small") for name, fits in wanted.items() if not fits]
+        bounds = {"grace": (0, LONGEST_GRACE), "heartbeat": (LEAST_HEARTBEAT, MOST_UNITS), "total": (0, MOST_UNITS)}
+        return [
+            Fault(field=name, reason=f"must be a number from {least:g} to {most:g}, not {value}")
+            for name, (least, most) in bounds.items()
+            if (value := getattr(self, name)) is not None and not least <= value <= most
+        ]
 
     def stored(self) -> dict[str, Any]:
         """What is needed to go on with it after a crash: all but what starts it."""

@@ -231,6 +231,6 @@ def _is_over(folder: Path) -> bool:
 
 
 def _tidy_up(folder: Path) -> None:
-    for pattern in ("command", "units", *(f"{stream}.*" for stream in STREAMS)):
+    for pattern in ("units", *(f"{stream}.*" for stream in STREAMS), "command"):
         for path in folder.glob(pattern):
             path.unlink(missing_ok=True)
