@@ -148,12 +148,16 @@ class Call:
         return {"content": [text("one"), text("two")], "isError": True, "_meta": {"why": None}}
 
     def broken_text(self) -> dict[str, Any]:
+        self.progress(1, total=3, message="\ud800")
+        for number in (float("nan"), float("inf"), -float("inf"), 10**400):
+            self.progress(2, total=number)
+            self.progress(number, total=3)
         return {"content": [text("\ud800")]}
 
     def refuse(self) -> dict[str, Any]:
         raise Refused(-31999, "no ü", {"null": None, "list": [1]})
 
-    def progress(self, number: int, **more: Any) -> None:
+    def progress(self, number: float, **more: Any) -> None:
         if self.token is not None:
             params = {"progressToken": self.token, "progress": number, **more}
             say({"method": "notifications/progress", "params": params})

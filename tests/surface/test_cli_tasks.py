@@ -203,7 +203,17 @@ def test_closing_the_terminal_leaves_it_and_cancel_ends_it_from_elsewhere(place:
 def test_a_timeout_of_its_own_fails_it(place: Place) -> None:
     told = place.json("task", "run", "late", code=None)
     assert told["status"] == "failed" and "timeout of 0.3 s" in told["message"]
-    assert told["result"]["isError"] is True
+    result = told["result"]
+    assert result["isError"] is True and "cancelled" not in json.dumps(told)
+    assert (result["structuredContent"]["status"], result["structuredContent"]["reason"]) == ("failed", told["message"])
+    assert told["message"] in result["content"][0]["text"]
+
+
+def test_a_reason_that_is_no_text_is_kept_as_far_as_it_is_one(place: Place) -> None:
+    task_id = place.run("task", "run", "--detach", "--", "sleep", "3600").stdout.strip()
+    ended = place.json("task", "cancel", task_id, "--reason", os.fsdecode(b"no \xff"))
+    assert ended["status"] == "cancelled"
+    assert "no ?" in place.ask("audit")[0]
 
 
 def test_secrets_of_the_environment_are_not_told(place: Place) -> None:

@@ -14,6 +14,7 @@ from gateway_stage import ERAS, LEGACY, MODERN, Client, hostile, house, run, tol
 from pursuit.model.tasks import TaskKind
 from pursuit.service.approvals import Approvals
 from pursuit.service.gateway import gateway_lines
+from pursuit.surfaces.mcp.gateway.progress import Progress
 from pursuit.tools.policy import OperatorPolicy
 from pursuit.tools.rules import Rule
 from pursuit.tools.server_config import ToolOverride
@@ -223,3 +224,34 @@ def test_a_task_may_take_longer_than_a_call_that_somebody_waits_for(era: str, tm
             assert end["status"] == "completed"
 
     run(main)
+
+
+@pytest.mark.guarantee("tasks-never-kill-a-session")
+@pytest.mark.parametrize("behind", ERAS)
+@pytest.mark.parametrize("era", ERAS)
+def test_words_and_numbers_that_are_none_harm_no_other_task(era: str, behind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path, server(behind, broken_text=LONG, slow=LONG), alone=False) as here:
+            client = await here.client(era, ABLE)
+            steady = await made(client, "slow")
+            task_id = await made(client, "broken_text")
+            end = await ended(client, task_id)
+            assert end["status"] == "completed", end
+            result = end["result"] if era == MODERN else await client.result("tasks/result", {"taskId": task_id})
+            assert result["content"] == [{"type": "text", "text": "?"}]
+            (row,) = [row for row in (await here.runtime.tasks.list())["tasks"] if row["task_id"] == task_id]
+            assert (row["units_done"], row["units_total"]) in ((2, 3), (1, 3), (0, 3))
+            assert (await client.result("tasks/get", {"taskId": steady}))["status"] == "working"
+            await client.result("tasks/cancel", {"taskId": steady})
+
+    run(main)
+
+
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), 10**400])
+def test_progress_that_is_no_number_is_not_told(odd: float) -> None:
+    progress = Progress("t")
+    assert progress.told({"progress": odd, "total": 3}) is None
+    assert progress.told({"progress": 1, "total": odd}) == {"progress": 1, "progressToken": "t"}
+    progress.restart()
+    assert progress.told({"progress": odd}) is None
+    assert progress.told({"progress": 1, "total": 2}) == {"progress": 2, "total": 3, "progressToken": "t"}
