@@ -247,7 +247,7 @@ def test_words_and_numbers_that_are_none_harm_no_other_task(era: str, behind: st
     run(main)
 
 
-@pytest.mark.parametrize("odd", [float("nan"), float("inf"), 10**400])
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), 10**400], ids=["nan", "infinite", "huge"])
 def test_progress_that_is_no_number_is_not_told(odd: float) -> None:
     progress = Progress("t")
     assert progress.told({"progress": odd, "total": 3}) is None

@@ -255,7 +255,11 @@ def test_half_a_character_is_replaced_wherever_it_comes_from(tmp_path: Path) -> 
     with_store(tmp_path, body)
 
 
-@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf"), 10**400, 1e300, 10**25, 2**53 + 1])
+@pytest.mark.parametrize(
+    "number",
+    [float("nan"), float("inf"), -float("inf"), 10**400, 1e300, 10**25, 2**53 + 1],
+    ids=lambda number: f"{min(number, 10**300):.0e}",
+)
 def test_a_number_that_cannot_be_counted_with_counts_nothing(tmp_path: Path, number: float) -> None:
     async def body(store: TaskStore) -> None:
         task_id = await some_task(store, total=number)
