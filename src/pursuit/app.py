@@ -337,6 +337,7 @@ def _settings(settings: Mapping[str, float]) -> Settings:
         approval_timeout=settings.get("approval_timeout", defaults.approval_timeout),
         task_patience=settings.get("task_patience", defaults.task_patience),
         model_timeout=settings.get("model_timeout", defaults.model_timeout),
+        memory_lessons=int(settings.get("memory_lessons", defaults.memory_lessons)),
     )
 
 

@@ -18,9 +18,10 @@ import anyio.lowlevel
 import msgspec
 
 from pursuit.errors import InvalidArgument
-from pursuit.ledger.contract import Head, Page, StoredEvent, StreamRow
+from pursuit.ledger.contract import Found, Head, Page, StoredEvent, StreamRow
 from pursuit.ledger.roots import current_root
 from pursuit.ledger.schema import unavailable
+from pursuit.ledger.words import telling_words
 
 CHUNK = 2000
 """Rows that are read before other tasks get their turn."""
@@ -35,6 +36,11 @@ _EVENTS = (
 _GROWN = (
     "SELECT DISTINCT streams.name FROM events JOIN streams ON streams.id = events.stream "
     "WHERE events.position > ? AND events.position <= ?"
+)
+_FOUND = (
+    "SELECT streams.id, name, kind, status, created_at, updated_at, head_seq, head_hash, summary, texts.text, "
+    "-bm25(texts) AS closeness FROM texts JOIN streams ON streams.id = texts.rowid "
+    "WHERE texts MATCH ?1 AND (?2 IS NULL OR kind = ?2) ORDER BY closeness DESC, streams.id DESC LIMIT ?3"
 )
 _DIGESTS = "SELECT digest FROM blob_refs WHERE stream = (SELECT id FROM streams WHERE name = ?) ORDER BY digest"
 
@@ -97,6 +103,18 @@ class SqliteReads:
         more = len(rows) > limit
         del rows[limit:]
         return Page(tuple(map(_stream_row, rows)), _write_cursor(rows[-1][4], rows[-1][0]) if more else None)
+
+    def search(self, words: str, *, kind: str | None, limit: int) -> list[Found]:
+        """Streams by their texts, the best match first."""
+        if limit < 1:
+            raise InvalidArgument(f"a search needs a limit of at least 1, not {limit}", limit=limit)
+        wanted = telling_words(words)
+        if not wanted:
+            return []
+        # Quoted, a word is a word to FTS5, whatever it is.
+        query = " OR ".join(f'"{word}"' for word in wanted)
+        rows = self._all(_FOUND, (query, kind, min(limit, LARGEST)))
+        return [Found(row=_stream_row(row[:9]), text=row[9], rank=row[10]) for row in rows]
 
     def blob(self, digest: str) -> bytes | None:
         """The bytes of a blob."""

@@ -16,6 +16,7 @@ import msgspec
 
 from pursuit.engine.clock import Clock
 from pursuit.engine.driver import Driver
+from pursuit.engine.memory import recall
 from pursuit.engine.report import assemble
 from pursuit.engine.states import States
 from pursuit.errors import InvalidArgument, NoIterations
@@ -104,6 +105,10 @@ class Looking:
         if page.next_cursor is not None:
             answer["next_cursor"] = page.next_cursor
         return answer
+
+    async def lessons(self, words: str, *, limit: int = 10) -> dict[str, Any]:
+        """What ended missions learned that has to do with these words, the best match first."""
+        return {"missions": [one.as_json() for one in await recall(self.ledger, words, limit=limit)]}
 
     async def watch(self, mission_id: str) -> AsyncIterator[tuple[AnyEvent, MissionState]]:
         """Every event of a mission, past and future, with the state after it."""

@@ -101,15 +101,15 @@ class Fields:
             self.fault(key, f"must be true or false, not {kind(value)}")
         return value if isinstance(value, bool) else None
 
-    def number(self, key: str, *, whole: bool = False) -> float | None:
-        """A finite number above zero, whole if asked."""
+    def number(self, key: str, *, whole: bool = False, zero: bool = False) -> float | None:
+        """A finite number above zero, or zero if that is allowed; whole if asked."""
         if key not in self.table:
             return None
         value = self.table[key]
         if isinstance(value, bool) or not isinstance(value, int | float):
             self.fault(key, f"must be a number, not {kind(value)}")
-        elif not value > 0:
-            self.fault(key, f"must be above zero, not {value}")
+        elif not (value > 0 or (zero and value == 0)):
+            self.fault(key, f"must be {'zero or more' if zero else 'above zero'}, not {value}")
         elif value > sys.float_info.max:
             self.fault(key, "is too large")
         elif whole and value != int(value):

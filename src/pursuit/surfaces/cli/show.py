@@ -154,6 +154,19 @@ def _standing(row: Mapping[str, Any]) -> str:
     return f"waiting for {row['waiting_for']}" if "waiting_for" in row else str(row["status"])
 
 
+def lessons(screen: Screen, found: Mapping[str, Any]) -> None:
+    """What ended missions learned: for each a line of its own, then its lessons behind a tab."""
+    if screen.json:
+        screen.document(found)
+        return
+    for row in found["missions"]:
+        screen.plain(f"{row['session_id']}  {line(row['ending'])}  {line(row['directive'], 200)}")
+        for lesson in row["lessons"]:
+            screen.plain(f"\t{line(lesson)}")
+    if not found["missions"]:
+        screen.hint("no ended mission has any of these words")
+
+
 def history(screen: Screen, page: Mapping[str, Any], *, full: bool) -> None:
     """Iterations, oldest first."""
     if screen.json:
