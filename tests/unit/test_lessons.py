@@ -53,7 +53,7 @@ def test_lessons_say_what_worked_with_which_arguments_and_what_failed_and_why(tm
             assert lessons == [
                 "latency_ms < 200 was met: the best latency_ms was 150, from world.tune with "
                 '{"x":150,"api_key":"[redacted]"} in iteration 3.',
-                "world.tune failed 2 times of 4: x must not be negative but it is -1.0 (2 times).",
+                "world.tune failed 2 of 4 times: ValueError: x must not be negative but it is -1.0 (2 times).",
             ]
 
     play(scene)

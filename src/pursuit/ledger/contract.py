@@ -176,7 +176,8 @@ class Ledger(Protocol):
         """The streams whose text has any of these words, in any of their English forms, the best match first.
 
         A match is better the rarer its words are and the more of them it has; of equal ones the newer is first. Words
-        are words: nothing in them is an operator. Words that say nothing ("the", a single letter) are not looked for.
+        are words: nothing in them is an operator. Words that say nothing ("the", a single letter) are not looked for,
+        and in a large ledger those that thousands of texts have only if there are no rarer ones.
         """
         ...
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-MOST_WORDS = 48
+MOST_WORDS = 32
 LONGEST_WORD = 64
 _WORD = re.compile(r"[^\W_]+")
 _SAY_NOTHING = frozenset(

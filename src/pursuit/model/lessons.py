@@ -116,7 +116,7 @@ def _by(gathered: _Gathered, tool: str, call_id: str, iteration: int) -> str:
 
 def _of_calls(gathered: _Gathered) -> Iterator[str]:
     for tool, whys in _worst(gathered.bad):
-        yield f"{tool} failed {_times(whys.total())} of {gathered.tried[tool]}: {_reasons(whys)}."
+        yield f"{tool} failed {whys.total()} of {gathered.tried[tool]} times: {_reasons(whys)}."
     for tool, whys in _worst(gathered.refused):
         yield f"{tool} was denied {_times(whys.total())}: {_reasons(whys)}."
     for tool, count in sorted(gathered.unknown.items()):
