@@ -20,7 +20,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pursuit.app import Report, Runtime
+    from pursuit.app import Report, Runtime, scaffold
     from pursuit.errors import PursuitError, ValidationFailed
     from pursuit.model.build import check, event, metric, predicate, succeeded
     from pursuit.model.mission import (
@@ -58,6 +58,7 @@ _HOMES = {
     "event": "pursuit.model.build",
     "metric": "pursuit.model.build",
     "predicate": "pursuit.model.build",
+    "scaffold": "pursuit.app",
     "succeeded": "pursuit.model.build",
     "tool": "pursuit.tools.functions",
 }
@@ -81,6 +82,7 @@ __all__ = [
     "event",
     "metric",
     "predicate",
+    "scaffold",
     "succeeded",
     "tool",
 ]

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from pursuit.drafting.draft import Draft, draft_by_model, draft_by_templates
 from pursuit.engine.clock import SystemClock
 from pursuit.engine.driver import Driver
 from pursuit.engine.run import Observer, Settings
@@ -23,6 +24,7 @@ from pursuit.mission_file import load_mission_file, servers_in
 from pursuit.model.mission import Mission
 from pursuit.places import locate_state
 from pursuit.proposers.choice import Choice
+from pursuit.proposers.language import LanguageModel
 from pursuit.proposers.prices import Price
 from pursuit.proposers.prompt import LIMIT
 from pursuit.proposers.provider import Providers
@@ -290,6 +292,22 @@ async def open_planner(
     choice = _choice(configuration)
     async with open_toolbox(configuration, mode=mode, servers=servers) as toolbox:
         yield Planner(host=toolbox.host, checks=configuration.checks, models=choice.models, proposer_for=choice)
+
+
+async def scaffold(
+    directive: str, *, model: str | LanguageModel | None = None, configuration: Configuration | None = None
+) -> Draft:
+    """Drafts a mission from a directive, by templates or by a language model; nothing is started.
+
+    `model` is `provider:name`, or anything that answers like one. Raises `ValidationFailed` if no criterion is left.
+    """
+    if model is None:
+        return await draft_by_templates(directive)
+    if not isinstance(model, str):
+        return await draft_by_model(directive, model)
+    models = _choice(configuration or Configuration()).models
+    await models.check(model)
+    return await draft_by_model(directive, models.open(model), proposer=model)
 
 
 async def examined(config: Path | None, state: Path) -> list[Finding]:

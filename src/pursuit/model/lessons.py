@@ -100,10 +100,11 @@ def _because(state: MissionState, criterion: Criterion, gathered: _Gathered, *, 
         return ""
     if result.source is not None:
         return f", {_by(gathered, result.source.tool, result.source.call_id, result.source.iteration)}"
-    if met or not isinstance(result.evidence, Mapping):
+    evidence: Any = result.evidence
+    if met or not isinstance(evidence, dict):
         return ""
-    evidence = cast("Mapping[str, Any]", result.evidence)
-    why = evidence.get("error") or evidence.get("reason")
+    told = cast("dict[str, Any]", evidence)
+    why = told.get("error") or told.get("reason")
     return f": {_line(str(why), _WHY)}" if why else ""
 
 

@@ -26,6 +26,7 @@ from pursuit.surfaces.cli import (
     missions,
     operator,
     prove,
+    scaffold,
     serve,
     setup,
     task,
@@ -69,6 +70,7 @@ def before(
 
 
 setup.register(app)
+scaffold.register(app)
 install.register(app)
 missions.register(app)
 look.register(app)
