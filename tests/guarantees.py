@@ -17,6 +17,47 @@ class Guarantee:
 
 
 GUARANTEES = {
+    "lessons-are-found": Guarantee(
+        "An ended mission is found by the words of its goal, its tools and its lessons, in any English form.",
+        (
+            "contract/test_ledger_search.py::test_a_stream_is_found_by_the_words_of_its_text_in_any_form",
+            "unit/test_lessons.py::test_an_ended_mission_is_found_by_its_goal_its_tools_and_its_lessons",
+        ),
+    ),
+    "lessons-are-forgotten": Guarantee(
+        "A forgotten mission is not found any more, and none of its words is left in the file.",
+        ("contract/test_ledger_search.py::test_a_forgotten_stream_is_not_found_and_its_words_are_gone",),
+    ),
+    "any-text-is-a-safe-search": Guarantee(
+        "Any text can be searched for: nothing in it is an operator, and none is a wrong query.",
+        ("contract/test_ledger_search.py::test_any_text_is_a_safe_search",),
+    ),
+    "lessons-are-data": Guarantee(
+        "A language model is told the lessons of similar missions of the same ledger, as quoted data.",
+        ("unit/test_lessons.py::test_a_language_model_is_told_the_lessons_of_similar_missions_as_quoted_data",),
+    ),
+    "drafts-are-missions": Guarantee(
+        "A drafted mission is a file that is read back as the same mission, whatever its directive holds.",
+        (
+            "unit/test_scaffold.py::test_a_draft_is_a_mission_file_that_says_where_each_criterion_comes_from",
+            "unit/test_scaffold.py::test_whatever_stands_in_a_directive_its_draft_is_read_back_as_the_same_mission",
+        ),
+    ),
+    "vacuous-drafts-are-refused": Guarantee(
+        "A drafted criterion that is always or never true is refused, with the reason.",
+        (
+            "unit/test_scaffold.py::test_a_criterion_that_is_always_or_never_true_is_refused_with_the_reason",
+            "unit/test_scaffold.py::test_an_expression_that_decides_nothing_is_refused_with_the_reason",
+        ),
+    ),
+    "models-draft-no-commands": Guarantee(
+        "No command that a model drafts gets into a mission.",
+        ("unit/test_scaffold.py::test_a_model_cannot_draft_a_command_or_a_mission_that_is_done_at_once",),
+    ),
+    "scaffold-starts-nothing": Guarantee(
+        "Drafting a mission calls no tool, starts nothing, and makes no ledger.",
+        ("surface/test_cli_scaffold.py::test_a_draft_is_printed_written_and_told_in_json_and_nothing_is_started",),
+    ),
     "crash-at-every-write": Guarantee(
         "A crash before or after any write of the ledger loses no finished call and repeats none silently.",
         ("fault/test_crash_at_every_write.py::test_nothing_is_lost_and_nothing_runs_twice",),
