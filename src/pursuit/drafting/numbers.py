@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from pursuit.model.criteria import Comparison
 
 _OPS: tuple[tuple[Comparison, str], ...] = (
-    ("<=", r"at most|(?:no|not) (?:more|greater|higher|longer|larger) than|up to|(?:a )?maximum of|within|<=|≤"),
-    (">=", r"at least|(?:no|not) (?:less|fewer|lower|smaller) than|(?:a )?minimum of|>=|≥"),
-    ("<", r"under|below|(?:less|fewer|lower|smaller|shorter|cheaper|faster|quicker) than|<"),
-    (">", r"over|above|(?:more|greater|higher|larger|longer|better) than|exceed(?:s|ing)?|beyond|>"),
-    ("==", r"exactly|equals?(?: to)?|==|="),
+    ("<=", r"at most|(?:no|not) (?:more|greater|higher|longer|larger) than|up to|(?:a )?maximum of|within"),
+    (">=", r"at least|(?:no|not) (?:less|fewer|lower|smaller) than|(?:a )?minimum of"),
+    ("<", r"under|below|(?:less|fewer|lower|smaller|shorter|cheaper|faster|quicker) than"),
+    (">", r"over|above|(?:more|greater|higher|larger|longer|better) than|exceed(?:s|ing)?|beyond"),
+    ("==", r"exactly|equals?(?: to)?"),
 )
+_SIGNS = {"<=": "<=|≤", ">=": ">=|≥", "<": "<", ">": ">", "==": "==?"}
 _AFTER: tuple[tuple[Comparison, str], ...] = (
     ("<=", r"or (?:less|fewer|lower|below|faster|cheaper)"),
     (">=", r"or (?:more|higher|above|greater|better)"),
@@ -48,7 +49,11 @@ _VALUE = re.compile(
 )
 _SCALES = {"k": 1e3, "m": 1e6}
 _COMPARED = re.compile(
-    "|".join(f"(?P<op{place}>(?<![\\w-])(?:{words})(?![\\w-]))" for place, (_, words) in enumerate(_OPS)), re.I
+    "|".join(
+        f"(?P<op{place}>(?<![\\w-])(?:{words})(?![\\w-])|(?<![-<>=!])(?:{_SIGNS[op]})(?![<>=]))"
+        for place, (op, words) in enumerate(_OPS)
+    ),
+    re.I,
 )
 _BY = re.compile(rf"\b(?:{_DOWN}|{_UP})\b.*\bby\s+(?:at least\s+|a\s+)?(?:\d|half|third|quarter)", re.I)
 _TO = re.compile(r"\bto\s+(?=[-$\d])", re.I)
@@ -70,7 +75,8 @@ _FILLERS = frozenset(
 )
 _ENDS = frozenset(_WORD.findall("of for in on at from per when during across by using under within to if where which"))
 _COUNTS = frozenset({"number", "count", "amount", "total"})
-_VERBS = {"costs": "cost", "weighs": "weight", "takes": "duration", "lasts": "duration", "runs": "duration"}
+_DOINGS = {"finish": "duration", "complete": "duration", "run": "duration", "respond": "response_time"}
+_VERBS = {"costs": "cost", "weighs": "weight", "takes": "duration", "lasts": "duration", "runs": "duration", **_DOINGS}
 _MOST_WORDS = 4
 _NEAR = 200
 
@@ -137,9 +143,10 @@ def _compared(clause: str) -> tuple[Comparison, re.Match[str], str, str] | None:
             return op, value, clause[: sign.start()], clause[value.end() :]
     for value in _VALUE.finditer(clause):
         for said_after, words in _AFTER:
-            found = re.compile(rf"\s*(?:{words})\b", re.I).match(clause, value.end())
+            # A thing may be named in between: "100 points or more".
+            found = re.compile(rf"\s*(?P<things>(?:[a-z]+\s+){{0,2}}?)(?:{words})\b", re.I).match(clause, value.end())
             if found is not None:
-                return said_after, value, clause[: value.start()], clause[found.end() :]
+                return said_after, value, clause[: value.start()], found["things"] + clause[found.end() :]
     for sign in _TO.finditer(clause):
         value = _VALUE.match(clause, sign.end())
         before = clause[: sign.start()][-_NEAR:]
@@ -173,12 +180,12 @@ def _named(before: str, after: str, unit: str) -> str:
 def _noun(text: str) -> list[str]:
     """The words of a phrase that name something, without what leads up to it and what it belongs to."""
     words = [slug(word) for word in _WORD.findall(text)]
-    if words and words[-1] in _VERBS:
-        return [_VERBS[words[-1]]]
     while words and words[0] in _FILLERS:
         words.pop(0)
     while words and words[-1] in _FILLERS:
         words.pop()
+    if words and words[-1] in _VERBS:
+        return [_VERBS[words[-1]]]
     if len(words) > 2 and words[0] in _COUNTS and words[1] == "of":
         words = words[2:]
     for place, word in enumerate(words):
