@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +167,21 @@ def test_missions_that_ended_before_there_was_a_memory_are_found(tmp_path: Path)
             assert (row["directive"], row["status"]) == ("Scripted", "completed")
             assert row["lessons"] == ["The best loss was 2.5 (wanted <= 3), in iteration 3 from world.look."]
             assert (await runtime.service.verify()).ok
+
+    play(scene)
+
+
+def test_a_ledger_that_was_tampered_with_is_migrated_all_the_same(tmp_path: Path) -> None:
+    shutil.copy(OLD, tmp_path / "ledger.db")
+    with closing(sqlite3.connect(tmp_path / "ledger.db")) as connection:
+        connection.execute("UPDATE blobs SET body = x'ff00'")
+        connection.execute("UPDATE events SET body = x'ff' WHERE type = 'ReportWritten' AND stream = 1")
+        connection.commit()
+
+    async def scene() -> None:
+        async with Runtime(state=tmp_path / "ledger.db", config=Configuration()) as runtime:
+            assert await runtime.service.lessons("scripts") == {"missions": []}
+            assert not (await runtime.service.verify()).ok, "it opens, so that what is wrong can be said"
 
     play(scene)
 
