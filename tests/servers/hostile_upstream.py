@@ -2,7 +2,7 @@
 
 `modern` on the command line makes it one of 2026-07-28, otherwise it shakes hands as 2025-11-25. `name=X` is its name,
 `pages=N` in how many pages it lists its tools, `tidy` leaves the odd ones out, `secretive` neither lists nor follows
-resources. What it was asked lies in `log=PATH`,
+resources, `dotted` has names with dots. What it was asked lies in `log=PATH`,
 one JSON line for each message.
 """
 
@@ -63,7 +63,7 @@ NAMES = ("echo", "image", "audio", "mixed", "wrong", "refuse", "steps", "logs", 
 TOOLS: list[Any] = ([] if "tidy" in WORDS else ODD) + [
     {"name": name, "inputSchema": OBJECT} for name in (*NAMES, "grow", "twice", "die", "broken_text", "forgetful")
 ]
-EXTRA: list[Any] = []
+EXTRA: list[Any] = [{"name": "dot.ted", "inputSchema": OBJECT}] if "dotted" in WORDS else []
 LOCK = threading.Lock()
 ANSWERS: dict[Any, Any] = {}
 ANSWERED = threading.Condition()
@@ -198,6 +198,12 @@ class Call:
             "inputRequests": {"k": {"method": "elicitation/create", "params": FORM}},
         }
 
+    def puzzle(self) -> dict[str, Any]:
+        return {"resultType": "input_required", "inputRequests": {"k": self.params["arguments"]["question"]}}
+
+    def link(self) -> dict[str, Any]:
+        return {"content": [{"type": "resource_link", "uri": "x://shared", "name": "n", "x": None}, text("t")]}
+
     def twice(self) -> dict[str, Any]:
         self.progress(1)
         asking, answer = ask(self.params, "who", "elicitation/create", FORM)
@@ -274,7 +280,8 @@ def subscribe(params: dict[str, Any]) -> dict[str, Any]:
 
 
 def prompts(_params: dict[str, Any]) -> dict[str, Any]:
-    return {"prompts": [{"name": "greet", "arguments": [{"name": "who", "x": None}], "x": None}]}
+    found = [{"name": "greet", "arguments": [{"name": "who", "x": None}], "x": None}]
+    return {"prompts": [*found, {"name": "a.b"}] if "dotted" in WORDS else found}
 
 
 def prompt(params: dict[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import anyio
 import pytest
 from gateway_stage import ERAS, LEGACY, MODERN, Client, hostile, house, run, told, words
 
+from pursuit.model.tasks import TaskKind
 from pursuit.service.approvals import Approvals
 from pursuit.service.gateway import gateway_lines
 from pursuit.tools.policy import OperatorPolicy
@@ -178,6 +179,27 @@ def test_what_the_operator_answers_is_answered(tmp_path: Path) -> None:
     run(main)
 
 
+def test_of_what_a_dead_process_left_a_gateway_ends_calls_and_leaves_missions_to_who_serves_them(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with house(tmp_path, hostile()) as here:
+            store, host = here.runtime.tasks.store, await here.runtime.tasks.host()
+            kinds: tuple[TaskKind, ...] = ("call", "mission")
+            left = {
+                kind: (await store.create(kind=kind, title="t", requestor="local", owner="owner-0123456789abcdef"))
+                for kind in kinds
+            }
+            await store.wait(left["call"].task_id)
+            await host.take_up_all()
+            client = await here.client(MODERN, ABLE)
+            failed = await client.result("tasks/get", {"taskId": left["call"].task_id})
+            assert failed["status"] == "failed" and "not known" in failed["error"]["message"]
+            assert (await store.get(left["mission"].task_id)).status == "working"
+
+    run(main)
+
+
 def test_a_tool_that_must_be_a_task_is_refused_to_those_who_cannot(tmp_path: Path) -> None:
     async def main() -> None:
         async with house(tmp_path, hostile(tools={"echo": ToolOverride(task_only=True)}), alone=False) as here:
@@ -187,5 +209,17 @@ def test_a_tool_that_must_be_a_task_is_refused_to_those_who_cannot(tmp_path: Pat
             assert (await old.request("tools/call", {"name": "echo"}))["error"]["code"] == -32601
             assert (await ended(old, await made(old, "echo")))["status"] == "completed"
             assert told(old, "notifications/tasks/status")
+
+    run(main)
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_task_may_take_longer_than_a_call_that_somebody_waits_for(era: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path, server(LEGACY), settings={"call_timeout": 0.3}, alone=False) as here:
+            plain, client = await here.client(LEGACY), await here.client(era, ABLE)
+            assert "no answer within 0.3 s" in words(await plain.call("nap", {"s": 2}))
+            end = await ended(client, await made(client, "nap", {"s": 2}))
+            assert end["status"] == "completed"
 
     run(main)

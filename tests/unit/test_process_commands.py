@@ -115,7 +115,7 @@ def test_what_cannot_be_started_fails_with_the_reason_and_starts_nothing(tmp_pat
             (Command(argv=["true"], cwd=str(tmp_path / "gone")), "is no folder"),
             (Command(argv=[]), "is empty"),
             (Command(argv=["echo", "a\0b"]), "null character"),
-            (Command(argv=["true"], unit_pattern="("), "is no regular expression"),
+            (Command(argv=["true"], unit_pattern="("), "is not a regular expression"),
         ]
         for command, why in wrong:
             with pytest.raises(ValidationFailed) as refused:
@@ -133,6 +133,24 @@ def test_what_cannot_be_started_fails_with_the_reason_and_starts_nothing(tmp_pat
         assert "was not started" in state.message
         with pytest.raises(TaskNotFound):
             await stage.processes.tail("../../etc")
+
+    on_stage(tmp_path, body)
+
+
+def test_a_command_that_the_system_refused_leaves_no_secret(tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    script.write_text("#!/no/such/interpreter\n")
+    script.chmod(0o755)
+
+    async def body(stage: Stage) -> None:
+        state = await stage.run(Command(argv=[str(script), "--token=open-sesame"], secrets=["open-sesame"]))
+        assert state.status == "failed"
+        folder = stage.place(state.task_id)
+        await gone(folder / "command")
+        assert not any(b"open-sesame" in path.read_bytes() for path in folder.iterdir())
+        assert [line async for line in stage.processes.follow(state.task_id)] == []
+        await stage.processes.remove(state.task_id)
+        assert not folder.exists()
 
     on_stage(tmp_path, body)
 
@@ -258,6 +276,24 @@ def test_a_heartbeat_after_silence_names_the_last_item_and_counts_nothing(tmp_pa
         assert (alive.done, alive.updated_at) == (told.done, told.updated_at)
         await stage.host.cancel(task_id)
         assert (await stage.store.wait(task_id)).status == "cancelled"
+
+    on_stage(tmp_path, body)
+
+
+def test_a_pattern_that_would_take_for_ever_holds_nobody_up_and_that_is_told(tmp_path: Path) -> None:
+    async def body(stage: Stage) -> None:
+        source = f"print('done 1'); print('{'a' * 64}b'); print('done 2')"
+        command = python(source, unit_pattern=r"done (\d+)", item_pattern=r"((?:a|aa)+)+c", total=2)
+        with anyio.fail_after(30):
+            state = await stage.run(command)
+        structured = await stage.structured(state)
+        (note,) = structured["notes"]
+        assert (state.status, state.done, structured["units_done"]) == ("completed", 2, 2)
+        assert note.startswith("item_pattern was switched off")
+        assert await stage.processes.tail(state.task_id) == ["done 1", "a" * 64 + "b", "done 2", f"[{note}]"]
+        result = await stage.store.result(state)
+        assert result is not None
+        assert note in result["content"][0]["text"]
 
     on_stage(tmp_path, body)
 

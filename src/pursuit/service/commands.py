@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import anyio
 
 from pursuit.errors import Fault, ValidationFailed
 from pursuit.model.tasks import TaskState
+from pursuit.tasks.deadlines import stopped_by
 from pursuit.tasks.execution import TaskContext
 from pursuit.tasks.host import Work
 from pursuit.tasks.processes.command import GRACE, HEARTBEAT, Command
@@ -24,6 +24,9 @@ from pursuit.tasks.store import Ending
 from pursuit.tools.commands import CommandConfig, refuse_climbing
 from pursuit.tools.server_config import PYTHON
 from pursuit.tools.variables import as_secrets, filled, secret_entries, secret_words
+
+ITS_TIMEOUT = "its timeout"
+"""Who orders a command stopped that has taken too long."""
 
 TIMEOUT = "timeout"
 """Where a task's origin keeps how many seconds it may take."""
@@ -104,21 +107,18 @@ def within(work: Work, seconds: float | None) -> Work:
         return work
 
     async def limited(ctx: TaskContext) -> Ending:
-        over = False
         ending: Ending | None = None
 
         async def stop() -> None:
-            nonlocal over
             await anyio.sleep(ctx.state.created_at + seconds - ctx.store.now())
-            over = True
-            await ctx.store.order_cancel(ctx.task_id, by="its timeout", reason=f"{seconds:g} s are over", settle=False)
+            await ctx.store.order_cancel(ctx.task_id, by=ITS_TIMEOUT, reason=f"{seconds:g} s are over", settle=False)
 
         async with anyio.create_task_group() as both:
             both.start_soon(stop)
             ending = await work(ctx)
             both.cancel_scope.cancel()
         assert ending is not None  # noqa: S101 - the group is left when the work has returned
-        return _timed_out(ending, seconds) if over and ending.status == "cancelled" else ending
+        return stopped_by(ending, ctx.state, ITS_TIMEOUT, f"stopped by its timeout of {seconds:g} s")
 
     return limited
 
@@ -126,12 +126,6 @@ def within(work: Work, seconds: float | None) -> Work:
 def timeout_of(state: TaskState) -> float | None:
     """How long a task may take, as it was begun."""
     return state.origin.get(TIMEOUT)
-
-
-def _timed_out(ending: Ending, seconds: float) -> Ending:
-    said = f"stopped by its timeout of {seconds:g} s"
-    result = {**(ending.result or {}), "isError": True}
-    return replace(ending, status="failed", message=said, result={"content": [], **result})
 
 
 def environment() -> dict[str, str]:

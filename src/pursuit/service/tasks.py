@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -21,10 +22,13 @@ from pursuit.errors import InvalidArgument, TaskNotFound
 from pursuit.model.spelling import nearest
 from pursuit.model.tasks import TaskKind, TaskState, TaskStatus
 from pursuit.service.audit import Audit
+from pursuit.service.awaited import is_awaited
 from pursuit.service.caller import OPERATOR, Caller
+from pursuit.tasks.deadlines import GRACE, USUAL_GRACE, stopping_time
 from pursuit.tasks.owners import is_alive
 from pursuit.tasks.record import record_of
 from pursuit.tasks.shelf import Shelf
+from pursuit.tasks.soundness import sound_text
 from pursuit.tasks.store import Ending, TaskStore
 from pursuit.tools.commands import CommandConfig
 
@@ -39,7 +43,6 @@ LOCAL = "local"
 ID_START = "task-"
 LEAST_PREFIX = 1
 STARTED_EVERY = 0.02
-STOPPING = 15.0
 LOOK_EVERY = 1.0
 CATCH_UP = 5.0
 """Seconds that a look waits at most for what a command that has ended left to be read."""
@@ -114,9 +117,14 @@ class Tasks:
             Processes(self._folder, **limits) as self._processes,
             TaskHost(self.store, resume=self.resume) as host,
         ):
-            host.shelf.removed = self._processes.remove
+            host.shelf.clear, host.shelf.needed = self._clear, partial(is_awaited, self.store.ledger)
             task_status.started(host)
             await anyio.sleep_forever()
+
+    async def _clear(self, task_id: str) -> bool:
+        """Deletes what a task left on disk; False if its command may still run, which is found by its task only."""
+        await self._processes.remove(task_id)
+        return not (self._folder / task_id).exists()
 
     def _resume(self, state: TaskState) -> Work | None:
         from pursuit.service.commands import timeout_of, within  # noqa: PLC0415 - see above
@@ -190,6 +198,8 @@ class Tasks:
         config = self.commands.get(origin.get("command", ""))
         limit = None if config is None else config.timeout
         kept = dict(origin) if limit is None else {**origin, TIMEOUT: limit}
+        if command.grace != USUAL_GRACE:
+            kept[GRACE] = command.grace
         return Job(work=within(self._processes.work(command), limit), kind="process", total=command.total, origin=kept)
 
     def config(self, name: str) -> CommandConfig:
@@ -281,7 +291,7 @@ class Tasks:
     ) -> TaskState:
         """Orders a task stopped; one that has ended stays as it is. A process is still `working` until it is gone."""
         await self.get(task_id, requestor=requestor)
-        who = caller or self._caller
+        who, reason = caller or self._caller, None if reason is None else sound_text(reason)
         host = await self.host()
         async with self._audit.control(who, "task cancel", None, {"task_id": task_id, "reason": reason}):
             return await host.cancel(task_id, requestor=requestor, by=str(who), reason=reason)
@@ -289,8 +299,8 @@ class Tasks:
     async def stop(self, task_id: str, *, caller: Caller | None = None, reason: str | None = None) -> TaskState:
         """Cancels a task and gives it the time that its command has to leave; also when the caller is cancelled."""
         with anyio.CancelScope(shield=True):
-            await self.cancel(task_id, caller=caller, reason=reason)
-            await self.wait(task_id, timeout=STOPPING)
+            state = await self.cancel(task_id, caller=caller, reason=reason)
+            await self.wait(task_id, timeout=stopping_time(state))
         return await self.get(task_id)
 
     async def wait(self, task_id: str, *, timeout: float | None = None, requestor: str | None = None) -> TaskState:

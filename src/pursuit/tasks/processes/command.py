@@ -7,7 +7,6 @@ Invariant: what it shows of itself holds none of its secrets.
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pursuit.errors import Fault, ValidationFailed
+from pursuit.model.patterns import checked_pattern
 
 GRACE = 10.0
 HEARTBEAT = 30.0
@@ -28,7 +28,8 @@ class Command:
     """What to run. `env` is the whole environment and `cwd` the folder; None is that of this process.
 
     The three patterns are of Python's `re` and see each line of stdout and stderr; what counts is their first group,
-    or all of the match. `secrets` are values that must not be seen in anything that is kept or told.
+    or all of the match. One that takes too long is switched off. `secrets` are values that must not be seen in anything
+    that is kept or told.
     """
 
     argv: Sequence[str]
@@ -85,9 +86,9 @@ class Command:
         faults: list[Fault] = []
         for name in ("unit_pattern", "failure_pattern", "item_pattern"):
             try:
-                re.compile(getattr(self, name) or "")
-            except re.error as error:
-                faults.append(Fault(field=name, reason=f"is no regular expression: {error}"))
+                checked_pattern(getattr(self, name) or "")
+            except ValueError as error:
+                faults.append(Fault(field=name, reason=str(error)))
         return faults
 
     def _number_faults(self) -> list[Fault]:
