@@ -20,6 +20,7 @@ from pursuit.errors import Fault, ValidationFailed
 from pursuit.ledger.contract import Ledger
 from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.mission_file import load_mission_file, servers_in
+from pursuit.model.fleet import FLEET
 from pursuit.model.mission import Mission
 from pursuit.places import locate_state
 from pursuit.proposers.choice import Choice
@@ -33,6 +34,7 @@ from pursuit.service.caller import OPERATOR, Caller
 from pursuit.service.checkup import Finding
 from pursuit.service.command_tools import CommandUpstream, LaterCalls
 from pursuit.service.doctor import examine
+from pursuit.service.fleet import Children
 from pursuit.service.plan import Planner
 from pursuit.service.tasks import Tasks
 from pursuit.service.toolbox import Toolbox
@@ -40,6 +42,7 @@ from pursuit.tasks.limits import DAY, Limits
 from pursuit.tasks.store import TaskStore
 from pursuit.tools.command_config import UPSTREAM
 from pursuit.tools.configuration import Configuration, find_configuration, load_configuration
+from pursuit.tools.contract import Upstream
 from pursuit.tools.host import ToolHost
 from pursuit.tools.policy import Mode, OperatorPolicy, parse_mode
 from pursuit.tools.pool import Pool, Reloaded
@@ -139,7 +142,7 @@ class Runtime:
             self._pool = await stack.enter_async_context(
                 Pool(self._configured, self._in_process(configuration), network=configuration.policy.network)
             )
-            self._later = LaterCalls(self.tasks, self._pool.upstream)
+            self._later = LaterCalls(self.tasks, self._upstream)
             host = ToolHost(self._pool, self._policy(configuration), self._later)
             states = States(ledger)
             choice = _choice(configuration)
@@ -165,6 +168,9 @@ class Runtime:
                 audit=audit,
                 caller=self._caller,
             )
+            self._children = Children(self.service, self.use_servers_of)
+            self.tasks.resume["child"] = self._children.resume
+            stack.push_async_callback(self._children.aclose)
             self.toolbox = _toolbox(host, configuration, audit=audit, caller=self._caller)
             self._stack = stack.pop_all()
         return self
@@ -237,7 +243,11 @@ class Runtime:
     def _policy(self, configuration: Configuration) -> OperatorPolicy:
         """The configured policy in the mode of this runtime; what was handed in is the program's own."""
         policy = configuration.policy
-        return replace(policy, mode=self._mode or policy.mode, own=frozenset(self._servers))
+        return replace(policy, mode=self._mode or policy.mode, own=frozenset({*self._servers, FLEET}))
+
+    def _upstream(self, name: str) -> Upstream:
+        """The server of that name; the one that starts children is no server of the pool."""
+        return self._children if name == FLEET and name not in self._pool.names else self._pool.upstream(name)
 
     def _in_process(self, configuration: Configuration) -> dict[str, Any]:
         """The servers of this process: those that were handed in, and the configured commands."""
