@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pursuit.engine.clock import SystemClock
 from pursuit.engine.driver import Driver
@@ -34,7 +34,6 @@ from pursuit.service.caller import OPERATOR, Caller
 from pursuit.service.checkup import Finding
 from pursuit.service.command_tools import CommandUpstream, LaterCalls
 from pursuit.service.doctor import examine
-from pursuit.service.fleet import Children
 from pursuit.service.plan import Planner
 from pursuit.service.tasks import Tasks
 from pursuit.service.toolbox import Toolbox
@@ -47,6 +46,9 @@ from pursuit.tools.host import ToolHost
 from pursuit.tools.policy import Mode, OperatorPolicy, parse_mode
 from pursuit.tools.pool import Pool, Reloaded
 from pursuit.tools.server_config import ServerConfig
+
+if TYPE_CHECKING:
+    from pursuit.service.fleet import Children
 
 MEGABYTE = 1024 * 1024
 
@@ -120,6 +122,7 @@ class Runtime:
         self._stack = AsyncExitStack()
         self._configured: Mapping[str, ServerConfig] = {}
         self._from_files: dict[str, ServerConfig] = {}
+        self._children: Children | None = None
         self.service: Service
         self.toolbox: Toolbox
         self.tasks: Tasks
@@ -168,9 +171,8 @@ class Runtime:
                 audit=audit,
                 caller=self._caller,
             )
-            self._children = Children(self.service, self.use_servers_of)
-            self.tasks.resume["child"] = self._children.resume
-            stack.push_async_callback(self._children.aclose)
+            self.tasks.resume["child"] = lambda state: self._fleet().resume(state)
+            stack.push_async_callback(self._let_go)
             self.toolbox = _toolbox(host, configuration, audit=audit, caller=self._caller)
             self._stack = stack.pop_all()
         return self
@@ -247,7 +249,17 @@ class Runtime:
 
     def _upstream(self, name: str) -> Upstream:
         """The server of that name; the one that starts children is no server of the pool."""
-        return self._children if name == FLEET and name not in self._pool.names else self._pool.upstream(name)
+        return self._fleet() if name == FLEET and name not in self._pool.names else self._pool.upstream(name)
+
+    def _fleet(self) -> Children:
+        from pursuit.service.fleet import Children  # noqa: PLC0415 - most runtimes have no fleet
+
+        self._children = self._children or Children(self.service, self.use_servers_of)
+        return self._children
+
+    async def _let_go(self) -> None:
+        if self._children is not None:
+            await self._children.aclose()
 
     def _in_process(self, configuration: Configuration) -> dict[str, Any]:
         """The servers of this process: those that were handed in, and the configured commands."""

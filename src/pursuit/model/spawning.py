@@ -128,11 +128,13 @@ def _data(state: MissionState, args: Mapping[str, Any], tools: Sequence[str]) ->
 
 def _policy(parent: MissionPolicy, given: object, tools: Sequence[str]) -> object:
     """The child's policy with all that tightens its parent's; what the parent denies is among nobody's tools."""
-    own = cast("Mapping[str, Any]", given) if isinstance(given, Mapping) else {}
-    if given is not None and not own:
+    if given is not None and not isinstance(given, Mapping):
         return given
+    own: Mapping[str, Any] = cast("Mapping[str, Any]", given or {})
+    if not isinstance(own.get("ask", []), list):
+        return own
     asked = [tool for tool in tools if any(_means(word, tool) for word in parent.ask)]
-    words = cast("list[Any]", own["ask"]) if isinstance(own.get("ask"), list) else []
+    words = cast("list[Any]", own.get("ask", []))
     mode = "never" if "never" in (parent.mode, own.get("mode")) else own.get("mode") or parent.mode
     return {**own, "ask": [*words, *asked], "mode": mode}
 
