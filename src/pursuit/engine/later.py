@@ -24,6 +24,7 @@ from pursuit.model.state import TERMINAL, MissionState
 from pursuit.tasks.limits import RUNNING
 from pursuit.tools.contract import CallFailed, Tool
 
+LOOK_EVERY = 0.1
 CHILD_PATIENCE = 15.0
 """Seconds that the end of a mission waits for its children to end; what one is given counts as used after that."""
 
@@ -84,7 +85,8 @@ async def used_by(run: Run, call: CallRecord) -> Mapping[str, float] | None:
             state = fold(decode(one.type, one.body) for one in events)
             if state is not None and state.closed:
                 return used_of(state)
-            await bell.wait()
+            with anyio.move_on_after(LOOK_EVERY):  # one that was never made rings no bell
+                await bell.wait()
     return None
 
 
