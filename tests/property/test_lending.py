@@ -9,9 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from pursuit.engine.execute import ONE_CALL
 from pursuit.model.events import (
@@ -213,8 +221,10 @@ class Lending(RuleBasedStateMachine):
                 assert abs(self.state.lent.get(name, 0) - used) < 1e-9
 
 
-Lending.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
-TestLending = Lending.TestCase
+@pytest.mark.guarantee("fleet-never-over-spends")
+def test_the_pool_is_never_over_spent_whatever_the_order() -> None:
+    chosen = settings(max_examples=120, stateful_step_count=40, deadline=None)
+    run_state_machine_as_test(Lending, settings=chosen)
 
 
 def test_a_child_keeps_what_nobody_knows_to_be_unused() -> None:

@@ -53,6 +53,7 @@ def test_a_child_is_pursued_and_its_metrics_meet_the_parents_criteria(tmp_path: 
     play(scene)
 
 
+@pytest.mark.guarantee("fleet-never-over-spends")
 def test_the_rest_of_a_batch_that_does_not_fit_the_budget_is_skipped(tmp_path: Path) -> None:
     async def scene() -> None:
         async with stage(tmp_path, measure) as runtime:
@@ -109,6 +110,7 @@ def test_what_a_child_used_counts_towards_the_parents_caps(tmp_path: Path) -> No
     play(scene)
 
 
+@pytest.mark.guarantee("fleet-limits")
 def test_children_run_side_by_side_up_to_at_once(tmp_path: Path) -> None:
     crowd = Crowd(2)
 
@@ -126,6 +128,7 @@ def test_children_run_side_by_side_up_to_at_once(tmp_path: Path) -> None:
     play(scene)
 
 
+@pytest.mark.guarantee("children-are-no-looser")
 def test_no_two_children_write_through_one_tool(tmp_path: Path) -> None:
     crowd = Crowd(1)
     crowd.go.set()
@@ -144,6 +147,7 @@ def test_no_two_children_write_through_one_tool(tmp_path: Path) -> None:
     play(scene)
 
 
+@pytest.mark.guarantee("children-are-no-looser")
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -186,6 +190,7 @@ def test_a_child_that_names_what_is_not_there_costs_nothing(tmp_path: Path) -> N
     play(scene)
 
 
+@pytest.mark.guarantee("fleet-limits")
 def test_there_are_no_more_children_than_max_children(tmp_path: Path) -> None:
     async def scene() -> None:
         async with stage(tmp_path, measure) as runtime:
@@ -200,6 +205,7 @@ def test_there_are_no_more_children_than_max_children(tmp_path: Path) -> None:
     play(scene)
 
 
+@pytest.mark.guarantee("fleet-limits")
 def test_a_grandchilds_use_is_its_grandparents_use_too(tmp_path: Path) -> None:
     async def scene() -> None:
         async with stage(tmp_path, measure) as runtime:
@@ -239,6 +245,7 @@ def test_only_a_mission_with_a_fleet_is_offered_the_tool(tmp_path: Path) -> None
     play(scene)
 
 
+@pytest.mark.guarantee("children-are-no-looser")
 def test_the_parents_policy_holds_for_its_children_and_their_questions_are_asked_as_usual(tmp_path: Path) -> None:
     crowd = Crowd(1)
     crowd.go.set()
@@ -266,6 +273,7 @@ def modelled(**given: Any) -> MissionState:
     return advance(None, MissionCreated(mission=wanted.model_dump(mode="json"), tools=["world.measure", SPAWN]))
 
 
+@pytest.mark.guarantee("children-are-no-looser")
 def test_what_a_model_writes_of_a_child_is_never_the_operators_word() -> None:
     state = modelled()
     rule = {"tool": "world.measure", "metric": "score", "regex": "(7)"}
@@ -283,6 +291,7 @@ def test_what_a_model_writes_of_a_child_is_never_the_operators_word() -> None:
         wanted_child(child_state, child(proposer=script("pass")))
 
 
+@pytest.mark.guarantee("children-are-no-looser")
 def test_a_child_is_never_looser_than_its_parent() -> None:
     policy = {"ask": ["measure"], "mode": "never"}
     found = wanted_child(modelled(policy=policy), child(policy={"mode": "ask"})).policy

@@ -24,6 +24,7 @@ async def children(runtime: Runtime, mission_id: str) -> list[str]:
     return list((await runtime.service.state(mission_id)).children)
 
 
+@pytest.mark.guarantee("a-parents-end-is-its-childrens")
 @pytest.mark.parametrize("verb", ["abort", "complete"])
 def test_the_end_of_a_parent_is_the_end_of_its_children(tmp_path: Path, verb: str) -> None:
     crowd = Crowd(2)
@@ -49,6 +50,7 @@ def test_the_end_of_a_parent_is_the_end_of_its_children(tmp_path: Path, verb: st
     play(scene)
 
 
+@pytest.mark.guarantee("a-parents-end-is-its-childrens")
 def test_a_parent_that_another_process_aborts_takes_its_children_with_it(tmp_path: Path) -> None:
     crowd = Crowd(1)
 
@@ -68,6 +70,7 @@ def test_a_parent_that_another_process_aborts_takes_its_children_with_it(tmp_pat
     play(scene)
 
 
+@pytest.mark.guarantee("a-parents-end-is-its-childrens")
 def test_a_parent_aborted_after_its_process_died_takes_its_children_with_it(tmp_path: Path) -> None:
     crowd = Crowd(1)
 
@@ -90,6 +93,7 @@ def test_a_parent_aborted_after_its_process_died_takes_its_children_with_it(tmp_
     play(scene)
 
 
+@pytest.mark.guarantee("a-parents-pause-is-its-childrens")
 def test_a_paused_parent_pauses_its_children_and_wakes_them_again(tmp_path: Path) -> None:
     crowd = Crowd(1)
 
@@ -135,6 +139,7 @@ def test_a_child_that_a_person_paused_waits_for_that_person(tmp_path: Path) -> N
     play(scene)
 
 
+@pytest.mark.guarantee("fleet-never-over-spends")
 def test_a_childs_budget_is_never_extended_and_an_ended_parents_child_never_driven(tmp_path: Path) -> None:
     async def scene() -> None:
         async with stage(tmp_path, measure) as runtime:
