@@ -226,14 +226,14 @@ class Runtime:
     def _add_servers(self, path: Path, servers: Mapping[str, ServerConfig]) -> None:
         """Adds the servers of a mission file; a name that means another server already is a fault, every time."""
         known = {**self._configured, **self._from_files}
+        other = "the configuration or another mission file has a different server of that name; rename one"
+        spawns = "is what starts children; rename this server"
         faults = [
-            Fault(
-                field=f"servers.{name}",
-                reason="the configuration or another mission file has a different server of that name; rename one",
-                source=str(path),
-            )
+            Fault(field=f"servers.{name}", reason=spawns if name == FLEET else other, source=str(path))
             for name, server in servers.items()
-            if name in self._servers or (name in known and replace(known[name], operators=False) != server)
+            if name == FLEET
+            or name in self._servers
+            or (name in known and replace(known[name], operators=False) != server)
         ]
         if faults:
             raise ValidationFailed(faults)
@@ -245,7 +245,7 @@ class Runtime:
     def _policy(self, configuration: Configuration) -> OperatorPolicy:
         """The configured policy in the mode of this runtime; what was handed in is the program's own."""
         policy = configuration.policy
-        return replace(policy, mode=self._mode or policy.mode, own=frozenset({*self._servers, FLEET}))
+        return replace(policy, mode=self._mode or policy.mode, own=frozenset(self._servers))
 
     def _upstream(self, name: str) -> Upstream:
         """The server of that name; the one that starts children is no server of the pool."""

@@ -289,6 +289,10 @@ def test_what_a_model_writes_of_a_child_is_never_the_operators_word() -> None:
     )
     with pytest.raises(ValidationFailed):
         wanted_child(child_state, child(proposer=script("pass")))
+    looks = {"criterion_id": "c", "kind": "check", "tool_name": "world.measure", "expect": {"file": "secret"}}
+    with pytest.raises(ValidationFailed) as refused:
+        wanted_child(child_state, child(criteria=[looks]))
+    assert "looks for files" in refused.value.faults[0].reason
 
 
 @pytest.mark.guarantee("children-are-no-looser")

@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal, cast
 
 from pursuit.errors import Fault, ValidationFailed
+from pursuit.model.criteria import Check
 from pursuit.model.fleet import SPAWN, Fleet
 from pursuit.model.lending import POOLED, Purse, child_id, is_spawn, reservation
 from pursuit.model.mission import Mission, MissionPolicy, ModelProposer
@@ -94,11 +95,7 @@ def wanted_child(state: MissionState, args: Mapping[str, Any]) -> Mission:
     except ValidationFailed as error:
         faults += error.faults
     if child is not None:
-        faults += _budget_faults(state, child) + _fleet_faults(state, child.fleet)
-        faults += [
-            Fault(field=f"criteria.{check.criterion_id}", reason="a child runs no command of its own")
-            for check in child.command_checks
-        ]
+        faults += _budget_faults(state, child) + _fleet_faults(state, child.fleet) + _check_faults(state, child)
     if faults or child is None:
         raise ValidationFailed(faults)
     return child
@@ -182,6 +179,20 @@ def _own_words(state: MissionState, args: Mapping[str, Any]) -> list[Fault]:
     if args.get("observe") and not is_authored(state):
         return [Fault(field="observe", reason="a child has its parent's rules; only the operator writes others")]
     return []
+
+
+def _check_faults(state: MissionState, child: Mission) -> list[Fault]:
+    """A child runs no command of its own; what only the operator may say of a check stays the operator's to say."""
+    faults: list[Fault] = []
+    for place, check in enumerate(child.criteria):
+        if not isinstance(check, Check):
+            continue
+        if check.command is not None:
+            faults.append(Fault(field=f"criteria[{place}].command", reason="a child runs no command of its own"))
+        if not is_authored(state) and (check.idempotent or check.expect.file is not None):
+            reason = "only the operator says that a check may be repeated, or looks for files"
+            faults.append(Fault(field=f"criteria[{place}]", reason=reason))
+    return faults
 
 
 def _budget_faults(state: MissionState, child: Mission) -> list[Fault]:

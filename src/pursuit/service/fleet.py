@@ -40,6 +40,7 @@ from pursuit.tools.spawn import SPAWN_TOOL
 
 LOOK_EVERY = 1.0
 SEAT_EVERY = 0.1
+LEAVING = 10.0
 
 Prepare = Callable[[str], Awaitable[None]]
 
@@ -79,9 +80,11 @@ class Children:
         self._closing = True
         for scope in self._driving:
             scope.cancel()
-        while self._driving:
-            self._left = anyio.Event()
-            await self._left.wait()
+        # Shielded: whoever is told to go must still write down how its calls ended.
+        with anyio.move_on_after(LEAVING, shield=True):
+            while self._driving:
+                self._left = anyio.Event()
+                await self._left.wait()
 
     def _work(self, call_id: str) -> Work:
         async def work(ctx: TaskContext) -> Ending:
@@ -94,9 +97,8 @@ class Children:
                 finally:
                     self._driving.discard(scope)
                     self._left.set()
-            if ending is None:  # this process leaves; the next one goes on
+            while ending is None:  # this process leaves; the next one goes on
                 await anyio.sleep_forever()
-                raise AssertionError
             return ending
 
         return work
@@ -122,7 +124,7 @@ class _Upbringing:
             tasks.start_soon(self._obey)
             try:
                 ending = await self._brought_up()
-            except PursuitError as error:
+            except Exception as error:  # noqa: BLE001 - the boundary: whatever breaks here must not leave a child behind
                 ending = await self._given_up(error)
             tasks.cancel_scope.cancel()
         assert ending is not None  # noqa: S101 - the group is left when there is one
@@ -161,10 +163,14 @@ class _Upbringing:
         call = state.open.calls.get(self._call_id) if state.open is not None else None
         if call is None or call.outcome is not None or state.terminal or self._ctx.cancelled:
             return
-        own, file = is_authored(state), None if state.file is None else Path(state.file)
-        kinship = Kinship(session_id=self._child, parent=self._parent, operators_own=own)
         with suppress(Conflict):  # somebody has just made it
-            await self._service.start(wanted_child(state, call.args), file=file, caller=self._by, kinship=kinship)
+            await self._service.start(
+                wanted_child(state, call.args),
+                file=None if state.file is None else Path(state.file),
+                caller=self._by,
+                kinship=Kinship(session_id=self._child, parent=self._parent),
+                operators_own=is_authored(state),
+            )
 
     async def _pursue(self, fleet: Fleet) -> None:
         """Drives the child whenever there is something to do, until it is closed."""
@@ -246,11 +252,12 @@ class _Upbringing:
         with suppress(SessionTerminal, SessionNotFound):
             await self._service.abort(self._child, reason=reason, caller=self._by)
 
-    async def _given_up(self, error: PursuitError) -> Ending:
+    async def _given_up(self, error: Exception) -> Ending:
         """A child that could not be made, or that cannot be pursued any more."""
-        await self._abort(error.message)
-        faults = [f"{fault.field}: {fault.reason}" for fault in getattr(error, "faults", ())]
-        why = "; ".join(faults) if isinstance(error, ValidationFailed) else error.message
+        why = error.message if isinstance(error, PursuitError) else f"{type(error).__name__}: {error}"
+        if isinstance(error, ValidationFailed):
+            why = "; ".join(f"{fault.field}: {fault.reason}" for fault in error.faults)
+        await self._abort(why)
         return _failed(f"{self._child}: {why}")
 
     async def _ended(self) -> Ending:

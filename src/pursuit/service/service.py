@@ -63,11 +63,10 @@ class Started:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kinship:
-    """Whose child a mission is, by which id, and whether the operator wrote it."""
+    """Whose child a mission is, by which id."""
 
     session_id: str
     parent: str
-    operators_own: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,8 +85,12 @@ class Service(Looking):
         file: Path | None = None,
         caller: Caller | None = None,
         kinship: Kinship | None = None,
+        operators_own: bool = True,
     ) -> Started:
-        """Accepts a mission: its tools are resolved and stored; nothing runs yet. A child has its id beforehand."""
+        """Accepts a mission: its tools are resolved and stored; nothing runs yet. A child has its id beforehand.
+
+        What somebody else than the operator wrote (`operators_own`) starts children under stricter rules.
+        """
         admitted = await admit(mission, self.pool, self.checks, self.models)
         mission_id = f"mission-{secrets.token_hex(8)}" if kinship is None else kinship.session_id
         created = MissionCreated(
@@ -99,7 +102,7 @@ class Service(Looking):
             file=str(file) if file is not None else None,
             by=str(caller or self.caller),
             parent=None if kinship is None else kinship.parent,
-            operators_own=kinship is None or kinship.operators_own,
+            operators_own=operators_own,
         )
         summary = summary_of(advance(None, created))
         async with self.control(caller, "start", mission_id, gist_of_mission(mission)):

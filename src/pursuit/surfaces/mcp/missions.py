@@ -38,7 +38,7 @@ class Missions:
             why = "this release cannot ask the client's model; leave it out, and propose with mission_iterate"
             raise ValidationFailed([Fault(field="use_sampling", reason=why)])
         mission = asked.mission(self._runtime.model)
-        started = await self._service.start(mission, caller=caller_of(ctx))
+        started = await self._service.start(mission, caller=caller_of(ctx), operators_own=False)
         return {
             "session_id": started.session_id,
             "status": "pending",

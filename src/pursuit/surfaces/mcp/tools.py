@@ -86,6 +86,7 @@ TOOLS = (
             "allow_scripted_strategies": "Whether proposals may be scripts.",
             "policy": "Tools that this mission may not use (deny) or asks about first (ask); it can only tighten.",
             "use_sampling": "Whether your model proposes by sampling; not there in this release.",
+            "fleet": "Lets the mission start child missions out of its own budget, by the tool fleet.spawn.",
             "sampling_model_preferences": "MCP model preferences for sampling.",
         },
     ),
