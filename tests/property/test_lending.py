@@ -46,11 +46,15 @@ whole = st.integers(1, 9)
 tenths = st.integers(1, 9).map(lambda n: n / 10)
 caps = st.fixed_dictionaries(
     {"max_iterations": st.integers(2, 20)},
-    optional={"max_tool_calls": st.integers(2, 20), "max_tokens": st.integers(1, 90), "max_cost_usd": tenths},
+    optional={"max_tool_calls": st.integers(2, 20), "max_tokens": st.integers(20, 90), "max_cost_usd": tenths},
 )
 wishes = st.fixed_dictionaries(
-    {"max_iterations": whole},
-    optional={"max_tool_calls": whole, "max_tokens": st.integers(1, 50), "max_cost_usd": tenths},
+    {
+        "max_iterations": whole,
+        "max_tool_calls": whole,
+        "max_tokens": st.integers(1, 40),
+        "max_cost_usd": st.integers(1, 4).map(lambda n: n / 10),
+    }
 )
 
 
