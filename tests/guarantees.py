@@ -558,6 +558,54 @@ GUARANTEES = {
         "A server that is stopped or killed leaves its commands running, and the next one goes on with them.",
         ("e2e/test_commands.py::test_a_server_that_ends_leaves_its_commands_to_the_next",),
     ),
+    "fleet-never-over-spends": Guarantee(
+        "A mission and its children never use more than its caps, whatever is spawned, aborted, crashed or restarted.",
+        (
+            "property/test_lending.py::test_the_pool_is_never_over_spent_whatever_the_order",
+            "fault/test_fleet_crash.py::test_the_budget_holds_and_every_child_ends_whenever_the_process_dies",
+            "unit/test_fleet.py::test_the_rest_of_a_batch_that_does_not_fit_the_budget_is_skipped",
+            "unit/test_fleet_lifecycle.py::"
+            "test_a_childs_budget_is_never_extended_and_an_ended_parents_child_never_driven",
+        ),
+    ),
+    "fleet-survives-crashes": Guarantee(
+        "After a crash or kill -9 the parent's resume goes on with each child at the same call; a spawn has one child.",
+        (
+            "fault/test_fleet_crash.py::test_the_budget_holds_and_every_child_ends_whenever_the_process_dies",
+            "fault/test_fleet_kill.py::test_killed_with_children_at_work_the_parents_resume_goes_on_with_them",
+        ),
+    ),
+    "fleet-limits": Guarantee(
+        "A fleet has no more children, no more at once and no deeper ones than its mission says.",
+        (
+            "unit/test_fleet.py::test_children_run_side_by_side_up_to_at_once",
+            "unit/test_fleet.py::test_there_are_no_more_children_than_max_children",
+            "unit/test_fleet.py::test_a_grandchilds_use_is_its_grandparents_use_too",
+        ),
+    ),
+    "children-are-no-looser": Guarantee(
+        "A child has no tool, policy or word that counts which its parent has not, and shares no writing tool unasked.",
+        (
+            "unit/test_fleet.py::test_a_child_that_may_not_be_is_denied_with_the_reason",
+            "unit/test_fleet.py::test_no_two_children_write_through_one_tool",
+            "unit/test_fleet.py::test_the_parents_policy_holds_for_its_children_and_their_questions_are_asked_as_usual",
+            "unit/test_fleet.py::test_what_a_model_writes_of_a_child_is_never_the_operators_word",
+            "unit/test_fleet.py::test_a_child_is_never_looser_than_its_parent",
+        ),
+    ),
+    "a-parents-end-is-its-childrens": Guarantee(
+        "Aborting or completing a mission ends its children, whoever drives them, also after kill -9.",
+        (
+            "unit/test_fleet_lifecycle.py::test_the_end_of_a_parent_is_the_end_of_its_children",
+            "unit/test_fleet_lifecycle.py::test_a_parent_that_another_process_aborts_takes_its_children_with_it",
+            "unit/test_fleet_lifecycle.py::test_a_parent_aborted_after_its_process_died_takes_its_children_with_it",
+            "fault/test_fleet_kill.py::test_killed_with_children_at_work_an_abort_ends_them_all",
+        ),
+    ),
+    "a-parents-pause-is-its-childrens": Guarantee(
+        "Pausing a mission pauses its children, and they go on when it does.",
+        ("unit/test_fleet_lifecycle.py::test_a_paused_parent_pauses_its_children_and_wakes_them_again",),
+    ),
     "tasks-are-their-requestors-own": Guarantee(
         "The tools about tasks show a caller its own tasks; somebody else's id is as unknown as one that never was.",
         ("surface/test_mcp_commands.py::test_somebody_elses_task_is_as_unknown_as_none",),

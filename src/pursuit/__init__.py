@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pursuit.app import Report, Runtime, scaffold
     from pursuit.errors import PursuitError, ValidationFailed
     from pursuit.model.build import check, event, metric, predicate, succeeded
+    from pursuit.model.fleet import Fleet
     from pursuit.model.mission import (
         Budget,
         ClientProposer,
@@ -46,6 +47,7 @@ _HOMES = {
     "RepeatProposer": "pursuit.model.mission",
     "ClientProposer": "pursuit.model.mission",
     "Budget": "pursuit.model.mission",
+    "Fleet": "pursuit.model.fleet",
     "Mission": "pursuit.model.mission",
     "Pace": "pursuit.model.mission",
     "Proposal": "pursuit.model.mission",
@@ -66,6 +68,7 @@ _HOMES = {
 __all__ = [
     "Budget",
     "ClientProposer",
+    "Fleet",
     "Mission",
     "Pace",
     "Proposal",

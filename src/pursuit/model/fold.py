@@ -38,6 +38,7 @@ from pursuit.model.events import (
     Source,
     WaitBegan,
 )
+from pursuit.model.lending import give_back, lend
 from pursuit.model.mission import CAPS, GUARDED, Mission
 from pursuit.model.observe import leaves, source_matches
 from pursuit.model.records import SCRIPT_SOURCE, CallRecord, Iteration, error_key
@@ -85,6 +86,8 @@ def _created(event: MissionCreated) -> MissionState:
         warnings=tuple(event.warnings),
         file=event.file,
         credential=event.credential,
+        parent=event.parent,
+        operators_own=event.operators_own,
         created_at=event.at,
         budget=caps,
     )
@@ -140,6 +143,8 @@ def _model_answered(state: MissionState, event: ModelAnswered) -> None:
 def _intended(state: MissionState, event: CallIntended) -> None:
     if event.attempt == 1:
         state.tool_calls += 1
+    if event.task is not None:
+        lend(state, event)
     if state.open is not None:
         state.open.calls[event.call_id] = CallRecord(
             call_id=event.call_id,
@@ -177,6 +182,8 @@ def _settled(state: MissionState, event: CallSettled) -> None:
     call.outcome = event.outcome
     call.result, call.blob, call.preview = event.result, event.blob, event.preview
     call.digest, call.error = event.digest, event.error
+    if call.task is not None:
+        give_back(state, call, event)
     if event.outcome == "ok":
         state.succeeded[call.tool] = state.succeeded.get(call.tool, 0) + 1
         state.last_success[call.tool] = Source(tool=call.tool, call_id=call.call_id, iteration=call.iteration)
@@ -332,8 +339,10 @@ def _report_written(state: MissionState, event: ReportWritten) -> None:
         state.report = event.digest
 
 
-def _paused(state: MissionState, _event: MissionPaused) -> None:
+def _paused(state: MissionState, event: MissionPaused) -> None:
     if not state.terminal:
+        if state.status != "paused" or event.by != state.parent:  # what a person paused stays theirs
+            state.paused_by = event.by
         state.status = "paused"
         state.run, state.background = None, False  # the run is over; whoever resumes the mission begins another
         state.waiting_for = state.wait_detail = state.wait_until = None

@@ -83,6 +83,8 @@ def build_report(mission_id: str, events: Sequence[AnyEvent], state: MissionStat
         "timeline_omitted": max(0, len(tally.timeline) - MOST_ROWS),
         "lessons": lessons_of(state, events),
         "warnings": list(state.warnings),
+        **({"parent": state.parent} if state.parent is not None else {}),
+        **({"children": children_rows(state)} if state.children else {}),
     }
 
 
@@ -116,15 +118,24 @@ def criteria_rows(state: MissionState) -> list[dict[str, Any]]:
 
 
 def budget_row(state: MissionState) -> dict[str, Any]:
-    """The caps and what was used of them."""
+    """The caps and what was used of them, also by children; what is set aside for those under way counts as used."""
+    lent = state.lent
     used = {
-        "iterations": state.iteration_count,
+        "iterations": state.iteration_count + int(lent.get("max_iterations", 0)),
         "wall_clock_seconds": round(state.wall_clock, 3),
-        "tool_calls": state.tool_calls,
-        "tokens": state.tokens,
-        "cost_usd": state.cost_usd,
+        "tool_calls": state.tool_calls + int(lent.get("max_tool_calls", 0)),
+        "tokens": state.tokens + int(lent.get("max_tokens", 0)),
+        "cost_usd": round(state.cost_usd + lent.get("max_cost_usd", 0), 9),
     }
     return {**state.budget, "on_exhausted": state.mission.budget.on_exhausted, "used": used}
+
+
+def children_rows(state: MissionState) -> list[dict[str, Any]]:
+    """Each child with what was set aside for it and what it used; of one that goes on that is not known."""
+    return [
+        {"session_id": child.session_id, "outcome": child.outcome, "reserved": child.reserved, "used": child.used}
+        for child in state.children.values()
+    ]
 
 
 def _count(events: Iterable[AnyEvent]) -> _Tally:

@@ -53,12 +53,18 @@ class Looking:
 
     async def status(self, mission_id: str) -> dict[str, Any]:
         """What a person or an agent wants to know of a mission."""
-        return status_of(mission_id, await self.state(mission_id))
+        status = status_of(mission_id, await self.state(mission_id))
+        for child in status.get("children", ()):
+            row = await self.ledger.row(child["session_id"])
+            child["status"] = "pending" if row is None else row.status
+            child["directive"] = "" if row is None else row.summary.get("directive", "")
+        return status
 
     async def interrupted(self, *, background: bool = False) -> list[str]:
         """The missions whose run stopped short of how far it was to go; with `background` those that nobody awaits.
 
-        Of those that nobody awaits, one that waits for a task is there once the task has ended.
+        Of those that nobody awaits, one that waits for a task is there once the task has ended. Children go on with
+        their parents.
         """
         found: list[str] = []
         cursor: str | None = None
@@ -66,7 +72,7 @@ class Looking:
             page = await self.ledger.streams(kind="mission", status=("running", "waiting"), cursor=cursor)
             for row in page.rows:
                 wanted = row.summary.get("background") or not background
-                if not wanted or not cut_short(row.status, row.summary, self.clock.now()):
+                if not wanted or "parent" in row.summary or not cut_short(row.status, row.summary, self.clock.now()):
                     continue
                 if not background or not await self._works(row.summary.get("task")):
                     found.append(row.name)
