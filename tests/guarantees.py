@@ -599,6 +599,7 @@ GUARANTEES = {
             "unit/test_fleet_lifecycle.py::test_the_end_of_a_parent_is_the_end_of_its_children",
             "unit/test_fleet_lifecycle.py::test_a_parent_that_another_process_aborts_takes_its_children_with_it",
             "unit/test_fleet_lifecycle.py::test_a_parent_aborted_after_its_process_died_takes_its_children_with_it",
+            "unit/test_fleet_lifecycle.py::test_a_parent_aborted_while_a_child_is_being_made_ends_that_child",
             "fault/test_fleet_kill.py::test_killed_with_children_at_work_an_abort_ends_them_all",
         ),
     ),

@@ -49,6 +49,9 @@ def test_a_child_is_pursued_and_its_metrics_meet_the_parents_criteria(tmp_path: 
             assert made.parent == mission_id
             listed = {one["session_id"]: one.get("parent") for one in (await runtime.service.list())["sessions"]}
             assert listed == {mission_id: None, row["session_id"]: mission_id}
+            told = await runtime.report(mission_id)
+            for page in (told.markdown(), told.html()):
+                assert "iterations 1, tool_calls 1" in page.replace("\\", "")
 
     play(scene)
 

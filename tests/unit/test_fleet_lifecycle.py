@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from pursuit.model.events import AbortOrdered, CallSettled, MissionFailed, Missi
 from pursuit.model.lending import child_id
 from pursuit.model.mission import Mission
 from pursuit.model.state import MissionState
+from pursuit.service.audit import Audit
+from pursuit.service.caller import Caller
 
 
 async def children(runtime: Runtime, mission_id: str) -> list[str]:
@@ -89,6 +92,73 @@ def test_a_parent_aborted_after_its_process_died_takes_its_children_with_it(tmp_
             state = await other.service.abort(mission_id)
             assert (state.closed, state.status) == (True, "terminated")
             assert (await other.service.state(name)).closed
+
+    play(scene)
+
+
+class Late(Audit):
+    """An audit that lets something happen right before a child is stored."""
+
+    def __init__(self, runtime: Runtime, meanwhile: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(runtime.service.ledger, runtime.service.clock)
+        self._meanwhile = meanwhile
+        self.tried = anyio.Event()
+        """Whether somebody tried to end the child."""
+
+    @asynccontextmanager
+    async def control(self, caller: Caller, verb: str, *given: Any, **named: Any) -> AsyncGenerator[None]:
+        if verb == "start" and caller.who.startswith("mission-"):
+            await self._meanwhile()
+        if verb == "abort":
+            self.tried.set()
+        async with super().control(caller, verb, *given, **named):
+            yield
+
+
+@pytest.mark.guarantee("a-parents-end-is-its-childrens")
+def test_a_parent_aborted_while_a_child_is_being_made_ends_that_child(tmp_path: Path) -> None:
+    crowd = Crowd(1)
+
+    async def scene() -> None:
+        async with stage(tmp_path, crowd.enter) as runtime, anyio.create_task_group() as tasks:
+            mission_id = (await runtime.service.start(parent(entering()))).session_id
+            plain = runtime.service
+
+            async def meanwhile() -> None:
+                tasks.start_soon(plain.abort, mission_id)
+                await late.tried.wait()  # and found no child to end
+
+            late = Late(runtime, meanwhile)
+            runtime.service = replace(plain, audit=late)
+            async with driving(runtime, mission_id):
+                await until(runtime, mission_id, lambda state: state.closed)
+            (name,) = await children(runtime, mission_id)
+            assert (await runtime.service.state(name)).closed
+            assert crowd.most == 0
+            assert (await runtime.service.state(mission_id)).lent["max_iterations"] == 0
+
+    play(scene)
+
+
+def test_a_look_at_tasks_does_not_drive_the_children_that_a_dead_process_left(tmp_path: Path) -> None:
+    crowd = Crowd(1)
+
+    async def scene() -> None:
+        async with stage(tmp_path, crowd.enter) as runtime:
+            mission_id = (await runtime.service.start(parent(entering()))).session_id
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(runtime.service.run, mission_id)
+                await crowd.full.wait()
+                await until(runtime, mission_id, lambda state: state.waiting_for == "task")
+                tasks.cancel_scope.cancel()
+        crowd.go.set()
+        async with stage(tmp_path, crowd.enter) as other:
+            (name,) = await children(other, mission_id)
+            before = (await other.service.state(name)).seq
+            await other.tasks.catch_up()
+            assert (await other.service.state(name)).seq == before
+            assert (await other.service.run(mission_id)).status == "completed"
+            assert [outcome for _tool, outcome in await outcomes(other, name)] == ["cancelled", "ok"]
 
     play(scene)
 

@@ -41,6 +41,7 @@ from pursuit.tools.spawn import SPAWN_TOOL
 LOOK_EVERY = 1.0
 SEAT_EVERY = 0.1
 LEAVING = 10.0
+CALLED_OFF = "its parent was ended, or its task was cancelled"
 
 Prepare = Callable[[str], Awaitable[None]]
 
@@ -138,6 +139,8 @@ class _Upbringing:
         try:
             await self._prepare(self._parent)
             await self._make()
+            if await self._called_off():  # it was said when there was no child yet to hear of it
+                await self._abort(CALLED_OFF)
             await self._pursue(fleet)
         finally:
             with anyio.CancelScope(shield=True):
@@ -234,7 +237,7 @@ class _Upbringing:
                 while not await self._called_off():
                     await bell.wait()
             either.cancel_scope.cancel()
-        await self._abort("its parent was ended, or its task was cancelled")
+        await self._abort(CALLED_OFF)
 
     async def _cancelled(self, scope: anyio.CancelScope) -> None:
         await self._ctx.wait_cancelled()
