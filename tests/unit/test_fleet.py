@@ -21,13 +21,16 @@ from engine_stage import (
 )
 from fleet_stage import SPAWN, Crowd, child, entering, measure, parent
 
-from pursuit import Budget
+from pursuit import Budget, Runtime
 from pursuit.errors import ValidationFailed
 from pursuit.model.events import CallIntended, CallRefused, CallSettled, MissionCreated
 from pursuit.model.fold import advance
 from pursuit.model.spawning import wanted_child
 from pursuit.model.state import MissionState
 from pursuit.service.approvals import Approvals
+from pursuit.service.caller import Caller
+from pursuit.tools.configuration import Configuration
+from pursuit.tools.policy import OperatorPolicy, Tightening
 
 
 def test_a_child_is_pursued_and_its_metrics_meet_the_parents_criteria(tmp_path: Path) -> None:
@@ -304,3 +307,22 @@ def test_a_child_is_never_looser_than_its_parent() -> None:
     found = wanted_child(modelled(policy=policy), child(policy={"mode": "ask"})).policy
     assert found is not None
     assert (found.ask, found.mode) == (["world.measure"], "never")
+
+
+def test_a_child_is_under_the_policy_for_whoever_started_its_parent(tmp_path: Path) -> None:
+    async def scene() -> None:
+        layer = Tightening(who="the caller guest", deny=("world.measure",))
+        policy = OperatorPolicy(mode="auto", callers={"guest": layer})
+        runtime = Runtime(
+            state=tmp_path / "ledger.db", config=Configuration(policy=policy), servers={"world": [measure]}
+        )
+        async with runtime:
+            guest = Caller(who="guest", transport="http", credential="guest")
+            mission_id = (await runtime.service.start(parent(child()), caller=guest)).session_id
+            await runtime.service.run(mission_id)
+            rows = (await runtime.service.list())["sessions"]
+            (born,) = [row["session_id"] for row in rows if row["session_id"] != mission_id]
+            page = await runtime.service.history(born, full=True)
+            assert [call["outcome"] for call in page["iterations"][0]["calls"]] == ["denied"]
+
+    play(scene)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -170,7 +171,7 @@ class _Upbringing:
             await self._service.start(
                 wanted_child(state, call.args),
                 file=None if state.file is None else Path(state.file),
-                caller=self._by,
+                caller=replace(self._by, credential=state.credential),
                 kinship=Kinship(session_id=self._child, parent=self._parent),
                 operators_own=is_authored(state),
             )
