@@ -280,6 +280,7 @@ class Runtime:
             self.state_path.absolute().parent / "tasks",
             audit=audit,
             commands=configuration.commands,
+            servers=lambda: (*self._configured.values(), *self._from_files.values()),
             caller=self._caller,
             log_bytes=int(configuration.settings["task_log_mb"] * MEGABYTE)
             if "task_log_mb" in configuration.settings

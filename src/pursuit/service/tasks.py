@@ -7,7 +7,7 @@ only looks opens no host, and takes up no orphan but those that it is asked abou
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pursuit.tasks.host import Resume, TaskHost, Work
     from pursuit.tasks.processes.command import Command
     from pursuit.tasks.processes.processes import Processes
+    from pursuit.tools.server_config import ServerConfig
 
 LOCAL = "local"
 ID_START = "task-"
@@ -58,7 +59,8 @@ def requestor_of(caller: Caller) -> str:
 class Tasks:
     """The tasks of one ledger, and the commands that can be run as one. Use it as an async context manager.
 
-    `requestor` is whose tasks are looked at; None is the operator, who sees all.
+    `requestor` is whose tasks are looked at; None is the operator, who sees all. What the configurations of the
+    `servers` hold of secrets, no command tells.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Tasks:
         *,
         audit: Audit,
         commands: Mapping[str, CommandConfig] | None = None,
+        servers: Callable[[], Iterable[ServerConfig]] = tuple,
         caller: Caller = OPERATOR,
         log_bytes: int | None = None,
     ) -> None:
@@ -77,6 +80,7 @@ class Tasks:
         """How tasks of each kind go on after their process died; others may add theirs before the host is opened."""
         self._folder = folder
         self._audit = audit
+        self._servers = servers
         self._caller = caller
         self._log_bytes = log_bytes
         self._shelf = Shelf(store)
@@ -141,16 +145,15 @@ class Tasks:
         """
         from pursuit.service.commands import environment, plain_command  # noqa: PLC0415 - see above
 
-        command = plain_command(argv, environ=environment(), **parts)
+        environ = environment()
+        command = plain_command(argv, environ=environ, known=self._known(environ), **parts)
         return await self._begin(command, {"argv": command.shown}, caller=caller, ttl=ttl)
 
     async def call(
         self, name: str, arguments: Mapping[str, Any], *, caller: Caller | None = None, ttl: float | None = None
     ) -> TaskState:
         """Runs a configured command as a task. Raises `InvalidArgument` if there is none, and otherwise as `run`."""
-        from pursuit.service.commands import configured_command, environment  # noqa: PLC0415 - see above
-
-        command = configured_command(self.config(name), arguments, environment())
+        command = self._configured(name, arguments)
         return await self._begin(command, {"command": name}, caller=caller, ttl=ttl)
 
     async def _begin(
@@ -176,10 +179,8 @@ class Tasks:
 
         The host must be open. A caller's own call is put into the audit; a mission's is in the mission.
         """
-        from pursuit.service.commands import configured_command, environment  # noqa: PLC0415 - see above
-
         origin = {"command": name}
-        job = self._job(configured_command(self.config(name), arguments, environment()), origin)
+        job = self._job(self._configured(name, arguments), origin)
 
         async def audited(ctx: TaskContext) -> Ending:
             if caller is not None:
@@ -201,6 +202,17 @@ class Tasks:
         if command.grace != USUAL_GRACE:
             kept[GRACE] = command.grace
         return Job(work=within(self._processes.work(command), limit), kind="process", total=command.total, origin=kept)
+
+    def _configured(self, name: str, arguments: Mapping[str, Any]) -> Command:
+        from pursuit.service.commands import configured_command, environment  # noqa: PLC0415 - see above
+
+        environ = environment()
+        return configured_command(self.config(name), arguments, environ, known=self._known(environ))
+
+    def _known(self, environ: Mapping[str, str]) -> list[str]:
+        from pursuit.service.commands import known_secrets  # noqa: PLC0415 - see above
+
+        return known_secrets(self._servers(), self.commands.values(), environ)
 
     def config(self, name: str) -> CommandConfig:
         """A configured command by its name. Raises `InvalidArgument`."""

@@ -23,6 +23,7 @@ VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 # Variables that every session has, and names under which nobody writes a secret down.
 _KNOWN = re.compile(
     r"HOME|(OLD)?PWD|USER(NAME)?|LOGNAME|HOSTNAME|SHELL|PATH|LANG(UAGE)?|LC_\w+|TERM|TZ|TMP(DIR)?|TEMP|XDG_\w+"
+    r"|SSH_CONNECTION|SSH_AUTH_SOCK|GIT_AUTHOR_\w+"
 )
 _SETTING = re.compile(
     r"NO_COLOR|DEBUG|PORT|HOST|MODE|ENV|PYTHON\w+|\w+_(PATH|DIR|ROOT|HOME|FILE|LEVEL|ENV|MODE|VERSION|REGION)"
@@ -77,6 +78,16 @@ def _of_entry(key: str, said: str, full: str) -> list[str]:
     else:
         shown = any(pattern.fullmatch(text) for pattern, text in ((_KNOWN, key), (_SETTING, key), (_PLAIN, full)))
     return inside if shown or _is_path(full) else [full, *inside]
+
+
+def inherited_secrets(environ: Mapping[str, str]) -> list[str]:
+    """What must not be shown of an environment that nobody wrote for us: what a name says is secret, or lies inside."""
+    found: list[str] = []
+    for name, value in environ.items():
+        named = SECRETIVE.search(name) and not _KNOWN.fullmatch(name) and not _SETTING.fullmatch(name)
+        found += [value] if named and not _is_path(value) else []
+        found += _inside(value)
+    return found
 
 
 def secret_words(words: Iterable[str]) -> list[str]:
