@@ -25,6 +25,7 @@ from pursuit.surfaces.cli import (
     look,
     missions,
     operator,
+    problem,
     prove,
     serve,
     setup,
@@ -78,6 +79,7 @@ prove.register(app)
 serve.register(app)
 token.register(app)
 task.register(app)
+problem.register(app)
 tools.register(app)
 doctor.register(app)
 
