@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         ToolCall,
     )
     from pursuit.model.search import SearchProposer
+    from pursuit.surfaces.mcp.problems.api import Problem
     from pursuit.tools.functions import tool
 
 __version__ = "0.1.0"
@@ -48,6 +49,7 @@ _HOMES = {
     "Budget": "pursuit.model.mission",
     "Mission": "pursuit.model.mission",
     "Pace": "pursuit.model.mission",
+    "Problem": "pursuit.surfaces.mcp.problems.api",
     "Proposal": "pursuit.model.mission",
     "PursuitError": "pursuit.errors",
     "Report": "pursuit.app",
@@ -67,6 +69,7 @@ __all__ = [
     "ClientProposer",
     "Mission",
     "Pace",
+    "Problem",
     "Proposal",
     "PursuitError",
     "RepeatProposer",

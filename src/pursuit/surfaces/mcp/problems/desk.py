@@ -32,6 +32,7 @@ from pursuit.surfaces.mcp.problems.submitting import Submitting, refusal
 Looked = Callable[[], Awaitable[Offer]]
 Chain = Callable[[Context, CallNext], Awaitable[HandlerResult]]
 MOST_LEGS = 1_000
+_DECLARED: Mapping[str, Any] = {"tools": {}, "resources": {}, "prompts": {}}
 _BEGIN = "Read the brief ({address}, the prompt {prompt} or the tool {tool}), then work, then call {submit} once."
 
 
@@ -91,8 +92,7 @@ class Desk:
     async def _greet(self, ctx: Context) -> HandlerResult:
         body = dict(cast("Mapping[str, Any]", await self._inner(ctx)))
         offer = await self._look()
-        declared = {"tools": {}, "resources": {}, "prompts": {}, **as_object(body.get("capabilities"))}
-        body["capabilities"] = declared
+        body["capabilities"] = {**_DECLARED, **as_object(body.get("capabilities"))}
         if offer.briefed and self._server_name is None:
             return body
         if "serverInfo" in body:
