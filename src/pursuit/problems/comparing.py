@@ -42,7 +42,7 @@ def attempt_row(problem: Manifest, state: AttemptState, spent: Mapping[str, Any]
         "tokens": None if spent is None else spent.get("tokens"),
         "cost_usd": None if spent is None else spent.get("cost_usd"),
         "started_at": iso(opened.at),
-        "score": msgspec.to_builtins(rows),
+        "score": list(msgspec.to_builtins(rows)),
         "series": [
             [number, numbers[problem.primary.name]] for number, numbers in state.series if _has(problem, numbers)
         ],

@@ -33,7 +33,7 @@ class Replayed:
         return {
             "attempt_id": self.attempt.attempt_id,
             "problem_id": self.attempt.opened.problem_id,
-            "score": msgspec.to_builtins(self.rows),
+            "score": list(msgspec.to_builtins(self.rows)),
             "solved": self.solved,
             "same": self.same,
             "notes": list(self.notes),

@@ -54,7 +54,7 @@ class Submitting:
             state = await self._judged(ctx, Submitted(submission=arguments))
         body: dict[str, Any] = {"receipt": readable(state.receipt or {})}
         if self._problem.visibility.score and state.scored is not None and state.scored.error is None:
-            body["score"] = msgspec.to_builtins(state.scored.rows)
+            body["score"] = list(msgspec.to_builtins(state.scored.rows))
             body["solved"] = state.scored.solved
         return {
             "content": [{"type": "text", "text": json.dumps(body, ensure_ascii=False)}],
