@@ -29,7 +29,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
+    return Place(tmp_path).configured()
 
 
 @pytest.mark.guarantee("a-baseline-solves-each-problem")
@@ -160,7 +160,7 @@ def test_the_command_line_lists_shows_and_validates(place: Place) -> None:
     assert "did you mean 'knapsack'" in place.ask("problem", "show", "knapsak", code=2)[1]
     assert "problem_not_found" in place.ask("problem", "show", "nobody", "--json", code=2)[0]
     place.write("problem.toml", 'problem_id = "x"\nkind = "text"\n')
-    told = place.json("problem", "validate", code=2)["error"]["details"]["faults"]
+    told = place.json("problem", "validate", code=2)["details"]["faults"]
     assert {fault["field"] for fault in told} == {"title", "summary", "statement", "scorer"}
     assert all(fault["source"].endswith("problem.toml") for fault in told)
     assert "left out" in place.ask("problem", "list", "--dir", ".")[1]

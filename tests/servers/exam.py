@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import anyio
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 
@@ -40,8 +41,14 @@ async def final_answer(x: float) -> dict[str, Any]:
     return {"accepted": x}
 
 
+async def nap() -> str:
+    """Takes for ever."""
+    await anyio.sleep_forever()
+    return "never"
+
+
 for name in sys.argv[1:]:
-    server.add_tool({one.__name__: one for one in (probe, look, grade, submit_final, final_answer)}[name])
+    server.add_tool({one.__name__: one for one in (probe, look, grade, submit_final, final_answer, nap)}[name])
 
 if __name__ == "__main__":
     server.run("stdio")

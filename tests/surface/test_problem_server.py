@@ -234,6 +234,23 @@ def test_a_spent_budget_is_named_in_the_error(tmp_path: Path, era: str, budget: 
     anyio.run(main)
 
 
+@pytest.mark.parametrize("era", ERAS)
+def test_a_call_is_cut_off_when_the_time_is_over(tmp_path: Path, era: str) -> None:
+    one = problem(tmp_path, "nap", submission=SCHEMA, budget={"wall_seconds": 3})
+
+    async def main() -> None:
+        async with client(one, tmp_path, era) as agent:
+            await agent.list_tools()
+            cut = await agent.call_tool("nap", {})
+            assert cut.is_error and "the budget wall_seconds (3) is spent" in text(cut)
+            last = await agent.call_tool("submit_final", {"x": 3})
+            assert last.is_error and "wall_seconds" in text(last)
+        (state,) = await attempts(tmp_path)
+        assert state.taken is None and state.failed_calls == 1
+
+    anyio.run(main)
+
+
 def test_two_clients_share_nothing_unless_the_manifest_says_so(tmp_path: Path) -> None:
     async def main(shared: bool, folder: Path) -> tuple[bool, int, int]:
         one = problem(folder, "probe", submission=SCHEMA, visibility={"shared_attempt": shared})

@@ -131,6 +131,19 @@ class Attempt:
         event = AttemptAnswered(at=self._clock(), number=number, ok=ok, metrics=dict(metrics or {}))
         await self._write(event)
 
+    def seconds_left(self) -> float | None:
+        """How much of the wall clock is left; None without a limit."""
+        limit = self._problem.budget.wall_seconds
+        if limit is None or self._state is None:
+            return limit
+        return max(0.0, limit - (self._clock() - self._state.opened.at))
+
+    async def overran(self) -> BudgetExhausted:
+        """A call was cut off at the end of the wall clock: writes it down, and says so."""
+        limit = self._problem.budget.wall_seconds or 0.0
+        await self._write(BudgetSpent(at=self._clock(), budget="wall_seconds", limit=limit))
+        return BudgetExhausted("wall_seconds", limit, open_end=False)
+
     async def claim(self, submission: Mapping[str, Any]) -> str:
         """Keeps the place for a submission while the problem's own server is asked; returns its digest."""
         async with self._turn:

@@ -11,6 +11,7 @@ import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 import anyio
 
 from pursuit.app import Runtime
-from pursuit.errors import Fault, InvalidArgument, PursuitError, ValidationFailed
+from pursuit.errors import Fault, InvalidArgument, PursuitError, SessionNotFound, ValidationFailed
 from pursuit.problems.attempts import Attempt, attempts_at, load_attempt, new_attempt_id
 from pursuit.problems.catalogue import Catalogue, discover
 from pursuit.problems.comparing import attempt_row, ranked
@@ -211,7 +212,8 @@ async def _compared(runtime: Runtime, problem: Manifest) -> dict[str, Any]:
     for state in await attempts_at(runtime.service.ledger, {problem.problem_id}):
         spent: Mapping[str, Any] | None = None
         if state.opened.mission is not None:
-            spent = (await runtime.service.status(state.opened.mission))["budget"]["used"]
+            with suppress(SessionNotFound):  # forgotten since
+                spent = (await runtime.service.status(state.opened.mission))["budget"]["used"]
         rows.append(attempt_row(problem, state, spent))
     head = {"problem_id": problem.problem_id, "title": problem.title}
     return {**head, "metric": problem.primary.name, "target": problem.primary.target, "attempts": ranked(rows)}

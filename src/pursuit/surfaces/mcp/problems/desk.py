@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import PurePosixPath
 from typing import Any, cast
 
+import anyio
 from mcp.server.context import CallNext, HandlerResult
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND
@@ -198,12 +199,15 @@ class Desk:
             return self._ours(ctx, refusal(error))
         ok, metrics = False, dict[str, float]()
         try:
-            result = self._noted(await self._inner(ctx))
-            ok = not result.get("isError")
-            metrics = dict(leaves(lift(name, result)[0]))
-            return result
+            with anyio.move_on_after(self._attempt.seconds_left()):
+                result = self._noted(await self._inner(ctx))
+                ok = not result.get("isError")
+                metrics = dict(leaves(lift(name, result)[0]))
+                return result
         finally:
-            await self._attempt.answered(number, ok=ok, metrics=metrics)
+            with anyio.CancelScope(shield=True):
+                await self._attempt.answered(number, ok=ok, metrics=metrics)
+        return self._ours(ctx, refusal(await self._attempt.overran()))
 
     def _noted(self, result: HandlerResult) -> dict[str, Any]:
         """The result; a question in it is remembered by its state."""

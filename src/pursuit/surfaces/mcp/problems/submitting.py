@@ -65,18 +65,15 @@ class Submitting:
     async def upstream(self, ctx: Context, final: str, arguments: Mapping[str, Any]) -> HandlerResult:
         """The upstream's own `submit_final`: its answer is the agent's, untouched."""
         digest = await self._attempt.claim(arguments)
-        why = "its outcome is not known"
+        # Cancelled here, nobody knows what became of it: the place stays taken, and nothing is handed in twice.
         try:
             result = cast("Mapping[str, Any]", await self._inner(_asked(ctx, final, arguments)))
-            why = _objection(result)
         except MCPError as error:
-            why = error.message
+            await self._attempt.drop(digest, error.message)
             raise
-        finally:
-            if why:
-                with anyio.CancelScope(shield=True):
-                    await self._attempt.drop(digest, why)
+        why = _objection(result)
         if why:
+            await self._attempt.drop(digest, why)
             return dict(result)
         with anyio.CancelScope(shield=True):
             await self._attempt.submit(arguments, result=result, claimed=digest)
