@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from pursuit.errors import ValidationFailed
-from pursuit.problems.catalogue import SHIPPED, Catalogue, ProblemNotFound, discover
+from pursuit.errors import ProblemNotFound, ValidationFailed
+from pursuit.problems.catalogue import SHIPPED, Catalogue, discover
 from pursuit.problems.missions import as_toml
 from pursuit.problems.reading import is_telling, parse_manifest, read_manifest
 

@@ -12,10 +12,10 @@ import pytest
 
 from pursuit.demo.designs import DESIGNS, evaluate, gear_train, spring, three_bar_truss, welded_beam
 from pursuit.demo.welded_beam import Beam
-from pursuit.errors import InvalidArgument
+from pursuit.errors import AlreadySubmitted, BudgetExhausted, InvalidArgument
 from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.model.problems import AttemptScored, AttemptState, ScoreRow, submission_digest
-from pursuit.problems.attempts import AlreadySubmitted, Attempt, BudgetExhausted, load_attempt
+from pursuit.problems.attempts import Attempt, load_attempt
 from pursuit.problems.comparing import attempt_row, ranked
 from pursuit.problems.manifest import Limits, Manifest, Metric, Rule, Scorer
 from pursuit.problems.replay import replay

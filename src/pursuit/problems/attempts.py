@@ -14,7 +14,7 @@ from typing import Any
 
 import anyio
 
-from pursuit.errors import Conflict, InvalidArgument, PursuitError
+from pursuit.errors import AlreadySubmitted, AttemptNotFound, BudgetExhausted, Conflict
 from pursuit.ledger.contract import Draft, Ledger
 from pursuit.model.audit import redacted
 from pursuit.model.problems import (
@@ -42,28 +42,10 @@ PREFIX = "attempt-"
 Clock = Callable[[], float]
 
 
-class BudgetExhausted(PursuitError):
-    """A budget of the problem is used up; `details` names it."""
-
-    code = "budget_exhausted"
-    exit_code = 3
-
-    def __init__(self, budget: BudgetName, limit: float, *, open_end: bool) -> None:
-        rest = "; submit_final is still open" if open_end else "; the attempt is over"
-        super().__init__(f"the budget {budget} ({limit:g}) is spent{rest}", budget=budget, limit=limit)
-
-
-class AlreadySubmitted(PursuitError):
-    """An attempt has one submission; the receipt of the first one is in `details`."""
-
-    code = "already_submitted"
-    exit_code = 2
-
-
-class AttemptNotFound(InvalidArgument):
-    """No attempt has that id."""
-
-    code = "attempt_not_found"
+def exhausted(budget: BudgetName, limit: float) -> BudgetExhausted:
+    """The error that names a budget; only the end of the time is the end of the attempt."""
+    rest = "the attempt is over" if budget == "wall_seconds" else "submit_final is still open"
+    return BudgetExhausted(f"the budget {budget} ({limit:g}) is spent; {rest}", budget=budget, limit=limit)
 
 
 def new_attempt_id() -> str:
@@ -118,7 +100,7 @@ class Attempt:
                 over = self._over(state, evaluation=evaluation)
                 if over is not None:
                     await self._spend(state, *over)
-                    raise BudgetExhausted(*over, open_end=over[0] != "wall_seconds")
+                    raise exhausted(*over)
                 number = state.calls + 1
                 event = AttemptCalled(
                     at=self._clock(), number=number, tool=tool, args=redacted(args), evaluation=evaluation
@@ -142,7 +124,7 @@ class Attempt:
         """A call was cut off at the end of the wall clock: writes it down, and says so."""
         limit = self._problem.budget.wall_seconds or 0.0
         await self._write(BudgetSpent(at=self._clock(), budget="wall_seconds", limit=limit))
-        return BudgetExhausted("wall_seconds", limit, open_end=False)
+        return exhausted("wall_seconds", limit)
 
     async def claim(self, submission: Mapping[str, Any]) -> str:
         """Keeps the place for a submission while the problem's own server is asked; returns its digest."""
@@ -230,7 +212,7 @@ class Attempt:
         limit = self._problem.budget.wall_seconds
         if claimed is None and limit is not None and self._clock() - state.opened.at >= limit:
             await self._spend(state, "wall_seconds", limit)
-            raise BudgetExhausted("wall_seconds", limit, open_end=False)
+            raise exhausted("wall_seconds", limit)
         return state
 
     def _refuse_ended(self, state: AttemptState) -> None:

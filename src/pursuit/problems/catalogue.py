@@ -11,19 +11,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pursuit.errors import Fault, InvalidArgument, ValidationFailed
+from pursuit.errors import Fault, ProblemNotFound, ValidationFailed
 from pursuit.model.spelling import nearest
 from pursuit.problems.manifest import MANIFEST, Manifest
 from pursuit.problems.reading import read_manifest
 
 SHIPPED = Path(__file__).parent / "shipped"
 _SKIPPED = frozenset({".git", ".venv", "node_modules", "__pycache__", ".pursuit"})
-
-
-class ProblemNotFound(InvalidArgument):
-    """No problem has that id."""
-
-    code = "problem_not_found"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
