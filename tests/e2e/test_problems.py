@@ -14,9 +14,11 @@ import pytest
 from cli_stage import Place
 from mcp import Client
 from problem_stage import EXAM, plain
+from public_servers import SERVERS
 
 from pursuit import Problem
 from pursuit.problems.catalogue import SHIPPED, Catalogue
+from pursuit.problems.missions import as_toml
 from pursuit.problems.reading import is_telling
 
 IDS = [one.problem_id for one in Catalogue.load()]
@@ -135,6 +137,27 @@ metrics = [{{ metric = "submitted" }}]
 """
     (tmp_path / "problem.toml").write_text(manifest, encoding="utf-8")
     twice(one, [str(tmp_path / "problem.toml"), "--state", str(tmp_path / "inner.db")], tmp_path, "auto")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("era", ["legacy", "auto"])
+@pytest.mark.parametrize("name", ["everything", "git", "time"])
+def test_public_servers_as_upstreams_are_fixed_points(tmp_path: Path, name: str, era: str) -> None:
+    server = SERVERS[name]
+    server.fresh(tmp_path / "world")
+    command, *args = map(str, server.command(tmp_path / "world"))
+    table = {
+        "problem_id": name,
+        "title": "A public server",
+        "summary": "Use it.",
+        "statement": "Use it.",
+        "kind": "mcp",
+        "server": {"command": command, "args": args, "env": dict(server.env(tmp_path / "world"))},
+        "scorer": {"kind": "command", "command": ["true"], "output": "exit_code", "metrics": [{"metric": "passed"}]},
+    }
+    (tmp_path / "problem.toml").write_text(as_toml(table), encoding="utf-8")
+    words = [str(tmp_path / "problem.toml"), "--state", str(tmp_path / "inner.db")]
+    twice(Problem.from_manifest(tmp_path), words, tmp_path, era)
 
 
 def test_a_submission_through_two_servers_is_taken_once_by_each(tmp_path: Path) -> None:
