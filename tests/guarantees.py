@@ -622,4 +622,44 @@ GUARANTEES = {
         "A task that a server works at outlives kill -9 of the gateway in front of it: the next one gets its result.",
         ("fault/test_task_kill.py::test_killed_while_a_server_worked_at_a_task_the_next_gateway_gets_its_result",),
     ),
+    "wrong-manifests-say-everything": Guarantee(
+        "A wrong problem.toml is told with every fault at once, each with file, field and reason, and nothing is run.",
+        ("unit/test_problem_manifests.py::test_a_wrong_manifest_says_file_field_and_reason",),
+    ),
+    "a-duplicate-problem-names-both-files": Guarantee(
+        "Two problems with one id are a fault that names both files.",
+        ("unit/test_problem_manifests.py::test_a_duplicate_id_names_both_files",),
+    ),
+    "a-problems-tools-are-the-upstreams-own": Guarantee(
+        "A problem that is served offers the tools of its server exactly as they are, in both protocol eras.",
+        ("surface/test_problem_server.py::test_the_upstreams_tools_pass_exactly",),
+    ),
+    "one-attempt-one-submission": Guarantee(
+        "An attempt has one submission: the first valid one is recorded and scored, a second one gets its receipt.",
+        ("surface/test_problem_server.py::test_a_typed_submission_is_taken_once_and_scored",),
+    ),
+    "of-racing-submissions-one-counts": Guarantee(
+        "Of submissions that race for one attempt exactly one is taken, and all others get its receipt.",
+        ("surface/test_problem_server.py::test_of_submissions_that_race_exactly_one_is_taken",),
+    ),
+    "a-spent-budget-is-named": Guarantee(
+        "A problem's budget of calls, evaluations or time is enforced, and the error names it.",
+        ("surface/test_problem_server.py::test_a_spent_budget_is_named_in_the_error",),
+    ),
+    "an-attempt-replays-to-the-same-score": Guarantee(
+        "An attempt's log is judged again without its server, and another score than the recorded one is found out.",
+        ("unit/test_problem_scoring.py::test_an_attempt_is_judged_again_without_its_server",),
+    ),
+    "a-baseline-solves-each-problem": Guarantee(
+        "Each shipped problem has a baseline whose mission meets the target, and whose score replays.",
+        ("e2e/test_problems.py::test_the_baseline_meets_its_target_and_replays",),
+    ),
+    "agents-see-no-scoring-data": Guarantee(
+        "Nothing that an agent can see of a shipped problem holds its target, best value, judge or baseline.",
+        ("e2e/test_problems.py::test_nothing_that_an_agent_sees_holds_scoring_data",),
+    ),
+    "export-ingest-export-is-a-fixed-point": Guarantee(
+        "A problem that is served, taken in as a server and served again offers what it offered before.",
+        ("e2e/test_problems.py::test_export_ingest_export_is_a_fixed_point",),
+    ),
 }

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         ToolCall,
     )
     from pursuit.model.search import SearchProposer
+    from pursuit.surfaces.mcp.problems.api import Problem
     from pursuit.tools.functions import tool
 
 __version__ = "0.1.0"
@@ -50,6 +51,7 @@ _HOMES = {
     "Fleet": "pursuit.model.fleet",
     "Mission": "pursuit.model.mission",
     "Pace": "pursuit.model.mission",
+    "Problem": "pursuit.surfaces.mcp.problems.api",
     "Proposal": "pursuit.model.mission",
     "PursuitError": "pursuit.errors",
     "Report": "pursuit.app",
@@ -71,6 +73,7 @@ __all__ = [
     "Fleet",
     "Mission",
     "Pace",
+    "Problem",
     "Proposal",
     "PursuitError",
     "RepeatProposer",

@@ -202,6 +202,8 @@ class _Desk:
     def _search(self, mission: Mission, search: SearchProposer, row: dict[str, Any], tools: Sequence[str]) -> None:
         """The search with its bounds; a few calls at its corners must fit the tool's schema."""
         name = row["tool_name"] = self._tool("proposer.tool_name", search.tool_name, tools)
+        if search.then is not None:
+            row["then"] = self._tool("proposer.then", search.then, tools)
         if name not in self.catalogue.tools:
             return
         found, faults = searched(search, self.catalogue.tools[name].input_schema)

@@ -7,11 +7,13 @@ Invariant: a value that it hands out has the type that was asked for; whatever d
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar, cast
 
 from pursuit.errors import Fault
 from pursuit.model.spelling import nearest
+
+W = TypeVar("W", bound=str)
 
 
 def as_table(value: object) -> Mapping[str, Any] | None:
@@ -70,6 +72,18 @@ class Fields:
             self.fault(key, "must not be empty")
             return None
         return value
+
+    def word(self, key: str, known: Sequence[W], *, needed: bool = False) -> W | None:
+        """One of these words."""
+        word = self.text(key)
+        if word is None:
+            if needed and key not in self.table:
+                self.fault(key, f"is missing; give one of {', '.join(known)}")
+            return None
+        found = next((one for one in known if one == word), None)
+        if found is None:
+            self.fault(key, f"{word[:100]!r} is none of {', '.join(known)}{nearest(word, known)}")
+        return found
 
     def texts(self, key: str) -> tuple[str, ...] | None:
         """A list of texts."""

@@ -25,6 +25,7 @@ from pursuit.surfaces.cli import (
     look,
     missions,
     operator,
+    problem,
     prove,
     scaffold,
     serve,
@@ -80,6 +81,7 @@ prove.register(app)
 serve.register(app)
 token.register(app)
 task.register(app)
+problem.register(app)
 tools.register(app)
 doctor.register(app)
 
