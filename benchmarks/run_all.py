@@ -11,7 +11,16 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 PLAIN = ("ledger_floor.py", "startup.py")
-CHECKED = ("engine.py", "growth.py", "waiting.py", "front_door.py", "gateway.py", "tasks.py", "search.py")
+CHECKED = (
+    "engine.py",
+    "growth.py",
+    "waiting.py",
+    "front_door.py",
+    "gateway.py",
+    "tasks.py",
+    "search.py",
+    "memory.py",
+)
 
 
 def main() -> None:

@@ -17,6 +17,47 @@ class Guarantee:
 
 
 GUARANTEES = {
+    "lessons-are-found": Guarantee(
+        "An ended mission is found by the words of its goal, its tools and its lessons, in any English form.",
+        (
+            "contract/test_ledger_search.py::test_a_stream_is_found_by_the_words_of_its_text_in_any_form",
+            "unit/test_lessons.py::test_an_ended_mission_is_found_by_its_goal_its_tools_and_its_lessons",
+        ),
+    ),
+    "lessons-are-forgotten": Guarantee(
+        "A forgotten mission is not found any more, and none of its words is left in the file.",
+        ("contract/test_ledger_search.py::test_a_forgotten_stream_is_not_found_and_its_words_are_gone",),
+    ),
+    "any-text-is-a-safe-search": Guarantee(
+        "Any text can be searched for: nothing in it is an operator, and none is a wrong query.",
+        ("contract/test_ledger_search.py::test_any_text_is_a_safe_search",),
+    ),
+    "lessons-are-data": Guarantee(
+        "A language model is told the lessons of similar missions of the same ledger, as quoted data.",
+        ("unit/test_lessons.py::test_a_language_model_is_told_the_lessons_of_similar_missions_as_quoted_data",),
+    ),
+    "drafts-are-missions": Guarantee(
+        "A drafted mission is a file that is read back as the same mission, whatever its directive holds.",
+        (
+            "unit/test_scaffold.py::test_a_draft_is_a_mission_file_that_says_where_each_criterion_comes_from",
+            "unit/test_scaffold.py::test_whatever_stands_in_a_directive_its_draft_is_read_back_as_the_same_mission",
+        ),
+    ),
+    "vacuous-drafts-are-refused": Guarantee(
+        "A drafted criterion that is always or never true is refused, with the reason.",
+        (
+            "unit/test_scaffold.py::test_a_criterion_that_is_always_or_never_true_is_refused_with_the_reason",
+            "unit/test_scaffold.py::test_an_expression_that_decides_nothing_is_refused_with_the_reason",
+        ),
+    ),
+    "models-draft-no-commands": Guarantee(
+        "No command that a model drafts gets into a mission.",
+        ("unit/test_scaffold.py::test_a_model_cannot_draft_a_command_or_a_mission_that_is_done_at_once",),
+    ),
+    "scaffold-starts-nothing": Guarantee(
+        "Drafting a mission calls no tool, starts nothing, and makes no ledger.",
+        ("surface/test_cli_scaffold.py::test_a_draft_is_printed_written_and_told_in_json_and_nothing_is_started",),
+    ),
     "crash-at-every-write": Guarantee(
         "A crash before or after any write of the ledger loses no finished call and repeats none silently.",
         ("fault/test_crash_at_every_write.py::test_nothing_is_lost_and_nothing_runs_twice",),
@@ -517,6 +558,55 @@ GUARANTEES = {
         "A server that is stopped or killed leaves its commands running, and the next one goes on with them.",
         ("e2e/test_commands.py::test_a_server_that_ends_leaves_its_commands_to_the_next",),
     ),
+    "fleet-never-over-spends": Guarantee(
+        "A mission and its children never use more than its caps, whatever is spawned, aborted, crashed or restarted.",
+        (
+            "property/test_lending.py::test_the_pool_is_never_over_spent_whatever_the_order",
+            "fault/test_fleet_crash.py::test_the_budget_holds_and_every_child_ends_whenever_the_process_dies",
+            "unit/test_fleet.py::test_the_rest_of_a_batch_that_does_not_fit_the_budget_is_skipped",
+            "unit/test_fleet_lifecycle.py::"
+            "test_a_childs_budget_is_never_extended_and_an_ended_parents_child_never_driven",
+        ),
+    ),
+    "fleet-survives-crashes": Guarantee(
+        "After a crash or kill -9 the parent's resume goes on with each child at the same call; a spawn has one child.",
+        (
+            "fault/test_fleet_crash.py::test_the_budget_holds_and_every_child_ends_whenever_the_process_dies",
+            "fault/test_fleet_kill.py::test_killed_with_children_at_work_the_parents_resume_goes_on_with_them",
+        ),
+    ),
+    "fleet-limits": Guarantee(
+        "A fleet has no more children, no more at once and no deeper ones than its mission says.",
+        (
+            "unit/test_fleet.py::test_children_run_side_by_side_up_to_at_once",
+            "unit/test_fleet.py::test_there_are_no_more_children_than_max_children",
+            "unit/test_fleet.py::test_a_grandchilds_use_is_its_grandparents_use_too",
+        ),
+    ),
+    "children-are-no-looser": Guarantee(
+        "A child has no tool, policy or word that counts which its parent has not, and shares no writing tool unasked.",
+        (
+            "unit/test_fleet.py::test_a_child_that_may_not_be_is_denied_with_the_reason",
+            "unit/test_fleet.py::test_no_two_children_write_through_one_tool",
+            "unit/test_fleet.py::test_the_parents_policy_holds_for_its_children_and_their_questions_are_asked_as_usual",
+            "unit/test_fleet.py::test_what_a_model_writes_of_a_child_is_never_the_operators_word",
+            "unit/test_fleet.py::test_a_child_is_never_looser_than_its_parent",
+        ),
+    ),
+    "a-parents-end-is-its-childrens": Guarantee(
+        "Aborting or completing a mission ends its children, whoever drives them, also after kill -9.",
+        (
+            "unit/test_fleet_lifecycle.py::test_the_end_of_a_parent_is_the_end_of_its_children",
+            "unit/test_fleet_lifecycle.py::test_a_parent_that_another_process_aborts_takes_its_children_with_it",
+            "unit/test_fleet_lifecycle.py::test_a_parent_aborted_after_its_process_died_takes_its_children_with_it",
+            "unit/test_fleet_lifecycle.py::test_a_parent_aborted_while_a_child_is_being_made_ends_that_child",
+            "fault/test_fleet_kill.py::test_killed_with_children_at_work_an_abort_ends_them_all",
+        ),
+    ),
+    "a-parents-pause-is-its-childrens": Guarantee(
+        "Pausing a mission pauses its children, and they go on when it does.",
+        ("unit/test_fleet_lifecycle.py::test_a_paused_parent_pauses_its_children_and_wakes_them_again",),
+    ),
     "tasks-are-their-requestors-own": Guarantee(
         "The tools about tasks show a caller its own tasks; somebody else's id is as unknown as one that never was.",
         ("surface/test_mcp_commands.py::test_somebody_elses_task_is_as_unknown_as_none",),
@@ -531,5 +621,45 @@ GUARANTEES = {
     "tasks-of-servers-survive-the-gateway": Guarantee(
         "A task that a server works at outlives kill -9 of the gateway in front of it: the next one gets its result.",
         ("fault/test_task_kill.py::test_killed_while_a_server_worked_at_a_task_the_next_gateway_gets_its_result",),
+    ),
+    "wrong-manifests-say-everything": Guarantee(
+        "A wrong problem.toml is told with every fault at once, each with file, field and reason, and nothing is run.",
+        ("unit/test_problem_manifests.py::test_a_wrong_manifest_says_file_field_and_reason",),
+    ),
+    "a-duplicate-problem-names-both-files": Guarantee(
+        "Two problems with one id are a fault that names both files.",
+        ("unit/test_problem_manifests.py::test_a_duplicate_id_names_both_files",),
+    ),
+    "a-problems-tools-are-the-upstreams-own": Guarantee(
+        "A problem that is served offers the tools of its server exactly as they are, in both protocol eras.",
+        ("surface/test_problem_server.py::test_the_upstreams_tools_pass_exactly",),
+    ),
+    "one-attempt-one-submission": Guarantee(
+        "An attempt has one submission: the first valid one is recorded and scored, a second one gets its receipt.",
+        ("surface/test_problem_server.py::test_a_typed_submission_is_taken_once_and_scored",),
+    ),
+    "of-racing-submissions-one-counts": Guarantee(
+        "Of submissions that race for one attempt exactly one is taken, and all others get its receipt.",
+        ("surface/test_problem_server.py::test_of_submissions_that_race_exactly_one_is_taken",),
+    ),
+    "a-spent-budget-is-named": Guarantee(
+        "A problem's budget of calls, evaluations or time is enforced, and the error names it.",
+        ("surface/test_problem_server.py::test_a_spent_budget_is_named_in_the_error",),
+    ),
+    "an-attempt-replays-to-the-same-score": Guarantee(
+        "An attempt's log is judged again without its server, and another score than the recorded one is found out.",
+        ("unit/test_problem_scoring.py::test_an_attempt_is_judged_again_without_its_server",),
+    ),
+    "a-baseline-solves-each-problem": Guarantee(
+        "Each shipped problem has a baseline whose mission meets the target, and whose score replays.",
+        ("e2e/test_problems.py::test_the_baseline_meets_its_target_and_replays",),
+    ),
+    "agents-see-no-scoring-data": Guarantee(
+        "Nothing that an agent can see of a shipped problem holds its target, best value, judge or baseline.",
+        ("e2e/test_problems.py::test_nothing_that_an_agent_sees_holds_scoring_data",),
+    ),
+    "export-ingest-export-is-a-fixed-point": Guarantee(
+        "A problem that is served, taken in as a server and served again offers what it offered before.",
+        ("e2e/test_problems.py::test_export_ingest_export_is_a_fixed_point",),
     ),
 }

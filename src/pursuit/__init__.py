@@ -20,9 +20,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pursuit.app import Report, Runtime
+    from pursuit.app import Report, Runtime, scaffold
     from pursuit.errors import PursuitError, ValidationFailed
     from pursuit.model.build import check, event, metric, predicate, succeeded
+    from pursuit.model.fleet import Fleet
     from pursuit.model.mission import (
         Budget,
         ClientProposer,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
         ToolCall,
     )
     from pursuit.model.search import SearchProposer
+    from pursuit.surfaces.mcp.problems.api import Problem
     from pursuit.tools.functions import tool
 
 __version__ = "0.1.0"
@@ -46,8 +48,10 @@ _HOMES = {
     "RepeatProposer": "pursuit.model.mission",
     "ClientProposer": "pursuit.model.mission",
     "Budget": "pursuit.model.mission",
+    "Fleet": "pursuit.model.fleet",
     "Mission": "pursuit.model.mission",
     "Pace": "pursuit.model.mission",
+    "Problem": "pursuit.surfaces.mcp.problems.api",
     "Proposal": "pursuit.model.mission",
     "PursuitError": "pursuit.errors",
     "Report": "pursuit.app",
@@ -58,6 +62,7 @@ _HOMES = {
     "event": "pursuit.model.build",
     "metric": "pursuit.model.build",
     "predicate": "pursuit.model.build",
+    "scaffold": "pursuit.app",
     "succeeded": "pursuit.model.build",
     "tool": "pursuit.tools.functions",
 }
@@ -65,8 +70,10 @@ _HOMES = {
 __all__ = [
     "Budget",
     "ClientProposer",
+    "Fleet",
     "Mission",
     "Pace",
+    "Problem",
     "Proposal",
     "PursuitError",
     "RepeatProposer",
@@ -81,6 +88,7 @@ __all__ = [
     "event",
     "metric",
     "predicate",
+    "scaffold",
     "succeeded",
     "tool",
 ]

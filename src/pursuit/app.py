@@ -10,8 +10,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
+from pursuit.drafting.draft import Draft, draft_by_model, draft_by_templates
 from pursuit.engine.clock import SystemClock
 from pursuit.engine.driver import Driver
 from pursuit.engine.run import Observer, Settings
@@ -20,9 +21,11 @@ from pursuit.errors import Fault, ValidationFailed
 from pursuit.ledger.contract import Ledger
 from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.mission_file import load_mission_file, servers_in
+from pursuit.model.fleet import FLEET
 from pursuit.model.mission import Mission
 from pursuit.places import locate_state
 from pursuit.proposers.choice import Choice
+from pursuit.proposers.language import LanguageModel
 from pursuit.proposers.prices import Price
 from pursuit.proposers.prompt import LIMIT
 from pursuit.proposers.provider import Providers
@@ -40,10 +43,14 @@ from pursuit.tasks.limits import DAY, Limits
 from pursuit.tasks.store import TaskStore
 from pursuit.tools.command_config import UPSTREAM
 from pursuit.tools.configuration import Configuration, find_configuration, load_configuration
+from pursuit.tools.contract import Upstream
 from pursuit.tools.host import ToolHost
 from pursuit.tools.policy import Mode, OperatorPolicy, parse_mode
 from pursuit.tools.pool import Pool, Reloaded
 from pursuit.tools.server_config import ServerConfig
+
+if TYPE_CHECKING:
+    from pursuit.service.fleet import Children
 
 MEGABYTE = 1024 * 1024
 
@@ -117,6 +124,7 @@ class Runtime:
         self._stack = AsyncExitStack()
         self._configured: Mapping[str, ServerConfig] = {}
         self._from_files: dict[str, ServerConfig] = {}
+        self._children: Children | None = None
         self.service: Service
         self.toolbox: Toolbox
         self.tasks: Tasks
@@ -139,7 +147,7 @@ class Runtime:
             self._pool = await stack.enter_async_context(
                 Pool(self._configured, self._in_process(configuration), network=configuration.policy.network)
             )
-            self._later = LaterCalls(self.tasks, self._pool.upstream)
+            self._later = LaterCalls(self.tasks, self._upstream)
             host = ToolHost(self._pool, self._policy(configuration), self._later)
             states = States(ledger)
             choice = _choice(configuration)
@@ -165,6 +173,8 @@ class Runtime:
                 audit=audit,
                 caller=self._caller,
             )
+            self.tasks.resume["child"] = lambda state: self._fleet().resume(state)
+            stack.push_async_callback(self._let_go)
             self.toolbox = _toolbox(host, configuration, audit=audit, caller=self._caller)
             self._stack = stack.pop_all()
         return self
@@ -220,14 +230,14 @@ class Runtime:
     def _add_servers(self, path: Path, servers: Mapping[str, ServerConfig]) -> None:
         """Adds the servers of a mission file; a name that means another server already is a fault, every time."""
         known = {**self._configured, **self._from_files}
+        other = "the configuration or another mission file has a different server of that name; rename one"
+        spawns = "is what starts children; rename this server"
         faults = [
-            Fault(
-                field=f"servers.{name}",
-                reason="the configuration or another mission file has a different server of that name; rename one",
-                source=str(path),
-            )
+            Fault(field=f"servers.{name}", reason=spawns if name == FLEET else other, source=str(path))
             for name, server in servers.items()
-            if name in self._servers or (name in known and replace(known[name], operators=False) != server)
+            if name == FLEET
+            or name in self._servers
+            or (name in known and replace(known[name], operators=False) != server)
         ]
         if faults:
             raise ValidationFailed(faults)
@@ -240,6 +250,20 @@ class Runtime:
         """The configured policy in the mode of this runtime; what was handed in is the program's own."""
         policy = configuration.policy
         return replace(policy, mode=self._mode or policy.mode, own=frozenset(self._servers))
+
+    def _upstream(self, name: str) -> Upstream:
+        """The server of that name; the one that starts children is no server of the pool."""
+        return self._fleet() if name == FLEET and name not in self._pool.names else self._pool.upstream(name)
+
+    def _fleet(self) -> Children:
+        from pursuit.service.fleet import Children  # noqa: PLC0415 - most runtimes have no fleet
+
+        self._children = self._children or Children(self.service, self.use_servers_of)
+        return self._children
+
+    async def _let_go(self) -> None:
+        if self._children is not None:
+            await self._children.aclose()
 
     def _in_process(self, configuration: Configuration) -> dict[str, Any]:
         """The servers of this process: those that were handed in, and the configured commands."""
@@ -295,6 +319,22 @@ async def open_planner(
         yield Planner(host=toolbox.host, checks=configuration.checks, models=choice.models, proposer_for=choice)
 
 
+async def scaffold(
+    directive: str, *, model: str | LanguageModel | None = None, configuration: Configuration | None = None
+) -> Draft:
+    """Drafts a mission from a directive, by templates or by a language model; nothing is started.
+
+    `model` is `provider:name`, or anything that answers like one. Raises `ValidationFailed` if no criterion is left.
+    """
+    if model is None:
+        return await draft_by_templates(directive)
+    if not isinstance(model, str):
+        return await draft_by_model(directive, model)
+    models = _choice(configuration or Configuration()).models
+    await models.check(model)
+    return await draft_by_model(directive, models.open(model), proposer=model)
+
+
 async def examined(config: Path | None, state: Path) -> list[Finding]:
     """What is to be said of this configuration, its servers and this ledger."""
     return await examine(config, state, SqliteLedger.open)
@@ -340,6 +380,7 @@ def _settings(settings: Mapping[str, float]) -> Settings:
         approval_timeout=settings.get("approval_timeout", defaults.approval_timeout),
         task_patience=settings.get("task_patience", defaults.task_patience),
         model_timeout=settings.get("model_timeout", defaults.model_timeout),
+        memory_lessons=int(settings.get("memory_lessons", defaults.memory_lessons)),
     )
 
 

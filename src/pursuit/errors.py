@@ -19,6 +19,10 @@
       TaskTerminal               task_terminal: the task has ended
       TooManyTasks               too_many_tasks: a limit on tasks is reached
       PathTraversal              path_traversal_detected: an argument climbs out of its folder
+      ProblemNotFound            problem_not_found: no problem has that id
+      AttemptNotFound            attempt_not_found: no attempt has that id
+      AlreadySubmitted           already_submitted: an attempt has one submission; carries its receipt
+      BudgetExhausted            budget_exhausted: a budget of a problem is spent; carries its name
       ModelUnavailable           model_unavailable: a language model is not known here, or its key is missing
       ExtraMissing               extra_missing: an optional dependency is not installed
 
@@ -202,6 +206,34 @@ class PathTraversal(PursuitError):
 
     code = "path_traversal_detected"
     exit_code = 2
+
+
+class ProblemNotFound(PursuitError):
+    """No problem has that id."""
+
+    code = "problem_not_found"
+    exit_code = 2
+
+
+class AttemptNotFound(PursuitError):
+    """No attempt has that id."""
+
+    code = "attempt_not_found"
+    exit_code = 2
+
+
+class AlreadySubmitted(PursuitError):
+    """An attempt has one submission; the receipt of the first one is in `details`."""
+
+    code = "already_submitted"
+    exit_code = 2
+
+
+class BudgetExhausted(PursuitError):
+    """A budget of a problem is used up; `details` names it."""
+
+    code = "budget_exhausted"
+    exit_code = 3
 
 
 class ModelUnavailable(PursuitError):

@@ -10,6 +10,7 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 RESULTS = {
+    "fleet.py": "completed: 53 of 70 calls",
     "mcp_server_in_process.py": "completed: level 80 after 9 calls",
     "own_proposals.py": "completed (criteria_met): x = 2.094552 after 21 proposals",
     "resume_after_crash.py": " ran twice",

@@ -26,6 +26,11 @@ from pursuit.model.events import Outcome, WaitingFor
 from pursuit.model.fold import CAP_REASONS
 from pursuit.model.mission import parse_mission, parse_proposal
 from pursuit.model.state import Status
+from pursuit.problems import reading, scorer_reading
+from pursuit.problems.catalogue import Catalogue
+from pursuit.problems.manifest import CITATION_MODES, DIRECTIONS, SCORER_KINDS
+from pursuit.problems.manifest import KINDS as KINDS_OF_PROBLEMS
+from pursuit.problems.reading import read_manifest
 from pursuit.sandbox import Calls, Sandbox, ScriptSpec
 from pursuit.service.checkup import Level
 from pursuit.surfaces.cli.main import app
@@ -136,6 +141,9 @@ def test_toml_is_what_our_loaders_take(block: Block, tmp_path: Path) -> None:
         (tmp_path / "strategy.py").write_text("pass", encoding="utf-8")
         (tmp_path / "mission.toml").write_text(block.text, encoding="utf-8")
         load_mission_file(tmp_path / "mission.toml")
+    elif "problem_id" in data:
+        (tmp_path / "problem.toml").write_text(block.text, encoding="utf-8")
+        read_manifest(tmp_path / "problem.toml")
     else:
         (tmp_path / "pursuit.toml").write_text(block.text, encoding="utf-8")
         configuration = load_configuration(tmp_path / "pursuit.toml")
@@ -208,6 +216,13 @@ PROMISED = {
         "keys of a parameter": {*PARAMETER_KEYS, *KINDS},
         "policy": {*POLICY_KEYS, *RULE_KEYS, *CALLER_KEYS, *SEVERITY, *MODES},
     },
+    "problems.md": {
+        "keys of a manifest": {*reading.KEYS, *reading.CITATION_KEYS, *reading.BUDGET_KEYS, *reading.VISIBILITY_KEYS},
+        "keys of a baseline": {*reading.BASELINE_KEYS, *reading.BASELINE_PROPOSERS},
+        "keys of a scorer": {*scorer_reading.SCORER_KEYS, *scorer_reading.METRIC_KEYS, *scorer_reading.RULE_KEYS},
+        "words": {*KINDS_OF_PROBLEMS, *CITATION_MODES, *SCORER_KINDS, *DIRECTIONS},
+        "shipped problems": {one.problem_id for one in Catalogue.load()},
+    },
     "tools.md": {
         "well-known servers": set(known_servers()),
         "answers": names_of(ToolOverride) - {"timeout"},
@@ -230,7 +245,7 @@ def test_everything_that_a_user_can_write_is_documented(page: str, what: str, na
     text = written(page)
     assert len(names) > 1, what
     # As code: between backticks, as a quoted value, or as a key that is set.
-    assert sorted(name for name in names if not re.search(rf'`{name}`|"{name}"|\b{name} = ', text)) == []
+    assert sorted(name for name in names if not re.search(rf'`{re.escape(name)}`|"{name}"|\b{name} = ', text)) == []
 
 
 def test_every_error_code_is_documented() -> None:

@@ -32,7 +32,7 @@ def ours(ended: tuple[Place, str], tmp_path: Path) -> tuple[Place, str]:
 
 
 def test_every_command_has_help_with_the_common_options(tmp_path: Path) -> None:
-    assert len(COMMANDS) == 24
+    assert len(COMMANDS) == 26
     place = Place(tmp_path)
     for name in COMMANDS:
         text, _ = place.ask(name, "--help")
@@ -52,6 +52,8 @@ def test_every_looking_command_answers_in_words_and_in_json(ours: tuple[Place, s
         (("report", mission_id, "--format", "json"), "timeline"),
         (("report", mission_id, "--format", "html"), "text"),
         (("report", mission_id, "-o", place.folder / "r.md", "--force"), "file"),
+        (("lessons", "beams", "polled"), "missions"),
+        (("lessons", "zebra", "--limit", 3), "missions"),
         (("verify",), "root"),
         (("export", mission_id, "-o", place.folder / "x.jsonl", "--force"), "file"),
         (("verify", place.folder / "x.jsonl"), "root"),
@@ -98,7 +100,7 @@ def test_looking_needs_no_sound_configuration_and_makes_no_ledger(ours: tuple[Pl
     (tmp_path / "empty").mkdir()
     empty = Place(tmp_path / "empty").configured()
     assert empty.json("list") == {"sessions": []}
-    for words in (["status", mission_id], ["verify"], ["resume", "--all"], ["abort", mission_id]):
+    for words in (["status", mission_id], ["verify"], ["lessons", "beam"], ["resume", "--all"], ["abort", mission_id]):
         refused = empty.json(*words, code=2)
         assert (refused["code"], "pursuit run FILE" in refused["message"]) == ("no_ledger", True)
     assert [path.name for path in empty.folder.iterdir()] == ["pursuit.toml"]

@@ -91,7 +91,7 @@ async def _command(run: Run, plan: CheckPlan, argv: Sequence[str], order: int) -
         cap = state.cap("max_tool_calls")
         left = run.wall_clock_left()
         reason = plan.missing
-        if before is None and cap is not None and state.tool_calls >= cap:
+        if before is None and cap is not None and state.tool_calls + state.lent.get("max_tool_calls", 0) >= cap:
             reason = "max_tool_calls is used up"
         elif left is not None and left <= 0:
             reason = "max_wall_clock_seconds is used up"

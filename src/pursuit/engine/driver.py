@@ -21,6 +21,7 @@ from pursuit.engine.clock import Clock
 from pursuit.engine.execute import settle_lost
 from pursuit.engine.journal import Journal
 from pursuit.engine.later import cancel_tasks
+from pursuit.engine.memory import lessons_for
 from pursuit.engine.models import RecordedModel, offered
 from pursuit.engine.report import write_report
 from pursuit.engine.run import Observer, Run, Settings, Tools
@@ -117,11 +118,13 @@ class Driver:
                 run = await self._begin(journal, iterations, proposal, observer, background=background)
                 if claimed is not None:
                     claimed(journal.state)
+                lessons = await lessons_for(self.ledger, mission_id, run.state, self.settings.memory_lessons)
                 means = Means(
                     tools=offered(run.state, run.tools),
                     record=lambda model: RecordedModel(run=run, model=model),
                     past=journal.past,
                     sampler=sampler,
+                    lessons=lessons,
                 )
                 state = await self._go(run, self.proposer_for(journal.state.mission, proposal, means))
         finally:

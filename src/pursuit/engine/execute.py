@@ -18,12 +18,15 @@ from pursuit.engine.later import perform_later, wait_for_tasks
 from pursuit.engine.perform import Settlement, perform, settle
 from pursuit.engine.run import Run
 from pursuit.model.events import CallIntended, CallRefused, Event, Purpose
+from pursuit.model.lending import Purse, child_id, is_spawn
 from pursuit.model.records import CallRecord, fingerprint
+from pursuit.model.spawning import Refused, Spawns
 from pursuit.model.state import MissionState
 from pursuit.tasks.record import new_task_id
 from pursuit.tools.contract import Tool
 
 GUARD = 2
+ONE_CALL = {"max_tool_calls": 1.0}
 Refusal = Literal["denied", "skipped", "failed"]
 
 
@@ -136,8 +139,8 @@ class _Desk:
     def __init__(self, run: Run, state: MissionState) -> None:
         self._run = run
         self._state = state
-        cap = state.cap("max_tool_calls")
-        self._room = None if cap is None else int(cap) - state.tool_calls
+        self._purse = Purse(state)
+        self._spawns: Spawns | None = None
         self._guard_key, self._guard_count = state.guard_key, state.guard_count
 
     def admission(self, planned: Planned, tool: Tool | None) -> Event:
@@ -149,14 +152,30 @@ class _Desk:
             return self._refuse(planned, "failed", self._run.tools.missing(planned.tool))
         if (reason := self._denied(planned, tool)) is not None:
             return self._refuse(planned, "denied", reason)
-        if self._room is not None and self._room < 1:
+        if self._purse.lacks(ONE_CALL) is not None:
             return self._refuse(planned, "skipped", "max_tool_calls is used up")
         left = self._run.wall_clock_left()
         if left is not None and left <= 0:
             return self._refuse(planned, "skipped", "max_wall_clock_seconds is used up")
-        if self._room is not None:
-            self._room -= 1
+        self._purse.take(ONE_CALL)
+        if is_spawn(self._state, planned.tool):
+            return self._spawn(planned, tool)
         return self._intent(planned, tool, attempt=1)
+
+    def _spawn(self, planned: Planned, tool: Tool) -> Event:
+        """The intent to start a child, with what is set aside for it."""
+        self._spawns = self._spawns or Spawns(self._state, self._purse, self._mutates)
+        intent = self._intent(planned, tool, attempt=1)
+        try:
+            reserved = self._spawns.admit(planned.args, child_id(intent.task or ""))
+        except Refused as refused:
+            self._purse.take({name: -amount for name, amount in ONE_CALL.items()})
+            return self._refuse(planned, refused.outcome, str(refused))
+        return msgspec.structs.replace(intent, reserved=reserved)
+
+    def _mutates(self, name: str) -> bool:
+        tool = self._run.tools.get(name)
+        return tool is None or not tool.traits.read_only
 
     def _again(self, planned: Planned, tool: Tool | None, before: CallRecord) -> Event:
         """A call that a dead driver may have sent: it was reserved then, and was never refused."""

@@ -38,17 +38,20 @@ class Journal:
         self.bell = bell
         self._staged: list[Event] = []
         self._blobs: dict[str, bytes] = {}
+        self._text: str | None = None
         self._recording = False
         self._free: anyio.Event | None = None
         self._listed: Listing | None = None
         self.on_word: Callable[[OperatorWord], None] | None = None
 
-    def stage(self, event: Event, blobs: Mapping[str, bytes] | None = None) -> None:
-        """Applies an event now and stores it with the next record."""
+    def stage(self, event: Event, blobs: Mapping[str, bytes] | None = None, text: str | None = None) -> None:
+        """Applies an event now and stores it with the next record; `text` is what the mission is found by."""
         advance(self.state, event)
         self._staged.append(event)
         if blobs:
             self._blobs.update(blobs)
+        if text is not None:
+            self._text = text
 
     async def flush(self) -> None:
         """Stores what is staged."""
@@ -63,13 +66,13 @@ class Journal:
         self._recording = True
         try:
             while True:
-                staged, blobs = len(self._staged), dict(self._blobs)
+                staged, blobs, text = len(self._staged), dict(self._blobs), self._text
                 events = build(self.state)
                 if not staged and not events:
                     return events
                 listing = listing_after(self.state, events)
                 try:
-                    head = await self._append(events, listing, blobs)
+                    head = await self._append(events, listing, blobs, text)
                 except Conflict:
                     before = self.head
                     await self.catch_up()
@@ -80,6 +83,8 @@ class Journal:
                 del self._staged[:staged]
                 for digest in blobs:
                     self._blobs.pop(digest, None)
+                if self._text is text:
+                    self._text = None
                 for event in events:
                     advance(self.state, event)
                 return events
@@ -89,7 +94,9 @@ class Journal:
                 self._free.set()
                 self._free = None
 
-    def _append(self, events: Sequence[Event], listing: Listing, blobs: Mapping[str, bytes]) -> Awaitable[Head]:
+    def _append(
+        self, events: Sequence[Event], listing: Listing, blobs: Mapping[str, bytes], text: str | None
+    ) -> Awaitable[Head]:
         """What is staged and these events, under way to the ledger."""
         changed = listing != self._listed
         return self.ledger.append(
@@ -99,6 +106,7 @@ class Journal:
             status=listing.status if changed else None,
             summary=listing.summary() if changed else None,
             blobs=blobs or None,
+            text=text,
             by=self.bell,
         )
 

@@ -15,6 +15,7 @@ import msgspec
 
 from pursuit.engine.run import Run, Tools
 from pursuit.model.events import Event, ModelAnswer, ModelAnswered, ModelAsked
+from pursuit.model.lending import Purse
 from pursuit.model.state import MissionState
 from pursuit.proposers.language import LanguageModel, ModelRequest, NoAnswer, NoAnswerYet, OfferedTool, OutOfBudget
 
@@ -113,11 +114,12 @@ class RecordedModel:
 
 def _within(state: MissionState, request: ModelRequest) -> ModelRequest:
     """The request with an answer no longer than what is left of the budget."""
-    tokens, cost = state.cap("max_tokens"), state.cap("max_cost_usd")
-    if tokens is not None and state.tokens >= tokens:
+    left = Purse(state).left
+    tokens, cost = left.get("max_tokens"), left.get("max_cost_usd")
+    if tokens is not None and tokens <= 0:
         raise OutOfBudget("max_tokens")
-    if cost is not None and state.cost_usd >= cost:
+    if cost is not None and cost <= 0:
         raise OutOfBudget("max_cost")
     if tokens is not None:
-        request = replace(request, max_tokens=min(request.max_tokens, int(tokens) - state.tokens))
-    return request if cost is None else replace(request, max_cost_usd=cost - state.cost_usd)
+        request = replace(request, max_tokens=min(request.max_tokens, int(tokens)))
+    return request if cost is None else replace(request, max_cost_usd=cost)

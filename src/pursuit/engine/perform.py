@@ -44,13 +44,15 @@ async def perform(run: Run, call: CallRecord, tool: Tool, timeout: float | None 
     return settled_as(run, call, answer, seconds=seconds)
 
 
-def settled_as(run: Run, call: CallRecord, answer: ToolResult, *, seconds: float = 0.0) -> Settlement:
+def settled_as(
+    run: Run, call: CallRecord, answer: ToolResult, *, seconds: float = 0.0, used: Mapping[str, float] | None = None
+) -> Settlement:
     """The settlement of a call that was answered, be it with an error."""
     result = answer.as_dict()
     if answer.is_error:
         said = text_of(result) or "the tool reported an error"
-        return settle(run, call, "failed", result=result, error=said, seconds=seconds)
-    return settle(run, call, "ok", result=result, seconds=seconds)
+        return settle(run, call, "failed", result=result, error=said, seconds=seconds, used=used)
+    return settle(run, call, "ok", result=result, seconds=seconds, used=used)
 
 
 def _storable(value: Any) -> tuple[Any, bytes]:
@@ -83,6 +85,7 @@ def settle(
     result: Mapping[str, Any] | None = None,
     error: str | None = None,
     seconds: float = 0.0,
+    used: Mapping[str, float] | None = None,
 ) -> Settlement:
     """The settlement of a call, with metrics and events lifted and a large result set aside."""
     metrics: dict[str, Any] = {}
@@ -117,5 +120,6 @@ def settle(
         events=events,
         seconds=int(seconds * 1e6) / 1e6,
         elapsed=run.elapsed(),
+        used=None if used is None else dict(used),
     )
     return Settlement(event, blobs)

@@ -13,18 +13,19 @@ import msgspec
 from pursuit.engine.run import Run
 from pursuit.ledger.contract import Ledger
 from pursuit.model.events import ReportWritten, decode
+from pursuit.model.lessons import remembered
 from pursuit.model.report import build_report
 from pursuit.model.state import MissionState
 
 
 async def write_report(run: Run) -> None:
-    """Builds the report and stores it beside the mission, once."""
+    """Builds the report and stores it beside the mission, once; from then on the mission is found by its lessons."""
     if run.state.report is not None:
         return
     report = await assemble(run.ledger, run.mission_id, run.state)
     body = msgspec.json.encode(report)
     digest = hashlib.sha256(body).hexdigest()
-    run.journal.stage(ReportWritten(at=run.clock.now(), digest=digest), {digest: body})
+    run.journal.stage(ReportWritten(at=run.clock.now(), digest=digest), {digest: body}, text=remembered(report))
     await run.journal.flush()
 
 

@@ -79,6 +79,7 @@ class Settings:
     approval_timeout: float = 86_400.0
     task_patience: float = 1.0
     model_timeout: float = 600.0
+    memory_lessons: int = 5
 
 
 @dataclass(slots=True, kw_only=True)

@@ -13,6 +13,7 @@ import msgspec
 from pursuit.engine.approvals import MustWait
 from pursuit.engine.execute import Planned, execute
 from pursuit.engine.fit import faults_in, qualified
+from pursuit.engine.later import at_work
 from pursuit.engine.run import Run
 from pursuit.engine.scripts import run_script
 from pursuit.engine.verify import answers_for
@@ -123,8 +124,8 @@ async def conclude(run: Run, asked: Asked) -> None:
     run.tell("evaluate")
 
     def close(state: MissionState) -> Sequence[Event]:
-        if state.status == "paused":
-            return ()
+        if state.status == "paused" or (state.stop is not None and at_work(state)):
+            return ()  # what works still is stopped before the iteration is closed
         if state.stop is None and (_unfinished(state) or (asked.answers is None and _due(state, asked))):
             return ()
         return closing(state, asked.answers or {}, now=asked.now, elapsed=asked.elapsed)

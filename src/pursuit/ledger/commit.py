@@ -30,6 +30,7 @@ _TELL_SUMMARY = "UPDATE streams SET head_seq = ?, head_hash = ?, updated_at = ?,
 # Apart from the head: naming the status in every update would rewrite its index entry every time.
 _SET_STATUS = "UPDATE streams SET status = ? WHERE id = ?"
 _INSERT_BLOB = "INSERT OR IGNORE INTO blobs (digest, size, body) VALUES (?, ?, ?)"
+_TELL_TEXT = "INSERT OR REPLACE INTO texts (rowid, text) VALUES (?, ?)"
 _INSERT_REF = "INSERT OR IGNORE INTO blob_refs (stream, digest) VALUES (?, ?)"
 
 
@@ -43,6 +44,7 @@ class Request(msgspec.Struct, kw_only=True, eq=False):
     status: str | None
     summary: str | None
     blobs: Sequence[tuple[str, bytes]]
+    text: str | None
     by: Bell | None
     outcome: Head | PursuitError | None = None
 
@@ -172,6 +174,8 @@ class Committer:
         for digest, body in request.blobs:
             self._connection.execute(_INSERT_BLOB, (digest, len(body), body))
             self._connection.execute(_INSERT_REF, (tip.id, digest))
+        if request.text is not None:
+            self._connection.execute(_TELL_TEXT, (tip.id, request.text))
         return status
 
 

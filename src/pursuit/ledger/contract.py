@@ -75,6 +75,15 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A stream that a search found, and the text that it was found by; a higher `rank` is a better match."""
+
+    row: StreamRow
+    text: str
+    rank: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
     """What `verify` found; `root` is one hash over the heads of all streams."""
 
@@ -122,6 +131,7 @@ class Ledger(Protocol):
         status: str | None = None,
         summary: Mapping[str, Any] | None = None,
         blobs: Mapping[str, bytes] | None = None,
+        text: str | None = None,
         by: Bell | None = None,
     ) -> Head:
         """Stores the events, the blobs and the new status together or not at all, durably, and returns the new head.
@@ -129,8 +139,9 @@ class Ledger(Protocol):
         `expected` is the stream's last sequence number (0: the stream must not exist); another number raises
         `Conflict` with `details["actual"]`. `ANY` never conflicts. Everything of one call is contiguous in the
         stream. `status` and `summary` replace what the listing shows; None leaves them, and they may come
-        without an event. A blob is named by its
-        sha256 (hex) and belongs to every stream that it was appended to. A caller that is cancelled while it waits
+        without an event. `text` is what `search` finds the stream by, instead of what it was found by before; no
+        hash covers it, so it must follow from the events. A blob is named by its sha256 (hex) and belongs to every
+        stream that it was appended to. A caller that is cancelled while it waits
         still gets the outcome, and its cancellation at the next await; one that was cancelled before stores nothing.
         A disk that refuses raises `LedgerUnavailable` and stores nothing of this call. A forgotten stream, an
         append of nothing and a blob under a wrong name are `InvalidArgument`.
@@ -158,6 +169,15 @@ class Ledger(Protocol):
         """Streams by creation time (`since <= created_at < until`), newest first, filters ANDed.
 
         A bogus cursor is `InvalidArgument`. A stream that exists during the whole walk is listed exactly once.
+        """
+        ...
+
+    async def search(self, words: str, *, kind: str | None = None, limit: int = 10) -> list[Found]:
+        """The streams whose text has any of these words, in any of their English forms, the best match first.
+
+        A match is better the rarer its words are and the more of them it has; of equal ones the newer is first. Words
+        are words: nothing in them is an operator. Words that say nothing ("the", a single letter) are not looked for,
+        and in a large ledger those that thousands of texts have only if there are no rarer ones.
         """
         ...
 
@@ -195,9 +215,10 @@ class Ledger(Protocol):
         ...
 
     async def forget(self, stream: str) -> None:
-        """Removes the events of a stream and the blobs that only it used; a tombstone with the last head stays.
+        """Removes the events and the text of a stream, and the blobs that only it used.
 
-        The root stays as it was. A stream that is unknown or already forgotten is left alone.
+        A tombstone with the last head stays, and the root is as it was. A stream that is unknown or already forgotten
+        is left alone.
         """
         ...
 

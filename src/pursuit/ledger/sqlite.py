@@ -19,7 +19,18 @@ import msgspec
 
 from pursuit.errors import InvalidArgument
 from pursuit.ledger.commit import Request
-from pursuit.ledger.contract import FORGOTTEN, Anywhere, Bell, Draft, Head, Page, StoredEvent, StreamRow, Verification
+from pursuit.ledger.contract import (
+    FORGOTTEN,
+    Anywhere,
+    Bell,
+    Draft,
+    Found,
+    Head,
+    Page,
+    StoredEvent,
+    StreamRow,
+    Verification,
+)
 from pursuit.ledger.locks import StreamClaim, require_name, take_claim
 from pursuit.ledger.schema import Handles, open_file, real_path
 from pursuit.ledger.sqlite_reads import SqliteReads
@@ -66,18 +77,22 @@ class SqliteLedger:
         status: str | None = None,
         summary: Mapping[str, Any] | None = None,
         blobs: Mapping[str, bytes] | None = None,
+        text: str | None = None,
         by: Bell | None = None,
     ) -> Head:
         """See `contract.Ledger.append`."""
         require_name(stream)
-        if not events and status is None and summary is None:
-            raise InvalidArgument(f"an append to stream {stream} needs an event, a status or a summary", stream=stream)
+        if not events and status is None and summary is None and text is None:
+            why = f"an append to stream {stream} needs an event, a status, a summary or a text"
+            raise InvalidArgument(why, stream=stream)
         _check_drafts(stream, events)
         _check_text("kind", kind)
         if status is not None:
             _check_status(stream, status)
         if blobs:
             _check_blobs(blobs)
+        if text is not None:
+            _check_text("text", text)
         request = Request(
             stream=stream,
             expected=expected,
@@ -86,6 +101,7 @@ class SqliteLedger:
             status=status,
             summary=None if summary is None else _summary_text(summary),
             blobs=tuple(blobs.items()) if blobs else (),
+            text=text,
             by=by,
         )
         return await self._writer.append(request)
@@ -114,6 +130,11 @@ class SqliteLedger:
         """See `contract.Ledger.streams`."""
         await anyio.lowlevel.checkpoint()
         return self._reads.page(kind=kind, status=status, since=since, until=until, cursor=cursor, limit=limit)
+
+    async def search(self, words: str, *, kind: str | None = None, limit: int = 10) -> list[Found]:
+        """See `contract.Ledger.search`."""
+        await anyio.lowlevel.checkpoint()
+        return self._reads.search(words, kind=kind, limit=limit)
 
     def bell(self, stream: str | None = None) -> AbstractContextManager[Bell]:
         """See `contract.Ledger.bell`."""

@@ -18,9 +18,10 @@ import anyio.lowlevel
 import msgspec
 
 from pursuit.errors import InvalidArgument
-from pursuit.ledger.contract import Head, Page, StoredEvent, StreamRow
+from pursuit.ledger.contract import Found, Head, Page, StoredEvent, StreamRow
 from pursuit.ledger.roots import current_root
 from pursuit.ledger.schema import unavailable
+from pursuit.ledger.words import telling_words
 
 CHUNK = 2000
 """Rows that are read before other tasks get their turn."""
@@ -35,6 +36,18 @@ _EVENTS = (
 _GROWN = (
     "SELECT DISTINCT streams.name FROM events JOIN streams ON streams.id = events.stream "
     "WHERE events.position > ? AND events.position <= ?"
+)
+_MOST_RANKED = 3_000
+"""Ranking a match takes a few microseconds, counting it a hundredth of that."""
+_COUNT = "SELECT count(*) FROM (SELECT 1 FROM texts WHERE texts MATCH ? LIMIT ?)"
+# The matches are ordered by their numbers alone; texts are read only of those that are wanted.
+_FOUND = (
+    "SELECT streams.id, name, kind, status, created_at, updated_at, head_seq, head_hash, summary, texts.text, "
+    "found.closeness FROM (SELECT texts.rowid AS id, -bm25(texts) AS closeness FROM texts WHERE texts MATCH ?1 "
+    "AND (?2 IS NULL OR (SELECT kind FROM streams WHERE streams.id = texts.rowid) = ?2) "
+    "ORDER BY closeness DESC, id DESC LIMIT ?3) AS found "
+    "JOIN streams ON streams.id = found.id JOIN texts ON texts.rowid = found.id "
+    "ORDER BY found.closeness DESC, found.id DESC"
 )
 _DIGESTS = "SELECT digest FROM blob_refs WHERE stream = (SELECT id FROM streams WHERE name = ?) ORDER BY digest"
 
@@ -97,6 +110,30 @@ class SqliteReads:
         more = len(rows) > limit
         del rows[limit:]
         return Page(tuple(map(_stream_row, rows)), _write_cursor(rows[-1][4], rows[-1][0]) if more else None)
+
+    def search(self, words: str, *, kind: str | None, limit: int) -> list[Found]:
+        """Streams by their texts, the best match first."""
+        if limit < 1:
+            raise InvalidArgument(f"a search needs a limit of at least 1, not {limit}", limit=limit)
+        query = self._query(telling_words(words))
+        rows = self._all(_FOUND, (query, kind, min(limit, LARGEST))) if query else []
+        return [Found(row=_stream_row(row[:9]), text=row[9], rank=row[10]) for row in rows]
+
+    def _query(self, words: Sequence[str]) -> str:
+        """The rarest of these words, as many as do not make too many matches to rank; all of them in a small ledger.
+
+        Quoted, a word is a word to FTS5, whatever it is.
+        """
+        counted = sorted((self._all(_COUNT, (f'"{word}"', _MOST_RANKED))[0][0], word) for word in words)
+        there = [(count, word) for count, word in counted if count]
+        room = max(_MOST_RANKED, there[0][0] if there else 0)
+        kept: list[str] = []
+        for count, word in there:
+            room -= count
+            if room < 0:
+                break
+            kept.append(f'"{word}"')
+        return " OR ".join(kept)
 
     def blob(self, digest: str) -> bytes | None:
         """The bytes of a blob."""

@@ -173,6 +173,10 @@ def _remove(connection: sqlite3.Connection, identity: int, now: float) -> None:
         (identity,),
     )
     connection.execute("DELETE FROM events WHERE stream = ?", (identity,))
+    forgotten = connection.execute("DELETE FROM texts WHERE rowid = ?", (identity,)).rowcount
+    if forgotten:
+        # A deleted text leaves its words in the index until the index is written anew.
+        connection.execute("INSERT INTO texts (texts) VALUES ('optimize')")
     connection.execute(
         "UPDATE streams SET status = ?, summary = '{}', updated_at = ? WHERE id = ?", (FORGOTTEN, now, identity)
     )

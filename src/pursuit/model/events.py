@@ -76,7 +76,10 @@ class Facts(Record, frozen=True, kw_only=True):
 
 
 class MissionCreated(Event, frozen=True, kw_only=True):
-    """A mission was accepted, with its tools resolved; `file` is the mission file that brings its own servers."""
+    """A mission was accepted, with its tools resolved; `file` is the mission file that brings its own servers.
+
+    `parent` is the mission whose child it is; one that a model wrote is not the `operators_own`.
+    """
 
     mission: dict[str, Any]
     tools: list[str]
@@ -85,6 +88,8 @@ class MissionCreated(Event, frozen=True, kw_only=True):
     file: str | None = None
     by: str = "operator"
     credential: str | None = None
+    parent: str | None = None
+    operators_own: bool = True
 
 
 class RunClaimed(Event, frozen=True, kw_only=True):
@@ -162,6 +167,7 @@ class CallIntended(Event, frozen=True, kw_only=True):
     """A call is about to be sent; from here until it settles its outcome is unknown.
 
     Where its answer comes later, `task` is the task that it will be: then its outcome is known wherever that is.
+    `reserved` is what it sets aside of the mission's budget until it settles.
     """
 
     call_id: str
@@ -174,10 +180,14 @@ class CallIntended(Event, frozen=True, kw_only=True):
     criterion_id: str | None = None
     repeatable: bool = False
     task: str | None = None
+    reserved: dict[str, float] = {}
 
 
 class CallSettled(Event, frozen=True, kw_only=True):
-    """The outcome of a call. Large results lie in a blob and are previewed."""
+    """The outcome of a call. Large results lie in a blob and are previewed.
+
+    `used` is what it took of what its intent had set aside; None is all of it.
+    """
 
     call_id: str
     iteration: int
@@ -191,6 +201,7 @@ class CallSettled(Event, frozen=True, kw_only=True):
     events: list[dict[str, Any]] = []
     seconds: float = 0.0
     elapsed: float = 0.0
+    used: dict[str, float] | None = None
 
 
 class CallRefused(Event, frozen=True, kw_only=True):

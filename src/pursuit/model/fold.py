@@ -35,15 +35,12 @@ from pursuit.model.events import (
     ReportWritten,
     RunClaimed,
     ScriptEnded,
-    Source,
     WaitBegan,
 )
+from pursuit.model.fold_calls import intended, learn, refused, settled
 from pursuit.model.mission import CAPS, GUARDED, Mission
-from pursuit.model.observe import leaves, source_matches
-from pursuit.model.records import SCRIPT_SOURCE, CallRecord, Iteration, error_key
-from pursuit.model.series import Point
+from pursuit.model.records import SCRIPT_SOURCE, Iteration, error_key
 from pursuit.model.state import MissionState
-from pursuit.model.thresholds import better
 from pursuit.model.view import script_view
 
 CAP_REASONS = frozenset({"max_iterations", "max_wall_clock", "max_tool_calls", "max_tokens", "max_cost"})
@@ -85,6 +82,8 @@ def _created(event: MissionCreated) -> MissionState:
         warnings=tuple(event.warnings),
         file=event.file,
         credential=event.credential,
+        parent=event.parent,
+        operators_own=event.operators_own,
         created_at=event.at,
         budget=caps,
     )
@@ -137,88 +136,6 @@ def _model_answered(state: MissionState, event: ModelAnswered) -> None:
     state.unanswered = 0
 
 
-def _intended(state: MissionState, event: CallIntended) -> None:
-    if event.attempt == 1:
-        state.tool_calls += 1
-    if state.open is not None:
-        state.open.calls[event.call_id] = CallRecord(
-            call_id=event.call_id,
-            iteration=event.iteration,
-            tool=event.tool,
-            args=event.args,
-            purpose=event.purpose,
-            order=event.order,
-            attempt=event.attempt,
-            criterion_id=event.criterion_id,
-            repeatable=event.repeatable,
-            task=event.task,
-        )
-
-
-def _refused(state: MissionState, event: CallRefused) -> None:
-    if state.open is not None:
-        state.open.calls[event.call_id] = CallRecord(
-            call_id=event.call_id,
-            iteration=event.iteration,
-            tool=event.tool,
-            args=event.args,
-            purpose=event.purpose,
-            order=event.order,
-            outcome=event.outcome,
-            error=event.reason,
-        )
-
-
-def _settled(state: MissionState, event: CallSettled) -> None:
-    state.elapsed = max(state.elapsed, event.elapsed)
-    call = state.open.calls.get(event.call_id) if state.open is not None else None
-    if call is None:
-        return
-    call.outcome = event.outcome
-    call.result, call.blob, call.preview = event.result, event.blob, event.preview
-    call.digest, call.error = event.digest, event.error
-    if event.outcome == "ok":
-        state.succeeded[call.tool] = state.succeeded.get(call.tool, 0) + 1
-        state.last_success[call.tool] = Source(tool=call.tool, call_id=call.call_id, iteration=call.iteration)
-    _learn(state, event.metrics, event.events, tool=call.tool, call_id=call.call_id, order=call.order)
-    if state.guarded and call.purpose != "check":
-        _guard(state, call)
-
-
-def _guard(state: MissionState, call: CallRecord) -> None:
-    """Counts identical calls in a row while nothing changed: only a result seen before lets the count grow."""
-    key = call.key
-    changed = call.digest not in state.results_seen
-    state.guard_count = 1 if key != state.guard_key or changed else state.guard_count + 1
-    state.guard_key = key
-    state.results_seen.add(call.digest)
-
-
-def _learn(
-    state: MissionState, metrics: dict[str, Any], events: list[dict[str, Any]], *, tool: str, call_id: str, order: int
-) -> None:
-    iteration = state.open.index if state.open is not None else state.iteration_count
-    for name, value in metrics.items():
-        # The later call wins, not the one that happened to come back later.
-        if (iteration, order) >= state.metric_order.get(name, (0, 0)):
-            state.metrics[name] = value
-            state.metric_order[name] = (iteration, order)
-    for name, value in leaves(metrics):
-        point = Point(iteration, order, value, tool, call_id)
-        state.series.add(name, point)
-        _best(state, name, point)
-    for event in events:
-        state.events.add(event["event_name"], tool=tool, call_id=call_id, iteration=iteration)
-
-
-def _best(state: MissionState, name: str, point: Point) -> None:
-    for criterion in state.thresholds:
-        if criterion.metric == name:
-            counts = source_matches(criterion.source, point.tool)
-            if counts and better(criterion, point, state.best.get(criterion.criterion_id)):
-                state.best[criterion.criterion_id] = point
-
-
 def _asked(state: MissionState, event: ApprovalAsked) -> None:
     state.approvals[event.approval_id] = Approval(
         approval_id=event.approval_id,
@@ -261,7 +178,7 @@ def _script_ended(state: MissionState, event: ScriptEnded) -> None:
         return
     order = len(state.open.calls) if state.open is not None else 0
     call_id = f"{SCRIPT_SOURCE}-{event.iteration}"
-    _learn(state, event.observed, event.events, tool=SCRIPT_SOURCE, call_id=call_id, order=order)
+    learn(state, event.observed, event.events, tool=SCRIPT_SOURCE, call_id=call_id, order=order)
     if event.memory is not None:
         state.memory = event.memory
 
@@ -332,8 +249,10 @@ def _report_written(state: MissionState, event: ReportWritten) -> None:
         state.report = event.digest
 
 
-def _paused(state: MissionState, _event: MissionPaused) -> None:
+def _paused(state: MissionState, event: MissionPaused) -> None:
     if not state.terminal:
+        if state.status != "paused" or event.by != state.parent:  # what a person paused stays theirs
+            state.paused_by = event.by
         state.status = "paused"
         state.run, state.background = None, False  # the run is over; whoever resumes the mission begins another
         state.waiting_for = state.wait_detail = state.wait_until = None
@@ -373,9 +292,9 @@ _STEPS: dict[type[Any], Callable[[MissionState, Any], None]] = {
     ModelAsked: _model_asked,
     ModelAnswered: _model_answered,
     IterationProposed: _proposed,
-    CallIntended: _intended,
-    CallRefused: _refused,
-    CallSettled: _settled,
+    CallIntended: intended,
+    CallRefused: refused,
+    CallSettled: settled,
     ApprovalAsked: _asked,
     ApprovalExpired: _expired,
     ApprovalAnswered: _answered,

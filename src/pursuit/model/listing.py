@@ -38,6 +38,7 @@ class Listing(msgspec.Struct, frozen=True, gc=False):
     background: bool = False
     wait_until: float | None = None
     task: str | None = None
+    parent: str | None = None
 
     def summary(self) -> dict[str, Any]:
         """The words beside the status."""
@@ -48,6 +49,8 @@ class Listing(msgspec.Struct, frozen=True, gc=False):
             summary["wait_until"] = self.wait_until
         if self.task is not None:
             summary["task"] = self.task
+        if self.parent is not None:
+            summary["parent"] = self.parent
         if self.run_goal is not None:
             summary["run_goal"] = self.run_goal
         if self.background:
@@ -83,7 +86,7 @@ def listing_after(state: MissionState, events: Sequence[Event] = ()) -> Listing:
                 pass
     directive = state.mission.directive[:DIRECTIVE_PREVIEW]
     task = detail if waiting_for == "task" else None
-    return Listing(status, count, waiting_for, directive, goal, background, until, task)
+    return Listing(status, count, waiting_for, directive, goal, background, until, task, state.parent)
 
 
 def cut_short(status: str, summary: Mapping[str, Any], now: float) -> bool:

@@ -15,6 +15,7 @@ from pursuit.errors import Fault, ValidationFailed
 from pursuit.model.criteria import AnyCriterion, Check
 from pursuit.model.expressions import checked_script
 from pursuit.model.faults import faults_of
+from pursuit.model.fleet import Fleet
 from pursuit.model.patterns import checked_path, checked_pattern
 from pursuit.model.search import SearchProposer
 from pursuit.model.shape import Args, Broken, Flag, Name, Number, Shape, Text, Whole
@@ -260,6 +261,7 @@ class Mission(Shape):
     proposer: AnyProposer = ClientProposer()
     allow_scripted_strategies: Flag = False
     policy: MissionPolicy | None = None
+    fleet: Fleet | None = None
 
     @field_validator("pace", mode="before")
     @classmethod

@@ -45,6 +45,16 @@ class CallRecord(msgspec.Struct, kw_only=True, gc=False):
         return self.fingerprint
 
 
+class Child(msgspec.Struct, kw_only=True, gc=False):
+    """A child as its parent knows it: what was set aside for it and, once it has ended, what it used of that."""
+
+    session_id: str
+    call_id: str
+    reserved: dict[str, float]
+    used: dict[str, float] | None = None
+    outcome: Outcome | None = None
+
+
 class Iteration(msgspec.Struct, kw_only=True, gc=False):
     """An iteration that has been proposed: its calls in the order of their intents.
 

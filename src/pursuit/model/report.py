@@ -21,6 +21,7 @@ from pursuit.model.events import (
     ScriptEnded,
 )
 from pursuit.model.fold import fold
+from pursuit.model.lessons import lessons_of
 from pursuit.model.observe import leaves, source_matches
 from pursuit.model.series import Point
 from pursuit.model.state import MissionState
@@ -80,8 +81,10 @@ def build_report(mission_id: str, events: Sequence[AnyEvent], state: MissionStat
         "errors": tally.errors[-MOST_ROWS:],
         "timeline": [_timeline_row(*row) for row in tally.timeline[-MOST_ROWS:]],
         "timeline_omitted": max(0, len(tally.timeline) - MOST_ROWS),
-        "lessons": _lessons(state, tally),
+        "lessons": lessons_of(state, events),
         "warnings": list(state.warnings),
+        **({"parent": state.parent} if state.parent is not None else {}),
+        **({"children": children_rows(state)} if state.children else {}),
     }
 
 
@@ -115,15 +118,24 @@ def criteria_rows(state: MissionState) -> list[dict[str, Any]]:
 
 
 def budget_row(state: MissionState) -> dict[str, Any]:
-    """The caps and what was used of them."""
+    """The caps and what was used of them, also by children; what is set aside for those under way counts as used."""
+    lent = state.lent
     used = {
-        "iterations": state.iteration_count,
+        "iterations": state.iteration_count + int(lent.get("max_iterations", 0)),
         "wall_clock_seconds": round(state.wall_clock, 3),
-        "tool_calls": state.tool_calls,
-        "tokens": state.tokens,
-        "cost_usd": state.cost_usd,
+        "tool_calls": state.tool_calls + int(lent.get("max_tool_calls", 0)),
+        "tokens": state.tokens + int(lent.get("max_tokens", 0)),
+        "cost_usd": round(state.cost_usd + lent.get("max_cost_usd", 0), 9),
     }
     return {**state.budget, "on_exhausted": state.mission.budget.on_exhausted, "used": used}
+
+
+def children_rows(state: MissionState) -> list[dict[str, Any]]:
+    """Each child with what was set aside for it and what it used; of one that goes on that is not known."""
+    return [
+        {"session_id": child.session_id, "outcome": child.outcome, "reserved": child.reserved, "used": child.used}
+        for child in state.children.values()
+    ]
 
 
 def _count(events: Iterable[AnyEvent]) -> _Tally:
@@ -237,22 +249,3 @@ def _reason_text(state: MissionState) -> str | None:
     if state.failure is not None:
         return state.failure.error
     return state.last_ended.rationale if state.last_ended is not None else None
-
-
-def _lessons(state: MissionState, tally: _Tally) -> list[str]:
-    """What the next mission of this kind should know, each sentence true by the ledger."""
-    lessons: list[str] = []
-    for tool, row in sorted(tally.tools.items()):
-        bad = sum(count for outcome, count in row["by_outcome"].items() if outcome in ("failed", "timed_out"))
-        if bad and bad * 2 >= row["calls"]:
-            lessons.append(f"{tool} failed {bad} of {row['calls']} times.")
-    for criterion in state.mission.criteria:
-        point = state.best.get(criterion.criterion_id)
-        if isinstance(criterion, MetricThreshold) and point is not None:
-            lessons.append(
-                f"The best {criterion.metric} was {point.value:g} (wanted {criterion.op} {criterion.target:g}), "
-                f"in iteration {point.iteration} from {point.tool}."
-            )
-    if tally.unknown:
-        lessons.append(f"{len(tally.unknown)} calls have an unknown outcome: look at what they did before a new try.")
-    return lessons

@@ -107,6 +107,8 @@ class SearchProposer(Shape):
     seed: Annotated[Whole, Field(ge=0)] = 0
     sampler: Sampler = "auto"
     trials: Annotated[Whole, Field(ge=1)] | None = None
+    then: Name | None = None
+    """The tool that is called once with the arguments that were found, or with the best ones when there are no more."""
 
     @classmethod
     def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:

@@ -23,7 +23,7 @@ from pursuit.model.events import (
     WaitingFor,
 )
 from pursuit.model.mission import Mission
-from pursuit.model.records import Iteration, Remembered
+from pursuit.model.records import Child, Iteration, Remembered
 from pursuit.model.series import Events, Metrics, Point
 
 Status = Literal["pending", "running", "waiting", "paused", "failed", "completed", "terminated"]
@@ -47,6 +47,13 @@ class MissionState:
     warnings: tuple[str, ...] = ()
     file: str | None = None
     credential: str | None = None
+    parent: str | None = None
+    operators_own: bool = True
+    """Whether the operator wrote it, and not a model."""
+    children: dict[str, Child] = field(default_factory=dict[str, Child])
+    lent: dict[str, float] = field(default_factory=dict[str, float])
+    """What children used of each cap, and what is set aside for those under way."""
+    paused_by: str | None = None
     seq: int = 0
     status: Status = "pending"
     waiting_for: WaitingFor | None = None

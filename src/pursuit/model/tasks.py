@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-TaskKind = Literal["process", "call", "mission", "work"]
+TaskKind = Literal["process", "call", "mission", "child", "work"]
 TaskStatus = Literal["working", "input_required", "completed", "failed", "cancelled"]
 TaskEnd = Literal["completed", "failed", "cancelled"]
 TASK_STATUSES: tuple[TaskStatus, ...] = get_args(TaskStatus)

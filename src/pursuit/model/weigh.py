@@ -18,16 +18,18 @@ from pursuit.model.thresholds import closer
 
 def reached_cap(state: MissionState, *, elapsed: float, iterations: int | None = None) -> str | None:
     """The first cap that is used up, as the reason of a verdict."""
-    caps = state.budget
-    if (state.iteration_count + 1 if iterations is None else iterations) >= caps["max_iterations"] != -1:
+    caps, lent = state.budget, state.lent
+    done = state.iteration_count + 1 if iterations is None else iterations
+    if done + lent.get("max_iterations", 0) >= caps["max_iterations"] != -1:
         return "max_iterations"
     if state.elapsed_before + max(elapsed, state.elapsed) >= caps["max_wall_clock_seconds"] != -1:
         return "max_wall_clock"
-    if state.tool_calls >= caps["max_tool_calls"] != -1:
+    if state.tool_calls + lent.get("max_tool_calls", 0) >= caps["max_tool_calls"] != -1:
         return "max_tool_calls"
-    if state.tokens >= caps["max_tokens"] != -1:
+    if state.tokens + lent.get("max_tokens", 0) >= caps["max_tokens"] != -1:
         return "max_tokens"
-    return "max_cost" if state.cost_usd >= caps["max_cost_usd"] != -1 else None
+    cost = round(state.cost_usd + lent.get("max_cost_usd", 0), 9)
+    return "max_cost" if cost >= caps["max_cost_usd"] != -1 else None
 
 
 def is_checkpoint(state: MissionState, *, now: float, cap: str | None) -> bool:

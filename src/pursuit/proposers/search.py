@@ -43,7 +43,8 @@ class Search:
         self._search = search
         self._past = past
         self._aim = aim_of(mission, search, search.tool_name)[0]
-        self._trials = Trials()
+        self._trials = Trials(search.tool_name)
+        self._best: tuple[tuple[bool, float, float], Mapping[str, Any]] | None = None
         self._heard = 0
         self._study: Study | None = None
         self._again: Mapping[str, Any] | None = None
@@ -59,18 +60,33 @@ class Search:
         news = await self._past(self._heard)
         # In a thread: a model of the metrics takes milliseconds, the first import of Optuna half a second.
         planned = await anyio.to_thread.run_sync(self._advance, news)
-        if isinstance(planned, Failed):
+        if isinstance(planned, Failed | Proposal):
             return planned
         calls = [ToolCall(tool_name=self._search.tool_name, args=args) for args in planned]
         return Proposal(tool_calls=calls, rationale=self._rationale(len(calls)))
 
-    def _advance(self, news: Sequence[tuple[int, AnyEvent]]) -> list[dict[str, Any]] | Failed:
+    def _advance(self, news: Sequence[tuple[int, AnyEvent]]) -> list[dict[str, Any]] | Failed | Proposal:
         study = self._study = self._study or self._new_study()
         for seq, event in news:
             ended = self._trials.hear(event)
             if isinstance(event, IterationEnded):
                 self._learn(study, ended, checkpoint=event.facts.checkpoint)
             self._heard = seq
+        if self._search.then is not None:
+            return self._planned_then(study, self._search.then)
+        return self._more(study)
+
+    def _planned_then(self, study: Study, tool: str) -> list[dict[str, Any]] | Failed | Proposal:
+        """More trials until one met every threshold or there are no more; then one call of the other tool."""
+        if self._trials.others:
+            return Failed(f"{tool} was called, and the mission has not ended", final=True)
+        more = Failed("") if self._best is not None and self._best[0][0] else self._more(study)
+        if not isinstance(more, Failed) or self._best is None:
+            return more
+        call = ToolCall(tool_name=tool, args=dict(self._best[1]))
+        return Proposal(tool_calls=[call], rationale=f"{tool} with the best arguments of {self._trials.made} trials")
+
+    def _more(self, study: Study) -> list[dict[str, Any]] | Failed:
         made, most = self._trials.made, self._search.trials
         if most is not None and made >= most:
             return Failed(f"all {most} trials of the search were made", final=True)
@@ -111,11 +127,20 @@ class Search:
             study.tell(score, failed=trial.outcome in BAD or trial.outcome == "ok")
             if trial.outcome not in ("skipped", "cancelled"):
                 self._tried.add(repr([trial.args.get(name) for name in study.space.distributions]))
+            if score is not None:
+                self._compare(trial, score)
             if score is not None and score.met:
                 met = trial
         # A criterion is decided over the last value, at a checkpoint: a trial that met all is shown once more.
         unseen = met is not None and (not checkpoint or met is not ended[-1])
         self._again = {name: met.args[name] for name in study.space.distributions} if met and unseen else None
+
+    def _compare(self, trial: Trial, score: Score) -> None:
+        """Keeps the best trial: one that met all, else the one that exceeds the limits least, else by the objective."""
+        beyond = sum(max(0.0, one) for one in score.excess)
+        rank = (score.met, -beyond, -(score.objective or 0.0))
+        if self._best is None or rank > self._best[0]:
+            self._best = rank, trial.args
 
     def _recall(self, study: Study, ended: Sequence[Trial]) -> None:
         """Brings the study to where it was when another process planned these trials."""

@@ -27,8 +27,11 @@ class Trial:
 class Trials:
     """Follows the events of one mission and gives each iteration's trials once it has ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, tool: str) -> None:
         self.made = 0
+        self.others = 0
+        """Calls of any other tool."""
+        self._tool = tool
         self._open: dict[str, Trial] = {}
 
     def hear(self, event: AnyEvent) -> Sequence[Trial]:
@@ -37,6 +40,9 @@ class Trials:
             case IterationProposed():
                 self._open = {}
                 for call in event.calls:
+                    if call.tool != self._tool:
+                        self.others += 1
+                        continue
                     self._open[call.call_id] = Trial(self.made, call.args)
                     self.made += 1
             case CallSettled() if event.call_id in self._open:

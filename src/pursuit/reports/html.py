@@ -26,7 +26,7 @@ def render_html(report: Mapping[str, Any]) -> str:
     view = read(report)
     # The plots escape their own few words: they are all that the template takes as markup.
     plots = [(metric, _plot(metric)) for metric in view.metrics[:MAX_PLOTS]]
-    return _template().render(view=view, plots=plots, others=view.metrics[MAX_PLOTS:], figure=figure)
+    return template("report.html.j2").render(view=view, plots=plots, others=view.metrics[MAX_PLOTS:], figure=figure)
 
 
 def _plot(metric: MetricView) -> str:
@@ -34,12 +34,12 @@ def _plot(metric: MetricView) -> str:
 
 
 @cache
-def _template() -> Template:
-    """Imported here: a command that writes no report must not pay for a template engine."""
+def template(name: str) -> Template:
+    """A page of ours. Imported here: a command that writes no report must not pay for a template engine."""
     from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415  see above
 
     loader = PackageLoader("pursuit.reports", "templates")
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    return environment.get_template("report.html.j2")
+    return environment.get_template(name)

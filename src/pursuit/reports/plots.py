@@ -182,3 +182,21 @@ def _hovers(points: Sequence[Point], pixels: Sequence[Point]) -> list[str]:
 
 def _bounded(value: float) -> float:
     return min(_LARGEST, max(-_LARGEST, value))
+
+
+def scatter_plot(points: Sequence[tuple[float, float, str]], *, label: str, target: float | None = None) -> str:
+    """Points with names as an `<svg>` element: what was reached over what it took."""
+    kept = [(_bounded(x), _bounded(y), name) for x, y, name in points[:MAX_POINTS]]
+    if not kept:
+        return ""
+    level = None if target is None else _bounded(target)
+    x_axis = _linear([0.0, *(x for x, _, _ in kept)], LEFT, WIDTH - RIGHT, count=6, whole=True)
+    y_axis = value_axis([y for _, y, _ in kept], level)
+    parts = [*_grid(x_axis, y_axis), *_target(y_axis, level, "the target")]
+    parts += [
+        f'<circle class="dot" cx="{x_axis.place(x):.1f}" cy="{y_axis.place(y):.1f}" r="4.5">'
+        f"<title>{escape(name, quote=True)}: {figure(y)}</title></circle>"
+        for x, y, name in kept
+    ]
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:.0f} {HEIGHT:.0f}" role="img" '
+    return f'{head}aria-label="{escape(label, quote=True)}">{"".join(parts)}</svg>'

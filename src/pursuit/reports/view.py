@@ -240,13 +240,24 @@ def _tables(report: Mapping[str, Any], calls: Mapping[str, Any]) -> tuple[Rows, 
         (figure(e.get("iteration")), text(e.get("tool")), compact(text(e.get("message"))))
         for e in _entries(report.get("errors"))
     ]
+    children = [
+        (text(e.get("session_id")), text(e.get("outcome")), _amounts(e.get("used")), _amounts(e.get("reserved")))
+        for e in _entries(report.get("children"))
+    ]
     tables = (
+        _rows("Children", ("Mission", "Outcome of its call", "Used", "Set aside"), set(), children),
         _rows("Calls by tool", ("Tool", "Calls", "Outcomes", "Time"), {1, 3}, by_tool),
         _rows("Refused or skipped calls", ("Iteration", "Tool", "Outcome", "Reason", "Call"), {0}, refused),
         _rows("Calls whose outcome is unknown", ("Iteration", "Tool", "Reason", "Call"), {0}, unknown),
         _rows("Errors", ("Iteration", "Tool", "Message"), {0}, errors),
     )
     return tuple(table for table in tables if table.rows)
+
+
+def _amounts(value: Any) -> str:
+    """Parts of a budget by name."""
+    parts = _mapping(value).items()
+    return ", ".join(f"{text(name).removeprefix('max_')} {figure(amount)}" for name, amount in parts if amount)
 
 
 def _timeline(report: Mapping[str, Any]) -> Rows:

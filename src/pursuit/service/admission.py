@@ -6,12 +6,13 @@ Owns: the checks that need a catalogue. Stores nothing. Invariant: all faults at
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, cast
 
 from pursuit.errors import Fault, ValidationFailed
 from pursuit.model.criteria import Check, EventSeen, MetricThreshold, MetricTrend, ToolCallSucceeded
+from pursuit.model.fleet import FLEET, SPAWN
 from pursuit.model.mission import AskedProposer, Mission, RepeatProposer, ReplayProposer, ToolCall
 from pursuit.model.records import SCRIPT_SOURCE
 from pursuit.model.search import SearchProposer
@@ -22,6 +23,7 @@ from pursuit.service.models import model_faults
 from pursuit.service.search_space import corners, searched
 from pursuit.tools.catalogue import Catalogue, is_control_tool
 from pursuit.tools.pool import Pool
+from pursuit.tools.spawn import SPAWN_TOOL
 
 _GLOB = frozenset("*?[")
 
@@ -46,8 +48,14 @@ async def admit(
         require_search()
     reading = isinstance(mission.proposer, AskedProposer)
     catalogue = await pool.catalogue(_servers(mission, pool), reading=reading)
+    if mission.fleet is not None:
+        catalogue = replace(catalogue, tools={**catalogue.tools, SPAWN: SPAWN_TOOL})
     desk = _Desk(catalogue, checks)
     named = desk.allowlist(mission)
+    if mission.fleet is not None:
+        named = list(dict.fromkeys([*named, SPAWN]))
+        if FLEET in pool.names:
+            desk.fault("fleet", f"a server is called {FLEET!r}, as what starts children is; rename that server")
     tools = desk.permitted(mission, named)
     whole = desk.whole(mission, tools)
     if models is not None:
@@ -194,6 +202,8 @@ class _Desk:
     def _search(self, mission: Mission, search: SearchProposer, row: dict[str, Any], tools: Sequence[str]) -> None:
         """The search with its bounds; a few calls at its corners must fit the tool's schema."""
         name = row["tool_name"] = self._tool("proposer.tool_name", search.tool_name, tools)
+        if search.then is not None:
+            row["then"] = self._tool("proposer.then", search.then, tools)
         if name not in self.catalogue.tools:
             return
         found, faults = searched(search, self.catalogue.tools[name].input_schema)

@@ -16,6 +16,7 @@ import msgspec
 
 from pursuit.engine.clock import Clock
 from pursuit.engine.driver import Driver
+from pursuit.engine.memory import recall
 from pursuit.engine.report import assemble
 from pursuit.engine.states import States
 from pursuit.errors import InvalidArgument, NoIterations
@@ -52,12 +53,18 @@ class Looking:
 
     async def status(self, mission_id: str) -> dict[str, Any]:
         """What a person or an agent wants to know of a mission."""
-        return status_of(mission_id, await self.state(mission_id))
+        status = status_of(mission_id, await self.state(mission_id))
+        for child in status.get("children", ()):
+            row = await self.ledger.row(child["session_id"])
+            child["status"] = "pending" if row is None else row.status
+            child["directive"] = "" if row is None else row.summary.get("directive", "")
+        return status
 
     async def interrupted(self, *, background: bool = False) -> list[str]:
         """The missions whose run stopped short of how far it was to go; with `background` those that nobody awaits.
 
-        Of those that nobody awaits, one that waits for a task is there once the task has ended.
+        Of those that nobody awaits, one that waits for a task is there once the task has ended. Children go on with
+        their parents.
         """
         found: list[str] = []
         cursor: str | None = None
@@ -65,7 +72,7 @@ class Looking:
             page = await self.ledger.streams(kind="mission", status=("running", "waiting"), cursor=cursor)
             for row in page.rows:
                 wanted = row.summary.get("background") or not background
-                if not wanted or not cut_short(row.status, row.summary, self.clock.now()):
+                if not wanted or "parent" in row.summary or not cut_short(row.status, row.summary, self.clock.now()):
                     continue
                 if not background or not await self._works(row.summary.get("task")):
                     found.append(row.name)
@@ -104,6 +111,10 @@ class Looking:
         if page.next_cursor is not None:
             answer["next_cursor"] = page.next_cursor
         return answer
+
+    async def lessons(self, words: str, *, limit: int = 10) -> dict[str, Any]:
+        """What ended missions learned that has to do with these words, the best match first."""
+        return {"missions": [one.as_json() for one in await recall(self.ledger, words, limit=limit)]}
 
     async def watch(self, mission_id: str) -> AsyncIterator[tuple[AnyEvent, MissionState]]:
         """Every event of a mission, past and future, with the state after it."""

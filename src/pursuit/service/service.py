@@ -20,6 +20,7 @@ from pursuit.errors import (
     NotPaused,
     Overtaken,
     PursuitError,
+    SessionNotFound,
     SessionTerminal,
     ValidationFailed,
 )
@@ -35,6 +36,7 @@ from pursuit.model.events import (
     encode,
 )
 from pursuit.model.fold import CAP_REASONS, advance
+from pursuit.model.lending import under_way
 from pursuit.model.listing import Listing, listing_after, summary_of
 from pursuit.model.mission import Mission, Proposal, parse_proposal
 from pursuit.model.state import MissionState
@@ -60,6 +62,14 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Kinship:
+    """Whose child a mission is, by which id."""
+
+    session_id: str
+    parent: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Service(Looking):
     """One process's view of the missions in a ledger; `caller` is who asks where a verb is not told."""
 
@@ -68,10 +78,21 @@ class Service(Looking):
     models: Models | None = None
     caller: Caller = OPERATOR
 
-    async def start(self, mission: Mission, *, file: Path | None = None, caller: Caller | None = None) -> Started:
-        """Accepts a mission: its tools are resolved and stored; nothing runs yet."""
+    async def start(
+        self,
+        mission: Mission,
+        *,
+        file: Path | None = None,
+        caller: Caller | None = None,
+        kinship: Kinship | None = None,
+        operators_own: bool = True,
+    ) -> Started:
+        """Accepts a mission: its tools are resolved and stored; nothing runs yet. A child has its id beforehand.
+
+        What somebody else than the operator wrote (`operators_own`) starts children under stricter rules.
+        """
         admitted = await admit(mission, self.pool, self.checks, self.models)
-        mission_id = f"mission-{secrets.token_hex(8)}"
+        mission_id = f"mission-{secrets.token_hex(8)}" if kinship is None else kinship.session_id
         created = MissionCreated(
             at=self.clock.now(),
             mission=admitted.mission.model_dump(mode="json"),
@@ -81,6 +102,8 @@ class Service(Looking):
             file=str(file) if file is not None else None,
             by=str(caller or self.caller),
             credential=(caller or self.caller).credential,
+            parent=None if kinship is None else kinship.parent,
+            operators_own=operators_own,
         )
         summary = summary_of(advance(None, created))
         async with self.control(caller, "start", mission_id, gist_of_mission(mission)):
@@ -157,6 +180,7 @@ class Service(Looking):
         """The answer that a caller missed, or None; and the proposal, unless its iteration has begun already."""
         if iterations < 1:
             raise InvalidArgument(f"max_iterations_this_call must be at least 1, not {iterations}")
+        await self._require_parent(mission_id)
         state, _head = await self._load(mission_id)
         done = state.iteration_count
         if after is not None and after > done:
@@ -192,12 +216,16 @@ class Service(Looking):
 
         While it waits for a task nobody drives it, and it goes on here when the task has ended.
         """
-        await self._load(mission_id)
+        await self._require_parent(mission_id)
         async with self.control(caller, "run", mission_id):
-            state = await self.driver.drive(mission_id, observer=observer, resume=True)
-            while await self._woken(mission_id, state):
-                state = await self.driver.drive(mission_id, observer=observer)
-            return await self.state(mission_id)
+            return await self.drive(mission_id, observer=observer, resume=True)
+
+    async def drive(self, mission_id: str, *, observer: Observer | None = None, resume: bool = False) -> MissionState:
+        """Drives a mission until it ends or waits for somebody; tasks that it waits for are waited for here."""
+        state = await self.driver.drive(mission_id, observer=observer, resume=resume)
+        while await self._woken(mission_id, state):
+            state = await self.driver.drive(mission_id, observer=observer)
+        return await self.state(mission_id)
 
     async def go_on(self, mission_id: str, *, observer: Observer | None = None) -> MissionState:
         """Drives an interrupted run as far as it was to go; a mission that was paused meanwhile stays paused."""
@@ -234,9 +262,12 @@ class Service(Looking):
     async def pause(self, mission_id: str, *, reason: str | None = None, caller: Caller | None = None) -> MissionState:
         """Stops it where it is; it stays resumable."""
         async with self.control(caller, "pause", mission_id, {"reason": reason}):
-            return await self.say(
-                mission_id, MissionPaused(at=self.clock.now(), by=str(caller or self.caller), reason=_text(reason))
-            )
+            word = MissionPaused(at=self.clock.now(), by=str(caller or self.caller), reason=_text(reason))
+            state = await self.say(mission_id, word)
+        for child in under_way(state):
+            with suppress(SessionTerminal, SessionNotFound):
+                await self.pause(child, reason="its parent was paused", caller=Caller(who=mission_id))
+        return await self.state(mission_id)
 
     async def resume(self, mission_id: str, *, caller: Caller | None = None) -> MissionState:
         """Lets a paused or failed mission go on; it does not drive it."""
@@ -252,8 +283,7 @@ class Service(Looking):
         """Ends it as terminated, also in the middle of a call."""
         async with self.control(caller, "abort", mission_id, {"reason": reason}):
             word = AbortOrdered(at=self.clock.now(), by=str(caller or self.caller), reason=_text(reason))
-            state = await self.say(mission_id, word)
-            return await self.driver.close(mission_id) or state
+            return await self._end(mission_id, word)
 
     async def complete(
         self, mission_id: str, *, reason: str | None = None, caller: Caller | None = None
@@ -261,12 +291,25 @@ class Service(Looking):
         """Ends it as completed, on the operator's word."""
         async with self.control(caller, "complete", mission_id, {"reason": reason}):
             word = CompletionOrdered(at=self.clock.now(), by=str(caller or self.caller), reason=_text(reason))
-            state = await self.say(mission_id, word)
-            return await self.driver.close(mission_id) or state
+            return await self._end(mission_id, word)
+
+    async def _end(self, mission_id: str, word: AbortOrdered | CompletionOrdered) -> MissionState:
+        """Says it to the mission and then to its children, and writes the end if no driver is there to do it."""
+        state = await self.say(mission_id, word)
+        for child in under_way(state):
+            with suppress(SessionTerminal, SessionNotFound):
+                await self.abort(child, reason="its parent was ended", caller=Caller(who=mission_id))
+        return await self.driver.close(mission_id) or await self.state(mission_id)
 
     async def extend(self, mission_id: str, caps: Mapping[str, float], *, caller: Caller | None = None) -> MissionState:
         """Raises caps. A mission that waits for budget goes on; one that ended by budget can be resumed."""
         state = await self.state(mission_id)
+        if state.parent is not None:
+            raise InvalidArgument(
+                f"the budget of {mission_id} is a part of {state.parent}'s; extend that one, which can start another",
+                session_id=mission_id,
+                parent=state.parent,
+            )
         if state.terminal and state.verdict_reason not in CAP_REASONS:
             raise _has_ended(mission_id, state)
         faults = cap_faults(caps, state)
@@ -301,6 +344,20 @@ class Service(Looking):
         """Puts a control call into the audit, unless it is about what could not be a mission."""
         require_id(mission_id)
         return self.audit.control(caller or self.caller, verb, mission_id, arguments)
+
+    async def _require_parent(self, mission_id: str) -> None:
+        """Ends a child whose parent has ended, instead of letting somebody drive it."""
+        state, _head = await self._load(mission_id)
+        parent = state.parent
+        if parent is None or state.terminal:
+            return
+        try:
+            gone = (await self.state(parent)).terminal
+        except SessionNotFound:
+            gone = True
+        if gone:
+            state = await self.abort(mission_id, reason="its parent was ended", caller=Caller(who=parent))
+            raise _has_ended(mission_id, state)
 
     async def say(self, mission_id: str, word: OperatorWord, *, reopen: bool = False) -> MissionState:
         """Appends an operator's word at the head, whoever drives."""

@@ -10,7 +10,7 @@ from typing import Any
 from pursuit.ledger.contract import StreamRow
 from pursuit.model.approvals import Approval, pending
 from pursuit.model.audit import redacted
-from pursuit.model.report import budget_row, criteria_rows, iso
+from pursuit.model.report import budget_row, children_rows, criteria_rows, iso
 from pursuit.model.state import MissionState
 
 
@@ -27,6 +27,8 @@ def status_of(mission_id: str, state: MissionState) -> dict[str, Any]:
         "ended_at": iso(state.ended_at),
         "failure": state.failure.error if state.failure is not None else None,
         "report": f"mission://{mission_id}/report" if state.report is not None else None,
+        "parent": state.parent,
+        "children": children_rows(state) or None,
     }
     return {
         "session_id": mission_id,
@@ -73,4 +75,6 @@ def list_row(row: StreamRow) -> dict[str, Any]:
     }
     if row.status == "waiting" and "waiting_for" in summary:
         answer["waiting_for"] = summary["waiting_for"]
+    if "parent" in summary:
+        answer["parent"] = summary["parent"]
     return answer

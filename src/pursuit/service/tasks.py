@@ -359,7 +359,8 @@ class Tasks:
         async with anyio.create_task_group() as tasks:
             over = False
             async for row in self._shelf.running():
-                if await self.take_up(row.name):
+                # A mission is not driven for the moment of a look: that would only cut off its calls.
+                if row.summary.get("task_kind") != "child" and await self.take_up(row.name):
                     over = over or self._is_over(row.name)
                     tasks.start_soon(self.store.wait, row.name)
             tasks.cancel_scope.deadline = anyio.current_time() + (CATCH_UP if over else GLANCE)

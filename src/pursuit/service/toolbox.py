@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pursuit.engine.deadline import Deadline
@@ -23,6 +23,7 @@ from pursuit.errors import (
     ValidationFailed,
 )
 from pursuit.model.criteria import Check
+from pursuit.model.fleet import SPAWN
 from pursuit.model.mission import Mission, RepeatProposer, ReplayProposer
 from pursuit.model.spelling import nearest
 from pursuit.service.admission import admit
@@ -34,6 +35,7 @@ from pursuit.tools.host import ToolHost
 from pursuit.tools.policy import Layers, conditional, decide
 from pursuit.tools.predicates import effect, is_mcp_tool, tool_approval_description
 from pursuit.tools.reading import is_reading
+from pursuit.tools.spawn import SPAWN_TOOL
 
 MOST_FORESEEN = 200
 TRAITS = ("read_only", "idempotent", "parallel_safe", "destructive")
@@ -64,8 +66,10 @@ class Toolbox:
         """What policy would say to a mission: each tool that it names, and the calls that are known beforehand."""
         admitted = await admit(mission, self.host.pool, self.checks)
         named = (*admitted.tools, *admitted.denied)
-        servers = sorted({name.partition(".")[0] for name in named})
+        servers = sorted({name.partition(".")[0] for name in named if name != SPAWN or mission.fleet is None})
         catalogue = await self.host.pool.catalogue(servers, reading=any(is_reading(name) for name in named))
+        if mission.fleet is not None:
+            catalogue = replace(catalogue, tools={**catalogue.tools, SPAWN: SPAWN_TOOL})
         layers = self.host.layers(named, mission.policy)
         chosen = {name: tool for name in named if (tool := catalogue.tools.get(name)) is not None}
         rows = self._rows(Catalogue(tools=chosen), layers)

@@ -46,7 +46,7 @@ class TaskHost:
         store: TaskStore,
         *,
         resume: Mapping[TaskKind, Resume] | None = None,
-        winding: frozenset[TaskKind] = frozenset({"process"}),
+        winding: frozenset[TaskKind] = frozenset({"process", "child"}),
     ) -> None:
         self.store = store
         self.shelf = Shelf(store, winding=winding)

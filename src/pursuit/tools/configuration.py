@@ -42,8 +42,10 @@ SETTINGS = (
     "task_log_mb",
     "model_timeout",
     "prompt_bytes",
+    "memory_lessons",
 )
-_WHOLE = ("script_calls", "script_workers", "tasks_at_once", "tasks_each", "task_kept", "prompt_bytes")
+_OFF_AT_ZERO = ("memory_lessons",)
+_WHOLE = ("script_calls", "script_workers", "tasks_at_once", "tasks_each", "task_kept", "prompt_bytes", *_OFF_AT_ZERO)
 _TOML_KEYS = ("servers", "mcpServers", "checks", "commands", "settings", "policy", "prices", "model")
 PRICE_KEYS = ("input", "output")
 _JSON_KEYS = ("servers", "mcpServers", "inputs", "$schema")
@@ -168,7 +170,7 @@ def _prices(fields: Fields) -> dict[str, tuple[float, float]]:
 def _settings(fields: Fields) -> dict[str, float]:
     table = Fields(fields.subtable("settings"), at="settings", source=fields.source, faults=fields.faults)
     table.only(SETTINGS)
-    values = {key: table.number(key, whole=key in _WHOLE) for key in SETTINGS}
+    values = {key: table.number(key, whole=key in _WHOLE, zero=key in _OFF_AT_ZERO) for key in SETTINGS}
     return {key: value for key, value in values.items() if value is not None}
 
 

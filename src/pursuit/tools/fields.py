@@ -7,11 +7,13 @@ Invariant: a value that it hands out has the type that was asked for; whatever d
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar, cast
 
 from pursuit.errors import Fault
 from pursuit.model.spelling import nearest
+
+W = TypeVar("W", bound=str)
 
 
 def as_table(value: object) -> Mapping[str, Any] | None:
@@ -71,6 +73,18 @@ class Fields:
             return None
         return value
 
+    def word(self, key: str, known: Sequence[W], *, needed: bool = False) -> W | None:
+        """One of these words."""
+        word = self.text(key)
+        if word is None:
+            if needed and key not in self.table:
+                self.fault(key, f"is missing; give one of {', '.join(known)}")
+            return None
+        found = next((one for one in known if one == word), None)
+        if found is None:
+            self.fault(key, f"{word[:100]!r} is none of {', '.join(known)}{nearest(word, known)}")
+        return found
+
     def texts(self, key: str) -> tuple[str, ...] | None:
         """A list of texts."""
         if key not in self.table:
@@ -101,15 +115,15 @@ class Fields:
             self.fault(key, f"must be true or false, not {kind(value)}")
         return value if isinstance(value, bool) else None
 
-    def number(self, key: str, *, whole: bool = False) -> float | None:
-        """A finite number above zero, whole if asked."""
+    def number(self, key: str, *, whole: bool = False, zero: bool = False) -> float | None:
+        """A finite number above zero, or zero if that is allowed; whole if asked."""
         if key not in self.table:
             return None
         value = self.table[key]
         if isinstance(value, bool) or not isinstance(value, int | float):
             self.fault(key, f"must be a number, not {kind(value)}")
-        elif not value > 0:
-            self.fault(key, f"must be above zero, not {value}")
+        elif not (value > 0 or (zero and value == 0)):
+            self.fault(key, f"must be {'zero or more' if zero else 'above zero'}, not {value}")
         elif value > sys.float_info.max:
             self.fault(key, "is too large")
         elif whole and value != int(value):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pursuit.errors import UpstreamUnavailable
+from pursuit.model.fleet import FLEET, SPAWN
 from pursuit.model.mission import MissionPolicy
 from pursuit.tools.catalogue import Catalogue
 from pursuit.tools.contract import CallFailed, Later, ProgressFn, Tool, ToolResult
@@ -17,6 +18,7 @@ from pursuit.tools.functions import FunctionUpstream
 from pursuit.tools.policy import Layers, OperatorPolicy, Ruling, Tightening, conditional, decide, may_ask
 from pursuit.tools.pool import Pool
 from pursuit.tools.reading import is_reading, read
+from pursuit.tools.spawn import SPAWN_TOOL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,8 +137,11 @@ class ToolHost:
         Raises `UpstreamUnavailable` if one of their servers is not there: a mission without its tools would only
         spend its budget.
         """
-        servers = sorted({name.partition(".")[0] for name in names})
+        spawning = SPAWN in names and FLEET not in self.pool.names
+        servers = sorted({name.partition(".")[0] for name in names} - ({FLEET} if spawning else set()))
         catalogue = await self.pool.catalogue(servers, reading=any(is_reading(name) for name in names))
+        if spawning:
+            catalogue = replace(catalogue, tools={**catalogue.tools, SPAWN: SPAWN_TOOL})
         if catalogue.failures:
             raise UpstreamUnavailable("; ".join(catalogue.failures.values()), servers=sorted(catalogue.failures))
         layers = self.layers(names, policy, *self.caller_layer(credential))

@@ -17,6 +17,7 @@ from pursuit.tools.contract import Tool
 from pursuit.tools.network import NetworkRules
 from pursuit.tools.rules import Rule
 from pursuit.tools.ruling import Decision, Mode, Ruling, stricter
+from pursuit.tools.spawn import SPAWN_TOOL
 
 MODES: tuple[Mode, ...] = ("auto", "ask", "never")
 """From the loosest to the strictest."""
@@ -67,6 +68,10 @@ class OperatorPolicy:
         return found or self._without_rule(tool)
 
     def _without_rule(self, tool: Tool) -> Ruling:
+        if tool is SPAWN_TOOL:
+            return Ruling(
+                decision="allow", reason="the mission has a fleet; what its children call is judged by itself"
+            )
         if tool.server in self.own:
             return Ruling(decision="allow", reason="handed in by the program itself")
         if tool.traits.read_only:

@@ -1,4 +1,4 @@
-"""The commands that look: status, list, history, watch, report.
+"""The commands that look: status, list, history, watch, report, lessons.
 
 Owns: their arguments. They work whatever is wrong with the configuration, and change nothing.
 """
@@ -178,6 +178,31 @@ def report(
     return 0
 
 
+def lessons(
+    ctx: typer.Context,
+    *,
+    words: Annotated[list[str], typer.Argument(metavar="WORDS…", show_default=False, help="What it was about.")],
+    limit: Annotated[
+        int, typer.Option("--limit", metavar="N", min=1, max=1000, help="How many missions at most.")
+    ] = 10,
+    config: ConfigOption = None,
+    state: StateOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Find what ended missions learned, the best match first."""
+    from pursuit.surfaces.cli import show  # noqa: PLC0415 - commands import what they need
+    from pursuit.surfaces.cli.context import look  # noqa: PLC0415
+    from pursuit.surfaces.cli.screen import Screen  # noqa: PLC0415
+
+    said = common(ctx, config, state, json)
+
+    async def verb(runtime: Runtime) -> dict[str, Any]:
+        return await runtime.service.lessons(" ".join(words), limit=limit)
+
+    show.lessons(Screen(said), look(said, verb))
+    return 0
+
+
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
     app.command(rich_help_panel=PANEL)(status)
@@ -187,3 +212,4 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel=PANEL)(history)
     app.command(rich_help_panel=PANEL)(watch)
     app.command(rich_help_panel=PANEL, epilog="Example:  pursuit report ID -o report.html")(report)
+    app.command(rich_help_panel=PANEL, epilog="Example:  pursuit lessons checkout latency")(lessons)

@@ -25,7 +25,9 @@ from pursuit.surfaces.cli import (
     look,
     missions,
     operator,
+    problem,
     prove,
+    scaffold,
     serve,
     setup,
     task,
@@ -69,6 +71,7 @@ def before(
 
 
 setup.register(app)
+scaffold.register(app)
 install.register(app)
 missions.register(app)
 look.register(app)
@@ -78,6 +81,7 @@ prove.register(app)
 serve.register(app)
 token.register(app)
 task.register(app)
+problem.register(app)
 tools.register(app)
 doctor.register(app)
 

@@ -65,6 +65,10 @@ def _mission_plain(screen: Screen, status: Mapping[str, Any]) -> None:
     screen.fact("no progress for", f"{status['no_progress_counter']} checkpoints")
     screen.fact("proposer", status["proposer"])
     screen.fact("tools", ", ".join(status["tool_allowlist"]))
+    if "parent" in status:
+        screen.fact("parent", status["parent"])
+    for row in status.get("children", ()):
+        screen.fact(f"child {row['session_id']}", f"{row['status']}: {line(row['directive'], 200)}{_share(row)}")
     for label, key in _TIMES:
         if key in status:
             screen.fact(label, status[key])
@@ -83,10 +87,25 @@ def _mission_rich(screen: Screen, status: Mapping[str, Any]) -> None:
     screen.show(head, Padding(Text(line(status["directive"], 400)), (0, 0, 1, 2)), criteria_table(status))
     words = [f"{label} {of_cap(used, cap)}" for label, used, cap, _left in budget_parts(status["budget"])]
     screen.show(Padding(Text(" \u00b7 ".join(words)), (1, 0, 0, 2)))
+    if "parent" in status:
+        screen.show(Padding(Text(f"child of {status['parent']}"), (0, 0, 0, 2)))
+    for row in status.get("children", ()):
+        words = Text.assemble(f"child {row['session_id']}  ", (row["status"], STYLES.get(row["status"], "")))
+        screen.show(Padding(words.append(f"  {line(row['directive'], 60)}{_share(row)}"), (0, 0, 0, 2)))
     times = [f"{label} {moment(status[key])}" for label, key in _TIMES if key in status]
     screen.show(Padding(Text(" \u00b7 ".join(times), style="dim"), (0, 0, 0, 2)))
     for warning in status["warnings"]:
         screen.show(Padding(Text(f"warning: {line(warning)}", style="yellow"), (0, 0, 0, 2)))
+
+
+def _share(row: Mapping[str, Any]) -> str:
+    """What a child used of what was set aside for it."""
+    used = row["used"]
+    parts = [
+        f"{name.removeprefix('max_')} {of_cap('?' if used is None else figure(used.get(name, 0)), figure(amount))}"
+        for name, amount in row["reserved"].items()
+    ]
+    return f" [{', '.join(parts)}]" if parts else ""
 
 
 def criteria_table(status: Mapping[str, Any]) -> Any:
@@ -130,10 +149,15 @@ def _proof(row: Mapping[str, Any]) -> str:
     return f" [{_evidence(row)}{origin}]"
 
 
+def _aim(row: Mapping[str, Any]) -> str:
+    """What a mission is about, and whose child it is."""
+    return line(row["directive"], 200) + (f" (child of {row['parent']})" if "parent" in row else "")
+
+
 def listing(screen: Screen, page: Mapping[str, Any]) -> None:
     """Missions, newest first."""
     rows = [
-        (row["session_id"], _standing(row), str(row["iteration_count"]), row["created_at"], line(row["directive"], 200))
+        (row["session_id"], _standing(row), str(row["iteration_count"]), row["created_at"], _aim(row))
         for row in page["sessions"]
     ]
     if screen.json:
@@ -152,6 +176,19 @@ def listing(screen: Screen, page: Mapping[str, Any]) -> None:
 
 def _standing(row: Mapping[str, Any]) -> str:
     return f"waiting for {row['waiting_for']}" if "waiting_for" in row else str(row["status"])
+
+
+def lessons(screen: Screen, found: Mapping[str, Any]) -> None:
+    """What ended missions learned: for each a line of its own, then its lessons behind a tab."""
+    if screen.json:
+        screen.document(found)
+        return
+    for row in found["missions"]:
+        screen.plain(f"{row['session_id']}  {line(row['ending'])}  {line(row['directive'], 200)}")
+        for lesson in row["lessons"]:
+            screen.plain(f"\t{line(lesson)}")
+    if not found["missions"]:
+        screen.hint("no ended mission has any of these words")
 
 
 def history(screen: Screen, page: Mapping[str, Any], *, full: bool) -> None:

@@ -39,7 +39,7 @@ class Missions:
         able = declares_sampling(ctx)
         mission = asked.mission(self._runtime.model, sampling=able)
         proposer = mission.proposer
-        started = await self._service.start(mission, caller=caller_of(ctx))
+        started = await self._service.start(mission, caller=caller_of(ctx), operators_own=False)
         return {
             "session_id": started.session_id,
             "status": "pending",

@@ -114,6 +114,8 @@ STATE = record(
         "ended_at": TIME,
         "failure": TEXT,
         "report": {"type": "string", "description": "The resource with the final report."},
+        "parent": SESSION,
+        "children": listed(record({"session_id": SESSION, "status": TEXT, "reserved": ANYTHING, "used": ANYTHING})),
     },
 )
 ITERATED = record({"session_id": SESSION, "status": STATUS, "iterations": listed(VERDICT_ROW)})
@@ -149,7 +151,7 @@ LISTING = record(
                     "iteration_count": COUNT,
                     "directive": TEXT,
                 },
-                {"waiting_for": WAITING_FOR},
+                {"waiting_for": WAITING_FOR, "parent": SESSION},
             )
         )
     },

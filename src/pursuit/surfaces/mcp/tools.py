@@ -89,6 +89,7 @@ TOOLS = (
             "use_sampling": "Whether your client's model proposes by sampling: true requires it, false rules it out.",
             "sampling_model_preferences": "MCP's model preferences: hints, costPriority, speedPriority, "
             "intelligencePriority.",
+            "fleet": "Lets the mission start child missions out of its own budget, by the tool fleet.spawn.",
         },
     ),
     MissionTool(

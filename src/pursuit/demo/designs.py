@@ -1,0 +1,203 @@
+"""Engineering designs of the literature as plain functions, with the ranges that the literature searches.
+
+Owns: the formulas. Pure. Invariant: each gives `cost` and its constraints `g1`, `g2`, …, which hold at or below zero,
+in the units of the literature; any numbers of the ranges give finite numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from math import pi, sqrt
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """What one variable may be."""
+
+    low: float
+    high: float
+    about: str
+    whole: bool = False
+    step: float | None = None
+
+    def schema(self) -> dict[str, Any]:
+        """The range as JSON Schema."""
+        body: dict[str, Any] = {"type": "integer" if self.whole else "number", "minimum": self.low}
+        body |= {"maximum": self.high, "description": self.about}
+        return body if self.step is None else {**body, "multipleOf": self.step}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Design:
+    """One family of designs: its variables, and the numbers that follow from them."""
+
+    about: str
+    variables: Mapping[str, Range]
+    numbers: Callable[..., dict[str, float]]
+
+
+def metrics(cost: float, limits: Iterable[float]) -> dict[str, float]:
+    """The numbers of a design in the common form."""
+    return {"cost": cost, **{f"g{place}": value for place, value in enumerate(limits, 1)}}
+
+
+def welded_beam(h: float, l: float, t: float, b: float) -> dict[str, float]:  # noqa: E741 - the literature's names
+    """A beam welded to a wall, the form with seven constraints (Rao 1996; Coello Coello 2000)."""
+    load, reach = 6_000.0, 14.0
+    lever = ((h + t) / 2) ** 2
+    radius = sqrt(l**2 / 4 + lever)
+    direct = load / (sqrt(2) * h * l)
+    twist = load * (reach + l / 2) * radius / (2 * sqrt(2) * h * l * (l**2 / 12 + lever))
+    shear = sqrt(direct**2 + direct * twist * l / radius + twist**2)
+    young, shear_modulus = 30e6, 12e6
+    ideal = 4.013 * young * sqrt(t**2 * b**6 / 36) / reach**2
+    buckling = ideal * (1 - t / (2 * reach) * sqrt(young / (4 * shear_modulus)))
+    bar = 0.04811 * t * b * (reach + l)
+    limits = (
+        shear / 13_600 - 1,
+        6 * load * reach / (b * t**2) / 30_000 - 1,
+        h / b - 1,
+        (0.10471 * h**2 + bar) / 5 - 1,
+        1 - h / 0.125,
+        4 * load * reach**3 / (young * b * t**3) / 0.25 - 1,
+        1 - buckling / load,
+    )
+    return metrics(1.10471 * h**2 * l + bar, limits)
+
+
+def three_bar_truss(a1: float, a2: float) -> dict[str, float]:
+    """A truss of three bars (Nowacki 1974; 100 cm, 2 kN)."""
+    shared = sqrt(2) * a1 * a1 + 2 * a1 * a2
+    stresses = (2 * (sqrt(2) * a1 + a2) / shared, 2 * a2 / shared, 2 / (a1 + sqrt(2) * a2))
+    return metrics((2 * sqrt(2) * a1 + a2) * 100, [stress - 2 for stress in stresses])
+
+
+def speed_reducer(*, b: float, m: float, z: int, l1: float, l2: float, d1: float, d2: float) -> dict[str, float]:
+    """A gear box (Golinski 1973); `z` is a number of teeth."""
+    weight = (
+        0.7854 * b * m**2 * (3.3333 * z**2 + 14.9334 * z - 43.0934)
+        - 1.508 * b * (d1**2 + d2**2)
+        + 7.4777 * (d1**3 + d2**3)
+        + 0.7854 * (l1 * d1**2 + l2 * d2**2)
+    )
+    limits = (
+        27 / (b * m**2 * z) - 1,
+        397.5 / (b * m**2 * z**2) - 1,
+        1.93 * l1**3 / (m * z * d1**4) - 1,
+        1.93 * l2**3 / (m * z * d2**4) - 1,
+        sqrt((745 * l1 / (m * z)) ** 2 + 16.9e6) / (110 * d1**3) - 1,
+        sqrt((745 * l2 / (m * z)) ** 2 + 157.5e6) / (85 * d2**3) - 1,
+        m * z / 40 - 1,
+        5 * m / b - 1,
+        b / (12 * m) - 1,
+        (1.5 * d1 + 1.9) / l1 - 1,
+        (1.1 * d2 + 1.9) / l2 - 1,
+    )
+    return metrics(weight, limits)
+
+
+def pressure_vessel(shell: float, head: float, radius: float, length: float) -> dict[str, float]:
+    """A vessel of rolled plates, which come in sixteenths of an inch (Sandgren 1990)."""
+    cost = (
+        0.6224 * shell * radius * length
+        + 1.7781 * head * radius**2
+        + 3.1661 * shell**2 * length
+        + 19.84 * shell**2 * radius
+    )
+    volume = pi * radius**2 * length + 4 / 3 * pi * radius**3
+    return metrics(cost, (0.0193 * radius - shell, 0.00954 * radius - head, 1_296_000 - volume, length - 240))
+
+
+def gear_train(driver: int, idler: int, follower: int, last: int) -> dict[str, float]:
+    """Four gears whose ratio is to be 1 to 6.931 (Sandgren 1990): the squared error."""
+    return metrics((1 / 6.931 - driver * idler / (follower * last)) ** 2, ())
+
+
+def spring(wire: float, coil: float, turns: float) -> dict[str, float]:
+    """A spring under tension or compression (Belegundu 1982; Arora 1989): its weight."""
+    inner = coil - wire
+    shear = (4 * coil**2 - wire * coil) / (12_566 * wire**3 * inner) if inner > 0 else 1e6 * (1 - inner)
+    limits = (
+        1 - coil**3 * turns / (71_785 * wire**4),
+        shear + 1 / (5_108 * wire**2) - 1,
+        1 - 140.45 * wire / (coil**2 * turns),
+        (coil + wire) / 1.5 - 1,
+    )
+    return metrics((turns + 2) * coil * wire**2, limits)
+
+
+_PLATE = 0.0625
+_AREA = Range(low=0.001, high=1.0, about="cross-section, in square centimetres")
+
+DESIGNS: Mapping[str, Design] = {
+    "welded-beam": Design(
+        about="cost of a welded beam, and its constraints",
+        variables={
+            "h": Range(low=0.1, high=2.0, about="height of the weld, in inches"),
+            "l": Range(low=0.1, high=10.0, about="length of the weld, in inches"),
+            "t": Range(low=0.1, high=10.0, about="height of the bar, in inches"),
+            "b": Range(low=0.1, high=2.0, about="thickness of the bar, in inches"),
+        },
+        numbers=welded_beam,
+    ),
+    "three-bar-truss": Design(
+        about="weight of a truss of three bars, and its constraints",
+        variables={"a1": _AREA, "a2": _AREA},
+        numbers=three_bar_truss,
+    ),
+    "speed-reducer": Design(
+        about="weight of a gear box, and its constraints",
+        variables={
+            "b": Range(low=2.6, high=3.6, about="width of the face, in centimetres"),
+            "m": Range(low=0.7, high=0.8, about="module of the teeth, in centimetres"),
+            "z": Range(low=17, high=28, about="teeth of the pinion", whole=True),
+            "l1": Range(low=7.3, high=8.3, about="length of the first shaft, in centimetres"),
+            "l2": Range(low=7.3, high=8.3, about="length of the second shaft, in centimetres"),
+            "d1": Range(low=2.9, high=3.9, about="diameter of the first shaft, in centimetres"),
+            "d2": Range(low=5.0, high=5.5, about="diameter of the second shaft, in centimetres"),
+        },
+        numbers=speed_reducer,
+    ),
+    "pressure-vessel": Design(
+        about="cost of a pressure vessel, and its constraints",
+        variables={
+            "shell": Range(low=_PLATE, high=6.1875, about="thickness of the shell, in inches", step=_PLATE),
+            "head": Range(low=_PLATE, high=6.1875, about="thickness of the heads, in inches", step=_PLATE),
+            "radius": Range(low=10.0, high=200.0, about="inner radius, in inches"),
+            "length": Range(low=10.0, high=200.0, about="length without the heads, in inches"),
+        },
+        numbers=pressure_vessel,
+    ),
+    "gear-train": Design(
+        about="squared error of a gear train's ratio",
+        variables={
+            name: Range(low=12, high=60, about=f"teeth of the {word} gear", whole=True)
+            for name, word in (("driver", "driving"), ("idler", "second"), ("follower", "third"), ("last", "last"))
+        },
+        numbers=gear_train,
+    ),
+    "spring": Design(
+        about="weight of a spring, and its constraints",
+        variables={
+            "wire": Range(low=0.05, high=2.0, about="diameter of the wire, in inches"),
+            "coil": Range(low=0.25, high=1.3, about="mean diameter of the coil, in inches"),
+            "turns": Range(low=2.0, high=15.0, about="number of active coils"),
+        },
+        numbers=spring,
+    ),
+}
+
+
+def evaluate(name: str, given: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of one design; raises `ValueError` for values outside of the ranges."""
+    design = DESIGNS[name]
+    for key, limits in design.variables.items():
+        value = given.get(key)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not limits.low <= value <= limits.high:
+            raise ValueError(f"{key} must be a number from {limits.low:g} to {limits.high:g}")
+        grid = 1.0 if limits.whole else limits.step
+        if grid is not None and abs(value / grid - round(value / grid)) > 1e-9:
+            raise ValueError(f"{key} must be a multiple of {grid:g}")
+    return design.numbers(**{key: given[key] for key in design.variables})

@@ -1,0 +1,62 @@
+"""An MCP server that plays Mastermind: `python -m pursuit.demo.mastermind CODE`.
+
+Owns: the rules, and how many guesses were made. Invariant: what it tells of the code is what the rules tell; it takes
+one last word, and says then whether that was right.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from typing import Annotated, Any
+
+from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from pydantic import Field
+
+COLOURS = "ABCDEF"
+PLACES = 4
+Code = Annotated[str, Field(pattern=f"^[{COLOURS}]{{{PLACES}}}$", description="four of the letters A to F")]
+
+
+def pegs(secret: str, guess: str) -> tuple[int, int]:
+    """How many letters are right and in place, and how many are right elsewhere."""
+    black = sum(one == other for one, other in zip(secret, guess, strict=True))
+    return black, sum((Counter(secret) & Counter(guess)).values()) - black
+
+
+def build_server(secret: str) -> MCPServer:
+    """The server for one game."""
+    server = MCPServer("mastermind", version="1", log_level="WARNING")
+    guesses: list[str] = []
+
+    @server.tool(structured_output=True)
+    async def guess(code: Code) -> dict[str, Any]:
+        """Compares a guess with the hidden code: `black` in place, `white` elsewhere."""
+        guesses.append(code)
+        black, white = pegs(secret, code)
+        return {"black": black, "white": white, "metrics": {"black": black, "white": white, "guesses": len(guesses)}}
+
+    @server.tool(structured_output=True)
+    async def final_answer(code: Code) -> dict[str, Any]:
+        """The last word: what the hidden code is. There is one."""
+        if not guesses:
+            raise ToolError("make a guess first")
+        return {"right": code == secret, "guesses": len(guesses)}
+
+    # Registered by their decorators; named here because nothing else refers to them.
+    _ = guess, final_answer
+    return server
+
+
+def main(argv: list[str]) -> int:
+    """Serves over standard input and output until it is closed."""
+    if len(argv) != 1 or len(argv[0]) != PLACES or set(argv[0]) - set(COLOURS):
+        sys.stderr.write("usage: python -m pursuit.demo.mastermind CODE (four of the letters A to F)\n")
+        return 2
+    build_server(argv[0]).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,74 @@
+"""An MCP server that computes one of the designs of the literature: `python -m pursuit.demo.workbench NAME`.
+
+Owns: the tool `evaluate`. Knows no best value and no target. Invariant: it computes, and keeps nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import anyio
+from mcp.server.lowlevel import Server
+from mcp.server.stdio import stdio_server
+from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult, PaginatedRequestParams, TextContent, Tool
+
+from pursuit.demo.designs import DESIGNS, evaluate
+
+
+def build_server(name: str) -> Server[Any]:
+    """The server for one design."""
+    design = DESIGNS[name]
+    tool = Tool.model_validate(
+        {
+            "name": "evaluate",
+            "description": f"Computes the {design.about} (g1, g2, … hold at or below zero).",
+            "inputSchema": {
+                "type": "object",
+                "properties": {key: one.schema() for key, one in design.variables.items()},
+                "required": list(design.variables),
+                "additionalProperties": False,
+            },
+            "annotations": {"readOnlyHint": True, "idempotentHint": True, "openWorldHint": False},
+        }
+    )
+
+    async def listed(_ctx: Any, _params: PaginatedRequestParams | None) -> ListToolsResult:
+        return ListToolsResult(tools=[tool])
+
+    async def called(_ctx: Any, params: CallToolRequestParams) -> CallToolResult:
+        if params.name != tool.name:
+            return _said(f"there is no tool {params.name!r}", wrong=True)
+        try:
+            body: dict[str, Any] = {"metrics": evaluate(name, params.arguments or {})}
+        except ValueError as error:
+            return _said(str(error), wrong=True)
+        text = TextContent(type="text", text=json.dumps(body))
+        return CallToolResult(content=[text], structured_content=body)
+
+    return Server(f"workbench-{name}", version="1", on_list_tools=listed, on_call_tool=called)
+
+
+def _said(text: str, *, wrong: bool) -> CallToolResult:
+    return CallToolResult(content=[TextContent(type="text", text=text)], is_error=wrong)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Serves over standard input and output until it is closed."""
+    if len(argv) != 1 or argv[0] not in DESIGNS:
+        sys.stderr.write(f"usage: python -m pursuit.demo.workbench {{{','.join(DESIGNS)}}}\n")
+        return 2
+    anyio.run(_serve, argv[0])
+    return 0
+
+
+async def _serve(name: str) -> None:
+    server = build_server(name)
+    async with stdio_server() as (read, write):
+        await server.run(read, write, server.create_initialization_options())
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

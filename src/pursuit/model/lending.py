@@ -1,0 +1,97 @@
+"""What a mission lends its children out of its own budget.
+
+Owns: how much is left, what a child's caps set aside, and what comes back when it has ended. Pure.
+Invariant: what a mission used, what it has lent and what its children used is never more than its caps, as long as a
+child keeps to its own; what is not known to be unused stays lent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pursuit.model.events import CallIntended, CallSettled
+from pursuit.model.fleet import SPAWN
+from pursuit.model.mission import Budget
+from pursuit.model.records import CallRecord, Child
+from pursuit.model.state import MissionState
+
+POOLED = ("max_iterations", "max_tool_calls", "max_tokens", "max_cost_usd")
+"""The caps that are divided; time passes for all at once."""
+
+Amounts = Mapping[str, float]
+
+
+def child_id(task_id: str) -> str:
+    """The id of the child that a task pursues: known before there is either, so there is never a second one."""
+    return f"mission-{task_id.removeprefix('task-')[:16]}"
+
+
+def is_spawn(state: MissionState, tool: str) -> bool:
+    """Whether a call of this tool starts a child; a server may be called as it likes where there is no fleet."""
+    return tool == SPAWN and state.mission.fleet is not None
+
+
+def reservation(budget: Budget) -> dict[str, float]:
+    """What a child with this budget may use at most."""
+    return {name: getattr(budget, name) for name in POOLED if getattr(budget, name) != -1}
+
+
+def used_of(state: MissionState) -> dict[str, float]:
+    """What a mission has used, its own children included."""
+    own = (state.iteration_count + (state.open is not None), state.tool_calls, state.tokens, state.cost_usd)
+    return {name: _sum(mine, state.lent.get(name, 0)) for name, mine in zip(POOLED, own, strict=True)}
+
+
+class Purse:
+    """What is left of a mission's caps, while one batch of calls is admitted."""
+
+    def __init__(self, state: MissionState) -> None:
+        used = used_of(state)
+        self.left = {name: _sum(cap, -used[name]) for name in POOLED if (cap := state.cap(name)) is not None}
+
+    def lacks(self, wanted: Amounts) -> str | None:
+        """Which of these amounts is more than what is left, in words."""
+        short = [
+            f"{name} = {amount:g}, and {max(self.left[name], 0):g} is left"
+            for name, amount in wanted.items()
+            if amount > self.left.get(name, amount)
+        ]
+        return "; ".join(short) or None
+
+    def take(self, wanted: Amounts) -> None:
+        """Counts these amounts as gone."""
+        for name, amount in wanted.items():
+            if name in self.left:
+                self.left[name] = _sum(self.left[name], -amount)
+
+
+def lend(state: MissionState, event: CallIntended) -> None:
+    """Sets aside what a child may use."""
+    if event.task is None or not is_spawn(state, event.tool):
+        return
+    child = Child(session_id=child_id(event.task), call_id=event.call_id, reserved=event.reserved)
+    state.children[child.session_id] = child
+    for name, amount in event.reserved.items():
+        state.lent[name] = _sum(state.lent.get(name, 0), amount)
+
+
+def give_back(state: MissionState, call: CallRecord, event: CallSettled) -> None:
+    """Counts what a child used instead of what was set aside for it; all of that if nobody knows."""
+    child = state.children.get(child_id(call.task)) if call.task is not None else None
+    if child is None or child.outcome is not None:
+        return
+    child.outcome = event.outcome
+    child.used = child.reserved if event.used is None else event.used
+    for name in {*child.reserved, *child.used}:
+        change = child.used.get(name, 0) - child.reserved.get(name, 0)
+        state.lent[name] = _sum(state.lent.get(name, 0), change)
+
+
+def under_way(state: MissionState) -> list[str]:
+    """The children that have not ended, as far as their parent knows."""
+    return [child.session_id for child in state.children.values() if child.outcome is None]
+
+
+def _sum(one: float, other: float) -> float:
+    """A sum of money or of counts: ten times 0.1 is 1."""
+    return round(one + other, 9)

@@ -1,0 +1,212 @@
+"""What an attempt at a problem is: past-tense facts, and what they come to.
+
+Owns: the events of one attempt, its state and its fold, and the one shape of a score. Pure.
+Invariant: the first submission that was taken counts; whatever comes after it is kept as a fact and changes nothing.
+
+    opened    AttemptOpened
+    working   AttemptCalled · AttemptAnswered · BudgetSpent
+    the end   SubmissionClaimed · SubmissionDropped · SubmissionTaken · AttemptScored
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+import msgspec
+
+BudgetName = Literal["calls", "evaluations", "wall_seconds"]
+BUDGETS: tuple[BudgetName, ...] = get_args(BudgetName)
+AttemptStatus = Literal["open", "claimed", "submitted", "scored"]
+
+
+class ScoreRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One number of a score: how good (`direction` says which way), and whether the submission is allowed at all."""
+
+    metric: str
+    value: float
+    unit: str = ""
+    direction: Literal["minimize", "maximize"] | None = None
+    feasible: bool = True
+
+
+class AttemptEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True, gc=False):
+    """A fact of an attempt; `at` is the wall clock of whoever wrote it."""
+
+    at: float = 0.0
+
+
+class AttemptOpened(AttemptEvent, frozen=True, kw_only=True):
+    """Somebody began; `manifest` is the digest of the problem's file, `mission` the mission that tries, if one does."""
+
+    problem_id: str
+    manifest: str
+    by: str = "operator"
+    label: str = ""
+    mission: str | None = None
+    limits: dict[str, float] = {}
+
+
+class AttemptCalled(AttemptEvent, frozen=True, kw_only=True):
+    """A tool is about to be called."""
+
+    number: int
+    tool: str
+    args: dict[str, Any] = {}
+    evaluation: bool = False
+
+
+class AttemptAnswered(AttemptEvent, frozen=True, kw_only=True):
+    """What became of a call; `metrics` are the numbers that it told."""
+
+    number: int
+    ok: bool
+    metrics: dict[str, float] = {}
+
+
+class BudgetSpent(AttemptEvent, frozen=True, kw_only=True):
+    """A call was refused because this budget is used up."""
+
+    budget: BudgetName
+    limit: float
+
+
+class SubmissionClaimed(AttemptEvent, frozen=True, kw_only=True):
+    """A submission is being handed to the problem's own server; until its answer nobody else may submit."""
+
+    digest: str
+
+
+class SubmissionDropped(AttemptEvent, frozen=True, kw_only=True):
+    """The problem's own server refused it, so it was no submission."""
+
+    digest: str
+    why: str = ""
+
+
+class SubmissionTaken(AttemptEvent, frozen=True, kw_only=True):
+    """The submission; `result` is what the problem's own server answered, where that has the last word."""
+
+    digest: str
+    submission: dict[str, Any]
+    result: dict[str, Any] | None = None
+    calls: int = 0
+
+
+class AttemptScored(AttemptEvent, frozen=True, kw_only=True):
+    """The judge's word; `evidence` is what came from outside, so that it can be judged again without it."""
+
+    rows: tuple[ScoreRow, ...] = ()
+    solved: bool = False
+    evidence: dict[str, Any] | None = None
+    error: str | None = None
+
+
+AnyAttemptEvent = (
+    AttemptOpened
+    | AttemptCalled
+    | AttemptAnswered
+    | BudgetSpent
+    | SubmissionClaimed
+    | SubmissionDropped
+    | SubmissionTaken
+    | AttemptScored
+)
+
+_encoder = msgspec.json.Encoder()
+_decoder: msgspec.json.Decoder[AnyAttemptEvent] = msgspec.json.Decoder(AnyAttemptEvent)
+
+
+def encode_attempt(event: AnyAttemptEvent) -> tuple[str, bytes]:
+    """The event's type name and bytes."""
+    return type(event).__name__, _encoder.encode(event)
+
+
+def decode_attempt(body: bytes) -> AnyAttemptEvent:
+    """The event from stored bytes."""
+    return _decoder.decode(body)
+
+
+def submission_digest(submission: Mapping[str, Any]) -> str:
+    """The sha256 of a submission, whatever the order of its keys."""
+    return hashlib.sha256(json.dumps(submission, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+@dataclass(slots=True, kw_only=True)
+class AttemptState:
+    """Everything that is known of an attempt. Only `advance_attempt` changes it."""
+
+    attempt_id: str
+    opened: AttemptOpened
+    seq: int = 1
+    calls: int = 0
+    evaluations: int = 0
+    failed_calls: int = 0
+    spent: dict[BudgetName, float] = field(default_factory=dict[BudgetName, float])
+    claimed: str | None = None
+    taken: SubmissionTaken | None = None
+    scored: AttemptScored | None = None
+    series: list[tuple[int, Mapping[str, float]]] = field(default_factory=list[tuple[int, Mapping[str, float]]])
+    """The numbers that calls told, by the number of the call."""
+
+    @property
+    def status(self) -> AttemptStatus:
+        """How far it is."""
+        if self.scored is not None:
+            return "scored"
+        if self.taken is not None:
+            return "submitted"
+        return "open" if self.claimed is None else "claimed"
+
+    @property
+    def receipt(self) -> dict[str, Any] | None:
+        """What proves the submission, once there is one."""
+        if self.taken is None:
+            return None
+        return {
+            "attempt_id": self.attempt_id,
+            "problem_id": self.opened.problem_id,
+            "sha256": self.taken.digest,
+            "submitted_at": self.taken.at,
+        }
+
+
+def fold_attempt(attempt_id: str, events: Iterable[AnyAttemptEvent]) -> AttemptState | None:
+    """The state that the events come to; None if there are none."""
+    state: AttemptState | None = None
+    for event in events:
+        if state is not None:
+            advance_attempt(state, event)
+        elif isinstance(event, AttemptOpened):
+            state = AttemptState(attempt_id=attempt_id, opened=event)
+    return state
+
+
+def advance_attempt(state: AttemptState, event: AnyAttemptEvent) -> None:
+    """Takes one more fact into account."""
+    state.seq += 1
+    match event:
+        case AttemptCalled():
+            state.calls = event.number
+            state.evaluations += event.evaluation
+        case AttemptAnswered():
+            state.failed_calls += not event.ok
+            if event.metrics:
+                state.series.append((event.number, event.metrics))
+        case BudgetSpent():
+            state.spent[event.budget] = event.limit
+        case SubmissionClaimed():
+            state.claimed = state.claimed or event.digest
+        case SubmissionDropped():
+            state.claimed = None if state.taken is None else state.claimed
+        case SubmissionTaken():
+            state.taken = state.taken or event
+        case AttemptScored():
+            # Judging again is allowed only where there was no score before.
+            if state.scored is None or state.scored.error is not None:
+                state.scored = event
+        case AttemptOpened():
+            pass

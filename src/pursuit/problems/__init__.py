@@ -1,0 +1,1 @@
+"""Problems: goals packaged with their tools and their judge."""

@@ -1,0 +1,304 @@
+"""Attempts in the ledger: one stream each.
+
+Owns: when a fact is written, which budget is spent, and who submitted first. Does not know: MCP or how to score.
+Invariant: a call is counted before it is made; of two submissions that race exactly one is taken, and the other one
+gets its receipt.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import anyio
+
+from pursuit.errors import AlreadySubmitted, AttemptNotFound, BudgetExhausted, Conflict
+from pursuit.ledger.contract import Draft, Ledger
+from pursuit.model.audit import redacted
+from pursuit.model.problems import (
+    AnyAttemptEvent,
+    AttemptAnswered,
+    AttemptCalled,
+    AttemptOpened,
+    AttemptScored,
+    AttemptState,
+    BudgetName,
+    BudgetSpent,
+    SubmissionClaimed,
+    SubmissionDropped,
+    SubmissionTaken,
+    advance_attempt,
+    decode_attempt,
+    encode_attempt,
+    fold_attempt,
+    submission_digest,
+)
+from pursuit.problems.manifest import Manifest
+
+KIND = "attempt"
+PREFIX = "attempt-"
+Clock = Callable[[], float]
+
+
+def exhausted(budget: BudgetName, limit: float) -> BudgetExhausted:
+    """The error that names a budget; only the end of the time is the end of the attempt."""
+    rest = "the attempt is over" if budget == "wall_seconds" else "submit_final is still open"
+    return BudgetExhausted(f"the budget {budget} ({limit:g}) is spent; {rest}", budget=budget, limit=limit)
+
+
+def new_attempt_id() -> str:
+    """An id that nobody can guess."""
+    return f"{PREFIX}{secrets.token_hex(8)}"
+
+
+def shared_attempt_id(problem: Manifest) -> str:
+    """The id of the one attempt that all clients of a shared problem work at."""
+    return f"{PREFIX}shared-{problem.problem_id}"
+
+
+class Attempt:
+    """One attempt, open or not; several processes may hold the same."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        clock: Clock,
+        problem: Manifest,
+        attempt_id: str,
+        *,
+        by: str = "operator",
+        label: str = "",
+        mission: str | None = None,
+    ) -> None:
+        self.attempt_id = attempt_id
+        self._ledger = ledger
+        self._clock = clock
+        self._problem = problem
+        self._by, self._label, self._mission = by, label, mission
+        self._state: AttemptState | None = None
+        self._turn = anyio.Lock()
+
+    @property
+    def state(self) -> AttemptState | None:
+        """What is known now; None before the first call."""
+        return self._state
+
+    async def open(self) -> AttemptState:
+        """Begins the attempt unless it has begun, here or elsewhere."""
+        async with self._turn:
+            return await self._opened()
+
+    async def called(self, tool: str, args: Mapping[str, Any]) -> int:
+        """Counts a call that is about to be made, and returns its number. Raises `BudgetExhausted`."""
+        async with self._turn:
+            while True:
+                state = await self._opened()
+                self._refuse_ended(state)
+                evaluation = tool in self._problem.budget.evaluation_tools
+                over = self._over(state, evaluation=evaluation)
+                if over is not None:
+                    await self._spend(state, *over)
+                    raise exhausted(*over)
+                number = state.calls + 1
+                event = AttemptCalled(
+                    at=self._clock(), number=number, tool=tool, args=redacted(args), evaluation=evaluation
+                )
+                if await self._append(state, event):
+                    return number
+
+    async def answered(self, number: int, *, ok: bool, metrics: Mapping[str, float] | None = None) -> None:
+        """Writes what became of a call."""
+        event = AttemptAnswered(at=self._clock(), number=number, ok=ok, metrics=dict(metrics or {}))
+        await self._write(event)
+
+    def seconds_left(self) -> float | None:
+        """How much of the wall clock is left; None without a limit."""
+        limit = self._problem.budget.wall_seconds
+        if limit is None or self._state is None:
+            return limit
+        return max(0.0, limit - (self._clock() - self._state.opened.at))
+
+    async def overran(self) -> BudgetExhausted:
+        """A call was cut off at the end of the wall clock: writes it down, and says so."""
+        limit = self._problem.budget.wall_seconds or 0.0
+        await self._write(BudgetSpent(at=self._clock(), budget="wall_seconds", limit=limit))
+        return exhausted("wall_seconds", limit)
+
+    async def claim(self, submission: Mapping[str, Any]) -> str:
+        """Keeps the place for a submission while the problem's own server is asked; returns its digest."""
+        async with self._turn:
+            while True:
+                state = await self._may_submit()
+                digest = submission_digest(submission)
+                if await self._append(state, SubmissionClaimed(at=self._clock(), digest=digest)):
+                    return digest
+
+    async def drop(self, digest: str, why: str) -> None:
+        """Gives the place back: the server refused."""
+        await self._write(SubmissionDropped(at=self._clock(), digest=digest, why=why[:500]))
+
+    async def submit(
+        self, submission: Mapping[str, Any], *, result: Mapping[str, Any] | None = None, claimed: str | None = None
+    ) -> AttemptState:
+        """Takes the submission. Raises `AlreadySubmitted` with the first receipt, and `BudgetExhausted`."""
+        async with self._turn:
+            while True:
+                state = await self._may_submit(claimed)
+                event = SubmissionTaken(
+                    at=self._clock(),
+                    digest=submission_digest(submission),
+                    submission=dict(submission),
+                    result=None if result is None else dict(result),
+                    calls=state.calls,
+                )
+                if await self._append(state, event):
+                    return self._known()
+
+    async def scored(self, event: AttemptScored) -> AttemptState:
+        """Writes the judge's word."""
+        await self._write(event)
+        return self._known()
+
+    async def refresh(self) -> AttemptState | None:
+        """Reads what others wrote."""
+        known = 0 if self._state is None else self._state.seq
+        for stored in await self._ledger.read(self.attempt_id, after=known):
+            self._state = _after(self.attempt_id, self._state, decode_attempt(stored.body))
+        return self._state
+
+    def _known(self) -> AttemptState:
+        state = self.state
+        if state is None:
+            raise AttemptNotFound(f"there is no attempt {self.attempt_id}", attempt_id=self.attempt_id)
+        return state
+
+    async def _opened(self) -> AttemptState:
+        state = self.state or await self.refresh()
+        while state is None:
+            budget = self._problem.budget
+            named = {"calls": budget.calls, "evaluations": budget.evaluations, "wall_seconds": budget.wall_seconds}
+            event = AttemptOpened(
+                at=self._clock(),
+                problem_id=self._problem.problem_id,
+                manifest=self._problem.digest,
+                by=self._by,
+                label=self._label,
+                mission=self._mission,
+                limits={name: value for name, value in named.items() if value is not None},
+            )
+            await self._append(None, event)
+            state = self.state
+        return state
+
+    def _over(self, state: AttemptState, *, evaluation: bool) -> tuple[BudgetName, float] | None:
+        """The first budget that leaves no room for another call."""
+        budget = self._problem.budget
+        if budget.wall_seconds is not None and self._clock() - state.opened.at >= budget.wall_seconds:
+            return "wall_seconds", budget.wall_seconds
+        if budget.calls is not None and state.calls >= budget.calls:
+            return "calls", budget.calls
+        if evaluation and budget.evaluations is not None and state.evaluations >= budget.evaluations:
+            return "evaluations", budget.evaluations
+        return None
+
+    async def _may_submit(self, claimed: str | None = None) -> AttemptState:
+        state = await self._opened()
+        state = await self.refresh() or state
+        self._refuse_ended(state)
+        if claimed is None and state.claimed is not None:
+            raise AlreadySubmitted("another submission of this attempt is under way", attempt_id=self.attempt_id)
+        limit = self._problem.budget.wall_seconds
+        if claimed is None and limit is not None and self._clock() - state.opened.at >= limit:
+            await self._spend(state, "wall_seconds", limit)
+            raise exhausted("wall_seconds", limit)
+        return state
+
+    def _refuse_ended(self, state: AttemptState) -> None:
+        if state.receipt is not None:
+            raise AlreadySubmitted(
+                f"this attempt has its one submission already (sha256 {state.receipt['sha256'][:12]}…)",
+                receipt=state.receipt,
+            )
+
+    async def _spend(self, state: AttemptState, budget: BudgetName, limit: float) -> None:
+        if budget not in state.spent:
+            await self._append(state, BudgetSpent(at=self._clock(), budget=budget, limit=limit))
+
+    async def _write(self, event: AnyAttemptEvent) -> None:
+        async with self._turn:
+            while not await self._append(await self._opened(), event):
+                pass
+
+    async def _append(self, state: AttemptState | None, event: AnyAttemptEvent) -> bool:
+        """Appends at the place that is known; whether nobody was faster. What others wrote is known afterwards."""
+        expected = 0 if state is None else state.seq
+        after = _after(self.attempt_id, None if state is None else _copy(state), event)
+        try:
+            await self._ledger.append(
+                self.attempt_id,
+                expected,
+                [Draft(*encode_attempt(event))],
+                kind=KIND,
+                status=None if after is None else after.status,
+                summary=None if after is None else _summary(after),
+            )
+        except Conflict:
+            await self.refresh()
+            return False
+        self._state = after
+        return True
+
+
+def _after(attempt_id: str, state: AttemptState | None, event: AnyAttemptEvent) -> AttemptState | None:
+    if state is None:
+        return fold_attempt(attempt_id, [event])
+    advance_attempt(state, event)
+    return state
+
+
+def _copy(state: AttemptState) -> AttemptState:
+    """A state that can be advanced without the other one; the numbers so far are the same list, read by nobody here."""
+    return replace(state, spent=dict(state.spent), series=list(state.series))
+
+
+def _summary(state: AttemptState) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "problem_id": state.opened.problem_id,
+        "label": state.opened.label,
+        "calls": state.calls,
+        "evaluations": state.evaluations,
+    }
+    if state.scored is not None:
+        body["solved"] = state.scored.solved
+        body["value"] = state.scored.rows[0].value if state.scored.rows else None
+    return body
+
+
+async def load_attempt(ledger: Ledger, attempt_id: str) -> AttemptState:
+    """An attempt as the ledger tells it; raises `AttemptNotFound`."""
+    events = [decode_attempt(one.body) for one in await ledger.read(attempt_id)] if is_attempt(attempt_id) else []
+    state = fold_attempt(attempt_id, events)
+    if state is None:
+        raise AttemptNotFound(f"there is no attempt {attempt_id[:100]!r}", attempt_id=attempt_id[:100])
+    return state
+
+
+def is_attempt(text: str) -> bool:
+    """Whether it could be the id of an attempt."""
+    return text.startswith(PREFIX)
+
+
+async def attempts_at(ledger: Ledger, problem_ids: set[str]) -> list[AttemptState]:
+    """All attempts at these problems, oldest first."""
+    found: list[AttemptState] = []
+    cursor: str | None = None
+    while True:
+        page = await ledger.streams(kind=KIND, cursor=cursor)
+        for row in page.rows:
+            if row.summary.get("problem_id") in problem_ids:
+                found.append(await load_attempt(ledger, row.name))
+        cursor = page.next_cursor
+        if cursor is None:
+            return found[::-1]

@@ -1,0 +1,123 @@
+"""The problems that there are.
+
+Owns: where manifests are found, which is which, and how they are listed and searched. Does not know: attempts.
+Invariant: the order is that of the ids, whatever the disk says; an id that stands twice is a fault, with both files.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pursuit.errors import Fault, ProblemNotFound, ValidationFailed
+from pursuit.model.spelling import nearest
+from pursuit.problems.manifest import MANIFEST, Manifest
+from pursuit.problems.reading import read_manifest
+
+SHIPPED = Path(__file__).parent / "shipped"
+_SKIPPED = frozenset({".git", ".venv", "node_modules", "__pycache__", ".pursuit"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a look through directories came to: problems by id, in order, and every fault."""
+
+    problems: tuple[Manifest, ...]
+    faults: tuple[Fault, ...]
+
+
+def manifests_in(directory: Path) -> list[Path]:
+    """Every manifest below a directory (or the file itself), sorted."""
+    if directory.is_file():
+        return [directory]
+    return sorted(_walk(directory))
+
+
+def _walk(directory: Path) -> Iterator[Path]:
+    for folder, names, files in os.walk(directory, onerror=_cannot_read):
+        names[:] = sorted(name for name in names if name not in _SKIPPED)
+        if MANIFEST in files:
+            yield Path(folder) / MANIFEST
+
+
+def _cannot_read(error: OSError) -> None:
+    where = str(error.filename)
+    reason = f"cannot be read: {error.strerror}"
+    raise ValidationFailed([Fault(field="", reason=reason, source=where)], f"{where} {reason}")
+
+
+def discover(directories: Sequence[Path], *, shipped: bool = True) -> Found:
+    """Everything below these directories, and what is shipped; faulty manifests are left out and told."""
+    faults: list[Fault] = []
+    found: dict[str, Manifest] = {}
+    for path in _once([*([SHIPPED] if shipped else []), *directories]):
+        try:
+            manifest = read_manifest(path)
+        except ValidationFailed as failed:
+            faults.extend(failed.faults)
+            continue
+        known = found.get(manifest.problem_id)
+        if known is not None:
+            reason = f"{manifest.problem_id!r} is the id of two problems: {known.path} and {manifest.path}"
+            faults.append(Fault(field="problem_id", reason=reason, source=str(manifest.path)))
+            continue
+        found[manifest.problem_id] = manifest
+    return Found(problems=tuple(found[name] for name in sorted(found)), faults=tuple(faults))
+
+
+def _once(directories: Iterable[Path]) -> list[Path]:
+    """The manifests of all directories, each once, also where one directory lies in another."""
+    seen: dict[Path, None] = {}
+    for directory in directories:
+        if not directory.exists():
+            reason = "there is no such directory"
+            raise ValidationFailed([Fault(field="", reason=reason, source=str(directory))], f"{directory}: {reason}")
+        for path in manifests_in(directory):
+            seen.setdefault(path.resolve())
+    return list(seen)
+
+
+class Catalogue:
+    """Problems to list, get and search."""
+
+    def __init__(self, problems: Iterable[Manifest]) -> None:
+        self._problems = {one.problem_id: one for one in sorted(problems, key=lambda one: one.problem_id)}
+
+    @classmethod
+    def load(cls, *directories: Path, shipped: bool = True) -> Catalogue:
+        """The problems of these directories and what is shipped; raises `ValidationFailed` with every fault."""
+        found = discover(directories, shipped=shipped)
+        if found.faults:
+            raise ValidationFailed(found.faults, f"{len(found.faults)} faults in the problems")
+        return cls(found.problems)
+
+    def __len__(self) -> int:
+        return len(self._problems)
+
+    def __iter__(self) -> Iterator[Manifest]:
+        return iter(self._problems.values())
+
+    def get(self, problem_id: str) -> Manifest:
+        """The problem of this id; raises `ProblemNotFound`."""
+        found = self._problems.get(problem_id)
+        if found is None:
+            hint = nearest(problem_id, self._problems) or "; see `pursuit problem list`"
+            raise ProblemNotFound(f"there is no problem {problem_id[:100]!r}{hint}", problem_id=problem_id[:100])
+        return found
+
+    def search(self, text: str | None = None, *, kind: str | None = None, tags: Sequence[str] = ()) -> list[Manifest]:
+        """The problems that fit every filter: all words of the text, the kind, and all tags."""
+        words = (text or "").lower().split()
+        return [
+            one
+            for one in self
+            if (kind is None or one.kind == kind)
+            and all(tag in one.tags for tag in tags)
+            and all(word in _searched(one) for word in words)
+        ]
+
+
+def _searched(problem: Manifest) -> str:
+    return " ".join((problem.problem_id, problem.title, problem.summary, *problem.tags)).lower()

@@ -1,0 +1,157 @@
+"""What a problem is: a brief, tools, a form for the answer, a judge and limits, as values.
+
+Owns: the values that a `problem.toml` stands for. Does not know: files, TOML or faults (`reading`), or how to score.
+Invariant: a `Manifest` is consistent; what an agent may never see is in `scorer` and `baseline`, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from pursuit.tools.server_config import ServerConfig
+
+MANIFEST = "problem.toml"
+UPSTREAM = "upstream"
+"""What the problem's own server is called where servers have names."""
+
+Kind = Literal["text", "decision", "optimization", "mcp"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+Direction = Literal["minimize", "maximize"]
+DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
+ScorerKind = Literal["function", "command", "predicates", "tool"]
+SCORER_KINDS: tuple[ScorerKind, ...] = get_args(ScorerKind)
+CitationMode = Literal["summary", "summary+raw", "raw"]
+CITATION_MODES: tuple[CitationMode, ...] = get_args(CitationMode)
+CommandOutput = Literal["json", "exit_code"]
+COMMAND_OUTPUTS: tuple[CommandOutput, ...] = get_args(CommandOutput)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Citation:
+    """A source: in our words, as the literature has it, and where it is found."""
+
+    summary: str | None = None
+    raw: str | None = None
+    url: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """One number of a score. `target` is what counts as solved, `best_known` what the literature reached."""
+
+    name: str
+    unit: str = ""
+    direction: Direction | None = None
+    target: float | None = None
+    best_known: float | None = None
+
+    def met(self, value: float) -> bool:
+        """Whether a value reaches the target; without a target every value does."""
+        if self.target is None:
+            return True
+        return value >= self.target if self.direction == "maximize" else value <= self.target
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One expression over the submission, and the metric that it gives."""
+
+    metric: str
+    expression: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scorer:
+    """The judge. Only what goes with its kind is there; every constraint holds at or below `tolerance`."""
+
+    kind: ScorerKind
+    metrics: tuple[Metric, ...]
+    constraints: tuple[str, ...] = ()
+    tolerance: float = 0.0
+    timeout: float = 60.0
+    function: str | None = None
+    command: tuple[str, ...] = ()
+    output: CommandOutput = "json"
+    predicates: tuple[Rule, ...] = ()
+    tool: str | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What an attempt may use; None is no limit. Calls of `evaluation_tools` count as evaluations."""
+
+    calls: int | None = None
+    evaluations: int | None = None
+    wall_seconds: float | None = None
+    evaluation_tools: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Visibility:
+    """What an agent sees, and whether all clients work at one attempt."""
+
+    score: bool = False
+    citation_mode: CitationMode = "summary"
+    shared_attempt: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline:
+    """A mission that solves it: who proposes, and for how long."""
+
+    proposer: Mapping[str, Any]
+    max_iterations: int = 500
+    max_wall_clock_seconds: float = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """One problem; `path` is its file."""
+
+    path: Path
+    problem_id: str
+    title: str
+    summary: str
+    kind: Kind
+    statement: str
+    scorer: Scorer
+    tags: tuple[str, ...] = ()
+    citations: tuple[Citation, ...] = ()
+    assets: tuple[str, ...] = ()
+    server: ServerConfig | None = None
+    submission: Mapping[str, Any] | None = None
+    budget: Limits = Limits()
+    visibility: Visibility = Visibility()
+    baseline: Baseline | None = None
+    digest: str = ""
+    """The sha256 of the manifest's own bytes."""
+
+    @property
+    def folder(self) -> Path:
+        """Where its files lie."""
+        return self.path.parent
+
+    @property
+    def primary(self) -> Metric:
+        """The metric that attempts are compared by."""
+        return self.scorer.metrics[0]
+
+    def summary_row(self) -> dict[str, Any]:
+        """What a listing shows."""
+        return {
+            "problem_id": self.problem_id,
+            "title": self.title,
+            "kind": self.kind,
+            "tags": list(self.tags),
+            "summary": self.summary,
+        }
+
+
+def digest_of(text: str) -> str:
+    """The sha256 of a manifest's text."""
+    return hashlib.sha256(text.encode()).hexdigest()

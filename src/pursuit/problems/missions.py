@@ -1,0 +1,143 @@
+"""A mission on a problem: its tools are the problem's, its criteria the judge's, its end a submission.
+
+Owns: what such a mission asks for, and its file. Does not know: how it is driven. Invariant: where an agent proposes,
+the mission holds no number of the scorer: that the target is met is a check which only the runtime runs.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from pursuit.errors import Fault, ValidationFailed
+from pursuit.problems.brief import SUBMIT, TOOL, write_brief
+from pursuit.problems.manifest import Baseline, Manifest
+from pursuit.tools.server_config import PYTHON
+
+SERVER = "problem"
+"""What the problem's server is called inside such a mission."""
+
+LONGEST_DIRECTIVE = 8_000
+MACHINES = ("search", "script")
+"""Proposers that are no agents: the operator wrote what they know."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What the operator wants: who proposes, and the command that serves and judges this attempt."""
+
+    attempt_id: str
+    proposer: Mapping[str, Any]
+    serve: Sequence[str]
+    judge: Sequence[str]
+    max_iterations: int = 500
+    max_seconds: float = 300.0
+
+
+def proposer_for(problem: Manifest, word: str | None) -> dict[str, Any]:
+    """The table of a proposer by its word; without one, and for `search` and `script`, the problem's baseline."""
+    baseline = problem.baseline
+    if word is None:
+        if baseline is None:
+            raise _wrong(f"{problem.problem_id} has no baseline; say who proposes")
+        return _baseline(problem, baseline)
+    if word in MACHINES:
+        if baseline is not None and baseline.proposer.get("kind") == word:
+            return _baseline(problem, baseline)
+        if word == "script":
+            raise _wrong(f"the baseline of {problem.problem_id} is no script; write a mission of your own")
+        tools = problem.budget.evaluation_tools
+        if not tools:
+            raise _wrong(f"{problem.problem_id} names no evaluation_tools that could be searched")
+        return _search({"kind": "search", "tool": tools[0]})
+    return {"kind": "model", "model": word} if ":" in word else {"kind": word}
+
+
+def _wrong(reason: str) -> ValidationFailed:
+    return ValidationFailed([Fault(field="--proposer", reason=reason)], f"--proposer: {reason}")
+
+
+def _baseline(problem: Manifest, baseline: Baseline) -> dict[str, Any]:
+    table = dict(baseline.proposer)
+    file = table.pop("file", None)
+    if file is not None:
+        table["script"] = (problem.folder / str(file)).read_text(encoding="utf-8")
+    return _search(table) if table.get("kind") == "search" else table
+
+
+def _search(table: dict[str, Any]) -> dict[str, Any]:
+    tool = str(table.pop("tool", None) or table.pop("tool_name"))
+    return {**table, "tool": f"{SERVER}.{tool.removeprefix(f'{SERVER}.')}", "then": f"{SERVER}.{SUBMIT}"}
+
+
+def mission_for(problem: Manifest, plan: Plan) -> dict[str, Any]:
+    """The mission as the table of a mission file."""
+    searched = plan.proposer.get("tool") if plan.proposer.get("kind") == "search" else None
+    criteria: list[dict[str, Any]] = [] if searched is None else _thresholds(problem, str(searched))
+    criteria.append({"criterion_id": "submitted", "kind": "tool_call_succeeded", "tool_name": f"{SERVER}.{SUBMIT}"})
+    judged = {"command": list(plan.judge), "expect": {"exit_code": 0}, "idempotent": True}
+    criteria.append({"criterion_id": "solved", "kind": "check", **judged})
+    return {
+        "directive": _directive(problem),
+        "tool_allowlist": [f"{SERVER}.*"],
+        "criteria": criteria,
+        "budget": {"max_iterations": plan.max_iterations, "max_wall_clock_seconds": plan.max_seconds},
+        "proposer": dict(plan.proposer),
+        "servers": {SERVER: {"command": PYTHON, "args": list(plan.serve), "required": True}},
+    }
+
+
+def _directive(problem: Manifest) -> str:
+    brief = write_brief(problem, ())
+    if len(brief) <= LONGEST_DIRECTIVE:
+        return brief
+    return f"{problem.title}: {problem.summary} Read {SERVER}.{TOOL}, then call {SERVER}.{SUBMIT} once."
+
+
+def _thresholds(problem: Manifest, source: str) -> list[dict[str, Any]]:
+    """What the scorer asks of the numbers that the searched tool tells."""
+    scorer = problem.scorer
+    wanted = [(one.name, ">=" if one.direction == "maximize" else "<=", one.target) for one in scorer.metrics]
+    wanted += [(name, "<=", scorer.tolerance) for name in scorer.constraints]
+    return [
+        {
+            "criterion_id": f"{name} {op} {target:g}",
+            "kind": "metric_threshold",
+            "metric": name,
+            "op": op,
+            "target": target,
+            "source": source,
+        }
+        for name, op, target in wanted
+        if target is not None
+    ]
+
+
+def as_toml(table: Mapping[str, Any]) -> str:
+    """A table as TOML, one key on each line, what is inside written inline."""
+    return "".join(f"{_key(key)} = {_value(value)}\n" for key, value in table.items())
+
+
+def _key(key: str) -> str:
+    return json.dumps(key)
+
+
+def _value(value: object) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return repr(value) if math.isfinite(value) else str(value)
+        case str():
+            # JSON's escapes are TOML's, but for the delete character, which TOML wants escaped, too.
+            return json.dumps(value).replace("\x7f", "\\u007f")
+        case Mapping():
+            pairs = cast("Mapping[str, object]", value).items()
+            return "{ " + ", ".join(f"{_key(key)} = {_value(one)}" for key, one in pairs) + " }"
+        case list() | tuple():
+            return "[" + ", ".join(_value(one) for one in cast("Sequence[object]", value)) + "]"
+        case _:
+            raise TypeError(f"{type(value).__name__} has no form in TOML")

@@ -1,0 +1,67 @@
+"""An attempt judged again from its log, without its server.
+
+Owns: what is judged again and how two scores are compared. Invariant: nothing is asked but the judge itself; a judge
+that is a server's tool is replaced by what it said.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from pursuit.errors import InvalidArgument
+from pursuit.model.problems import AttemptState, ScoreRow, submission_digest
+from pursuit.problems.manifest import Manifest
+from pursuit.problems.rows import CannotScore
+from pursuit.problems.scoring import Expressions, Submitted, judge
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """What came out, and whether it is what the ledger says."""
+
+    attempt: AttemptState
+    rows: tuple[ScoreRow, ...]
+    solved: bool
+    same: bool
+    notes: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """It as JSON."""
+        return {
+            "attempt_id": self.attempt.attempt_id,
+            "problem_id": self.attempt.opened.problem_id,
+            "score": list(msgspec.to_builtins(self.rows)),
+            "solved": self.solved,
+            "same": self.same,
+            "notes": list(self.notes),
+        }
+
+
+async def replay(problem: Manifest, state: AttemptState, expressions: Expressions) -> Replayed:
+    """Judges the submission of an attempt again; raises `InvalidArgument` if there is none or it cannot be judged."""
+    taken = state.taken
+    if taken is None:
+        raise InvalidArgument(f"{state.attempt_id} has no submission to judge", attempt_id=state.attempt_id)
+    notes: list[str] = []
+    if state.opened.manifest != problem.digest:
+        notes.append("the problem's manifest is not the one that the attempt was made with")
+    intact = submission_digest(taken.submission) == taken.digest
+    if not intact:
+        notes.append("the submission does not have the hash of its receipt")
+    recorded = state.scored
+    evidence = None if recorded is None else recorded.evidence
+    try:
+        submitted = Submitted(submission=taken.submission, result=taken.result)
+        found = await judge(problem, submitted, expressions=expressions, evidence=evidence)
+    except CannotScore as error:
+        raise InvalidArgument(f"{state.attempt_id} cannot be judged again: {error}") from None
+    rows = found.score.rows
+    if recorded is None or recorded.error is not None:
+        notes.append("the ledger has no score of it")
+        same = intact
+    else:
+        same = intact and rows == recorded.rows and found.score.solved == recorded.solved
+    return Replayed(attempt=state, rows=rows, solved=found.score.solved, same=same, notes=tuple(notes))

@@ -1,0 +1,195 @@
+"""Reads the `[scorer]` of a manifest.
+
+Owns: its keys, which of them go with which kind, and that a scoring function is there. Runs nothing of it.
+Invariant: a `Scorer` that is given out has a metric, and exactly what its kind needs.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import cast
+
+from pursuit.model.expressions import SyntaxProblem, checked_expression
+from pursuit.model.spelling import nearest
+from pursuit.problems.manifest import COMMAND_OUTPUTS, DIRECTIONS, SCORER_KINDS, Metric, Rule, Scorer, ScorerKind
+from pursuit.tools.fields import Fields, as_table, kind
+
+_OF_KIND: Mapping[ScorerKind, tuple[str, ...]] = {
+    "function": ("function",),
+    "command": ("command", "output"),
+    "predicates": ("predicates",),
+    "tool": ("tool", "arguments"),
+}
+_SHARED = ("kind", "metrics", "constraints", "tolerance", "timeout")
+SCORER_KEYS = (*_SHARED, *(key for keys in _OF_KIND.values() for key in keys))
+METRIC_KEYS = ("metric", "unit", "direction", "target", "best_known")
+RULE_KEYS = ("metric", "expression")
+
+
+def read_scorer(root: Fields, folder: Path, *, has_server: bool) -> Scorer | None:
+    """The scorer of a manifest; None, and faults, where there is none or its kind is unknown."""
+    if "scorer" not in root.table:
+        root.fault("scorer", f"is missing; a problem needs a judge: kind = {' or '.join(SCORER_KINDS)}")
+        return None
+    fields = Fields(root.subtable("scorer"), at="scorer", source=root.source, faults=root.faults)
+    if as_table(root.table["scorer"]) is None:
+        return None
+    fields.only(SCORER_KEYS)
+    chosen = fields.word("kind", SCORER_KINDS, needed=True)
+    metrics = _metrics(fields)
+    timeout = fields.number("timeout")
+    tolerance = fields.amount("tolerance") if "tolerance" in fields.table else 0.0
+    constraints = fields.texts("constraints") or ()
+    for name in sorted({name for name in constraints if constraints.count(name) > 1}):
+        fields.fault("constraints", f"{name!r} stands there twice")
+    if chosen is None:
+        return None
+    _only_of(fields, chosen)
+    rules = _rules(fields)
+    _needs_of(fields, chosen, folder, has_server=has_server)
+    _check_rules(fields, rules, metrics)
+    return Scorer(
+        kind=chosen,
+        metrics=metrics,
+        constraints=constraints,
+        tolerance=tolerance,
+        timeout=60.0 if timeout is None else timeout,
+        function=fields.text("function"),
+        command=fields.texts("command") or (),
+        output=fields.word("output", COMMAND_OUTPUTS) or "json",
+        predicates=rules,
+        tool=fields.text("tool"),
+        arguments=fields.subtable("arguments"),
+    )
+
+
+_MISSING: Mapping[ScorerKind, str] = {
+    "function": 'is missing; give "FILE.py:NAME", a function beside the manifest',
+    "command": "is missing; give the program and its arguments as a list",
+    "predicates": "is missing; give [[scorer.predicates]] with metric and expression",
+    "tool": "is missing; name the tool of the server that scores",
+}
+
+
+def _needs_of(fields: Fields, chosen: ScorerKind, folder: Path, *, has_server: bool) -> None:
+    """That what a kind cannot do without is there."""
+    key = _OF_KIND[chosen][0]
+    if fields.table.get(key) in (None, []):
+        fields.fault(key, _MISSING[chosen])
+    elif chosen == "function" and isinstance(fields.table[key], str):
+        _check_function(fields, fields.table[key], folder)
+    if chosen == "tool" and not has_server:
+        fields.fault("tool", "there is no [server] whose tool it could be")
+
+
+def _only_of(fields: Fields, chosen: ScorerKind) -> None:
+    for other, keys in _OF_KIND.items():
+        for key in keys:
+            if other != chosen and key in fields.table:
+                fields.fault(key, f"goes with kind {other}, not {chosen}")
+
+
+def _tables(fields: Fields, key: str, known: tuple[str, ...]) -> list[Fields]:
+    """The tables of a list; what is none is a fault."""
+    given = fields.table.get(key, [])
+    if not isinstance(given, list):
+        fields.fault(key, f"must be a list of tables ([[{fields.at}.{key}]]), not {kind(given)}")
+        return []
+    found: list[Fields] = []
+    for place, entry in enumerate(cast("list[object]", given)):
+        at, table = f"{fields.at}.{key}[{place}]", as_table(entry)
+        if table is None:
+            fields.fault(f"{key}[{place}]", f"must be a table, not {kind(entry)}")
+            continue
+        one = Fields(table, at=at, source=fields.source, faults=fields.faults)
+        one.only(known)
+        found.append(one)
+    return found
+
+
+def _metrics(fields: Fields) -> tuple[Metric, ...]:
+    found: list[Metric] = []
+    for one in _tables(fields, "metrics", METRIC_KEYS):
+        name, direction = one.text("metric"), one.word("direction", DIRECTIONS)
+        if name is None and "metric" not in one.table:
+            one.fault("metric", "is missing; give the metric's name")
+        if name is not None and name in {other.name for other in found}:
+            one.fault("metric", f"{name!r} stands there twice")
+        target = _number(one, "target")
+        if target is not None and "direction" not in one.table:
+            one.fault("direction", "is missing; a target is reached from one side: minimize or maximize")
+        found.append(
+            Metric(
+                name=name or "",
+                unit=one.text("unit") or "",
+                direction=direction,
+                target=target,
+                best_known=_number(one, "best_known"),
+            )
+        )
+    if not fields.table.get("metrics"):
+        fields.fault("metrics", "is missing; give [[scorer.metrics]], the one that attempts are compared by first")
+    return tuple(found)
+
+
+def _number(fields: Fields, key: str) -> float | None:
+    """Any finite number."""
+    if key not in fields.table:
+        return None
+    value = fields.table[key]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        fields.fault(key, f"must be a number, not {kind(value)}")
+    elif not math.isfinite(value):
+        fields.fault(key, f"must be a finite number, not {value}")
+    else:
+        return float(value)
+    return None
+
+
+def _rules(fields: Fields) -> tuple[Rule, ...]:
+    found: list[Rule] = []
+    for one in _tables(fields, "predicates", RULE_KEYS):
+        metric, expression = one.text("metric"), one.text("expression")
+        for key, value in (("metric", metric), ("expression", expression)):
+            if value is None and key not in one.table:
+                one.fault(key, "is missing")
+        if expression is not None:
+            try:
+                checked_expression(expression)
+            except SyntaxProblem as problem:
+                one.fault("expression", str(problem))
+        found.append(Rule(metric=metric or "", expression=expression or ""))
+    return tuple(found)
+
+
+def _check_rules(fields: Fields, rules: tuple[Rule, ...], metrics: tuple[Metric, ...]) -> None:
+    given = [rule.metric for rule in rules]
+    for place, metric in enumerate(metrics):
+        if metric.name and rules and metric.name not in given:
+            fields.fault(f"metrics[{place}].metric", f"no predicate gives {metric.name!r}")
+    for place, name in enumerate(given):
+        if name and name in given[:place]:
+            fields.fault(f"predicates[{place}].metric", f"{name!r} is given twice")
+
+
+def _check_function(fields: Fields, function: str, folder: Path) -> None:
+    """That the file is there, is Python, and has the function; it is not imported."""
+    file, colon, name = function.partition(":")
+    if not colon or not file.endswith(".py") or not name.isidentifier():
+        fields.fault("function", f'{function!r} is not of the form "FILE.py:NAME"')
+        return
+    path = (folder / file).resolve()
+    if not path.is_relative_to(folder.resolve()):
+        fields.fault("function", f"{file!r} lies outside of the problem's folder")
+        return
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, SyntaxError) as error:  # ValueError: bytes that are no text
+        fields.fault("function", f"{file!r} cannot be read as Python: {getattr(error, 'strerror', None) or error}")
+        return
+    names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    if name not in names:
+        fields.fault("function", f"{file!r} has no function {name!r}{nearest(name, names)}")

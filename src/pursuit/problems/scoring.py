@@ -1,0 +1,170 @@
+"""Scores a submission.
+
+Owns: the four kinds of judges, each asked in its own way. Does not know: attempts, or what an agent sees.
+Invariant: whatever a judge does, the answer is a score or `CannotScore`; a judge outside of this process leaves
+evidence, from which the same score follows without it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import json
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import anyio
+import anyio.to_thread
+
+from pursuit.problems.manifest import Manifest
+from pursuit.problems.rows import CannotScore, Score, score_of
+from pursuit.sandbox import PredicateValue
+from pursuit.tools.contract import CallFailed, ToolResult
+from pursuit.tools.server_config import PYTHON
+
+LONGEST_WORDS = 500
+
+
+class Expressions(Protocol):
+    """Whoever evaluates expressions in a sandbox."""
+
+    async def evaluate(self, expressions: list[str], variables: Mapping[str, Any]) -> list[PredicateValue]:
+        """The value of each expression."""
+        ...
+
+
+CallTool = Callable[[str, Mapping[str, Any]], Awaitable[ToolResult]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submitted:
+    """What is judged: the submission; `result` is the own server's answer to it, where that owns `submit_final`."""
+
+    submission: Mapping[str, Any]
+    result: Mapping[str, Any] | None = None
+
+    def parts(self) -> dict[str, Any]:
+        """What a judge is told: the validated submission, or the call's arguments with its result."""
+        if self.result is None:
+            return {"submission": dict(self.submission)}
+        return {"arguments": dict(self.submission), "result": dict(self.result)}
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A score, and what of it came from a server."""
+
+    score: Score
+    evidence: dict[str, Any] | None = None
+
+
+async def judge(
+    problem: Manifest,
+    submitted: Submitted,
+    *,
+    expressions: Expressions,
+    call: CallTool | None = None,
+    evidence: Mapping[str, Any] | None = None,
+) -> Judged:
+    """The score of a submission; with `evidence` no server is asked. Raises `CannotScore`."""
+    scorer = problem.scorer
+    found: dict[str, Any] | None = None
+    with anyio.move_on_after(scorer.timeout) as scope:
+        match scorer.kind:
+            case "function":
+                said = await _function(problem, submitted)
+            case "command":
+                said = await _command(problem, submitted)
+            case "predicates":
+                said = await _predicates(problem, submitted, expressions)
+            case "tool":
+                found = dict(evidence) if evidence is not None else await _tool(problem, submitted, call)
+                said = _told(found)
+        return Judged(score_of(scorer, said), found)
+    assert scope.cancelled_caught  # noqa: S101 - the only way out of the block without an answer
+    raise CannotScore(f"the scorer took longer than {scorer.timeout:g} s")
+
+
+async def _function(problem: Manifest, submitted: Submitted) -> Any:
+    file, _, name = (problem.scorer.function or "").partition(":")
+    parts = submitted.parts()
+    try:
+        function = getattr(_module(problem, file), name)
+        if inspect.iscoroutinefunction(function):
+            return await function(**parts)
+        return await anyio.to_thread.run_sync(lambda: function(**parts), abandon_on_cancel=True)
+    except Exception as error:  # noqa: BLE001 - the boundary to the problem's own code
+        raise CannotScore(f"{problem.scorer.function}: {type(error).__name__}: {error}"[:LONGEST_WORDS]) from None
+
+
+def _module(problem: Manifest, file: str) -> Any:
+    path = problem.folder / file
+    spec = importlib.util.spec_from_file_location(f"_pursuit_scorer_{problem.digest[:16]}_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} cannot be loaded")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+async def _command(problem: Manifest, submitted: Submitted) -> Any:
+    scorer = problem.scorer
+    argv = [sys.executable if word == PYTHON else word for word in scorer.command]
+    try:
+        # Cancelled, or out of time, the process is killed by the library.
+        done = await anyio.run_process(
+            argv,
+            input=json.dumps(submitted.parts()).encode(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=problem.folder,
+            check=False,
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        raise CannotScore(f"cannot run {argv[0]!r}: {error}") from None
+    if scorer.output == "exit_code":
+        return {scorer.metrics[0].name: float(done.returncode == 0), "feasible": done.returncode == 0}
+    if done.returncode != 0:
+        words = done.stderr.decode(errors="replace").strip()[-LONGEST_WORDS:]
+        raise CannotScore(f"{argv[0]!r} ended with {done.returncode}: {words}")
+    try:
+        return json.loads(done.stdout)
+    except ValueError as error:
+        raise CannotScore(f"{argv[0]!r} printed no JSON: {error}") from None
+
+
+async def _predicates(problem: Manifest, submitted: Submitted, expressions: Expressions) -> dict[str, Any]:
+    rules = problem.scorer.predicates
+    values = await expressions.evaluate([rule.expression for rule in rules], submitted.parts())
+    wrong = [f"{rule.metric}: {value.error}" for rule, value in zip(rules, values, strict=True) if value.error]
+    if wrong:
+        raise CannotScore("; ".join(wrong)[:LONGEST_WORDS])
+    return {rule.metric: value.value for rule, value in zip(rules, values, strict=True)}
+
+
+async def _tool(problem: Manifest, submitted: Submitted, call: CallTool | None) -> dict[str, Any]:
+    name = problem.scorer.tool or ""
+    if call is None:
+        raise CannotScore(f"the server whose tool {name!r} scores is not there")
+    arguments = {**problem.scorer.arguments, **submitted.submission}
+    try:
+        return (await call(name, arguments)).as_dict()
+    except CallFailed as error:
+        raise CannotScore(f"{name}: {error}"[:LONGEST_WORDS]) from None
+
+
+def _told(result: Mapping[str, Any]) -> Any:
+    """What a tool's result says: its structured part, else its text as JSON."""
+    texts = [str(block.get("text", "")) for block in result.get("content", ()) if block.get("type") == "text"]
+    if result.get("isError"):
+        raise CannotScore(f"the scoring tool failed: {' '.join(texts)}"[:LONGEST_WORDS])
+    if result.get("structuredContent") is not None:
+        return result["structuredContent"]
+    try:
+        return json.loads("".join(texts))
+    except ValueError:
+        raise CannotScore("the scoring tool answered with no structured result and no JSON") from None

@@ -1,0 +1,287 @@
+"""Child missions, each the work of a task that its parent waits for.
+
+Owns: when a child is made, who drives it, when it is driven again, and how its end becomes the answer to its parent's
+call. Knows no surface. Invariant: a task has one child, by an id that follows from its own; its task ends when the
+child is closed for good, so what was set aside for the child is given back only then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from pursuit.errors import (
+    Conflict,
+    PursuitError,
+    SessionNotFound,
+    SessionPaused,
+    SessionTerminal,
+    ValidationFailed,
+)
+from pursuit.ledger.contract import Claim
+from pursuit.model.events import MissionResumed
+from pursuit.model.fleet import FLEET, Fleet
+from pursuit.model.lending import child_id, used_of
+from pursuit.model.spawning import is_authored, summary_of, wanted_child
+from pursuit.model.state import MissionState
+from pursuit.model.tasks import TaskState
+from pursuit.service.caller import Caller
+from pursuit.service.service import Kinship, Service
+from pursuit.tasks.calls import Job
+from pursuit.tasks.execution import TaskContext, as_tool_result
+from pursuit.tasks.host import Work
+from pursuit.tasks.store import Ending
+from pursuit.tools.contract import CallFailed, ProgressFn, Tool, ToolResult
+from pursuit.tools.spawn import SPAWN_TOOL
+
+LOOK_EVERY = 1.0
+SEAT_EVERY = 0.1
+LEAVING = 10.0
+CALLED_OFF = "its parent was ended, or its task was cancelled"
+
+Prepare = Callable[[str], Awaitable[None]]
+
+
+class Children:
+    """The children that this process pursues, as the upstream `fleet`; `prepare` makes a mission's servers known."""
+
+    name = FLEET
+
+    def __init__(self, service: Service, prepare: Prepare) -> None:
+        self._service = service
+        self._prepare = prepare
+        self._driving: set[anyio.CancelScope] = set()
+        self._left = anyio.Event()
+        self._closing = False
+
+    async def tools(self) -> Sequence[Tool]:
+        """The one tool."""
+        return [SPAWN_TOOL]
+
+    async def call(
+        self, tool: str, arguments: Mapping[str, Any], *, call_id: str, on_progress: ProgressFn | None = None
+    ) -> ToolResult:
+        """Nobody but a mission has a budget that a child could be started out of."""
+        raise CallFailed("only a mission starts children", sent=False)
+
+    def job(self, tool: str, arguments: Mapping[str, Any], *, call_id: str) -> Job:
+        """The task that starts a child and sees it through to its end; what it shall be stands in its parent."""
+        return Job(work=self._work(call_id), kind="child")
+
+    def resume(self, state: TaskState) -> Work | None:
+        """The rest of it after its process died."""
+        return self._work(str(state.origin["call_id"]))
+
+    async def aclose(self) -> None:
+        """Lets go of every child where it is, recorded and resumable, while its servers are still there."""
+        self._closing = True
+        for scope in self._driving:
+            scope.cancel()
+        # Shielded: whoever is told to go must still write down how its calls ended.
+        with anyio.move_on_after(LEAVING, shield=True):
+            while self._driving:
+                self._left = anyio.Event()
+                await self._left.wait()
+
+    def _work(self, call_id: str) -> Work:
+        async def work(ctx: TaskContext) -> Ending:
+            ending: Ending | None = None
+            with anyio.CancelScope() as scope:
+                self._driving.add(scope)
+                try:
+                    if not self._closing:
+                        ending = await _Upbringing(self._service, self._prepare, ctx, call_id).end()
+                finally:
+                    self._driving.discard(scope)
+                    self._left.set()
+            while ending is None:  # this process leaves; the next one goes on
+                await anyio.sleep_forever()
+            return ending
+
+        return work
+
+
+class _Upbringing:
+    """One child, from its seat among its siblings to its end."""
+
+    def __init__(self, service: Service, prepare: Prepare, ctx: TaskContext, call_id: str) -> None:
+        self._service = service
+        self._prepare = prepare
+        self._ctx = ctx
+        self._call_id = call_id
+        self._parent = call_id.partition(":")[0]
+        self._child = child_id(ctx.task_id)
+        self._by = Caller(who=self._parent)
+        self._restarts = int(ctx.state.mark.get("restarts", 0))
+
+    async def end(self) -> Ending:
+        """Brings the child to its end, whatever that is."""
+        ending: Ending | None = None
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._obey)
+            try:
+                ending = await self._brought_up()
+            except Exception as error:  # noqa: BLE001 - the boundary: whatever breaks here must not leave a child behind
+                ending = await self._given_up(error)
+            tasks.cancel_scope.cancel()
+        assert ending is not None  # noqa: S101 - the group is left when there is one
+        return ending
+
+    async def _brought_up(self) -> Ending:
+        fleet = (await self._service.state(self._parent)).mission.fleet or Fleet()
+        seat = await self._seat(fleet.at_once)
+        if seat is None:
+            return await self._ended()
+        try:
+            await self._prepare(self._parent)
+            await self._make()
+            if await self._called_off():  # it was said when there was no child yet to hear of it
+                await self._abort(CALLED_OFF)
+            await self._pursue(fleet)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await seat.release()
+        return await self._ended()
+
+    async def _seat(self, at_once: int) -> Claim | None:
+        """A place among those that may run now: a lock, which a dead process cannot keep. None if it is called off."""
+        while not await self._called_off():
+            for place in range(at_once):
+                claim = await self._service.ledger.claim(f"{self._parent}-seat-{place}")
+                if claim is not None:
+                    return claim
+            with anyio.move_on_after(SEAT_EVERY):
+                await self._ctx.wait_cancelled()
+        return None
+
+    async def _make(self) -> None:
+        """Makes the child as its parent's call wants it, unless there is one already or it is called off."""
+        if await self._service.ledger.row(self._child) is not None:
+            return
+        state = await self._service.state(self._parent)
+        call = state.open.calls.get(self._call_id) if state.open is not None else None
+        if call is None or call.outcome is not None or state.terminal or self._ctx.cancelled:
+            return
+        with suppress(Conflict):  # somebody has just made it
+            await self._service.start(
+                wanted_child(state, call.args),
+                file=None if state.file is None else Path(state.file),
+                caller=replace(self._by, credential=state.credential),
+                kinship=Kinship(session_id=self._child, parent=self._parent),
+                operators_own=is_authored(state),
+            )
+
+    async def _pursue(self, fleet: Fleet) -> None:
+        """Drives the child whenever there is something to do, until it is closed."""
+        with self._service.ledger.bell(self._child) as bell:
+            while True:
+                try:
+                    state = await self._service.state(self._child)
+                except SessionNotFound:  # it was never made, or is forgotten
+                    return
+                before, closed = state.seq, state.closed
+                if closed or (state.terminal and await self._service.driver.close(self._child) is not None):
+                    return
+                if not await self._advance(state, fleet) or (await self._service.state(self._child)).seq == before:
+                    with anyio.move_on_after(LOOK_EVERY):
+                        await bell.wait()
+
+    async def _advance(self, state: MissionState, fleet: Fleet) -> bool:
+        """One step of a child that has not ended; False if there is nothing to do but to wait."""
+        if state.terminal:
+            return False
+        if state.status == "paused":
+            return await self._wake(state)
+        if state.waiting_for in ("approval", "input", "proposal") and not _is_due(state, self._service.clock.now()):
+            return False
+        failed = state.failure.error if state.failure is not None and state.status == "failed" else None
+        if failed is not None and not await self._again(failed, fleet):
+            return True
+        try:
+            await self._service.drive(self._child, resume=failed is not None)
+        except Conflict:
+            return False  # somebody else drives it
+        except (SessionPaused, SessionTerminal):
+            return True
+        except PursuitError as error:
+            return await self._again(error.message, fleet) and False
+        return True
+
+    async def _wake(self, state: MissionState) -> bool:
+        """Goes on with a child that was paused with its parent, once that goes on; what a person paused stays so."""
+        if state.paused_by != self._parent or (await self._service.state(self._parent)).status == "paused":
+            return False
+        word = MissionResumed(at=self._service.clock.now(), by=self._parent, reason="its parent goes on")
+        with suppress(SessionTerminal):
+            await self._service.say(self._child, word)
+        return True
+
+    async def _again(self, why: str, fleet: Fleet) -> bool:
+        """Whether a child that failed is to be tried once more; if not, it is ended."""
+        if fleet.restart == "on_failure" and self._restarts < fleet.max_restarts:
+            self._restarts += 1
+            await self._ctx.remember({"restarts": self._restarts}, message=f"restart {self._restarts}: {why}"[:500])
+            return True
+        await self._abort(f"it failed: {why}")
+        return False
+
+    async def _obey(self) -> None:
+        """Ends the child when its task is cancelled or its parent has ended."""
+        async with anyio.create_task_group() as either:
+            either.start_soon(self._cancelled, either.cancel_scope)
+            with self._service.ledger.bell(self._parent) as bell:
+                while not await self._called_off():
+                    await bell.wait()
+            either.cancel_scope.cancel()
+        await self._abort(CALLED_OFF)
+
+    async def _cancelled(self, scope: anyio.CancelScope) -> None:
+        await self._ctx.wait_cancelled()
+        scope.cancel()
+
+    async def _called_off(self) -> bool:
+        if self._ctx.cancelled:
+            return True
+        try:
+            return (await self._service.state(self._parent)).terminal
+        except SessionNotFound:
+            return True
+
+    async def _abort(self, reason: str) -> None:
+        with suppress(SessionTerminal, SessionNotFound):
+            await self._service.abort(self._child, reason=reason, caller=self._by)
+
+    async def _given_up(self, error: Exception) -> Ending:
+        """A child that could not be made, or that cannot be pursued any more."""
+        why = error.message if isinstance(error, PursuitError) else f"{type(error).__name__}: {error}"
+        if isinstance(error, ValidationFailed):
+            why = "; ".join(f"{fault.field}: {fault.reason}" for fault in error.faults)
+        await self._abort(why)
+        return _failed(f"{self._child}: {why}")
+
+    async def _ended(self) -> Ending:
+        """The child's end as a tool's result."""
+        try:
+            state = await self._service.state(self._child)
+        except SessionNotFound:
+            return Ending(status="cancelled", message="it was called off before it began")
+        summary = summary_of(self._child, state, used_of(state))
+        result = as_tool_result(summary)
+        if state.stop is None:
+            return Ending(status="completed", result=result)
+        why = f"{self._child} was ended by {state.stop.by}: {state.stop.reason or state.verdict_reason}"
+        return _failed(why, {**result, "content": [{"type": "text", "text": why}], "isError": True})
+
+
+def _is_due(state: MissionState, now: float) -> bool:
+    """Whether a question has been without an answer for so long that it is void."""
+    return state.waiting_for == "approval" and state.wait_until is not None and now >= state.wait_until
+
+
+def _failed(why: str, result: Mapping[str, Any] | None = None) -> Ending:
+    return Ending(status="failed", message=why[:2_000], result=result, error={"code": -32603, "message": why[:2_000]})

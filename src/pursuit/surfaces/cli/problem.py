@@ -1,0 +1,268 @@
+"""`pursuit problem`: goals packaged with their tools and their judge.
+
+Owns: the commands and their options. Driving and judging are `problem_run`'s, what is shown is `show_problems`'.
+Invariant: a command that only looks opens no ledger; over stdio nothing of ours goes to standard output.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pursuit.surfaces.cli.options import ConfigOption, JsonOption, ModeOption, StateOption, common
+
+PANEL = "Problems"
+
+DirOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--dir", metavar="DIR", show_default=False, help="A folder with problems, searched through; repeatable."
+    ),
+]
+ProblemId = Annotated[
+    str, typer.Argument(metavar="ID", show_default=False, help="A problem, as in `pursuit problem list`; or its file.")
+]
+
+app = typer.Typer(
+    help="Problems to try agents on: list, show, serve, attempt, compare.",
+    no_args_is_help=True,
+    epilog="Examples:  pursuit problem list,  pursuit problem attempt welded-beam,  pursuit problem compare ID",
+)
+
+
+@app.callback()
+def group(
+    ctx: typer.Context, *, config: ConfigOption = None, state: StateOption = None, json: JsonOption = False
+) -> None:
+    """Problems to try agents on: list, show, serve, attempt, compare."""
+    ctx.obj = common(ctx, config, state, json)
+
+
+@app.command("list")
+def list_(
+    ctx: typer.Context,
+    *,
+    kind: Annotated[
+        str | None,
+        typer.Option("--kind", show_default=False, help="Only text, decision, optimization or mcp problems."),
+    ] = None,
+    tag: Annotated[
+        list[str] | None, typer.Option("--tag", show_default=False, help="Only with this tag; repeatable, all count.")
+    ] = None,
+    search: Annotated[
+        str | None, typer.Option("--search", metavar="WORDS", show_default=False, help="Only with all these words.")
+    ] = None,
+    directory: DirOption = None,
+    config: ConfigOption = None,
+    state: StateOption = None,
+    json: JsonOption = False,
+) -> int:
+    """List the problems that there are."""
+    from pursuit.problems.catalogue import Catalogue, discover  # noqa: PLC0415 - commands import what they need
+    from pursuit.surfaces.cli import show_problems  # noqa: PLC0415
+    from pursuit.surfaces.cli.screen import Screen  # noqa: PLC0415
+
+    screen = Screen(common(ctx, config, state, json))
+    found = discover(directory or ())
+    rows = [one.summary_row() for one in Catalogue(found.problems).search(search, kind=kind, tags=tag or ())]
+    show_problems.listing(screen, rows)
+    for fault in found.faults:
+        screen.note(f"left out: {fault}")
+    return 0
+
+
+@app.command()
+def show(
+    ctx: typer.Context,
+    *,
+    problem_id: ProblemId,
+    no_citation: Annotated[bool, typer.Option("--no-citation", help="Leave the sources out.")] = False,
+    directory: DirOption = None,
+    config: ConfigOption = None,
+    state: StateOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Print a problem's brief, as agents read it."""
+    import anyio  # noqa: PLC0415 - commands import what they need
+
+    from pursuit.problems.brief import write_brief  # noqa: PLC0415
+    from pursuit.surfaces.cli.problem_run import chosen, tools_of  # noqa: PLC0415
+    from pursuit.surfaces.cli.screen import Screen  # noqa: PLC0415
+
+    screen = Screen(common(ctx, config, state, json))
+    problem = chosen(problem_id, directory or ())
+    tools = anyio.run(tools_of, problem, screen)
+    brief = write_brief(problem, tools, citations=not no_citation)
+    if screen.json:
+        screen.document({**problem.summary_row(), "brief": brief})
+    else:
+        screen.plain(brief.rstrip("\n"))
+    return 0
+
+
+@app.command()
+def validate(
+    ctx: typer.Context,
+    *,
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[PATH]…", show_default=False, help="Manifests or folders; else this folder."),
+    ] = None,
+    config: ConfigOption = None,
+    state: StateOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Check manifests: every fault with file, field and reason."""
+    from pursuit.errors import ValidationFailed  # noqa: PLC0415 - commands import what they need
+    from pursuit.problems.catalogue import discover  # noqa: PLC0415
+    from pursuit.surfaces.cli.screen import Screen  # noqa: PLC0415
+
+    screen = Screen(common(ctx, config, state, json))
+    found = discover(paths or [Path()], shipped=False)
+    if found.faults:
+        count = len(found.faults)
+        raise ValidationFailed(found.faults, f"{count} fault{'' if count == 1 else 's'} in the problems")
+    names = [one.problem_id for one in found.problems]
+    if screen.json:
+        screen.document({"problems": names})
+    else:
+        screen.plain(f"{len(names)} problem{'' if len(names) == 1 else 's'}, no fault: {', '.join(names) or 'none'}")
+    return 0
+
+
+@app.command()
+def serve(
+    ctx: typer.Context,
+    *,
+    problem_id: ProblemId,
+    server_name: Annotated[
+        str | None,
+        typer.Option("--server-name", metavar="NAME", show_default=False, help="What the server calls itself."),
+    ] = None,
+    no_citation: Annotated[bool, typer.Option("--no-citation", help="Leave the sources out of the brief.")] = False,
+    attempt: Annotated[
+        str | None,
+        typer.Option("--attempt", metavar="ID", show_default=False, help="Go on with this attempt; else a new one."),
+    ] = None,
+    label: Annotated[
+        str, typer.Option("--label", metavar="TEXT", show_default=False, help="Who tries, for comparisons.")
+    ] = "",
+    log_level: Annotated[str, typer.Option("--log-level", help="debug, info, warning or error.")] = "warning",
+    directory: DirOption = None,
+    mode: ModeOption = None,
+    config: ConfigOption = None,
+    state: StateOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Serve a problem to one agent, over stdio."""
+    import logging  # noqa: PLC0415 - commands import what they need
+
+    from pursuit.errors import Fault, ValidationFailed  # noqa: PLC0415
+    from pursuit.surfaces import logs  # noqa: PLC0415
+    from pursuit.surfaces.cli.context import Interrupted, conduct  # noqa: PLC0415
+    from pursuit.surfaces.cli.problem_run import Serving, checked_attempt, chosen, serving  # noqa: PLC0415
+
+    said = common(ctx, config, state, json)
+    if said.json:
+        raise ValidationFailed([Fault(field="--json", reason="has no meaning here: the output is the server's")])
+    logs.configure(log_level, "text")
+    problem = chosen(problem_id, directory or ())
+    wanted = Serving(
+        server_name=server_name,
+        citations=not no_citation,
+        attempt=checked_attempt(attempt),
+        label=label,
+        mode=mode,
+    )
+    try:
+        return conduct(lambda: serving(said, problem, wanted))
+    except Interrupted as stop:
+        logs.event(logging.getLogger(__name__), logging.INFO, "stopped", signal=stop.number)
+        return 0
+
+
+@app.command()
+def attempt(
+    ctx: typer.Context,
+    *,
+    problem_id: ProblemId,
+    proposer: Annotated[
+        str | None,
+        typer.Option(
+            "--proposer",
+            metavar="WHO",
+            show_default=False,
+            help="search, script, client, or a model as provider:name; else the problem's baseline.",
+        ),
+    ] = None,
+    label: Annotated[
+        str | None, typer.Option("--label", metavar="TEXT", show_default=False, help="Who tries; else the proposer.")
+    ] = None,
+    max_iterations: Annotated[
+        int | None, typer.Option("--max-iterations", metavar="N", min=1, show_default=False, help="A cap.")
+    ] = None,
+    max_seconds: Annotated[
+        float | None, typer.Option("--max-seconds", metavar="N", min=0.001, show_default=False, help="A cap.")
+    ] = None,
+    directory: DirOption = None,
+    mode: ModeOption = None,
+    config: ConfigOption = None,
+    state: StateOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Run a mission on a problem, and score it."""
+    from pursuit.surfaces.cli.problem_run import Attempting, chosen  # noqa: PLC0415 - commands import what they need
+
+    said = common(ctx, config, state, json)
+    problem = chosen(problem_id, directory or ())
+    trying = Attempting(said, problem, proposer=proposer, label=label, mode=mode, directories=directory or ())
+    return trying.run(max_iterations=max_iterations, max_seconds=max_seconds)
+
+
+@app.command()
+def compare(
+    ctx: typer.Context,
+    *,
+    problem_ids: Annotated[
+        list[str], typer.Argument(metavar="ID…", show_default=False, help="Problems, as in `pursuit problem list`.")
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", show_default=False, help="Write one HTML page with plots."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")] = False,
+    directory: DirOption = None,
+    config: ConfigOption = None,
+    state: StateOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Compare the attempts at problems: score against calls, time and tokens."""
+    from pursuit.surfaces.cli.problem_run import chosen, compared  # noqa: PLC0415 - commands import what they need
+
+    said = common(ctx, config, state, json)
+    problems = [chosen(one, directory or ()) for one in dict.fromkeys(problem_ids)]
+    return compared(said, problems, output, force=force)
+
+
+@app.command()
+def replay(
+    ctx: typer.Context,
+    *,
+    attempt_id: Annotated[str, typer.Argument(metavar="ATTEMPT", show_default=False, help="An attempt's id.")],
+    solved: Annotated[bool, typer.Option("--solved", help="Fail unless the attempt solved its problem.")] = False,
+    directory: DirOption = None,
+    config: ConfigOption = None,
+    state: StateOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Judge an attempt again from its log, without its server."""
+    from pursuit.surfaces.cli.problem_run import replayed  # noqa: PLC0415 - commands import what they need
+
+    return replayed(common(ctx, config, state, json), attempt_id, directory or (), solved=solved)
+
+
+def register(parent: typer.Typer) -> None:
+    """Adds the commands."""
+    parent.add_typer(app, name="problem", rich_help_panel=PANEL)

@@ -1,0 +1,1 @@
+"""A problem as an MCP server: the brief, the tools of its own server, and one submission."""

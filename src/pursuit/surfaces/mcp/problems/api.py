@@ -1,0 +1,112 @@
+"""Problems in Python: taken from a manifest or from an MCP server, and given out as one.
+
+Owns: the class `pursuit.Problem`. Invariant: nothing here waits or connects, so that it works from plain code and
+inside a running event loop alike; what is opened is opened when the server runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from pursuit.errors import ValidationFailed
+from pursuit.problems.brief import write_brief
+from pursuit.problems.catalogue import Catalogue
+from pursuit.problems.manifest import MANIFEST, Manifest
+from pursuit.problems.reading import parse_manifest, read_manifest
+from pursuit.tools.policy import Mode, parse_mode
+
+if TYPE_CHECKING:
+    from mcp.server.lowlevel import Server
+
+_ANYTHING: Mapping[str, Any] = {
+    "kind": "predicates",
+    "predicates": [{"metric": "submitted", "expression": "1"}],
+    "metrics": [{"metric": "submitted"}],
+}
+"""The judge of a problem that brings none: whatever is handed in counts as handed in."""
+
+
+class Problem:
+    """One problem; `manifest` is all of it."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.manifest = manifest
+
+    @classmethod
+    def from_manifest(cls, path: Path | str) -> Self:
+        """The problem in a `problem.toml`, or in the folder that has one; raises `ValidationFailed`."""
+        place = Path(path)
+        return cls(read_manifest(place / MANIFEST if place.is_dir() else place))
+
+    @classmethod
+    def shipped(cls, problem_id: str) -> Self:
+        """One of the problems that come with Pursuit."""
+        return cls(Catalogue.load().get(problem_id))
+
+    @classmethod
+    def from_stdio(
+        cls,
+        command: str,
+        args: Sequence[str] = (),
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        **fields: Any,
+    ) -> Self:
+        """The problem around a server that is a command; `fields` are the keys of a manifest.
+
+        A server that is a problem itself, such as `pursuit problem serve`, keeps its own brief and `submit_final`.
+        """
+        server: dict[str, Any] = {"command": command, "args": list(args)}
+        server |= {key: value for key, value in (("env", dict(env or {})), ("cwd", cwd)) if value}
+        given: dict[str, Any] = {
+            "problem_id": "problem",
+            "title": "Problem",
+            "summary": "Work with the tools, then submit.",
+            "statement": "Work with the tools of the server, then hand in an answer.",
+            "kind": "mcp",
+            "scorer": dict(_ANYTHING),
+            **fields,
+            "server": server,
+        }
+        manifest, faults = parse_manifest(given, Path.cwd() / MANIFEST)
+        if manifest is None:
+            raise ValidationFailed(faults)
+        return cls(manifest)
+
+    @property
+    def problem_id(self) -> str:
+        """Its id."""
+        return self.manifest.problem_id
+
+    def brief(self, *, include_citation: bool = True) -> str:
+        """The brief, without the tools of a server."""
+        return write_brief(self.manifest, (), citations=include_citation)
+
+    def to_mcp_server(
+        self,
+        *,
+        server_name: str | None = None,
+        include_citation: bool = True,
+        state: Path | str | None = None,
+        attempt_id: str | None = None,
+        label: str = "",
+        mode: Mode | None = None,
+    ) -> Server[Any]:
+        """The problem as a low-level server of the MCP SDK; each run of it is one client with one attempt.
+
+        `state` is the ledger; else it is found as for the command line.
+        """
+        from pursuit.surfaces.mcp.problems.server import ProblemOptions, problem_server  # noqa: PLC0415 - the SDK is slow
+
+        options = ProblemOptions(
+            state=None if state is None else Path(state),
+            mode=None if mode is None else parse_mode(mode),
+            server_name=server_name,
+            include_citation=include_citation,
+            attempt_id=attempt_id,
+            label=label,
+        )
+        return problem_server(self.manifest, options)

@@ -1,0 +1,233 @@
+"""One client at one problem: a middleware in front of the gateway.
+
+Owns: which request is answered here, and what is added to what the gateway answers. Does not know: transports, or how
+an attempt is stored. Invariant: what the upstream says passes untouched; a call is counted before it is made; no answer
+holds scoring data unless the manifest shows the score.
+"""
+
+from __future__ import annotations
+
+import mimetypes
+from base64 import b64encode
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import PurePosixPath
+from typing import Any, cast
+
+import anyio
+from mcp.server.context import CallNext, HandlerResult
+from mcp.shared.exceptions import MCPError
+from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND
+
+from pursuit import __version__
+from pursuit.errors import PursuitError
+from pursuit.model.observe import leaves, lift
+from pursuit.problems.attempts import Attempt
+from pursuit.problems.brief import ADDRESS, ASSETS, PROMPT, SUBMIT, TOOL, write_brief
+from pursuit.problems.manifest import Manifest
+from pursuit.problems.scoring import Expressions
+from pursuit.surfaces.mcp.failure import Context, sendable
+from pursuit.surfaces.mcp.gateway.eras import NEW_ONLY, OLD_ONLY, as_object, enveloped, is_modern
+from pursuit.surfaces.mcp.problems.offer import Offer
+from pursuit.surfaces.mcp.problems.submitting import Submitting, refusal
+
+Looked = Callable[[], Awaitable[Offer]]
+Chain = Callable[[Context, CallNext], Awaitable[HandlerResult]]
+MOST_LEGS = 1_000
+_DECLARED: Mapping[str, Any] = {"tools": {}, "resources": {}, "prompts": {}}
+_BEGIN = "Read the brief ({address}, the prompt {prompt} or the tool {tool}), then work, then call {submit} once."
+
+
+class Desk:
+    """Answers one client; `chain` is the gateway, `look` asks the upstream what it has."""
+
+    def __init__(
+        self,
+        problem: Manifest,
+        attempt: Attempt,
+        chain: Chain,
+        look: Looked,
+        expressions: Expressions,
+        *,
+        server_name: str | None = None,
+        citations: bool = True,
+    ) -> None:
+        self._problem = problem
+        self._attempt = attempt
+        self._chain = chain
+        self._look = look
+        self._submitting = Submitting(problem, attempt, self._inner, expressions)
+        self._server_name = server_name
+        self._citations = citations
+        self._legs: set[str] = set()
+        self._answers: dict[str, Callable[[Context], Awaitable[HandlerResult]]] = {
+            "initialize": self._greet,
+            "server/discover": self._greet,
+            "tools/list": self._tools,
+            "tools/call": self._call,
+            "resources/list": self._resources,
+            "resources/read": self._read,
+            "prompts/list": self._prompts,
+            "prompts/get": self._prompt,
+        }
+
+    async def __call__(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+        """Answers one message; what neither we nor the gateway answer is the SDK's."""
+        answer = self._answers.get(ctx.method) if ctx.request_id is not None else None
+        if answer is None or ctx.method in (OLD_ONLY if is_modern(ctx.protocol_version) else NEW_ONLY):
+            return await self._chain(ctx, call_next)
+        return await answer(ctx)
+
+    async def _inner(self, ctx: Context) -> HandlerResult:
+        """What the gateway answers."""
+        return await self._chain(ctx, _nobody)
+
+    @property
+    def _info(self) -> dict[str, Any]:
+        name = self._server_name or self._problem.problem_id
+        return {"name": name, "title": self._problem.title, "version": __version__}
+
+    def _ours(self, ctx: Context, body: Mapping[str, Any]) -> dict[str, Any]:
+        """An answer of our own in the client's era."""
+        return enveloped(ctx.method, body, self._info) if is_modern(ctx.protocol_version) else dict(body)
+
+    async def _greet(self, ctx: Context) -> HandlerResult:
+        body = dict(cast("Mapping[str, Any]", await self._inner(ctx)))
+        offer = await self._look()
+        body["capabilities"] = {**_DECLARED, **as_object(body.get("capabilities"))}
+        if offer.briefed and self._server_name is None:
+            return body
+        if "serverInfo" in body:
+            body["serverInfo"] = self._info
+        else:
+            body.pop("_meta", None)
+            body = enveloped(ctx.method, body, self._info)
+        begin = _BEGIN.format(address=ADDRESS, prompt=PROMPT, tool=TOOL, submit=SUBMIT)
+        said = body.get("instructions")
+        body["instructions"] = begin if not said else said if offer.briefed else f"{begin}\n\n{said}"
+        return body
+
+    async def _tools(self, ctx: Context) -> HandlerResult:
+        body = dict(await self._listed(ctx, "tools"))
+        offer = await self._look()
+        shown = [offer.shown(as_object(one)) for one in body["tools"]]
+        body["tools"] = [one for one in shown if one is not None]
+        if not body.get("nextCursor"):
+            body["tools"] += offer.more_tools()
+        return body
+
+    async def _resources(self, ctx: Context) -> HandlerResult:
+        return await self._with_more(ctx, "resources", (await self._look()).more_resources())
+
+    async def _prompts(self, ctx: Context) -> HandlerResult:
+        return await self._with_more(ctx, "prompts", (await self._look()).more_prompts())
+
+    async def _with_more(self, ctx: Context, kind: str, more: list[dict[str, Any]]) -> HandlerResult:
+        body = dict(await self._listed(ctx, kind))
+        if not body.get("nextCursor"):
+            body[kind] = [*body[kind], *more]
+        return body
+
+    async def _listed(self, ctx: Context, kind: str) -> Mapping[str, Any]:
+        """The upstream's list; one that it does not have is empty."""
+        try:
+            return cast("Mapping[str, Any]", await self._inner(ctx))
+        except MCPError as error:
+            if error.code != METHOD_NOT_FOUND:
+                raise
+        return self._ours(ctx, {kind: []})
+
+    async def _brief(self) -> str:
+        offer = await self._look()
+        tools = [shown for one in offer.definitions if (shown := offer.shown(one)) is not None]
+        return write_brief(self._problem, tools, citations=self._citations)
+
+    async def _read(self, ctx: Context) -> HandlerResult:
+        uri = (ctx.params or {}).get("uri")
+        if (await self._look()).briefed or not isinstance(uri, str):
+            return await self._inner(ctx)
+        if uri == ADDRESS:
+            return self._ours(ctx, _document(ADDRESS, await self._brief()))
+        name = uri.removeprefix(ASSETS)
+        if name != uri and name in self._problem.assets:
+            return self._ours(ctx, self._asset(uri, name))
+        return await self._inner(ctx)
+
+    def _asset(self, uri: str, name: str) -> dict[str, Any]:
+        data = (self._problem.folder / PurePosixPath(name)).read_bytes()
+        kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
+        try:
+            return {"contents": [{"uri": uri, "mimeType": kind, "text": data.decode()}]}
+        except UnicodeDecodeError:
+            return {"contents": [{"uri": uri, "mimeType": kind, "blob": b64encode(data).decode()}]}
+
+    async def _prompt(self, ctx: Context) -> HandlerResult:
+        if (ctx.params or {}).get("name") != PROMPT or not (await self._look()).more_prompts():
+            return await self._inner(ctx)
+        message = {"role": "user", "content": {"type": "text", "text": await self._brief()}}
+        return self._ours(ctx, {"description": self._problem.summary, "messages": [message]})
+
+    async def _call(self, ctx: Context) -> HandlerResult:
+        params = ctx.params or {}
+        name, arguments = params.get("name"), params.get("arguments")
+        if not isinstance(name, str) or not (arguments is None or isinstance(arguments, Mapping)):
+            return await self._inner(ctx)  # it says what is wrong
+        given = cast("Mapping[str, Any]", arguments or {})
+        offer = await self._look()
+        if name == SUBMIT:
+            return await self._submitted(ctx, offer, given)
+        if name in offer.hidden:
+            raise MCPError(INVALID_PARAMS, f"Unknown tool: {sendable(name)}")
+        if name == TOOL and TOOL not in offer.tools:
+            return self._ours(ctx, {"content": [{"type": "text", "text": await self._brief()}], "isError": False})
+        return await self._counted(ctx, name, given)
+
+    async def _submitted(self, ctx: Context, offer: Offer, given: Mapping[str, Any]) -> HandlerResult:
+        try:
+            if offer.final is None:
+                return self._ours(ctx, await self._submitting.own(ctx, given))
+            return await self._submitting.upstream(ctx, offer.final, given)
+        except PursuitError as error:
+            return self._ours(ctx, refusal(error))
+
+    async def _counted(self, ctx: Context, name: str, given: Mapping[str, Any]) -> HandlerResult:
+        """A call of the upstream's tool; the later legs of one call are the same call."""
+        if name not in {one.get("name") for one in (await self._look()).definitions} or self._is_leg(ctx):
+            return self._noted(await self._inner(ctx))
+        try:
+            number = await self._attempt.called(name, given)
+        except PursuitError as error:
+            return self._ours(ctx, refusal(error))
+        ok, metrics = False, dict[str, float]()
+        try:
+            with anyio.move_on_after(self._attempt.seconds_left()):
+                result = self._noted(await self._inner(ctx))
+                ok = not result.get("isError")
+                metrics = dict(leaves(lift(name, result)[0]))
+                return result
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._attempt.answered(number, ok=ok, metrics=metrics)
+        return self._ours(ctx, refusal(await self._attempt.overran()))
+
+    def _noted(self, result: HandlerResult) -> dict[str, Any]:
+        """The result; a question in it is remembered by its state."""
+        body = dict(cast("Mapping[str, Any]", result))
+        state = body.get("requestState")
+        if isinstance(state, str) and len(self._legs) < MOST_LEGS:
+            self._legs.add(state)
+        return body
+
+    def _is_leg(self, ctx: Context) -> bool:
+        state = (ctx.params or {}).get("requestState")
+        if not isinstance(state, str) or state not in self._legs:
+            return False
+        self._legs.discard(state)
+        return True
+
+
+async def _nobody(ctx: Context) -> HandlerResult:
+    raise MCPError(METHOD_NOT_FOUND, f"Method not found: {sendable(ctx.method)}")
+
+
+def _document(uri: str, text: str) -> dict[str, Any]:
+    return {"contents": [{"uri": uri, "mimeType": "text/markdown", "text": text}]}

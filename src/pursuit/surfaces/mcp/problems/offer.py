@@ -1,0 +1,109 @@
+"""What a problem's server offers besides the tools of its own upstream.
+
+Owns: the definitions of the brief (resource, prompt, tool) and of `submit_final`, and which of them the upstream has
+already. Does not know: requests. Invariant: what the upstream has is its own; of ours nothing is added beside it, so
+that a problem that was exported and taken in again is exported as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pursuit.problems.brief import ADDRESS, ASSETS, PROMPT, SUBMIT, TOOL
+from pursuit.problems.manifest import Manifest
+
+FINAL_ANSWER = "final_answer"
+FREE_TEXT: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {
+        "answer": {"type": "string", "minLength": 1, "description": "The answer; not only blanks."},
+        "justification": {"type": "string", "description": "Why it is right."},
+    },
+    "required": ["answer"],
+    "additionalProperties": False,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """What there is; `tools` are the names of the upstream's tools, and `briefed` whether it has the brief itself."""
+
+    problem: Manifest
+    tools: frozenset[str] = frozenset()
+    resources: frozenset[str] = frozenset()
+    prompts: frozenset[str] = frozenset()
+    definitions: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
+
+    @property
+    def briefed(self) -> bool:
+        """Whether the upstream is a problem itself."""
+        return ADDRESS in self.resources
+
+    @property
+    def final(self) -> str | None:
+        """The upstream's own tool that takes the submission."""
+        return next((name for name in (SUBMIT, FINAL_ANSWER) if name in self.tools), None)
+
+    @property
+    def hidden(self) -> frozenset[str]:
+        """The upstream's tools that no agent sees under their own names: the judge, and what is shown as another."""
+        renamed = {FINAL_ANSWER} if self.final == FINAL_ANSWER else set[str]()
+        judge = {self.problem.scorer.tool} if self.problem.scorer.tool is not None else set[str]()
+        return frozenset(renamed | judge)
+
+    def shown(self, tool: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """A tool of the upstream as agents see it; None if they do not."""
+        if tool.get("name") == self.final == FINAL_ANSWER:
+            return {**tool, "name": SUBMIT}
+        return None if tool.get("name") in self.hidden else tool
+
+    def more_tools(self) -> list[dict[str, Any]]:
+        """Our own tools that the upstream has not."""
+        found: list[dict[str, Any]] = []
+        if self.final is None:
+            found.append(_submit_tool(self.problem))
+        if TOOL not in self.tools:
+            found.append(_brief_tool())
+        return found
+
+    def more_resources(self) -> list[dict[str, Any]]:
+        """Our own resources that the upstream has not."""
+        if self.briefed:
+            return []
+        brief = {
+            "uri": ADDRESS,
+            "name": "design-brief",
+            "title": "Design brief",
+            "description": "The problem: statement, sources, tools, limits.",
+            "mimeType": "text/markdown",
+        }
+        assets = [{"uri": f"{ASSETS}{name}", "name": name} for name in self.problem.assets]
+        return [brief, *assets]
+
+    def more_prompts(self) -> list[dict[str, Any]]:
+        """Our own prompt, unless the upstream has it."""
+        if PROMPT in self.prompts:
+            return []
+        return [{"name": PROMPT, "title": "Design brief", "description": "The problem, as something to work at."}]
+
+
+def _submit_tool(problem: Manifest) -> dict[str, Any]:
+    return {
+        "name": SUBMIT,
+        "title": "Submit the answer",
+        "description": "Hands in the answer. An attempt has one submission: the first valid one counts.",
+        "inputSchema": dict(problem.submission or FREE_TEXT),
+        "annotations": {"readOnlyHint": False, "destructiveHint": False, "idempotentHint": False},
+    }
+
+
+def _brief_tool() -> dict[str, Any]:
+    return {
+        "name": TOOL,
+        "title": "Design brief",
+        "description": "The problem: statement, sources, tools, limits. Costs no call. Read it first.",
+        "inputSchema": {"type": "object", "properties": {}, "additionalProperties": False},
+        "annotations": {"readOnlyHint": True, "idempotentHint": True},
+    }

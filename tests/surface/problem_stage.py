@@ -1,0 +1,61 @@
+"""What the tests of problems share: problems around a small server, and clients of both eras."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from mcp import Client
+
+from pursuit import Problem
+from pursuit.ledger.sqlite import SqliteLedger
+from pursuit.model.problems import AttemptState
+from pursuit.problems.attempts import attempts_at
+from pursuit.problems.missions import as_toml
+
+EXAM = Path(__file__).parent.parent / "servers" / "exam.py"
+LEGACY, MODERN = "legacy", "2026-07-28"
+ERAS = [LEGACY, MODERN]
+METRIC = {"metric": "distance", "direction": "minimize", "target": 0.4321}
+PREDICATE = {"metric": "distance", "expression": "abs(submission['x'] - 3)"}
+BY_PREDICATE = {"kind": "predicates", "predicates": [PREDICATE], "metrics": [METRIC]}
+SCHEMA = {"type": "object", "properties": {"x": {"type": "number"}}, "required": ["x"]}
+
+
+def problem(folder: Path, *tools: str, **fields: Any) -> Problem:
+    """A problem in a file of its own, around the exam with these tools."""
+    given: dict[str, Any] = {
+        "problem_id": "exam",
+        "title": "The exam",
+        "summary": "Find the number.",
+        "kind": "mcp" if tools else "text",
+        "statement": "Find a number.\n\n## Hint\n\nIt is small.",
+        "scorer": BY_PREDICATE,
+        **fields,
+    }
+    if tools:
+        given["server"] = {"command": "__python_executable__", "args": [str(EXAM), *tools]}
+    folder.mkdir(exist_ok=True)
+    (folder / "problem.toml").write_text(as_toml(given), encoding="utf-8")
+    return Problem.from_manifest(folder)
+
+
+def client(one: Problem, folder: Path, era: str, **more: Any) -> Client:
+    return Client(one.to_mcp_server(state=folder / "ledger.db", **more), mode=era, cache=None)
+
+
+def text(result: Any) -> str:
+    return "".join(getattr(block, "text", "") for block in result.content)
+
+
+def plain(model: Any) -> Any:
+    return json.loads(model.model_dump_json(by_alias=True, exclude_none=True))
+
+
+async def attempts(folder: Path, problem_id: str = "exam") -> list[AttemptState]:
+    ledger = SqliteLedger.open(folder / "ledger.db")
+    try:
+        return await attempts_at(ledger, {problem_id})
+    finally:
+        await ledger.close()

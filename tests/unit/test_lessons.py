@@ -1,0 +1,236 @@
+"""What ended missions leave behind: lessons that are true, short and found again."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_stage import mission, play, proposal, replay, stage
+from hypothesis import given
+from hypothesis import strategies as st
+from test_model_input import Client
+
+from pursuit import Budget, Mission, Proposal, Runtime, event, metric, predicate
+from pursuit.errors import ValidationFailed
+from pursuit.model.events import ModelAnswer, WantedCall
+from pursuit.model.lessons import LONGEST, MOST, recollected
+from pursuit.tools.configuration import Configuration, load_configuration
+
+OLD = Path(__file__).parents[1] / "data" / "ledger-0.1.db"
+STEP = ModelAnswer(calls=[WantedCall(name="world__tune", args={"x": 1, "api_key": "sk-1"})], model="theirs")
+
+
+def tune(x: float, api_key: str = "") -> dict[str, Any]:
+    """Sets the cache; the latency follows."""
+    if x < 0:
+        raise ValueError(f"x must not be negative\nbut it is {x}")
+    return {"metrics": {"latency_ms": 300 - x}}
+
+
+def tuning(*values: float, **given: Any) -> Mission:
+    calls = [proposal(("world.tune", {"x": x, "api_key": "sk-hidden"})) for x in values]
+    wanted: dict[str, Any] = {
+        "directive": "Get the checkout's p95 latency under 200 ms",
+        "criteria": [metric("latency_ms") < 200],
+        "budget": Budget(max_iterations=len(values) or 1),
+        "proposer": replay(*calls),
+        "tool_allowlist": ["world.tune"],
+    }
+    return mission(**{**wanted, **given})
+
+
+async def ended(runtime: Runtime, wanted: Mission) -> tuple[str, list[str]]:
+    report = await runtime.pursue(wanted)
+    return report.session_id, report.data["lessons"]
+
+
+def test_lessons_say_what_worked_with_which_arguments_and_what_failed_and_why(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with stage(tmp_path, tune) as runtime:
+            _, lessons = await ended(runtime, tuning(-1, 50, -1, 150, 120))
+            assert lessons == [
+                "latency_ms < 200 was met: the best latency_ms was 150, from world.tune with "
+                '{"x":150,"api_key":"[redacted]"} in iteration 3.',
+                "world.tune failed 2 of 4 times: ValueError: x must not be negative but it is -1.0 (2 times).",
+            ]
+
+    play(scene)
+
+
+def test_lessons_say_what_was_never_met_and_what_was_denied(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with stage(tmp_path, tune) as runtime:
+            wanted = [metric("latency_ms") < 10, event("certified"), predicate("obs['metrics']['nothing'] > 1")]
+            mission_id = (
+                await runtime.service.start(tuning(1, 1, 1, 1, criteria=wanted, proposer="client"))
+            ).session_id
+            for _ in range(4):
+                again = Proposal.model_validate(proposal(("world.tune", {"x": 1})))
+                await runtime.service.iterate(mission_id, proposal=again)
+            lessons = (await runtime.service.report(mission_id))["lessons"]
+            best = 'the best latency_ms was 299, from world.tune with {"x":1} in iteration 0'
+            assert lessons[0] == f"latency_ms < 10 was never met: {best}."
+            assert lessons[1] == "event certified was never met."
+            assert lessons[2].startswith("obs['metrics']['nothing'] > 1 was never met: ")
+            assert "KeyError" in lessons[2]
+            assert lessons[3].startswith("world.tune was denied 2 times: ")
+            assert len(lessons) == 4
+
+    play(scene)
+
+
+def test_the_operators_reason_is_a_lesson_and_a_mission_that_did_nothing_has_no_other(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with stage(tmp_path, tune) as runtime:
+            service = runtime.service
+            mission_id = (await service.start(tuning(1))).session_id
+            await service.abort(mission_id, reason="the wrong\nshop")
+            assert (await service.report(mission_id))["lessons"] == ["The operator ended it: the wrong shop."]
+            (row,) = (await service.lessons("shops"))["missions"]
+            assert (row["session_id"], row["status"]) == (mission_id, "terminated")
+
+    play(scene)
+
+
+def test_lessons_are_few_and_short_whatever_happened(tmp_path: Path) -> None:
+    def moan(number: int) -> str:
+        """Fails."""
+        raise ValueError(f"{number} " + "x" * 5_000)
+
+    async def scene() -> None:
+        async with stage(tmp_path, moan) as runtime:
+            calls = replay(*(proposal(("world.moan", {"number": number})) for number in range(40)))
+            criteria = [event("e" * 100 + str(number)) for number in range(64)]
+            _, lessons = await ended(
+                runtime,
+                mission(
+                    criteria=criteria, proposer=calls, budget=Budget(max_iterations=40), stagnation_threshold="off"
+                ),
+            )
+            assert len(lessons) == MOST
+            assert max(map(len, lessons)) <= LONGEST
+
+    play(scene)
+
+
+@given(st.text())
+def test_any_text_can_be_read_as_what_is_remembered(text: str) -> None:
+    learned = recollected(text)
+    assert all(learned.lessons)
+    assert "\n" not in learned.goal + learned.ending + learned.about
+
+
+@pytest.mark.guarantee("lessons-are-found")
+def test_an_ended_mission_is_found_by_its_goal_its_tools_and_its_lessons(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with stage(tmp_path, tune) as runtime:
+            mission_id, lessons = await ended(runtime, tuning(-1, 150))
+            open_one = (await runtime.service.start(tuning(1))).session_id
+            for words in ("checkout latencies", "tune", "negative", "latency_ms"):
+                found = (await runtime.service.lessons(words))["missions"]
+                assert [row["session_id"] for row in found] == [mission_id], words
+            (row,) = found
+            assert row["lessons"] == lessons
+            assert row["directive"] == "Get the checkout's p95 latency under 200 ms"
+            assert row["ending"] == "completed: criteria_met"
+            assert open_one not in str(found)
+            await runtime.service.forget(mission_id)
+            assert await runtime.service.lessons("checkout") == {"missions": []}
+
+    play(scene)
+
+
+def test_a_mission_that_is_extended_is_found_by_what_it_learned_last(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with stage(tmp_path, tune) as runtime:
+            values = [proposal(("world.tune", {"x": x})) for x in (10, 20)]
+            wanted = tuning(1, proposer=replay(*values), budget=Budget(max_iterations=1))
+            mission_id, _ = await ended(runtime, wanted)
+            await runtime.service.extend(mission_id, {"max_iterations": 2})
+            await runtime.service.run(mission_id)
+            (row,) = (await runtime.service.lessons("checkout"))["missions"]
+            assert "the best latency_ms was 280" in row["lessons"][0]
+
+    play(scene)
+
+
+def test_missions_that_ended_before_there_was_a_memory_are_found(tmp_path: Path) -> None:
+    shutil.copy(OLD, tmp_path / "ledger.db")
+
+    async def scene() -> None:
+        async with Runtime(state=tmp_path / "ledger.db", config=Configuration()) as runtime:
+            (row,) = (await runtime.service.lessons("scripts"))["missions"]
+            assert (row["directive"], row["status"]) == ("Scripted", "completed")
+            assert row["lessons"] == ["The best loss was 2.5 (wanted <= 3), in iteration 3 from world.look."]
+            assert (await runtime.service.verify()).ok
+
+    play(scene)
+
+
+def test_a_ledger_that_was_tampered_with_is_migrated_all_the_same(tmp_path: Path) -> None:
+    shutil.copy(OLD, tmp_path / "ledger.db")
+    with closing(sqlite3.connect(tmp_path / "ledger.db")) as connection:
+        connection.execute("UPDATE blobs SET body = x'ff00'")
+        connection.execute("UPDATE events SET body = x'ff' WHERE type = 'ReportWritten' AND stream = 1")
+        connection.commit()
+
+    async def scene() -> None:
+        async with Runtime(state=tmp_path / "ledger.db", config=Configuration()) as runtime:
+            assert await runtime.service.lessons("scripts") == {"missions": []}
+            assert not (await runtime.service.verify()).ok, "it opens, so that what is wrong can be said"
+
+    play(scene)
+
+
+async def asked(folder: Path, settings: dict[str, float] | None = None, **given: Any) -> str:
+    """The prompt that the client's model gets after another mission has ended in the same ledger."""
+    async with stage(folder, tune, settings=settings) as runtime:
+        await ended(runtime, tuning(-1, 150))
+        await ended(
+            runtime, mission(directive="Paint the fence", criteria=[event("painted")], proposer=replay(proposal()))
+        )
+        client = Client(STEP)
+        mission_id = (await runtime.service.start(tuning(proposer="sampling", **given))).session_id
+        await runtime.service.iterate(mission_id, sampler=client)
+        return client.asked[0].prompt
+
+
+@pytest.mark.guarantee("lessons-are-data")
+def test_a_language_model_is_told_the_lessons_of_similar_missions_as_quoted_data(tmp_path: Path) -> None:
+    async def scene() -> None:
+        prompt = await asked(tmp_path)
+        block = prompt.partition("Lessons of earlier missions")[2].partition(">>>")[0]
+        assert "the best latency_ms was 150" in block
+        assert "x must not be negative" in block
+        assert "fence" not in prompt
+        assert "sk-hidden" not in prompt
+        assert all(line.startswith("| ") for line in block.strip().splitlines()[2:])
+
+    play(scene)
+
+
+def test_memory_can_be_turned_off_and_other_ledgers_are_not_asked(tmp_path: Path) -> None:
+    async def scene() -> None:
+        assert "Lessons of" not in await asked(tmp_path / "a", {"memory_lessons": 0})
+        assert "Lessons of" in await asked(tmp_path / "b")
+        async with stage(tmp_path / "c", tune) as runtime:
+            client = Client(STEP)
+            mission_id = (await runtime.service.start(tuning(proposer="sampling"))).session_id
+            await runtime.service.iterate(mission_id, sampler=client)
+            assert "Lessons of" not in client.asked[0].prompt
+
+    play(scene)
+
+
+def test_the_setting_is_a_whole_number_and_may_be_zero(tmp_path: Path) -> None:
+    file = tmp_path / "pursuit.toml"
+    file.write_text("[settings]\nmemory_lessons = 0\n", encoding="utf-8")
+    assert load_configuration(file).settings == {"memory_lessons": 0}
+    for wrong in ("-1", "1.5", "true"):
+        file.write_text(f"[settings]\nmemory_lessons = {wrong}\n", encoding="utf-8")
+        with pytest.raises(ValidationFailed):
+            load_configuration(file)

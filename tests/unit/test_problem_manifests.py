@@ -1,0 +1,161 @@
+"""Manifests: every fault with file, field and reason; the catalogue that they make."""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pursuit.errors import ProblemNotFound, ValidationFailed
+from pursuit.problems.catalogue import SHIPPED, Catalogue, discover
+from pursuit.problems.missions import as_toml
+from pursuit.problems.reading import is_telling, parse_manifest, read_manifest
+
+CORPUS = Path(__file__).parents[1] / "data" / "problems" / "wrong.toml"
+CASES: dict[str, dict[str, Any]] = tomllib.loads(CORPUS.read_text(encoding="utf-8"))
+
+GOOD = """
+problem_id = "sum"
+title = "A sum"
+summary = "Add two numbers."
+kind = "text"
+statement = "What is 2 + 3?"
+tags = ["numbers"]
+[scorer]
+kind = "predicates"
+[[scorer.predicates]]
+metric = "right"
+expression = "submission['answer'].strip() == '5'"
+[[scorer.metrics]]
+metric = "right"
+direction = "maximize"
+target = 1
+"""
+
+
+def write(folder: Path, text: str = GOOD, name: str = "problem.toml") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_the_corpus_is_large_enough() -> None:
+    assert len(CASES) >= 30
+
+
+@pytest.mark.guarantee("wrong-manifests-say-everything")
+@pytest.mark.parametrize("name", CASES)
+def test_a_wrong_manifest_says_file_field_and_reason(tmp_path: Path, name: str) -> None:
+    case = CASES[name]
+    (tmp_path / "score.py").write_text("def score(submission):\n    return 1\n", encoding="utf-8")
+    (tmp_path / "broken.py").write_text("def score(:\n", encoding="utf-8")
+    (tmp_path / "data.csv").write_text("a,b\n", encoding="utf-8")
+    path = write(tmp_path, case["text"])
+    with pytest.raises(ValidationFailed) as failed:
+        read_manifest(path)
+    told = {fault.field: fault.reason for fault in failed.value.faults}
+    assert set(told) == set(case["faults"]), told
+    for field, words in case["faults"].items():
+        assert words in told[field], (field, told[field])
+    assert {fault.source for fault in failed.value.faults} == {str(path)}
+
+
+def test_a_sound_manifest_has_its_defaults(tmp_path: Path) -> None:
+    problem = read_manifest(write(tmp_path))
+    assert (problem.problem_id, problem.kind, problem.tags) == ("sum", "text", ("numbers",))
+    assert problem.server is None and problem.submission is None
+    assert problem.visibility.citation_mode == "summary" and not problem.visibility.score
+    assert problem.budget.calls is None and problem.budget.wall_seconds is None
+
+
+def test_bytes_that_are_no_toml_are_one_fault_with_a_place(tmp_path: Path) -> None:
+    with pytest.raises(ValidationFailed) as failed:
+        read_manifest(write(tmp_path, 'title = "x'))
+    (fault,) = failed.value.faults
+    assert "is not valid TOML" in fault.reason and fault.line == 1
+
+
+@pytest.mark.guarantee("a-duplicate-problem-names-both-files")
+def test_a_duplicate_id_names_both_files(tmp_path: Path) -> None:
+    one, other = write(tmp_path / "a" / "deep" / "er"), write(tmp_path / "b")
+    found = discover([tmp_path], shipped=False)
+    (fault,) = found.faults
+    assert fault.field == "problem_id" and str(one) in fault.reason and str(other) in fault.reason
+    with pytest.raises(ValidationFailed):
+        Catalogue.load(tmp_path, shipped=False)
+
+
+def test_manifests_are_found_recursively_and_listed_in_a_stable_order(tmp_path: Path) -> None:
+    for place, name in enumerate(("zeta", "alpha", "mid")):
+        write(tmp_path / f"{place}" / name, GOOD.replace('"sum"', f'"{name}"'))
+    write(tmp_path / "node_modules" / "x", GOOD.replace('"sum"', '"never"'))
+    found = Catalogue.load(tmp_path, tmp_path / "1", shipped=False)
+    assert [one.problem_id for one in found] == ["alpha", "mid", "zeta"]
+    assert len(found) == 3
+    assert found.get("mid").path == (tmp_path / "2" / "mid" / "problem.toml").resolve()
+    with pytest.raises(ProblemNotFound, match="did you mean 'alpha'"):
+        found.get("alpa")
+
+
+def test_filters_are_anded() -> None:
+    shipped = Catalogue.load()
+    names = [one.problem_id for one in shipped.search("lightest", kind="optimization", tags=["continuous"])]
+    assert names == ["spring", "three-bar-truss"]
+    assert shipped.search("lightest", kind="text") == []
+    assert shipped.search("lightest bars", tags=["engineering", "continuous"]) == [shipped.get("three-bar-truss")]
+    assert shipped.search(tags=["nobody has this"]) == []
+
+
+def test_a_summary_is_compact_and_holds_no_statement() -> None:
+    for problem in Catalogue.load():
+        row = problem.summary_row()
+        assert set(row) == {"problem_id", "title", "kind", "tags", "summary"}
+        assert len(json.dumps(row)) < 400
+
+
+def test_a_folder_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ValidationFailed, match="there is no such directory"):
+        discover([tmp_path / "nowhere"])
+    if os.geteuid() != 0:
+        locked = tmp_path / "locked"
+        locked.mkdir(mode=0)
+        with pytest.raises(ValidationFailed, match="cannot be read"):
+            discover([tmp_path], shipped=False)
+        locked.chmod(0o700)
+
+
+def test_what_is_shipped_is_of_every_kind_and_cites_its_sources() -> None:
+    shipped = list(Catalogue.load())
+    assert len(shipped) >= 8
+    assert {one.kind for one in shipped} == {"text", "decision", "optimization", "mcp"}
+    for problem in shipped:
+        assert problem.citations, problem.problem_id
+        assert problem.primary.best_known is not None and problem.primary.target is not None, problem.problem_id
+        assert problem.baseline is not None and problem.baseline.proposer["kind"] in ("search", "script")
+    assert SHIPPED.is_dir()
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"text": 'quote " and \\ and \n and \x7f and é', "flag": True, "number": -2.7009e-12, "whole": 3},
+        {"list": [1, "two", {"three": [False]}], "odd key": {"": 1, "a.b": "c"}},
+    ],
+)
+def test_a_table_written_as_toml_reads_back(table: dict[str, Any]) -> None:
+    assert tomllib.loads(as_toml(table)) == table
+
+
+@pytest.mark.parametrize(("value", "telling"), [(1.724852, True), (2.7009e-12, True), (750, False), (28, False)])
+def test_a_number_with_many_digits_is_telling(value: float, telling: bool) -> None:
+    assert is_telling(value) is telling
+
+
+def test_a_manifest_needs_no_file_of_its_own(tmp_path: Path) -> None:
+    problem, faults = parse_manifest(tomllib.loads(GOOD), tmp_path / "problem.toml")
+    assert problem is not None and faults == []

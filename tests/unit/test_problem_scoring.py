@@ -1,0 +1,250 @@
+"""The four kinds of judges, the one shape of what they say, attempts in the ledger, and judging again."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from pursuit.demo.designs import DESIGNS, evaluate, gear_train, spring, three_bar_truss, welded_beam
+from pursuit.demo.welded_beam import Beam
+from pursuit.errors import AlreadySubmitted, BudgetExhausted, InvalidArgument
+from pursuit.ledger.sqlite import SqliteLedger
+from pursuit.model.problems import AttemptScored, AttemptState, ScoreRow, submission_digest
+from pursuit.problems.attempts import Attempt, load_attempt
+from pursuit.problems.comparing import attempt_row, ranked
+from pursuit.problems.manifest import Limits, Manifest, Metric, Rule, Scorer
+from pursuit.problems.replay import replay
+from pursuit.problems.rows import CannotScore, Score, score_of
+from pursuit.problems.scoring import Submitted, judge
+from pursuit.sandbox import Sandbox
+from pursuit.tools.contract import CallFailed, ToolResult
+
+COST = Metric(name="cost", unit="$", direction="minimize", target=2.0)
+
+
+def problem(folder: Path, scorer: Scorer, **fields: Any) -> Manifest:
+    return Manifest(
+        path=folder / "problem.toml",
+        problem_id="p",
+        title="P",
+        summary="p",
+        kind="decision",
+        statement="p",
+        scorer=scorer,
+        digest="d",
+        **fields,
+    )
+
+
+def judged(one: Manifest, submission: Mapping[str, Any], *, result: Mapping[str, Any] | None = None, call: Any = None):
+    async def main() -> Score:
+        async with Sandbox() as sandbox:
+            submitted = Submitted(submission=submission, result=result)
+            return (await judge(one, submitted, expressions=sandbox, call=call)).score
+
+    return anyio.run(main)
+
+
+def test_a_function_is_told_the_submission_or_the_call(tmp_path: Path) -> None:
+    (tmp_path / "s.py").write_text(
+        "def plain(submission):\n    return submission['x']\n"
+        "async def own(arguments, result):\n    return {'cost': arguments['x'] + result['y'], 'feasible': False}\n",
+        encoding="utf-8",
+    )
+    plain = problem(tmp_path, Scorer(kind="function", function="s.py:plain", metrics=(COST,)))
+    assert judged(plain, {"x": 1}) == Score((ScoreRow(metric="cost", value=1.0, unit="$", direction="minimize"),), True)
+    own = problem(tmp_path, Scorer(kind="function", function="s.py:own", metrics=(COST,)))
+    score = judged(own, {"x": 1}, result={"y": 0.5})
+    assert (score.rows[0].value, score.rows[0].feasible, score.solved) == (1.5, False, False)
+
+
+def test_a_command_is_judged_by_its_json_or_its_exit_code(tmp_path: Path) -> None:
+    code = "import json,sys; x=json.load(sys.stdin)['submission']['x']; print(json.dumps({'cost': x})); sys.exit(x > 9)"
+    by_json = problem(tmp_path, Scorer(kind="command", command=(sys.executable, "-c", code), metrics=(COST,)))
+    assert judged(by_json, {"x": 2}).solved and not judged(by_json, {"x": 3}).solved
+    with pytest.raises(CannotScore, match="ended with 1"):
+        judged(by_json, {"x": 10})
+    passed = Metric(name="passed", direction="maximize", target=1)
+    by_code = problem(
+        tmp_path,
+        Scorer(kind="command", command=("__python_executable__", "-c", code), output="exit_code", metrics=(passed,)),
+    )
+    assert judged(by_code, {"x": 2}).solved and not judged(by_code, {"x": 10}).solved
+
+
+def test_a_judge_that_takes_too_long_is_stopped(tmp_path: Path) -> None:
+    slow = (sys.executable, "-c", "import time; time.sleep(60)")
+    one = problem(tmp_path, Scorer(kind="command", command=slow, metrics=(COST,), timeout=0.3))
+    with pytest.raises(CannotScore, match=r"longer than 0\.3 s"):
+        judged(one, {})
+
+
+def test_predicates_give_numbers_and_truths(tmp_path: Path) -> None:
+    rules = (
+        Rule(metric="cost", expression="submission['x'] * 2"),
+        Rule(metric="even", expression="submission['x'] == 1"),
+    )
+    one = problem(tmp_path, Scorer(kind="predicates", predicates=rules, metrics=(COST, Metric(name="even"))))
+    assert [row.value for row in judged(one, {"x": 1}).rows] == [2.0, 1.0]
+    with pytest.raises(CannotScore, match="KeyError"):
+        judged(one, {})
+
+
+def test_a_tool_of_the_server_is_a_judge(tmp_path: Path) -> None:
+    one = problem(tmp_path, Scorer(kind="tool", tool="grade", arguments={"strict": True}, metrics=(COST,)))
+    seen: list[Any] = []
+
+    def answering(result: ToolResult) -> Any:
+        async def call(name: str, arguments: Mapping[str, Any]) -> ToolResult:
+            seen.append((name, dict(arguments)))
+            return result
+
+        return call
+
+    assert judged(one, {"x": 1}, call=answering(ToolResult(structured={"metrics": {"cost": 1}}))).solved
+    assert seen == [("grade", {"strict": True, "x": 1})]
+    text = ToolResult(content=({"type": "text", "text": '{"cost": 1}'},))
+    assert judged(one, {"x": 1}, call=answering(text)).solved
+    for wrong in (ToolResult(is_error=True), ToolResult(content=({"type": "text", "text": "no"},))):
+        with pytest.raises(CannotScore):
+            judged(one, {}, call=answering(wrong))
+
+    async def broken(name: str, arguments: Mapping[str, Any]) -> ToolResult:
+        raise CallFailed("gone")
+
+    with pytest.raises(CannotScore, match="gone"):
+        judged(one, {}, call=broken)
+
+
+@pytest.mark.parametrize("said", ["text", None, {}, {"cost": "1"}, {"cost": float("nan")}, {"cost": 1, "feasible": 3}])
+def test_what_is_no_score_is_refused(said: Any) -> None:
+    with pytest.raises(CannotScore):
+        score_of(Scorer(kind="function", metrics=(COST,)), said)
+
+
+def test_constraints_make_a_submission_infeasible() -> None:
+    scorer = Scorer(kind="function", metrics=(COST,), constraints=("g1", "g2"), tolerance=1e-6)
+    assert score_of(scorer, {"cost": 1, "g1": 0, "g2": 1e-7}).solved
+    worse = score_of(scorer, {"cost": 1, "g1": 0, "g2": 1e-5})
+    assert not worse.solved and not worse.rows[0].feasible
+
+
+def test_the_published_designs_have_their_published_costs() -> None:
+    assert gear_train(16, 19, 43, 49)["cost"] == pytest.approx(2.700857e-12, rel=1e-5)
+    assert spring(0.051690, 0.356750, 11.287126)["cost"] == pytest.approx(0.012665, abs=1e-6)
+    assert three_bar_truss(0.788675, 0.408248)["cost"] == pytest.approx(263.8958, abs=1e-3)
+    given = {"h": 0.205730, "l": 3.470489, "t": 9.036624, "b": 0.205730}
+    beam, same = welded_beam(**given), Beam(**given)
+    assert beam["cost"] == pytest.approx(1.724852, abs=1e-5)
+    assert [beam[f"g{place}"] for place in range(1, 8)] == pytest.approx(list(same.constraints().values()))
+
+
+def test_a_design_outside_of_its_ranges_is_refused() -> None:
+    for wrong in ({}, {"wire": 9, "coil": 1, "turns": 3}, {"wire": True, "coil": 1, "turns": 3}):
+        with pytest.raises(ValueError, match="wire must be a number"):
+            evaluate("spring", wrong)
+    with pytest.raises(ValueError, match=r"multiple of 0\.0625"):
+        evaluate("pressure-vessel", {"shell": 0.8, "head": 0.5, "radius": 40, "length": 100})
+    assert set(DESIGNS) >= {"gear-train", "welded-beam"}
+
+
+RULE = (Rule(metric="cost", expression="submission['x']"),)
+PREDICATES = Scorer(kind="predicates", predicates=RULE, metrics=(COST,))
+
+
+def test_an_attempt_goes_on_in_another_process(tmp_path: Path) -> None:
+    one = problem(tmp_path, PREDICATES, budget=Limits(calls=3, wall_seconds=100))
+    now = [1000.0]
+
+    async def main() -> AttemptState:
+        ledger = SqliteLedger.open(tmp_path / "ledger.db")
+        first = Attempt(ledger, lambda: now[0], one, "attempt-1", label="me")
+        await first.called("probe", {"x": 1})
+        await first.answered(1, ok=True, metrics={"cost": 5.0})
+        second = Attempt(ledger, lambda: now[0], one, "attempt-1")
+        assert await second.called("probe", {"x": 2}) == 2
+        assert await first.called("probe", {"x": 3}) == 3
+        with pytest.raises(BudgetExhausted, match=r"the budget calls \(3\) is spent"):
+            await second.called("probe", {})
+        await second.submit({"x": 1.5})
+        with pytest.raises(AlreadySubmitted) as refused:
+            await first.submit({"x": 1.0})
+        assert refused.value.details["receipt"]["sha256"] == submission_digest({"x": 1.5})
+        now[0] += 101
+        late = Attempt(ledger, lambda: now[0], one, "attempt-2")
+        await late.open()
+        now[0] += 101
+        with pytest.raises(BudgetExhausted, match="wall_seconds"):
+            await late.submit({"x": 1})
+        state = await load_attempt(ledger, "attempt-1")
+        await ledger.close()
+        return state
+
+    state = anyio.run(main)
+    assert (state.status, state.calls, state.opened.label) == ("submitted", 3, "me")
+    assert state.series == [(1, {"cost": 5.0})]
+
+
+def test_what_the_server_refused_was_no_submission(tmp_path: Path) -> None:
+    one = problem(tmp_path, PREDICATES)
+
+    async def main() -> None:
+        ledger = SqliteLedger.open(tmp_path / "ledger.db")
+        attempt = Attempt(ledger, lambda: 1.0, one, "attempt-1")
+        digest = await attempt.claim({"x": 1})
+        with pytest.raises(AlreadySubmitted, match="under way"):
+            await attempt.submit({"x": 2})
+        await attempt.drop(digest, "no")
+        digest = await attempt.claim({"x": 3})
+        state = await attempt.submit({"x": 3}, result={"ok": True}, claimed=digest)
+        assert state.taken is not None and state.taken.result == {"ok": True}
+        await ledger.close()
+
+    anyio.run(main)
+
+
+@pytest.mark.guarantee("an-attempt-replays-to-the-same-score")
+def test_an_attempt_is_judged_again_without_its_server(tmp_path: Path) -> None:
+    by_tool = problem(tmp_path, Scorer(kind="tool", tool="grade", metrics=(COST,)))
+    kinds = [(problem(tmp_path, PREDICATES), None), (by_tool, {"structuredContent": {"cost": 1.5}, "content": []})]
+
+    async def main(one: Manifest, evidence: dict[str, Any] | None, value: float) -> tuple[bool, tuple[str, ...]]:
+        ledger = SqliteLedger.open(tmp_path / f"{one.scorer.kind}{value}.db")
+        attempt = Attempt(ledger, lambda: 1.0, one, "attempt-1")
+        await attempt.submit({"x": 1.5})
+        row = ScoreRow(metric="cost", value=value, unit="$", direction="minimize")
+        await attempt.scored(AttemptScored(rows=(row,), solved=True, evidence=evidence))
+        state = await load_attempt(ledger, "attempt-1")
+        await ledger.close()
+        async with Sandbox() as sandbox:
+            again = await replay(one, state, sandbox)
+        return again.same, again.notes
+
+    for one, evidence in kinds:
+        assert anyio.run(main, one, evidence, 1.5) == (True, ())
+        assert anyio.run(main, one, evidence, 1.4)[0] is False
+
+
+def test_an_attempt_without_a_submission_cannot_be_judged(tmp_path: Path) -> None:
+    one = problem(tmp_path, PREDICATES)
+
+    async def main() -> None:
+        ledger = SqliteLedger.open(tmp_path / "ledger.db")
+        attempt = Attempt(ledger, lambda: 1.0, one, "attempt-1")
+        state = await attempt.open()
+        await ledger.close()
+        async with Sandbox() as sandbox:
+            with pytest.raises(InvalidArgument, match="no submission"):
+                await replay(one, state, sandbox)
+        rows = [attempt_row(one, state)]
+        assert rows[0]["value"] is None and rows[0]["status"] == "open"
+        better = {**rows[0], "value": 1.0, "feasible": True}
+        infeasible = {**rows[0], "value": 0.0, "feasible": False}
+        assert ranked([rows[0], infeasible, better]) == [better, infeasible, rows[0]]
+
+    anyio.run(main)
