@@ -564,6 +564,8 @@ GUARANTEES = {
             "property/test_lending.py::test_the_pool_is_never_over_spent_whatever_the_order",
             "fault/test_fleet_crash.py::test_the_budget_holds_and_every_child_ends_whenever_the_process_dies",
             "unit/test_fleet.py::test_the_rest_of_a_batch_that_does_not_fit_the_budget_is_skipped",
+            "e2e/test_model_fleet.py::"
+            "test_a_models_child_is_asked_for_by_the_same_model_and_its_tokens_are_its_parents",
             "unit/test_fleet_lifecycle.py::"
             "test_a_childs_budget_is_never_extended_and_an_ended_parents_child_never_driven",
         ),

@@ -1,0 +1,58 @@
+"""A language model that starts children: they have its model, and their tokens come out of the parent's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_stage import events_of, mission, play, stage
+from model_endpoint import ModelEndpoint, calls
+
+from pursuit import Budget, metric
+from pursuit.model.events import CallSettled, MissionCreated
+
+STEPS = {"criterion_id": "steps", "kind": "metric_threshold", "metric": "steps", "op": ">=", "target": 1}
+
+
+def step(key: str = "a") -> dict[str, Any]:
+    """Makes a step."""
+    return {"key": key, "metrics": {"steps": 1}}
+
+
+@pytest.mark.parametrize("model", ["openai:gpt-4o-mini", "anthropic:claude-haiku-4-5"])
+@pytest.mark.guarantee("fleet-never-over-spends")
+def test_a_models_child_is_asked_for_by_the_same_model_and_its_tokens_are_its_parents(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = {"directive": "Make a step", "criteria": [STEPS], "budget": {"max_iterations": 3, "max_tokens": 2_000}}
+    replies = (
+        calls(("fleet__spawn", wanted), tokens=(1_000, 50)),
+        calls(("world__step", {"key": "b"}), tokens=(300, 20)),
+    )
+
+    async def scene() -> None:
+        async with stage(tmp_path, step) as runtime:
+            parent = mission(
+                criteria=[metric("steps", source="fleet.spawn") >= 1],
+                budget=Budget(max_iterations=5, max_tokens=10_000),
+                fleet={},
+                proposer=model,
+            )
+            mission_id = (await runtime.service.start(parent)).session_id
+            state = await runtime.service.run(mission_id)
+            assert (state.status, state.tokens, state.lent["max_tokens"]) == ("completed", 1_050, 320)
+            used = (await runtime.service.status(mission_id))["budget"]["used"]
+            assert (used["tokens"], used["iterations"], used["tool_calls"]) == (1_370, 2, 2)
+            (settled,) = await events_of(runtime, mission_id, CallSettled)
+            assert settled.used is not None
+            assert settled.used["max_cost_usd"] > 0
+            (made,) = await events_of(runtime, next(iter(state.children)), MissionCreated)
+            assert made.mission["proposer"]["model"] == model
+            assert not made.operators_own
+
+    with ModelEndpoint(*replies) as endpoint:
+        for name, value in endpoint.environment.items():
+            monkeypatch.setenv(name, value)
+        play(scene)
+        assert len(endpoint.seen) == 2
