@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import sys
 import tomllib
 from pathlib import Path
@@ -218,3 +219,15 @@ def test_a_client_proposes_and_the_mission_goes_on_with_resume(place: Place) -> 
     assert found["attempts"][0]["value"] == 26 and found["attempts"][0]["label"] == "client"
     wrong = place.ask("problem", "attempt", "pangram", "--proposer", "search", code=2)[1]
     assert "evaluation_tools" in wrong
+
+
+@pytest.mark.guarantee("an-attempt-survives-kill-nine")
+def test_killed_in_the_middle_an_attempt_goes_on(place: Place) -> None:
+    running = place.begin("problem", "attempt", "welded-beam")
+    running.until("iteration 6/")
+    running.end(signal.SIGKILL)
+    place.run("resume", "--all", "--mode", "auto")
+    (found,) = place.json("problem", "compare", "welded-beam")["problems"]
+    (row,) = found["attempts"]
+    assert row["solved"] and row["calls"] > 6
+    assert place.json("problem", "replay", row["attempt_id"])["same"]
