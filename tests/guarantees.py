@@ -272,7 +272,10 @@ GUARANTEES = {
     ),
     "only-who-was-asked-answers": Guarantee(
         "A client can answer only the questions that it was asked itself, in the call that it was asked in.",
-        ("surface/test_mcp_asking.py::test_nobody_answers_a_question_that_it_was_not_asked",),
+        (
+            "surface/test_mcp_asking.py::test_nobody_answers_a_question_that_it_was_not_asked",
+            "surface/test_mcp_sampling_rounds.py::test_only_who_was_asked_answers_for_its_model",
+        ),
     ),
     "an-ended-task-never-changes": Guarantee(
         "An ended task never changes: what comes too late is dropped, recorded, and harms nobody.",
@@ -473,6 +476,24 @@ GUARANTEES = {
             "surface/test_cli_plan.py::test_plans_of_proposers_that_need_no_model",
         ),
     ),
+    "clients-model-proposes": Guarantee(
+        "The model of a connected client completes a mission, in both eras, with tools or with words alone.",
+        (
+            "surface/test_mcp_sampling.py::test_the_clients_model_completes_a_mission",
+            "e2e/test_sampling.py::test_the_model_of_every_client_completes_a_mission",
+        ),
+    ),
+    "sampled-once": Guarantee(
+        "What a client's model answers is used once, however often it is sent and whoever is killed in between.",
+        (
+            "surface/test_mcp_sampling_rounds.py::test_a_repeated_a_contradicting_and_a_simultaneous_answer_change_nothing",
+            "e2e/test_sampling.py::test_killed_between_the_question_and_the_answer_it_goes_on_at_the_same_iteration",
+        ),
+    ),
+    "failing-sampler-ends": Guarantee(
+        "A client's model that refuses, fails or talks nonsense ends the mission as proposer_failed.",
+        ("surface/test_mcp_sampling.py::test_a_failing_sampler_ends_in_proposer_failed",),
+    ),
     "models-may-read": Guarantee(
         "A model reads a server's resources and prompts as tools: recorded calls, under allowlist and policy.",
         (
@@ -499,6 +520,17 @@ GUARANTEES = {
     "tasks-are-their-requestors-own": Guarantee(
         "The tools about tasks show a caller its own tasks; somebody else's id is as unknown as one that never was.",
         ("surface/test_mcp_commands.py::test_somebody_elses_task_is_as_unknown_as_none",),
+    ),
+    "callers-only-tighten": Guarantee(
+        "What the operator's policy says for a token's holder tightens their calls and the missions that they start.",
+        (
+            "surface/test_caller_policy.py::test_through_the_gateway_a_callers_layer_holds_for_that_caller_alone",
+            "surface/test_caller_policy.py::test_a_mission_keeps_the_layer_of_whoever_started_it",
+        ),
+    ),
+    "tasks-of-servers-survive-the-gateway": Guarantee(
+        "A task that a server works at outlives kill -9 of the gateway in front of it: the next one gets its result.",
+        ("fault/test_task_kill.py::test_killed_while_a_server_worked_at_a_task_the_next_gateway_gets_its_result",),
     ),
     "wrong-manifests-say-everything": Guarantee(
         "A wrong problem.toml is told with every fault at once, each with file, field and reason, and nothing is run.",

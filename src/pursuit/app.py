@@ -5,7 +5,7 @@ Owns: where state and configuration are found, and how the parts are put togethe
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -201,15 +201,17 @@ class Runtime:
         if state.file is not None:
             self._add_servers(Path(state.file), servers_in(Path(state.file)))
 
-    async def reload(self) -> Reloaded:
+    async def reload(self, check: Callable[[Sequence[str]], None] | None = None) -> Reloaded:
         """Reads the configuration again: servers that are new or different are connected, the rest is left alone.
 
-        Raises `ValidationFailed`, and then nothing has changed. The policy holds for the toolbox from now on; a mission
-        keeps the one that it is driven with.
+        Raises `ValidationFailed`, and then nothing has changed; `check` may, too: it gets the names that there will be.
+        The policy holds for the toolbox from now on; a mission keeps the one that it is driven with.
         """
         configuration = self._configuration()
         configured = {n: c for n, c in configuration.servers.items() if n not in self._servers}
         kept = {name: server for name, server in self._from_files.items() if name not in configured}
+        if check is not None:
+            check([*self._servers, *(name for name, one in {**configured, **kept}.items() if one.enabled)])
         reloaded = await self._pool.reload({**configured, **kept}, network=configuration.policy.network)
         self._configured, self._from_files = configured, kept
         self.toolbox = replace(self.toolbox, host=ToolHost(self._pool, self._policy(configuration), self._later))
@@ -254,6 +256,7 @@ class Runtime:
             self.state_path.absolute().parent / "tasks",
             audit=audit,
             commands=configuration.commands,
+            servers=lambda: (*self._configured.values(), *self._from_files.values()),
             caller=self._caller,
             log_bytes=int(configuration.settings["task_log_mb"] * MEGABYTE)
             if "task_log_mb" in configuration.settings

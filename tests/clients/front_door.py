@@ -85,9 +85,9 @@ class House(Place):
                 yield served.url
 
     @contextmanager
-    def serving(self) -> Iterator[Served]:
+    def serving(self, *more: str) -> Iterator[Served]:
         """Serves over HTTP at a free port of this machine; what is still there at the end is asked to leave."""
-        words = ("serve", "--http", "--port", "0")
+        words = ("serve", "--http", "--port", "0", *more)
         process = subprocess.Popen(
             [*COMMAND, *words],
             cwd=self.folder,

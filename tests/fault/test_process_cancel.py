@@ -72,6 +72,55 @@ def test_a_tree_that_ignores_everything_is_gone_within_grace_and_a_second(tmp_pa
     on_stage(tmp_path, body)
 
 
+# A child in a session of its own, without an environment, that ignores SIGTERM: `lonely` has lost its parent before the
+# cancel but writes where the command does; `silent` writes nowhere and loses its parent to the cancel's SIGTERM.
+ESCAPE = """
+import os, signal, sys, time
+folder, how = sys.argv[1:]
+if "ESCAPED" in os.environ:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    open(f"{folder}/new", "w").write(str(os.getpid()))
+    os.rename(f"{folder}/new", f"{folder}/child")
+    while True:
+        time.sleep(0.05)
+if os.fork() == 0:
+    if how == "lonely" and os.fork():
+        os._exit(0)
+    os.setsid()
+    if how == "silent":
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 1), os.dup2(null, 2)
+    os.execve(sys.executable, [sys.executable, "-S", f"{folder}/escape.py", folder, how], {"ESCAPED": "1"})
+if how == "lonely":
+    os.wait()
+while not os.path.exists(f"{folder}/child"):
+    time.sleep(0.01)
+print("up", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody says what a process writes to")
+@pytest.mark.parametrize("how", ["lonely", "silent"])
+def test_a_child_that_lost_everything_does_not_get_away(tmp_path: Path, how: str) -> None:
+    (tmp_path / "escape.py").write_text(ESCAPE)
+    words = [sys.executable, "-S", str(tmp_path / "escape.py"), str(tmp_path), how]
+
+    async def body(stage: Stage) -> None:
+        task_id = await stage.begin(Command(argv=words, grace=0.5))
+        await stage.store.wait(task_id, lambda now: now.message == "up")
+        child = int((tmp_path / "child").read_text())
+        assert lives(child)
+        await stage.host.cancel(task_id)
+        assert (await stage.store.wait(task_id)).status == "cancelled"
+        got_away = lives(child)
+        if got_away:
+            os.kill(child, 9)
+        assert not got_away
+
+    on_stage(tmp_path, body)
+
+
 def test_who_leaves_when_asked_is_not_waited_for(tmp_path: Path) -> None:
     source = """
 import signal, sys, time

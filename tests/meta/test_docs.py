@@ -40,7 +40,7 @@ from pursuit.tools.curated import known_servers
 from pursuit.tools.parameter_config import PARAMETER_KEYS
 from pursuit.tools.parameters import KINDS
 from pursuit.tools.policy import MODES
-from pursuit.tools.policy_config import POLICY_KEYS, RULE_KEYS
+from pursuit.tools.policy_config import CALLER_KEYS, POLICY_KEYS, RULE_KEYS
 from pursuit.tools.ruling import SEVERITY
 from pursuit.tools.server_config import ServerConfig, Timeouts, ToolOverride
 
@@ -214,7 +214,7 @@ PROMISED = {
         "timeouts": names_of(Timeouts),
         "keys of a command": set(COMMAND_KEYS),
         "keys of a parameter": {*PARAMETER_KEYS, *KINDS},
-        "policy": {*POLICY_KEYS, *RULE_KEYS, *SEVERITY, *MODES},
+        "policy": {*POLICY_KEYS, *RULE_KEYS, *CALLER_KEYS, *SEVERITY, *MODES},
     },
     "problems.md": {
         "keys of a manifest": {*reading.KEYS, *reading.CITATION_KEYS, *reading.BUDGET_KEYS, *reading.VISIBILITY_KEYS},

@@ -2,7 +2,7 @@
 
 `modern` on the command line makes it one of 2026-07-28, otherwise it shakes hands as 2025-11-25. `name=X` is its name,
 `pages=N` in how many pages it lists its tools, `tidy` leaves the odd ones out, `secretive` neither lists nor follows
-resources. What it was asked lies in `log=PATH`,
+resources, `dotted` has names with dots. What it was asked lies in `log=PATH`,
 one JSON line for each message.
 """
 
@@ -63,7 +63,7 @@ NAMES = ("echo", "image", "audio", "mixed", "wrong", "refuse", "steps", "logs", 
 TOOLS: list[Any] = ([] if "tidy" in WORDS else ODD) + [
     {"name": name, "inputSchema": OBJECT} for name in (*NAMES, "grow", "twice", "die", "broken_text", "forgetful")
 ]
-EXTRA: list[Any] = []
+EXTRA: list[Any] = [{"name": "dot.ted", "inputSchema": OBJECT}] if "dotted" in WORDS else []
 LOCK = threading.Lock()
 ANSWERS: dict[Any, Any] = {}
 ANSWERED = threading.Condition()
@@ -148,12 +148,16 @@ class Call:
         return {"content": [text("one"), text("two")], "isError": True, "_meta": {"why": None}}
 
     def broken_text(self) -> dict[str, Any]:
+        self.progress(1, total=3, message="\ud800")
+        for number in (float("nan"), float("inf"), -float("inf"), 10**400):
+            self.progress(2, total=number)
+            self.progress(number, total=3)
         return {"content": [text("\ud800")]}
 
     def refuse(self) -> dict[str, Any]:
         raise Refused(-31999, "no ü", {"null": None, "list": [1]})
 
-    def progress(self, number: int, **more: Any) -> None:
+    def progress(self, number: float, **more: Any) -> None:
         if self.token is not None:
             params = {"progressToken": self.token, "progress": number, **more}
             say({"method": "notifications/progress", "params": params})
@@ -197,6 +201,12 @@ class Call:
             "resultType": "input_required",
             "inputRequests": {"k": {"method": "elicitation/create", "params": FORM}},
         }
+
+    def puzzle(self) -> dict[str, Any]:
+        return {"resultType": "input_required", "inputRequests": {"k": self.params["arguments"]["question"]}}
+
+    def link(self) -> dict[str, Any]:
+        return {"content": [{"type": "resource_link", "uri": "x://shared", "name": "n", "x": None}, text("t")]}
 
     def twice(self) -> dict[str, Any]:
         self.progress(1)
@@ -274,7 +284,8 @@ def subscribe(params: dict[str, Any]) -> dict[str, Any]:
 
 
 def prompts(_params: dict[str, Any]) -> dict[str, Any]:
-    return {"prompts": [{"name": "greet", "arguments": [{"name": "who", "x": None}], "x": None}]}
+    found = [{"name": "greet", "arguments": [{"name": "who", "x": None}], "x": None}]
+    return {"prompts": [*found, {"name": "a.b"}] if "dotted" in WORDS else found}
 
 
 def prompt(params: dict[str, Any]) -> dict[str, Any]:

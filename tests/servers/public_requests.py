@@ -57,7 +57,6 @@ def everything(_world: Path) -> Sequence[Request]:
 
 def _everything_tools() -> Sequence[Request]:
     slow = call("trigger-long-running-operation", duration=0.2, steps=4)
-    research = call("simulate-research-query", topic="x")
     return (
         call("echo", message="Grüße, \u2028 \U0001f642 \x01"),
         bad(call("echo")),
@@ -77,7 +76,7 @@ def _everything_tools() -> Sequence[Request]:
         slow,
         call("gzip-file-as-resource", name="a.txt.gz", data="data:text/plain,hello", outputType="resource"),
         read("demo://resource/session/a.txt.gz"),
-        bad(research),
+        # Not the tool that must be a task: a plain call of it is refused directly, and answered through the gateway.
     )
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from cli_stage import Place
+from cli_stage import COMMAND, Place
 
 COMMANDS = """
 [commands.count]
@@ -150,6 +151,41 @@ def test_ctrl_c_stops_it_with_all_its_processes(place: Place, number: int) -> No
     assert newest(place)["status"] == "cancelled"
 
 
+def test_whoever_reads_a_tail_may_leave(place: Place) -> None:
+    script = "i=0; while :; do i=$((i + 1)); echo line $i; sleep 0.02; done"
+    task_id = place.ask("task", "run", "-d", "--", "sh", "-c", script)[0].strip()
+    tail = subprocess.Popen(
+        [*COMMAND, "task", "tail", "-f", task_id],
+        cwd=place.folder,
+        env=place.environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert tail.stdout is not None and tail.stderr is not None
+    try:
+        with tail.stdout, tail.stderr:
+            assert tail.stdout.readline().startswith(b"line ")
+            tail.stdout.close()
+            assert (tail.wait(timeout=60), tail.stderr.read()) == (0, b"")
+        assert newest(place)["status"] == "working"
+    finally:
+        assert place.json("task", "cancel", task_id)["status"] == "cancelled"
+
+
+def test_a_second_ctrl_c_leaves_and_says_how_to_end_what_does_not_stop(place: Place) -> None:
+    script = "trap '' TERM; echo \"here $$\"; while :; do sleep 0.1; done"
+    running = place.begin("task", "run", "--grace", "3", "--", "sh", "-c", script)
+    pid = int(running.until("here").split()[-1])
+    running.process.send_signal(signal.SIGINT)
+    task_id = running.until("once more").split()[1].rstrip(";")
+    code, _, notes = running.end(signal.SIGINT)
+    assert code == 130 and f"pursuit task cancel {task_id}" in notes
+    assert not is_gone(pid)
+    assert place.json("task", "cancel", task_id)["status"] == "cancelled"
+    assert is_gone(pid)
+
+
 def test_closing_the_terminal_leaves_it_and_cancel_ends_it_from_elsewhere(place: Place) -> None:
     running = place.begin("task", "run", "--", "sh", "-c", LINGER)
     pid = int(running.until("here").split()[-1])
@@ -167,7 +203,17 @@ def test_closing_the_terminal_leaves_it_and_cancel_ends_it_from_elsewhere(place:
 def test_a_timeout_of_its_own_fails_it(place: Place) -> None:
     told = place.json("task", "run", "late", code=None)
     assert told["status"] == "failed" and "timeout of 0.3 s" in told["message"]
-    assert told["result"]["isError"] is True
+    result = told["result"]
+    assert result["isError"] is True and "cancelled" not in json.dumps(told)
+    assert (result["structuredContent"]["status"], result["structuredContent"]["reason"]) == ("failed", told["message"])
+    assert told["message"] in result["content"][0]["text"]
+
+
+def test_a_reason_that_is_no_text_is_kept_as_far_as_it_is_one(place: Place) -> None:
+    task_id = place.run("task", "run", "--detach", "--", "sleep", "3600").stdout.strip()
+    ended = place.json("task", "cancel", task_id, "--reason", os.fsdecode(b"no \xff"))
+    assert ended["status"] == "cancelled"
+    assert "no ?" in place.ask("audit")[0]
 
 
 def test_secrets_of_the_environment_are_not_told(place: Place) -> None:

@@ -68,7 +68,7 @@ def test_every_tool_is_listed_with_what_it_may_do_and_no_ledger_is_made(tmp_path
     assert row["why"]["read_only"] == "nobody says otherwise"
     assert (found["mode"], found["failures"], found["disabled"]) == ("ask", {}, ["old"])
     out, notes = shop.ask("tools", "shop")
-    assert out.split("\t")[:4] == ["shop.step", "destroys", "alone", "asks first: asks"]
+    assert out.split("\t")[:4] == ["shop.step", "destroys", "alone", "asks first: yes"]
     assert "old is disabled" not in notes
     out, _ = shop.ask("tools", "shop", "--why")
     assert "  destructive: yes (nobody says otherwise)" in out.splitlines()
@@ -177,6 +177,7 @@ def test_a_call_obeys_schema_and_policy_and_is_in_the_audit(tmp_path: Path) -> N
     assert len(wrong["details"]["faults"]) == 2
     asked = shop.json("tools", "call", "shop.step", "--arg", "log=a", code=4)
     assert asked["code"] == "approval_needed"
+    assert asked["message"].endswith("nobody can be asked here; --yes (-y) says yes")
     assert "step of server shop" in asked["details"]["question"]
     denied = shop.json("tools", "call", "shop.step", "--arg", "log=closed-1", "-y", code=2)
     assert (denied["code"], "that log is closed" in denied["message"]) == ("policy_denied", True)
@@ -257,3 +258,9 @@ def test_arguments_are_json_where_that_parses() -> None:
     with pytest.raises(ValidationFailed) as caught:
         read_arguments(["a", "=1", "b=1", "b=2"], "[]")
     assert len(caught.value.faults) == 4
+
+
+def test_a_server_that_needs_a_variable_is_named_once(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, '[servers.bad]\ncommand = "${NOBODY_SET_THIS}"\n')
+    said = shop.json("tools", code=1)["failures"]["bad"]
+    assert said == "server 'bad' needs environment variables that are not set: ${NOBODY_SET_THIS} in command"

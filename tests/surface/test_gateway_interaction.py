@@ -251,3 +251,32 @@ def test_each_of_many_clients_has_its_own_connection_up_to_a_limit(
             assert words(await (await stage.client(LEGACY)).call("steps")) == "without"
 
     run(main)
+
+
+def test_a_client_of_the_old_era_is_not_asked_what_it_says_it_cannot(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path, upstream(MODERN)) as stage:
+            client = await stage.client(LEGACY, {"sampling": {}}, partial(reply, "ann"))
+            refused = await client.request("tools/call", {"name": "elicit", "arguments": {}})
+            assert refused["error"]["code"] == -32600
+            assert "asks for elicitation/create" in refused["error"]["message"]
+            assert json.loads(words(await client.call("roots"))) == {"roots": []}
+            assert json.loads(words(await client.call("sample")))["model"] == "m"
+            assert client.asked == ["sampling/createMessage"]
+
+    run(main)
+
+
+@pytest.mark.parametrize("question", [[], {"method": 7}, {"method": "elicitation/create", "params": []}, None])
+def test_a_malformed_question_is_an_error_in_words(
+    question: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with house(tmp_path, upstream(MODERN)) as stage:
+            client = await stage.client(LEGACY, ABLE)
+            failed = await client.request("tools/call", {"name": "puzzle", "arguments": {"question": question}})
+            assert failed["error"]["message"] == "the server asks something, and its question is malformed"
+            assert words(await client.call("steps")) == "without"
+        assert "Traceback" not in caplog.text
+
+    run(main)

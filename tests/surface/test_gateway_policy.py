@@ -12,6 +12,7 @@ from gateway_stage import ERAS, LEGACY, MODERN, Client, House, Message, asked_of
 
 from pursuit.service.approvals import Approvals
 from pursuit.service.gateway import gateway_lines
+from pursuit.surfaces.mcp.gateway import guests
 from pursuit.tools.policy import OperatorPolicy
 from pursuit.tools.rules import Rule
 from pursuit.tools.server_config import ToolOverride
@@ -163,6 +164,55 @@ def test_an_operator_can_say_yes_from_elsewhere(era: str, tmp_path: Path) -> Non
             assert (await client.call("echo", {"n": 1}))["structuredContent"]["arguments"] == {"n": 1}
             assert (await client.call("echo", {"n": 1}))["isError"] is True
         assert called(log) == ["echo"]
+
+    run(main)
+
+
+@pytest.mark.parametrize("answer", ["once", "mission", "denied"])
+def test_an_answer_that_came_after_the_gateway_had_ended_counts_once(answer: Any, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+
+    async def main() -> None:
+        async with house(tmp_path, upstream(LEGACY, log), policy=ASK) as stage:
+            client = await stage.client(LEGACY)
+            assert "pursuit approve" in words(await client.call("echo", {"n": 1}))
+        async with house(tmp_path, upstream(LEGACY, log), policy=ASK) as stage:
+            desk = Approvals(stage.runtime.service)
+            (row,) = await desk.open()
+            await desk.answer(row["approval_id"], answer)
+        async with house(tmp_path, upstream(LEGACY, log), policy=ASK) as stage:
+            client = await stage.client(LEGACY)
+            assert "needs a person's yes" in words(await client.call("echo", {"n": 2})), "that was another call"
+            first = await client.call("echo", {"n": 1})
+            assert "needs a person's yes" in words(await client.call("echo", {"n": 1})), "it was for one call"
+        if answer == "denied":
+            assert "was denied by" in words(first)
+        else:
+            assert first["structuredContent"]["arguments"] == {"n": 1}
+        async with house(tmp_path, upstream(LEGACY, log), policy=ASK) as stage:
+            client = await stage.client(LEGACY)
+            assert "needs a person's yes" in words(await client.call("echo", {"n": 1}))
+
+    run(main)
+
+
+def test_the_person_behind_a_client_has_the_time_that_every_answer_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guests, "ASK_SECONDS", 0.05)
+
+    async def main() -> None:
+        async with house(tmp_path, upstream(LEGACY, tmp_path / "log"), policy=ASK) as stage:
+            client = await stage.client(LEGACY, ABLE)
+
+            async def later(message: Message) -> None:
+                if message.get("method") == "elicitation/create":
+                    await anyio.sleep(0.3)
+                await take(message)
+
+            take = client.take
+            client.take = later  # type: ignore[method-assign]
+            assert (await answering(client, "once", "echo"))["structuredContent"]["given"] is True
 
     run(main)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -21,13 +22,14 @@ from pursuit.surfaces.mcp.gateway.names import Names, escaped
 from pursuit.surfaces.mcp.gateway.resources import fits
 from pursuit.surfaces.mcp.gateway.search import ranked
 from pursuit.tools.contract import About
+from pursuit.tools.policy import OperatorPolicy
 from pursuit.tools.server_config import ServerConfig
 
 SERVER = st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9_-]{0,6}\Z")
 
 
 @given(
-    st.lists(SERVER, min_size=2, max_size=4, unique=True), st.text(min_size=1), st.sampled_from(["dotted", "escaped"])
+    st.lists(SERVER, min_size=1, max_size=4, unique=True), st.text(min_size=1), st.sampled_from(["dotted", "escaped"])
 )
 def test_every_name_can_be_read_back(servers: list[str], tool: str, spelling: Any) -> None:
     names = Names(servers=servers, spelling=spelling)
@@ -35,6 +37,15 @@ def test_every_name_can_be_read_back(servers: list[str], tool: str, spelling: An
         assert names.owner(names.qualified(server, tool)) == (server, tool)
         assert names.uri_owner(names.uri_of(server, tool)) == (server, tool)
     assert len({names.qualified(server, tool) for server in servers}) == len(servers)
+    if spelling == "escaped":
+        assert re.fullmatch("[A-Za-z0-9_-]+", names.qualified(servers[0], tool))
+
+
+@given(st.text(alphabet="ab_-x.2e", max_size=8), st.text(alphabet="ab_-x.2e", max_size=8))
+def test_no_two_tools_of_a_single_server_share_a_plain_name(one: str, other: str) -> None:
+    names = Names(servers=("s",), spelling="escaped")
+    assert (names.qualified("s", one) == names.qualified("s", other)) == (one == other)
+    assert names.owner(names.qualified("s", one)) == ("s", one)
 
 
 @given(SERVER, st.text(max_size=6), SERVER, st.text(max_size=6))
@@ -234,6 +245,39 @@ def test_a_server_that_does_not_list_in_time_keeps_nobody_from_the_resources_of_
     run(main)
 
 
+def test_a_server_that_does_not_list_in_time_keeps_everybody_waiting_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lists, "LIST_SECONDS", 3.0)
+    monkeypatch.setattr(lists, "AGAIN_SECONDS", 0.1)
+
+    async def main() -> None:
+        async with house(tmp_path, hostile("secretive", name="b"), hostile(name="a")) as stage:
+            client = await stage.client(MODERN)
+            for seconds in (20, 2):
+                with anyio.fail_after(seconds):
+                    found = (await client.result("resources/list"))["resources"]
+                assert [entry["uri"] for entry in found if entry["uri"] == "x://a"]
+
+    run(main)
+
+
+@pytest.mark.parametrize("first", ["a", "b"])
+def test_a_link_leads_to_the_server_that_gave_it(first: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path, hostile(name="a"), hostile(name="b")) as stage:
+            client = await stage.client(LEGACY)
+            for server in (first, "b" if first == "a" else "a", first):
+                link, block = (await client.call(f"{server}.link"))["content"]
+                assert block == {"type": "text", "text": "t"}
+                assert {**link, "uri": ""} == {"type": "resource_link", "uri": "", "name": "n", "x": None}
+                assert link["uri"] == ("x://shared" if server == first else f"via://{server}/x%3A%2F%2Fshared")
+                (content,) = (await client.result("resources/read", {"uri": link["uri"]}))["contents"]
+                assert content["text"] == server
+
+    run(main)
+
+
 def test_a_resource_that_moved_is_found_again(tmp_path: Path) -> None:
     async def main() -> None:
         config = tmp_path / "pursuit.toml"
@@ -328,6 +372,74 @@ def test_names_without_dots_for_models_that_take_none(tmp_path: Path) -> None:
             listed = [tool["name"] for tool in await client.entries("tools/list", "tools")]
             assert {"a_-no__type", "a__b_-no__type"} < set(listed)
             assert words(await client.call("a__b_-steps")) == "without"
+
+    run(main)
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_single_server_keeps_its_names_unless_a_model_does_not_take_them(era: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path, hostile("dotted"), spelling="escaped") as stage:
+            client = await stage.client(era)
+            listed = [tool["name"] for tool in await client.entries("tools/list", "tools")]
+            assert {"no_type", "_-dot_x2e_ted"} < set(listed) and not [name for name in listed if "." in name]
+            result = await client.call("_-dot_x2e_ted", {"n": 1})
+            assert result["structuredContent"]["arguments"] == {"n": 1}
+            assert (await client.call("echo", {"n": 2}))["structuredContent"]["arguments"] == {"n": 2}
+            assert [one["name"] for one in await client.entries("prompts/list", "prompts")] == ["greet", "_-a_x2e_b"]
+            # It is asked for by its own name.
+            wrong = await client.request("prompts/get", {"name": "_-a_x2e_b"})
+            assert wrong["error"]["message"] == "no prompt a.b"
+            reference = {"type": "ref/prompt", "name": "_-a_x2e_b"}
+            done = await client.result(
+                "completion/complete", {"ref": reference, "argument": {"name": "w", "value": ""}}
+            )
+            assert json.loads(done["completion"]["values"][1])["name"] == "a.b"
+
+    run(main)
+
+
+def test_the_three_tools_have_plain_names_too(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path, hostile(name="a"), hostile(name="b"), search=True, spelling="escaped") as stage:
+            client = await stage.client(LEGACY)
+            listed = [tool["name"] for tool in await client.entries("tools/list", "tools")]
+            assert listed == ["tools_-search", "tools_-describe", "tools_-call"]
+            found = (await client.call("tools_-search", {"query": "refs", "limit": 1}))["structuredContent"]
+            assert [row["name"] for row in found["tools"]] == ["a_-refs"]
+            called = await client.call("tools_-call", {"name": "b_-echo", "arguments": {"n": None}})
+            assert called["structuredContent"]["arguments"] == {"n": None}
+
+    run(main)
+
+
+def test_a_server_that_would_shadow_the_search_is_refused_at_a_reload_too(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = tmp_path / "pursuit.toml"
+
+    async def main() -> None:
+        write(config, "a")
+        async with house(tmp_path, config=config, search=True) as stage:
+            client = await stage.client(LEGACY)
+            write(config, "a", "tools")
+            await stage.gateway.reload()
+            assert "the configuration was not read again" in caplog.text
+            called = await client.call("tools.call", {"name": "steps", "arguments": {}})
+            assert words(called) == "without", "nothing has changed"
+
+    run(main)
+
+
+@pytest.mark.parametrize("spelling", ["dotted", "escaped"])
+def test_an_unknown_tool_is_named_as_its_client_named_it(spelling: Any, tmp_path: Path) -> None:
+    async def main() -> None:
+        policy = OperatorPolicy(mode="ask")
+        async with house(tmp_path, hostile(name="a"), hostile(name="b"), policy=policy, spelling=spelling) as stage:
+            client = await stage.client(LEGACY)
+            name = "a.no_pe" if spelling == "dotted" else "a_-no__pe"
+            unknown = await client.request("tools/call", {"name": name, "arguments": {}})
+            assert unknown["error"]["message"] == f"Unknown tool: {name}"
 
     run(main)
 

@@ -11,8 +11,10 @@ import anyio
 import pytest
 from gateway_stage import ERAS, LEGACY, MODERN, Client, hostile, house, run, told, words
 
+from pursuit.model.tasks import TaskKind
 from pursuit.service.approvals import Approvals
 from pursuit.service.gateway import gateway_lines
+from pursuit.surfaces.mcp.gateway.progress import Progress
 from pursuit.tools.policy import OperatorPolicy
 from pursuit.tools.rules import Rule
 from pursuit.tools.server_config import ToolOverride
@@ -178,6 +180,27 @@ def test_what_the_operator_answers_is_answered(tmp_path: Path) -> None:
     run(main)
 
 
+def test_of_what_a_dead_process_left_a_gateway_ends_calls_and_leaves_missions_to_who_serves_them(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with house(tmp_path, hostile()) as here:
+            store, host = here.runtime.tasks.store, await here.runtime.tasks.host()
+            kinds: tuple[TaskKind, ...] = ("call", "mission")
+            left = {
+                kind: (await store.create(kind=kind, title="t", requestor="local", owner="owner-0123456789abcdef"))
+                for kind in kinds
+            }
+            await store.wait(left["call"].task_id)
+            await host.take_up_all()
+            client = await here.client(MODERN, ABLE)
+            failed = await client.result("tasks/get", {"taskId": left["call"].task_id})
+            assert failed["status"] == "failed" and "not known" in failed["error"]["message"]
+            assert (await store.get(left["mission"].task_id)).status == "working"
+
+    run(main)
+
+
 def test_a_tool_that_must_be_a_task_is_refused_to_those_who_cannot(tmp_path: Path) -> None:
     async def main() -> None:
         async with house(tmp_path, hostile(tools={"echo": ToolOverride(task_only=True)}), alone=False) as here:
@@ -189,3 +212,46 @@ def test_a_tool_that_must_be_a_task_is_refused_to_those_who_cannot(tmp_path: Pat
             assert told(old, "notifications/tasks/status")
 
     run(main)
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_task_may_take_longer_than_a_call_that_somebody_waits_for(era: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path, server(LEGACY), settings={"call_timeout": 0.3}, alone=False) as here:
+            plain, client = await here.client(LEGACY), await here.client(era, ABLE)
+            assert "no answer within 0.3 s" in words(await plain.call("nap", {"s": 2}))
+            end = await ended(client, await made(client, "nap", {"s": 2}))
+            assert end["status"] == "completed"
+
+    run(main)
+
+
+@pytest.mark.guarantee("tasks-never-kill-a-session")
+@pytest.mark.parametrize("behind", ERAS)
+@pytest.mark.parametrize("era", ERAS)
+def test_words_and_numbers_that_are_none_harm_no_other_task(era: str, behind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path, server(behind, broken_text=LONG, slow=LONG), alone=False) as here:
+            client = await here.client(era, ABLE)
+            steady = await made(client, "slow")
+            task_id = await made(client, "broken_text")
+            end = await ended(client, task_id)
+            assert end["status"] == "completed", end
+            result = end["result"] if era == MODERN else await client.result("tasks/result", {"taskId": task_id})
+            assert result["content"] == [{"type": "text", "text": "?"}]
+            (row,) = [row for row in (await here.runtime.tasks.list())["tasks"] if row["task_id"] == task_id]
+            assert (row["units_done"], row["units_total"]) in ((2, 3), (1, 3), (0, 3))
+            assert (await client.result("tasks/get", {"taskId": steady}))["status"] == "working"
+            await client.result("tasks/cancel", {"taskId": steady})
+
+    run(main)
+
+
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), 10**400])
+def test_progress_that_is_no_number_is_not_told(odd: float) -> None:
+    progress = Progress("t")
+    assert progress.told({"progress": odd, "total": 3}) is None
+    assert progress.told({"progress": 1, "total": odd}) == {"progress": 1, "progressToken": "t"}
+    progress.restart()
+    assert progress.told({"progress": odd}) is None
+    assert progress.told({"progress": 1, "total": 2}) == {"progress": 2, "total": 3, "progressToken": "t"}

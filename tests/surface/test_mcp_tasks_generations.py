@@ -190,7 +190,17 @@ def test_a_wrong_time_to_live_starts_nothing(tmp_path: Path) -> None:
         async with stage(tmp_path) as here:
             client = await here.client(FIRST)
             call = {"session_id": await client.mission(), "proposal": {"tool_calls": [{"tool_name": "work"}]}}
-            for task in ({"ttl": -1}, {"ttl": 0}, {"ttl": "long"}, {"ttl": True}, {"ttl": [1]}, "yes", 7):
+            for task in (
+                {"ttl": -1},
+                {"ttl": 0},
+                {"ttl": float("nan")},
+                {"ttl": float("inf")},
+                {"ttl": "long"},
+                {"ttl": True},
+                {"ttl": [1]},
+                "yes",
+                7,
+            ):
                 params = {"name": "mission_iterate", "arguments": call, "task": task}
                 error = await client.refused("tools/call", params)
                 assert error["code"] == -32602 and "task" in error["message"], task
@@ -199,6 +209,8 @@ def test_a_wrong_time_to_live_starts_nothing(tmp_path: Path) -> None:
                 assert (await client.refused("tools/call", params))["code"] == -32602, arguments
             assert (await client.refused("tools/call", {"name": "mission_list", "task": {}}))["code"] == -32601
             assert (await client.refused("tools/call", {"name": 7, "task": {}}))["code"] == -32602
+            unknown = await client.refused("tools/call", {"name": "no_such_tool", "task": {}})
+            assert unknown["code"] == -32602 and "Unknown tool" in unknown["message"]
             assert here.world.began == 0 and await client.entries("tasks/list", "tasks") == []
 
     run(main)
@@ -273,5 +285,16 @@ def test_a_fast_poller_is_answered_late_and_at_once_when_something_changes(tmp_p
             here.world.go.set()
             assert (await client.ended(looking))["result"]["status"] in (*ENDS, "working")
             assert (await client.until_status(task_id))["status"] == "completed"
+
+    run(main)
+
+
+@pytest.mark.parametrize(("asked", "kept"), [(10**400, 30 * 86_400_000), (1e300, 30 * 86_400_000), (2.5, 2), (0.4, 1)])
+def test_a_time_to_live_of_any_size_is_kept_as_a_number(tmp_path: Path, asked: float, kept: int) -> None:
+    async def main() -> None:
+        async with stage(tmp_path) as here:
+            client = await here.client(FIRST)
+            task = await client.drive(await client.mission(), task={"ttl": asked})
+            assert task["ttl"] == kept
 
     run(main)

@@ -89,6 +89,36 @@ def test_a_value_makes_no_option(make: CommandConfig) -> None:
     assert make.words({"target": "all", "rest": ["--eval"]})[-1] == "--eval"
 
 
+OFFSET = """
+[commands.cut]
+argv = ["cut", "{n}", ["--at", "{at}"], "{many}", "--at={n}", "--", "{last}"]
+[commands.cut.parameters]
+n = { type = "integer", default = 1 }
+at = { type = "number", required = false, MORE }
+many = { type = "array", items = { type = "integer" }, default = [] }
+last = { type = "integer", default = 1 }
+"""
+
+
+def test_a_number_makes_no_option_either(tmp_path: Path) -> None:
+    cut = read(tmp_path, OFFSET.replace(", MORE", ""))["cut"]
+    with pytest.raises(ValidationFailed, match="do not fit") as refused:
+        cut.words({"n": -1, "at": -0.5, "many": [1, -2], "last": -9})
+    assert [fault.field for fault in refused.value.faults] == ["n", "at", "many"]
+    assert cut.words({"last": -9, "many": [2]}) == ["cut", "1", "2", "--at=1", "--", "-9"]
+    allowed = read(tmp_path, OFFSET.replace("MORE", "allow_options = true"))["cut"]
+    assert allowed.words({"at": -0.5}) == ["cut", "1", "--at", "-0.5", "--at=1", "--", "1"]
+
+
+@pytest.mark.parametrize(
+    ("line", "field"), [("heartbeat = 0.001", "heartbeat"), ("grace = 1e9", "grace"), ("total = 1e300", "total")]
+)
+def test_numbers_that_no_command_could_be_run_with(tmp_path: Path, line: str, field: str) -> None:
+    found = faults(tmp_path, f'[commands.x]\nargv = ["true"]\n{line}\n')
+    assert list(found) == [f"commands.x.{field}"]
+    assert found[f"commands.x.{field}"].startswith("must be a number from ")
+
+
 VALUE = st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs"]), min_size=1, max_size=20)
 NUMBERS = st.lists(st.integers(-9, 9) | st.floats(-9, 9, allow_nan=False), max_size=4)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from pursuit.mission_file import servers_in
 from pursuit.tools.configuration import find_configuration, load_configuration
 from pursuit.tools.server_config import ServerConfig, Timeouts, ToolOverride, expand, parse_servers, secrets_of
 from pursuit.tools.stderr import MOST_BYTES, StderrTail
+from pursuit.tools.variables import secret_words
 
 
 def load(directory: Path, text: str, name: str = "pursuit.toml") -> Any:
@@ -333,6 +335,42 @@ def test_half_a_secret_never_stays_in_the_tail(size: int, times: int, step: int)
             tail.feed(b"\n")
             assert "0123" not in tail.text()
             assert 0 < len(tail.text()) <= MOST_BYTES
+
+
+HOSTILE = {
+    "letters": "x",
+    "pairs": "a=",
+    "equals": "=",
+    "addresses": "://",
+    "users": "://a:b@",
+    "users that end nowhere": "://a/:",
+    "a name without a value": "token= ",
+}
+
+
+@pytest.mark.parametrize("piece", HOSTILE.values(), ids=HOSTILE.keys())
+@pytest.mark.parametrize("head", ["", "--token=", "a: \n"])
+def test_a_long_word_is_looked_through_at_once(head: str, piece: str) -> None:
+    word = head + piece * (200_000 // len(piece)) + "\n"
+    began = time.process_time()
+    secret_words([word])
+    assert time.process_time() - began < 2  # it was minutes
+
+
+@pytest.mark.parametrize(
+    ("word", "secrets"),
+    [
+        ("postgres://me:pa/ss@host/db?password=other", ["me:pa/ss", "pa/ss", "other"]),
+        ("https://me:word@host/ https://you:thing@host/", ["me:word", "word", "you:thing", "thing"]),
+        ("Server=there;Password = very-secret;Port=1", ["very-secret"]),
+        ("url=https://host/?token=abcdef", ["abcdef"]),
+        ("Authorization: Bearer abcdef", ["Bearer abcdef", "abcdef"]),
+        ("https://host/a=b:c", []),
+        ("my_" + "x" * 500 + "_token=abcdef", ["abcdef"]),
+    ],
+)
+def test_the_secrets_inside_of_a_word(word: str, secrets: list[str]) -> None:
+    assert secret_words([word]) == secrets
 
 
 def test_unset_variables_are_all_named() -> None:

@@ -245,3 +245,22 @@ def test_a_lost_task_is_a_failed_call_and_never_made_again(tmp_path: Path) -> No
         assert job.begun == 1
 
     play(scene)
+
+
+def test_a_result_that_a_mission_waits_for_is_not_pruned(tmp_path: Path) -> None:
+    job = Job()
+
+    async def scene() -> None:
+        async with stage(tmp_path, job.tool()) as runtime:
+            wanted = mission(criteria=[score()], proposer=repeat("world.train"))
+            mission_id = (await runtime.service.start(wanted)).session_id
+            await runtime.service.iterate(mission_id)
+            task_id = (await runtime.service.state(mission_id)).wait_detail or ""
+            job.go.set()
+            await runtime.tasks.store.wait(task_id)
+            assert await runtime.tasks.prune(keep=0) == []
+            await runtime.service.run(mission_id)
+            assert (await runtime.service.status(mission_id))["status"] == "completed"
+            assert await runtime.tasks.prune(keep=0) == [task_id]
+
+    play(scene)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 import sys
@@ -115,7 +116,7 @@ def test_what_cannot_be_started_fails_with_the_reason_and_starts_nothing(tmp_pat
             (Command(argv=["true"], cwd=str(tmp_path / "gone")), "is no folder"),
             (Command(argv=[]), "is empty"),
             (Command(argv=["echo", "a\0b"]), "null character"),
-            (Command(argv=["true"], unit_pattern="("), "is no regular expression"),
+            (Command(argv=["true"], unit_pattern="("), "is not a regular expression"),
         ]
         for command, why in wrong:
             with pytest.raises(ValidationFailed) as refused:
@@ -137,10 +138,43 @@ def test_what_cannot_be_started_fails_with_the_reason_and_starts_nothing(tmp_pat
     on_stage(tmp_path, body)
 
 
+def test_a_command_that_the_system_refused_leaves_no_secret(tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    script.write_text("#!/no/such/interpreter\n")
+    script.chmod(0o755)
+
+    async def body(stage: Stage) -> None:
+        state = await stage.run(Command(argv=[str(script), "--token=open-sesame"], secrets=["open-sesame"]))
+        assert state.status == "failed"
+        folder = stage.place(state.task_id)
+        await gone(folder / "command")
+        assert not any(b"open-sesame" in path.read_bytes() for path in folder.iterdir())
+        assert [line async for line in stage.processes.follow(state.task_id)] == []
+        await stage.processes.remove(state.task_id)
+        assert not folder.exists()
+
+    on_stage(tmp_path, body)
+
+
 def test_every_fault_is_told_at_once() -> None:
     with pytest.raises(ValidationFailed) as refused:
         Command(argv=["no-such-program"], cwd="/no/such", item_pattern="[", grace=-1).check()
     assert {fault.field for fault in refused.value.faults} == {"argv", "cwd", "item_pattern", "grace"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("total", value) for value in (-1.0, math.nan, math.inf, 1e300, 10**400)),
+        *(("heartbeat", value) for value in (0.0, 1e-9, 0.5, math.nan, math.inf)),
+        *(("grace", value) for value in (-1.0, math.nan, math.inf, 1e9)),
+    ],
+)
+def test_numbers_that_no_command_could_be_run_with_are_refused(name: str, value: float) -> None:
+    with pytest.raises(ValidationFailed) as refused:
+        Command(argv=["true"], **{name: value}).check()
+    assert [fault.field for fault in refused.value.faults] == [name]
+    Command(argv=["true"], total=0, heartbeat=1, grace=0).check()
 
 
 def test_stdin_is_closed_and_the_environment_is_the_one_that_was_given(tmp_path: Path) -> None:
@@ -248,7 +282,7 @@ while True:
 def test_a_heartbeat_after_silence_names_the_last_item_and_counts_nothing(tmp_path: Path) -> None:
     async def body(stage: Stage) -> None:
         command = python(
-            "import time; print('at one', flush=True); time.sleep(60)", item_pattern="at (.*)", heartbeat=0.2, grace=0
+            "import time; print('at one', flush=True); time.sleep(60)", item_pattern="at (.*)", heartbeat=1, grace=0
         )
         task_id = await stage.begin(command)
         told = await stage.store.wait(task_id, lambda now: (now.message or "").startswith("at one"))
@@ -258,6 +292,24 @@ def test_a_heartbeat_after_silence_names_the_last_item_and_counts_nothing(tmp_pa
         assert (alive.done, alive.updated_at) == (told.done, told.updated_at)
         await stage.host.cancel(task_id)
         assert (await stage.store.wait(task_id)).status == "cancelled"
+
+    on_stage(tmp_path, body)
+
+
+def test_a_pattern_that_would_take_for_ever_holds_nobody_up_and_that_is_told(tmp_path: Path) -> None:
+    async def body(stage: Stage) -> None:
+        source = f"print('done 1'); print('{'a' * 64}b'); print('done 2')"
+        command = python(source, unit_pattern=r"done (\d+)", item_pattern=r"((?:a|aa)+)+c", total=2)
+        with anyio.fail_after(30):
+            state = await stage.run(command)
+        structured = await stage.structured(state)
+        (note,) = structured["notes"]
+        assert (state.status, state.done, structured["units_done"]) == ("completed", 2, 2)
+        assert note.startswith("item_pattern was switched off")
+        assert await stage.processes.tail(state.task_id) == ["done 1", "a" * 64 + "b", "done 2", f"[{note}]"]
+        result = await stage.store.result(state)
+        assert result is not None
+        assert note in result["content"][0]["text"]
 
     on_stage(tmp_path, body)
 

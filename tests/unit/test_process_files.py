@@ -12,11 +12,13 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import anyio
 import psutil
 import pytest
 from process_stage import Stage, gone, on_stage, python, until
 
 from pursuit.tasks.processes.command import Command
+from pursuit.tasks.processes.keeper import write_whole
 
 
 def test_nothing_of_it_is_readable_by_others(tmp_path: Path) -> None:
@@ -49,6 +51,51 @@ def test_files_go_with_an_ended_task_and_stay_with_a_running_one(tmp_path: Path)
         assert [line async for line in stage.processes.follow(task_id)] == []
 
     on_stage(tmp_path, body)
+
+
+@pytest.mark.parametrize("left", [b"", b'{"pid": "x"}'])
+@pytest.mark.parametrize("name", ["meta", "command", "exit", "claim"])
+def test_a_file_that_a_loss_of_power_left_half_is_no_obstacle(tmp_path: Path, name: str, left: bytes) -> None:
+    """The end of the command that was read from such a file is not known, and its files can be removed."""
+
+    async def leave(stage: Stage) -> str:
+        task_id = await stage.begin(python("import time; print('x', flush=True); time.sleep(60)", grace=0))
+        await stage.store.wait(task_id, lambda now: now.message == "x")
+        return task_id
+
+    task_id = on_stage(tmp_path, leave)
+    folder = tmp_path / "tasks" / task_id
+    leader = json.loads((folder / "meta").read_bytes())["pid"]
+    os.killpg(leader, signal.SIGKILL)
+    anyio.run(until, (folder / "exit").exists)
+    if name == "claim":
+        (folder / "meta").unlink()
+    (folder / name).write_bytes(left)
+
+    async def back(stage: Stage) -> None:
+        state = await stage.store.wait(task_id)
+        assert (state.status, state.exit_code) == ("failed", None)
+        await gone(folder / "command")
+        await stage.processes.remove(task_id)
+        assert not folder.exists()
+
+    on_stage(tmp_path, back)
+
+
+def test_what_is_written_whole_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[bytes] = []
+    sync = os.fsync
+
+    def watched(descriptor: int) -> None:
+        assert not (tmp_path / "meta").exists()
+        synced.append((tmp_path / "meta.new").read_bytes())
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    write_whole(str(tmp_path / "meta"), {"a": 1})
+    assert synced == [b'{"a": 1}']
 
 
 def test_a_log_is_followed_to_its_end_line_by_line(tmp_path: Path) -> None:

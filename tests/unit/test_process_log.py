@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,21 @@ def everything(folder: Path, position: int = 0, most: int = 1 << 20) -> bytes:
         if not piece:
             return data
         data += piece
+
+
+def test_lines_that_the_disk_took_half_of_are_lost_whole(tmp_path: Path) -> None:
+    log = Log(tmp_path, LOG)
+    log.append(b"before\n")
+    _, hard = limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20, hard))  # the rest of a write is refused, as by a full disk
+        log.append(b"never\n" * 10)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (log.lost, log.position) == (60, 7)
+    log.append(b"after\n")
+    assert everything(tmp_path) == b"before\nafter\n"
+    assert log.position == log_end(tmp_path, LOG) == 13
 
 
 def test_a_log_keeps_the_newest_half_at_least_and_never_more_than_its_bound(tmp_path: Path) -> None:

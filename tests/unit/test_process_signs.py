@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import re
+import time
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pursuit.model.patterns import for_lines
 from pursuit.tasks.processes.command import Command
 from pursuit.tasks.processes.signs import Signs, matches
 from pursuit.tasks.processes.units import Units
@@ -50,8 +52,39 @@ def test_the_item_is_the_latest_and_the_message_the_last_line_that_says_somethin
 
 def test_a_match_never_goes_over_the_end_of_a_line() -> None:
     text = "a one\na\none a  two\n"
-    assert [found[1] for found in matches(re.compile(r"a\s+(\w+)"), text)] == ["one", "two"]
-    assert [found[0] for found in matches(re.compile(r"^.*$", re.MULTILINE), "x\ny\n")] == ["x", "y", ""]
+    assert [found[1] for found in matches(for_lines(r"a\s+(\w+)"), text)] == ["one", "two"]
+    assert [found[0] for found in matches(for_lines(r"^.*$"), "x\ny\n")] == ["x", "y", ""]
+
+
+NAMES = ("unit_pattern", "failure_pattern", "item_pattern")
+
+
+def test_a_pattern_that_takes_too_long_is_switched_off_alone_and_stays_off(tmp_path: Path) -> None:
+    command = Command(argv=["x"], unit_pattern=r"ok (\d+)", failure_pattern=r"((?:a|aa)+)+c", item_pattern=r"at (\w+)")
+    found = Signs(command, Units(tmp_path / "units"), seconds=0.05)
+    began = time.process_time()
+    (note,) = found.take(b"ok 1\nat one\n" + b"a" * 64 + b"b\nok 2\n")
+    assert time.process_time() - began < 5
+    assert note.startswith("failure_pattern was switched off")
+    assert found.take(b"ok 3\naac\n" + b"a" * 64 + b"b\nat two\n") == []
+    assert (found.units.count, found.item, found.failures, found.off) == (3, "two", [], ["failure_pattern"])
+    again = Signs(command, Units(tmp_path / "other"), off=found.off, seconds=0.05)
+    assert again.take(b"aac\nok 1\n") == []
+    assert (again.failures, again.units.count, again.notes) == ([], 1, [note])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_matches_that_go_over_many_lines_take_no_square_of_them(tmp_path: Path, name: str) -> None:
+    found = Signs(Command(argv=["x"], **{name: r"a[^b]*"}), Units(tmp_path / "units"), seconds=0.05)
+    began = time.process_time()
+    found.take(b"a\n" * 500_000)
+    assert time.process_time() - began < 5
+
+
+def test_long_output_is_looked_at_in_pieces_of_whole_lines(tmp_path: Path) -> None:
+    found = signs(tmp_path, unit_pattern=r"^n (\d+)$")
+    found.take(b"".join(b"n %d\n" % number for number in range(50_000)))
+    assert (found.units.count, found.lines) == (50_000, 50_000)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)

@@ -14,18 +14,20 @@ from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.model.tasks import TaskState
 from pursuit.tasks.execution import TaskContext, task_execution
 from pursuit.tasks.host import TaskHost
+from pursuit.tasks.limits import Limits
 from pursuit.tasks.store import Ending, TaskStore
 
 OK = Ending(status="completed", result={"content": []})
 
 
-def with_host(tmp_path: Path, body: Callable[[TaskHost], Awaitable[Any]], **given: Any) -> Any:
+def with_host(tmp_path: Path, body: Callable[[TaskHost], Awaitable[Any]], *, tend: bool = True, **given: Any) -> Any:
     async def run() -> Any:
         ledger = SqliteLedger.open(tmp_path / "ledger.db")
         try:
             with anyio.fail_after(20):
                 async with TaskHost(TaskStore(ledger), **given) as host:
-                    host.tend()
+                    if tend:
+                        host.tend()
                     return await body(host)
         finally:
             await ledger.close()
@@ -221,5 +223,144 @@ def test_two_workers_cannot_have_one_task(tmp_path: Path) -> None:
         with pytest.raises(TaskTerminal):
             async with task_execution(task_id, host.store):
                 pass
+
+    with_host(tmp_path, body)
+
+
+@pytest.mark.parametrize("result", [{"content": [], "x": object()}, {"content": [], "x": {(1, 2): 3}}])
+def test_an_end_that_cannot_be_stored_is_that_tasks_own_failure(tmp_path: Path, result: Any) -> None:
+    async def odd(ctx: TaskContext) -> Ending:
+        return Ending(status="completed", result=result)
+
+    async def steady(ctx: TaskContext) -> Ending:
+        await ctx.ask({"go": {}})
+        return OK
+
+    async def body(host: TaskHost) -> None:
+        good, bad = await begin(host, steady), await begin(host, odd)
+        state = await host.store.wait(bad)
+        assert state.status == "failed" and "could not be stored" in (state.message or "")
+        await host.store.answer(good, {"go": 1})
+        assert (await host.store.wait(good)).status == "completed"
+
+    with_host(tmp_path, body)
+
+
+def test_half_a_character_in_what_work_says_harms_nobody(tmp_path: Path) -> None:
+    async def says(ctx: TaskContext) -> Ending:
+        await ctx.update_status("half \udcff")
+        return Ending(status="completed", result={"content": [{"type": "text", "text": "half \udcff"}]})
+
+    async def raises(ctx: TaskContext) -> Ending:
+        raise ValueError("half \udcff")
+
+    async def body(host: TaskHost) -> None:
+        state = await host.store.wait(await begin(host, says))
+        assert (state.message, state.result) == ("half ?", {"content": [{"type": "text", "text": "half ?"}]})
+        assert (await host.store.wait(await begin(host, raises))).message == "ValueError: half ?"
+
+    with_host(tmp_path, body)
+
+
+def test_whatever_is_wrong_with_one_task_the_others_are_looked_after(tmp_path: Path) -> None:
+    task_id = orphan(tmp_path, "process")
+
+    def resume(state: TaskState) -> Any:
+        raise ValueError("no such thing")
+
+    async def body(host: TaskHost) -> None:
+        assert (await host.store.wait(task_id)).message == "ValueError: no such thing"
+        tried = anyio.Event()
+
+        async def clear(_task_id: str) -> bool:
+            tried.set()
+            raise ValueError("odd files")
+
+        host.shelf.clear = clear
+        host.store.limits = Limits(kept=0)
+        await host.store.settle(await some_work(host.store), OK)
+        async with TaskHost(host.store) as tending:
+            tending.shelf.clear = clear
+            tending.tend()
+            await tried.wait()
+            left = await host.store.create(kind="call", title="t", requestor="local", owner="owner-0")
+            assert (await host.store.wait(left.task_id)).status == "failed"
+
+    with_host(tmp_path, body, resume={"process": resume})
+
+
+def test_a_time_to_live_is_kept_by_whoever_works_and_ends_with_the_work(tmp_path: Path) -> None:
+    stopping, stopped = anyio.Event(), anyio.Event()
+
+    async def winding(ctx: TaskContext) -> Ending:
+        await ctx.wait_cancelled()
+        stopping.set()
+        await stopped.wait()
+        return Ending(status="cancelled", message="cancelled after 1s", exit_code=143, result=CANCELLED)
+
+    async def endless(ctx: TaskContext) -> Ending:
+        await anyio.sleep_forever()
+        return OK
+
+    async def body(host: TaskHost) -> None:
+        cut = await host.store.wait(await begin(host, endless, ttl=0.05))
+        assert (cut.status, cut.message) == ("failed", "its time to live ended before the work did")
+        task_id = await begin(host, winding, kind="process", ttl=0.05)
+        await stopping.wait()
+        assert (await host.store.get(task_id)).status == "working", "it has not stopped yet"
+        stopped.set()
+        state = await host.store.wait(task_id)
+        why = "its time to live ended before the work did, after 1s"
+        assert (state.status, state.message, state.exit_code) == ("failed", why, 143)
+        text = {"type": "text", "text": f"sleep: {why} (task-1)"}
+        said = {"status": "failed", "exit_code": 143, "reason": why}
+        assert state.result == {"content": [text], "structuredContent": said, "isError": True}
+
+    with_host(tmp_path, body, tend=False)
+
+
+CANCELLED = {
+    "content": [{"type": "text", "text": "sleep: cancelled after 1s (task-1)"}],
+    "structuredContent": {"status": "cancelled", "exit_code": 143},
+    "isError": True,
+}
+
+
+def test_what_a_person_cancelled_is_cancelled_also_when_its_time_ends_meanwhile(tmp_path: Path) -> None:
+    async def winding(ctx: TaskContext) -> Ending:
+        await ctx.wait_cancelled()
+        assert ctx.state.expires_at is not None
+        await anyio.sleep(ctx.state.expires_at + 0.05 - ctx.store.now())
+        return Ending(status="cancelled", message="cancelled after 1s", result=CANCELLED)
+
+    async def body(host: TaskHost) -> None:
+        task_id = await begin(host, winding, kind="process", ttl=0.2)
+        await host.cancel(task_id)
+        state = await host.store.wait(task_id)
+        assert (state.status, state.result) == ("cancelled", CANCELLED)
+
+    with_host(tmp_path, body, tend=False)
+
+
+def test_own_work_out_of_time_hears_of_it_and_has_failed(tmp_path: Path) -> None:
+    async def body(host: TaskHost) -> None:
+        task_id = (await host.store.create(kind="work", title="t", requestor="local", ttl=0.05)).task_id
+        async with task_execution(task_id, host.store) as ctx:
+            await ctx.wait_cancelled()
+            assert not await ctx.complete("too late")
+        assert (await host.store.get(task_id)).status == "failed"
+
+    with_host(tmp_path, body, tend=False)
+
+
+def test_progress_that_is_no_number_leaves_the_count_alone(tmp_path: Path) -> None:
+    async def body(host: TaskHost) -> None:
+        task_id = await some_work(host.store)
+        async with task_execution(task_id, host.store) as ctx:
+            await ctx.update_status("a", done=1, total=5)
+            for odd in (float("nan"), float("inf"), 10**400):
+                await ctx.update_status("b", done=odd, total=odd)
+        state = await host.store.get(task_id)
+        assert (state.status, state.message, state.done, state.total) == ("completed", "b", 1, 5)
 
     with_host(tmp_path, body)

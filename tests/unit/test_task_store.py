@@ -9,9 +9,10 @@ from typing import Any
 import anyio
 import pytest
 
-from pursuit.errors import TaskNotFound, TooManyTasks, ValidationFailed
+from pursuit.errors import Conflict, TaskNotFound, TooManyTasks, ValidationFailed
 from pursuit.ledger.sqlite import SqliteLedger
-from pursuit.model.tasks import TaskProgressed
+from pursuit.model.tasks import TaskProgressed, TaskState
+from pursuit.tasks import limits as limits_module
 from pursuit.tasks.limits import Limits
 from pursuit.tasks.record import record_of
 from pursuit.tasks.shelf import Shelf
@@ -224,5 +225,203 @@ def test_a_large_result_comes_back_whole(tmp_path: Path) -> None:
         state = await TaskStore(store.ledger).get(task_id)
         assert await store.result(state) == result
         assert (await store.ledger.verify()).ok
+
+    with_store(tmp_path, body)
+
+
+HALF = "half \udcff"
+WHOLE = "half ?"
+
+
+def test_half_a_character_is_replaced_wherever_it_comes_from(tmp_path: Path) -> None:
+    async def body(store: TaskStore) -> None:
+        task_id = await some_task(store, title=HALF, origin={HALF: [HALF]}, kind="process")
+        await store.progress(task_id, TaskProgressed(message=HALF, item=HALF, mark={"at": HALF}))
+        await store.ask(task_id, {"q": {"message": HALF}})
+        assert (await store.get(task_id)).asked == {"q": {"message": WHOLE}}
+        await store.answer(task_id, {"q": {"text": HALF}, HALF: 1}, by=HALF)
+        state = await store.order_cancel(task_id, by=HALF, reason=HALF, settle=False)
+        assert state.cancel is not None and state.cancel.reason == WHOLE
+        result = {"content": [{"type": "text", "text": HALF}], HALF: ({"x": HALF},)}
+        error = {"code": 1, "message": HALF}
+        assert await store.settle(task_id, Ending(status="failed", message=HALF, result=result, error=error))
+        for found in (await store.get(task_id), await TaskStore(store.ledger).get(task_id)):
+            assert (found.title, found.message, found.item, found.mark) == (WHOLE, WHOLE, WHOLE, {"at": WHOLE})
+            assert found.origin == {WHOLE: [WHOLE]} and found.answers == {"q": {"text": WHOLE}}
+            text = {"type": "text", "text": WHOLE}
+            assert await store.result(found) == {"content": [text], WHOLE: [{"x": WHOLE}]}
+            assert found.error == {"code": 1, "message": WHOLE}
+
+    with_store(tmp_path, body)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf"), 10**400, 1e300, 10**25, 2**53 + 1])
+def test_a_number_that_cannot_be_counted_with_counts_nothing(tmp_path: Path, number: float) -> None:
+    async def body(store: TaskStore) -> None:
+        task_id = await some_task(store, total=number)
+        await store.progress(task_id, TaskProgressed(done=3, total=4))
+        await store.progress(task_id, TaskProgressed(done=number, total=number))
+        await store.settle(task_id, Ending(status="completed", done=number))
+        here, there = await store.get(task_id), await TaskStore(store.ledger).get(task_id)
+        assert (here.done, here.total) == (there.done, there.total)
+        assert here.done == (3 if number != number or abs(number) > 1e308 else float(number))
+        assert record_of(here) == record_of(there)
+
+    with_store(tmp_path, body)
+
+
+@pytest.mark.guarantee("tasks-have-limits")
+@pytest.mark.parametrize("fresh", [1.0, -1.0])
+def test_of_many_that_come_at_once_no_more_than_allowed_are_taken(
+    tmp_path: Path, fresh: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits_module, "FRESH", fresh)  # below zero, each of them counts anew
+
+    async def body(store: TaskStore) -> None:
+        taken: list[str] = []
+        refused: list[str] = []
+
+        async def one() -> None:
+            try:
+                taken.append(await some_task(store))
+            except TooManyTasks as error:
+                refused.append(error.message)
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(50):
+                tasks.start_soon(one)
+        assert (len(taken), len(refused)) == (5, 45)
+        await store.settle(taken[0], OK)
+        await some_task(store)
+        with pytest.raises(TooManyTasks):
+            await some_task(store)
+
+    with_store(tmp_path, body, limits=Limits(concurrent_each=5))
+
+
+def test_a_task_that_was_not_stored_takes_no_place(tmp_path: Path) -> None:
+    async def body(store: TaskStore) -> None:
+        for _ in range(3):
+            with pytest.raises(TypeError):
+                await some_task(store, origin={"x": object()})
+        task_id = await some_task(store)
+        with pytest.raises(Conflict):
+            await some_task(store, task_id=task_id)
+        await some_task(store)
+        with pytest.raises(TooManyTasks):
+            await some_task(store)
+
+    with_store(tmp_path, body, limits=Limits(concurrent_each=2))
+
+
+def test_a_task_that_another_process_removed_is_gone_here_too(tmp_path: Path) -> None:
+    async def body(store: TaskStore) -> None:
+        task_id = await some_task(store)
+        result = {"content": [{"type": "text", "text": "x" * 100_000}]}
+        await store.settle(task_id, Ending(status="completed", result=result))
+        held = await store.get(task_id)
+        assert await store.result(held) == result
+        elsewhere = SqliteLedger.open(tmp_path / "ledger.db")
+        try:
+            assert await Shelf(TaskStore(elsewhere)).prune(keep=0) == [task_id]
+        finally:
+            await elsewhere.close()
+        for look in (store.get(task_id), store.result(held), store.answer(task_id, {"x": 1}), store.wait(task_id)):
+            with pytest.raises(TaskNotFound):
+                await look
+
+    with_store(tmp_path, body)
+
+
+def test_a_running_one_that_ended_and_was_removed_elsewhere_is_gone_here_too(tmp_path: Path) -> None:
+    async def body(store: TaskStore) -> None:
+        task_id = await some_task(store)
+        other = TaskStore(store.ledger)
+        await other.settle(task_id, OK)
+        await other.forget(task_id)
+        with pytest.raises(TaskNotFound):
+            await store.get(task_id)
+
+    with_store(tmp_path, body)
+
+
+def test_what_its_time_to_live_ended_is_seen_before_it_goes(tmp_path: Path) -> None:
+    clock = [1_000.0]
+
+    async def body(store: TaskStore) -> None:
+        shelf, task_id = Shelf(store), await some_task(store, ttl=5)
+        clock[0] += 100
+        for _ in range(2):
+            await shelf.tidy(now=True)
+            assert (await store.get(task_id)).status == "failed"
+        clock[0] += 61
+        await shelf.tidy(now=True)
+        with pytest.raises(TaskNotFound):
+            await store.get(task_id)
+
+    with_store(tmp_path, body, now=lambda: clock[0])
+
+
+def test_work_that_winds_down_is_ordered_to_and_has_not_ended(tmp_path: Path) -> None:
+    clock = [1_000.0]
+
+    async def body(store: TaskStore) -> None:
+        task_id = await some_task(store, ttl=5, kind="process", owner="owner-x")
+        clock[0] += 6
+        await Shelf(store).expire()
+        state = await store.get(task_id)
+        assert (state.status, state.cancel and state.cancel.by) == ("working", "its time to live")
+
+    with_store(tmp_path, body, now=lambda: clock[0])
+
+
+def test_a_task_stays_while_what_belongs_to_it_does_and_while_it_is_waited_for(tmp_path: Path) -> None:
+    clock = [1_000.0]
+
+    async def body(store: TaskStore) -> None:
+        shelf, task_id = Shelf(store), await some_task(store)
+        await store.settle(task_id, OK)
+        answers = {"cleared": False, "needed": True}
+        asked: list[str] = []
+
+        async def clear(one: str) -> bool:
+            assert (await store.get(one)).terminal, "the record goes last"
+            asked.append("clear")
+            return answers["cleared"]
+
+        async def needed(state: TaskState) -> bool:
+            asked.append("needed")
+            return state.task_id == task_id and answers["needed"]
+
+        shelf.clear, shelf.needed = clear, needed
+        assert await shelf.prune(keep=0) == [] and asked == ["needed"]
+        answers["needed"] = False
+        assert await shelf.prune(keep=0) == [] and asked == ["needed", "needed", "clear"]
+        answers["cleared"] = True
+        assert await shelf.prune(keep=0) == [task_id]
+        other = await some_task(store)
+        await store.settle(other, OK)
+        answers["needed"], answers["cleared"] = True, False
+        clock[0] += 31 * 86_400  # nobody waits longer than a task may live
+        assert await shelf.prune() == [other]
+
+    with_store(tmp_path, body, now=lambda: clock[0])
+
+
+def test_answers_to_nothing_are_written_down_a_few_times_only(tmp_path: Path) -> None:
+    async def body(store: TaskStore) -> None:
+        task_id = await some_task(store)
+        await store.ask(task_id, {"q": {}})
+        for number in range(50):
+            await store.answer(task_id, {f"never asked {number}": {}})
+        await store.answer(task_id, {"q": 1, "never asked": 2})
+        assert (await store.get(task_id)).answers == {"q": 1}
+        await store.settle(task_id, OK)
+        for _ in range(50):
+            await store.answer(task_id, {"q": 2})
+        dropped = [event for event in await store.ledger.read(task_id) if event.type == "WordDropped"]
+        assert 1 <= len(dropped) <= 10
+        assert not await store.settle(task_id, OK), "a late ending is written down in any case"
+        assert (await store.ledger.read(task_id))[-1].type == "WordDropped"
 
     with_store(tmp_path, body)

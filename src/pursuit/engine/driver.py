@@ -49,8 +49,10 @@ from pursuit.sandbox import Sandbox
 class ToolSource(Protocol):
     """Gives the tools of a mission, connecting what is needed."""
 
-    async def tools_for(self, names: tuple[str, ...], policy: MissionPolicy | None = None) -> Tools:
-        """The tools by these names, under this policy of the mission's own.
+    async def tools_for(
+        self, names: tuple[str, ...], policy: MissionPolicy | None = None, credential: str | None = None
+    ) -> Tools:
+        """The tools by these names, under this policy of the mission's own, for who showed this token.
 
         Raises `UpstreamUnavailable` if one of their servers cannot be reached.
         """
@@ -158,7 +160,7 @@ class Driver:
         background: bool,
     ) -> Run:
         """Writes down who drives now and how far, and what a dead driver left behind."""
-        tools = await self.source.tools_for(journal.state.tools, journal.state.mission.policy)
+        tools = await self.source.tools_for(journal.state.tools, journal.state.mission.policy, journal.state.credential)
         run = self._new_run(journal, tools, observer)
         now, before = self.clock.now(), journal.state.status
         claimed = RunClaimed(

@@ -84,6 +84,7 @@ class MissionCreated(Event, frozen=True, kw_only=True):
     warnings: list[str] = []
     file: str | None = None
     by: str = "operator"
+    credential: str | None = None
 
 
 class RunClaimed(Event, frozen=True, kw_only=True):

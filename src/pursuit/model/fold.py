@@ -84,6 +84,7 @@ def _created(event: MissionCreated) -> MissionState:
         parameters=event.parameters,
         warnings=tuple(event.warnings),
         file=event.file,
+        credential=event.credential,
         created_at=event.at,
         budget=caps,
     )
@@ -114,13 +115,16 @@ def _proposed(state: MissionState, event: IterationProposed) -> None:
         _running(state)
     state.handed_in = None
     state.answers = {}
+    state.unanswered = 0
     view = script_view(state) if event.script is not None else None
     state.open = Iteration(index=event.iteration, started_at=event.at, proposed=event, view=view)
     state.proposer_failures = state.proposer_failures + 1 if event.failed else 0
 
 
-def _model_asked(state: MissionState, _event: ModelAsked) -> None:
-    """A question alone changes nothing but that somebody is at work: it may be asked again."""
+def _model_asked(state: MissionState, event: ModelAsked) -> None:
+    """A question alone changes nothing but that somebody is at work: it may be asked again, and that is counted."""
+    state.unanswered = state.unanswered + 1 if event.model == state.asked_of else 1
+    state.asked_of = event.model
     if state.status == "waiting":
         _running(state)
 
@@ -130,6 +134,7 @@ def _model_answered(state: MissionState, event: ModelAnswered) -> None:
     state.tokens += event.tokens
     state.cost_usd = round(state.cost_usd + (event.cost_usd or 0.0), 9)  # ten times 0.1 is 1
     state.answers[event.attempt] = event
+    state.unanswered = 0
 
 
 def _intended(state: MissionState, event: CallIntended) -> None:

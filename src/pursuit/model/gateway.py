@@ -83,6 +83,12 @@ class GatewayApprovalAnswered(GatewayEvent, frozen=True, kw_only=True):
     reason: str | None = None
 
 
+class GatewayApprovalUsed(GatewayEvent, frozen=True, kw_only=True):
+    """The answer was taken for a call, and holds for no other one if it was for one call."""
+
+    approval_id: str
+
+
 class GatewayClosed(GatewayEvent, frozen=True, kw_only=True):
     """It stopped serving in order."""
 
@@ -94,6 +100,7 @@ AnyGatewayEvent = (
     | GatewayCallRefused
     | GatewayApprovalAsked
     | GatewayApprovalAnswered
+    | GatewayApprovalUsed
     | GatewayClosed
 )
 
@@ -134,7 +141,7 @@ class GatewayState:
     asked: dict[str, GatewayApprovalAsked] = field(default_factory=dict[str, GatewayApprovalAsked])
     answers: dict[str, GatewayApprovalAnswered] = field(default_factory=dict[str, GatewayApprovalAnswered])
     granted: set[str] = field(default_factory=set[str])
-    closed: bool = False
+    used: set[str] = field(default_factory=set[str])
 
     def apply(self, events: Iterable[AnyGatewayEvent]) -> None:
         """Takes note of further events."""
@@ -144,16 +151,23 @@ class GatewayState:
                     self.asked[event.approval_id] = event
                 case GatewayApprovalAnswered():
                     self._answered(event)
-                case GatewayClosed():
-                    self.closed = True
+                case GatewayApprovalUsed():
+                    self.used.add(event.approval_id)
                 case _:
                     pass
 
     def pending(self, now: float) -> list[GatewayApprovalAsked]:
         """The questions that still wait for an answer."""
-        if self.closed:
-            return []
         return [one for key, one in self.asked.items() if key not in self.answers and now < one.until]
+
+    def unused(self, scope: str, now: float) -> GatewayApprovalAnswered | None:
+        """An answer about these calls that no call has taken yet."""
+        keys = [one.approval_id for one in self.of_scope(scope) if now < one.until]
+        return next((self.answers[key] for key in keys if key in self.answers and key not in self.used), None)
+
+    def waits(self, now: float) -> bool:
+        """Whether a question waits for its answer, or an answer for its call."""
+        return any(now < one.until for key, one in self.asked.items() if key not in self.used)
 
     def of_scope(self, scope: str) -> list[GatewayApprovalAsked]:
         """Every question about these calls, the oldest first."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import BeforeValidator, Field, StringConstraints, ValidationError, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, ValidationError, field_validator
 
 from pursuit.errors import Fault, ValidationFailed
 from pursuit.model.criteria import AnyCriterion, Check
@@ -23,6 +23,7 @@ MAX_CRITERIA = 64
 CAPS = ("max_iterations", "max_wall_clock_seconds", "max_tool_calls", "max_tokens", "max_cost_usd")
 DEFAULT_STAGNATION = 3
 MAX_STAGNATION = 1_000
+PRIORITIES = ("costPriority", "speedPriority", "intelligencePriority")
 
 
 class Budget(Shape):
@@ -186,11 +187,31 @@ class ModelProposer(AskedProposer):
     model: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]*:\S+$", max_length=200)]
 
 
+def _preferences(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    """MCP's model preferences, or what is wrong with them; a client may know further keys of a hint."""
+    for key, given in value.items():
+        if key == "hints":
+            rows = cast("list[Any]", given) if isinstance(given, list) else [None]
+            names = [
+                cast("Mapping[str, Any]", row).get("name", "") if isinstance(row, Mapping) else None for row in rows
+            ]
+            if not all(isinstance(name, str) for name in names):
+                raise ValueError("hints must be a list of objects, each with a name")
+        elif key not in PRIORITIES:
+            raise ValueError(f"{key[:80]!r} is not one of hints, {', '.join(PRIORITIES)}")
+        elif isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= 1:
+            raise ValueError(f"{key} must be a number from 0 to 1")
+    return value
+
+
+Preferences = Annotated[Args, AfterValidator(_preferences)]
+
+
 class SamplingProposer(AskedProposer):
     """The model of the MCP client that drives the mission; `model_preferences` are MCP's own."""
 
     kind: Literal["sampling"] = "sampling"
-    model_preferences: Args | None = None
+    model_preferences: Preferences | None = None
 
 
 class ReplayProposer(Shape):

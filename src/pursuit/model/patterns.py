@@ -91,6 +91,11 @@ def count(pattern: str, text: str, *, seconds: float = SECONDS) -> int:
         raise _out_of_time(pattern, seconds) from None
 
 
+def for_lines(pattern: str) -> regex.Pattern[str]:
+    """A checked pattern, compiled for a text of many lines; whoever searches with it sets a timeout of their own."""
+    return _compiled(pattern, lines=True)
+
+
 def _out_of_time(pattern: str, seconds: float) -> Unfinished:
     return Unfinished(f"{pattern!r} took more than {seconds * 1000:g} ms; write it without nested repetitions")
 
@@ -100,7 +105,7 @@ def _too_long(pattern: str, text: str) -> Unfinished:
 
 
 @lru_cache(maxsize=512)
-def _compiled(pattern: str) -> regex.Pattern[str]:
+def _compiled(pattern: str, *, lines: bool = False) -> regex.Pattern[str]:
     """Compiles what Python's `re` reads in the same way: `regex` knows more, part of it dangerous."""
     groups, atoms = 1, len(pattern)
     for part in _PART.finditer(pattern):
@@ -120,7 +125,7 @@ def _compiled(pattern: str) -> regex.Pattern[str]:
         # What is a brace to `re` may be a fuzzy match to `regex`.
         plain = _PART.sub(lambda part: "\\{" if part["brace"] else part[0], pattern)
         try:
-            return regex.compile(plain, cache_pattern=False)
+            return regex.compile(plain, regex.MULTILINE if lines else 0, cache_pattern=False)
         except regex.error as error:
             raise ValueError(f"is not a regular expression: {error}") from None
 

@@ -46,6 +46,7 @@ class MissionState:
     parameters: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     warnings: tuple[str, ...] = ()
     file: str | None = None
+    credential: str | None = None
     seq: int = 0
     status: Status = "pending"
     waiting_for: WaitingFor | None = None
@@ -66,6 +67,9 @@ class MissionState:
     handed_in: dict[str, Any] | None = None
     answers: dict[int, ModelAnswered] = field(default_factory=dict[int, ModelAnswered])
     """What a language model answered for the iteration that is not begun yet, by attempt."""
+    asked_of: str | None = None
+    unanswered: int = 0
+    """How often in a row the same model was asked the question at hand, without an answer."""
     iteration_count: int = 0
     open: Iteration | None = None
     last: Iteration | None = None

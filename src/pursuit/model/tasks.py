@@ -151,6 +151,8 @@ class TaskState:
     result: Mapping[str, Any] | None = None
     blob: str | None = None
     error: Mapping[str, Any] | None = None
+    dropped: int = 0
+    """Words that came too late, or to nothing, as far as they were written down."""
     seq: int = 0
 
     @property
@@ -197,6 +199,7 @@ def _born(task_id: str, event: AnyTaskEvent) -> TaskState | None:
 def advance_task(state: TaskState, event: AnyTaskEvent) -> None:
     """Takes one more fact into account."""
     state.seq += 1
+    state.dropped += isinstance(event, WordDropped)
     if state.terminal:
         return
     match event:

@@ -72,8 +72,10 @@ class Choice:
 class NobodyHere:
     """Stands in for the client's model while no client drives the mission."""
 
-    name: str = "sampling"
+    name: str = "nobody"
 
     async def answer(self, request: ModelRequest) -> ModelAnswer:
         """Waits for a client."""
-        raise NoAnswerYet("a client with a model of its own must call mission_iterate")
+        raise NoAnswerYet(
+            "the model of an MCP client is to propose: a client that declares sampling must call mission_iterate"
+        )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,20 +17,26 @@ import anyio
 
 from pursuit.errors import Fault, ValidationFailed
 from pursuit.model.tasks import TaskState
+from pursuit.tasks.deadlines import stopped_by
 from pursuit.tasks.execution import TaskContext
 from pursuit.tasks.host import Work
 from pursuit.tasks.processes.command import GRACE, HEARTBEAT, Command
 from pursuit.tasks.store import Ending
 from pursuit.tools.commands import CommandConfig, refuse_climbing
-from pursuit.tools.server_config import PYTHON
-from pursuit.tools.variables import as_secrets, filled, secret_entries, secret_words
+from pursuit.tools.server_config import PYTHON, ServerConfig, secrets_of
+from pursuit.tools.variables import as_secrets, filled, inherited_secrets, secret_entries, secret_words
+
+ITS_TIMEOUT = "its timeout"
+"""Who orders a command stopped that has taken too long."""
 
 TIMEOUT = "timeout"
 """Where a task's origin keeps how many seconds it may take."""
 
 
-def configured_command(config: CommandConfig, arguments: Mapping[str, Any], environ: Mapping[str, str]) -> Command:
-    """The command for these arguments. Raises `ValidationFailed` or `PathTraversal`."""
+def configured_command(
+    config: CommandConfig, arguments: Mapping[str, Any], environ: Mapping[str, str], *, known: Iterable[str] = ()
+) -> Command:
+    """The command for these arguments; `known` are secrets of others. Raises `ValidationFailed` or `PathTraversal`."""
     words = _program(config.words(arguments))
     cwd, env = _surroundings(config, environ)
     command = Command(
@@ -45,7 +51,7 @@ def configured_command(config: CommandConfig, arguments: Mapping[str, Any], envi
         disclaimer=config.disclaimer,
         grace=GRACE if config.grace is None else config.grace,
         heartbeat=HEARTBEAT if config.heartbeat is None else config.heartbeat,
-        secrets=as_secrets([*secret_entries(config.env, env), *secret_words(words)]),
+        secrets=as_secrets([*secret_entries(config.env, env), *secret_words(words), *known]),
     )
     command.check()
     return command
@@ -85,17 +91,39 @@ def plain_command(
     environ: Mapping[str, str],
     env: Mapping[str, str] | None = None,
     allow_parent_paths: bool = False,
+    known: Iterable[str] = (),
     **more: Any,
 ) -> Command:
-    """The command that an operator wrote out. Raises `ValidationFailed` or `PathTraversal`."""
+    """The command that an operator wrote out; `known` are secrets of others.
+
+    Raises `ValidationFailed` or `PathTraversal`.
+    """
     given = dict(env or {})
     # What the operator hands over by a variable of its own is known to us by its name alone.
-    secrets = as_secrets([*secret_entries(given, given), *secret_words(argv)])
+    secrets = as_secrets([*secret_entries(given, given), *secret_words(argv), *known])
     command = Command(argv=tuple(argv), env={**environ, **given}, secrets=secrets, **more)
     command.check()
     if not allow_parent_paths:
         refuse_climbing(Path(argv[0]).name, list(argv[1:]))
     return command
+
+
+def known_secrets(
+    servers: Iterable[ServerConfig], commands: Iterable[CommandConfig], environ: Mapping[str, str]
+) -> list[str]:
+    """What no command may tell, whosever it is: the configuration's secrets, and those of the environment."""
+    found = inherited_secrets(environ)
+
+    def full(said: Mapping[str, str]) -> dict[str, str]:
+        return {key: filled(value, environ)[0] for key, value in said.items()}  # what is not set has no value to hide
+
+    for server in servers:
+        args = tuple(filled(word, environ)[0] for word in server.args)
+        ready = replace(server, env=full(server.env), headers=full(server.headers), args=args)
+        found += [*secrets_of(server, ready, environ), *secret_words([server.url or ""])]
+    for command in commands:
+        found += secret_entries(command.env, full(command.env))
+    return found
 
 
 def within(work: Work, seconds: float | None) -> Work:
@@ -104,21 +132,18 @@ def within(work: Work, seconds: float | None) -> Work:
         return work
 
     async def limited(ctx: TaskContext) -> Ending:
-        over = False
         ending: Ending | None = None
 
         async def stop() -> None:
-            nonlocal over
             await anyio.sleep(ctx.state.created_at + seconds - ctx.store.now())
-            over = True
-            await ctx.store.order_cancel(ctx.task_id, by="its timeout", reason=f"{seconds:g} s are over", settle=False)
+            await ctx.store.order_cancel(ctx.task_id, by=ITS_TIMEOUT, reason=f"{seconds:g} s are over", settle=False)
 
         async with anyio.create_task_group() as both:
             both.start_soon(stop)
             ending = await work(ctx)
             both.cancel_scope.cancel()
         assert ending is not None  # noqa: S101 - the group is left when the work has returned
-        return _timed_out(ending, seconds) if over and ending.status == "cancelled" else ending
+        return stopped_by(ending, ctx.state, ITS_TIMEOUT, f"stopped by its timeout of {seconds:g} s")
 
     return limited
 
@@ -126,12 +151,6 @@ def within(work: Work, seconds: float | None) -> Work:
 def timeout_of(state: TaskState) -> float | None:
     """How long a task may take, as it was begun."""
     return state.origin.get(TIMEOUT)
-
-
-def _timed_out(ending: Ending, seconds: float) -> Ending:
-    said = f"stopped by its timeout of {seconds:g} s"
-    result = {**(ending.result or {}), "isError": True}
-    return replace(ending, status="failed", message=said, result={"content": [], **result})
 
 
 def environment() -> dict[str, str]:

@@ -1,7 +1,8 @@
 """The audit trail of a gateway: one stream of the ledger for each process that serves.
 
 Owns: when a line is written, and which yes covers a call. Knows no protocol. Invariant: a question is durable before
-anybody is told of it; a yes for one call is used once; a process that only read leaves no stream behind.
+anybody is told of it; a yes for one call is used once, by whichever gateway; a process that only read leaves no stream
+behind.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pursuit.model.gateway import (
     AnyGatewayEvent,
     GatewayApprovalAnswered,
     GatewayApprovalAsked,
+    GatewayApprovalUsed,
     GatewayCallIntended,
     GatewayCallRefused,
     GatewayCallSettled,
@@ -41,7 +43,7 @@ from pursuit.service.caller import Caller
 
 KIND = "gateway"
 ASKING = "asking"
-"""The status of a gateway that has, or lately had, a question open: only those are looked through for questions."""
+"""The status of a gateway, also of one that has ended, with a question that waits, or an answer that no call took."""
 
 LONGEST_WHY = 500
 
@@ -64,10 +66,10 @@ class GatewayJournal:
         self._clock = clock
         self._servers = list(servers)
         self._by = by
-        self._patience = patience
+        self.patience = patience
         self._state = GatewayState()
         self._head = 0
-        self._used: set[str] = set()
+        self._earlier = EarlierAnswers(ledger, clock, but=self.stream)
         self._opened = False
         self._waits = False
         self._asking = anyio.Lock()
@@ -109,11 +111,13 @@ class GatewayJournal:
             before = self._state.of_scope(scope)
             for one in before:
                 answer = self._state.answers.get(one.approval_id)
-                if answer is not None and one.approval_id not in self._used:
-                    self._used.add(one.approval_id)
+                if answer is not None and await self._take(one.approval_id):
                     return Asked(approval_id=one.approval_id, granted=answer.answer in GRANTS, by=answer.by)
                 if answer is None and self._clock.now() < one.until:
                     return Asked(approval_id=one.approval_id)
+            earlier = await self._earlier.take(scope)
+            if earlier is not None:
+                return Asked(approval_id=earlier.approval_id, granted=earlier.answer in GRANTS, by=earlier.by)
             now = self._clock.now()
             fresh = GatewayApprovalAsked(
                 at=now,
@@ -123,13 +127,25 @@ class GatewayJournal:
                 scope=scope,
                 description=description,
                 reason=reason,
-                until=now + self._patience,
+                until=now + self.patience,
                 who=caller.who,
                 by=str(caller),
             )
             self._waits = True
             await self._write(fresh)
             return Asked(approval_id=fresh.approval_id)
+
+    async def _take(self, question: str) -> bool:
+        """Whether the answer is for this call: nobody, in no process, has taken it before."""
+        while question not in self._state.used:
+            used = Draft(*encode_gateway(GatewayApprovalUsed(at=self._clock.now(), approval_id=question)))
+            try:
+                await self._ledger.append(self.stream, self._head, [used], kind=KIND)
+            except Conflict:
+                await self._refresh()
+            else:
+                return True
+        return False
 
     async def answer(self, question: str, answer: Permission, *, by: str, reason: str | None = None) -> None:
         """Stores the answer of the person behind a client; one that was given before stays."""
@@ -140,7 +156,8 @@ class GatewayJournal:
     async def close(self) -> None:
         """Says that nothing more comes, if there was anything."""
         if self._opened:
-            await self._append([GatewayClosed(at=self._clock.now())], status="closed")
+            await self._refresh()
+            await self._append([GatewayClosed(at=self._clock.now())], status=ASKING if self._waits else "closed")
 
     async def _write(self, event: AnyGatewayEvent) -> None:
         events = [event]
@@ -160,7 +177,45 @@ class GatewayJournal:
         for stored in await self._ledger.read(self.stream, self._head):
             self._head = stored.seq
             self._state.apply([decode_gateway(stored.body)])
-        self._waits = bool(self._state.pending(self._clock.now()))
+        self._waits = self._state.waits(self._clock.now())
+
+
+class EarlierAnswers:
+    """Answers to questions of other gateways, most of which have ended: each is for one call, whoever makes it."""
+
+    def __init__(self, ledger: Ledger, clock: Clock, *, but: str) -> None:
+        self._ledger = ledger
+        self._clock = clock
+        self._done = {but}
+
+    async def take(self, scope: str) -> GatewayApprovalAnswered | None:
+        """An answer about these calls that was not used, which it is from now on."""
+        cursor: str | None = None
+        while True:
+            page = await self._ledger.streams(kind=KIND, status=ASKING, cursor=cursor)
+            for row in page.rows:
+                if row.name not in self._done and (answer := await self._taken(row.name, scope)) is not None:
+                    return answer
+            cursor = page.next_cursor
+            if cursor is None:
+                return None
+
+    async def _taken(self, stream: str, scope: str) -> GatewayApprovalAnswered | None:
+        while True:
+            stored, now = await self._ledger.read(stream), self._clock.now()
+            state = GatewayState()
+            state.apply(decode_gateway(one.body) for one in stored)
+            if not state.waits(now):
+                self._done.add(stream)
+            answer = state.unused(scope, now)
+            if answer is None:
+                return None
+            used = Draft(*encode_gateway(GatewayApprovalUsed(at=now, approval_id=answer.approval_id)))
+            try:
+                await self._ledger.append(stream, stored[-1].seq, [used], kind=KIND)
+            except Conflict:
+                continue  # somebody else has just written there, and may have taken it
+            return answer
 
 
 class GatewayQuestions:

@@ -80,6 +80,7 @@ class Service(Looking):
             warnings=list(admitted.warnings),
             file=str(file) if file is not None else None,
             by=str(caller or self.caller),
+            credential=(caller or self.caller).credential,
         )
         summary = summary_of(advance(None, created))
         async with self.control(caller, "start", mission_id, gist_of_mission(mission)):

@@ -7,9 +7,10 @@ only looks opens no host, and takes up no orphan but those that it is asked abou
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -21,10 +22,13 @@ from pursuit.errors import InvalidArgument, TaskNotFound
 from pursuit.model.spelling import nearest
 from pursuit.model.tasks import TaskKind, TaskState, TaskStatus
 from pursuit.service.audit import Audit
+from pursuit.service.awaited import is_awaited
 from pursuit.service.caller import OPERATOR, Caller
+from pursuit.tasks.deadlines import GRACE, USUAL_GRACE, stopping_time
 from pursuit.tasks.owners import is_alive
 from pursuit.tasks.record import record_of
 from pursuit.tasks.shelf import Shelf
+from pursuit.tasks.soundness import sound_text
 from pursuit.tasks.store import Ending, TaskStore
 from pursuit.tools.commands import CommandConfig
 
@@ -34,12 +38,12 @@ if TYPE_CHECKING:
     from pursuit.tasks.host import Resume, TaskHost, Work
     from pursuit.tasks.processes.command import Command
     from pursuit.tasks.processes.processes import Processes
+    from pursuit.tools.server_config import ServerConfig
 
 LOCAL = "local"
 ID_START = "task-"
 LEAST_PREFIX = 1
 STARTED_EVERY = 0.02
-STOPPING = 15.0
 LOOK_EVERY = 1.0
 CATCH_UP = 5.0
 """Seconds that a look waits at most for what a command that has ended left to be read."""
@@ -55,7 +59,8 @@ def requestor_of(caller: Caller) -> str:
 class Tasks:
     """The tasks of one ledger, and the commands that can be run as one. Use it as an async context manager.
 
-    `requestor` is whose tasks are looked at; None is the operator, who sees all.
+    `requestor` is whose tasks are looked at; None is the operator, who sees all. What the configurations of the
+    `servers` hold of secrets, no command tells.
     """
 
     def __init__(
@@ -65,6 +70,7 @@ class Tasks:
         *,
         audit: Audit,
         commands: Mapping[str, CommandConfig] | None = None,
+        servers: Callable[[], Iterable[ServerConfig]] = tuple,
         caller: Caller = OPERATOR,
         log_bytes: int | None = None,
     ) -> None:
@@ -74,6 +80,7 @@ class Tasks:
         """How tasks of each kind go on after their process died; others may add theirs before the host is opened."""
         self._folder = folder
         self._audit = audit
+        self._servers = servers
         self._caller = caller
         self._log_bytes = log_bytes
         self._shelf = Shelf(store)
@@ -114,9 +121,14 @@ class Tasks:
             Processes(self._folder, **limits) as self._processes,
             TaskHost(self.store, resume=self.resume) as host,
         ):
-            host.shelf.removed = self._processes.remove
+            host.shelf.clear, host.shelf.needed = self._clear, partial(is_awaited, self.store.ledger)
             task_status.started(host)
             await anyio.sleep_forever()
+
+    async def _clear(self, task_id: str) -> bool:
+        """Deletes what a task left on disk; False if its command may still run, which is found by its task only."""
+        await self._processes.remove(task_id)
+        return not (self._folder / task_id).exists()
 
     def _resume(self, state: TaskState) -> Work | None:
         from pursuit.service.commands import timeout_of, within  # noqa: PLC0415 - see above
@@ -133,16 +145,15 @@ class Tasks:
         """
         from pursuit.service.commands import environment, plain_command  # noqa: PLC0415 - see above
 
-        command = plain_command(argv, environ=environment(), **parts)
+        environ = environment()
+        command = plain_command(argv, environ=environ, known=self._known(environ), **parts)
         return await self._begin(command, {"argv": command.shown}, caller=caller, ttl=ttl)
 
     async def call(
         self, name: str, arguments: Mapping[str, Any], *, caller: Caller | None = None, ttl: float | None = None
     ) -> TaskState:
         """Runs a configured command as a task. Raises `InvalidArgument` if there is none, and otherwise as `run`."""
-        from pursuit.service.commands import configured_command, environment  # noqa: PLC0415 - see above
-
-        command = configured_command(self.config(name), arguments, environment())
+        command = self._configured(name, arguments)
         return await self._begin(command, {"command": name}, caller=caller, ttl=ttl)
 
     async def _begin(
@@ -168,10 +179,8 @@ class Tasks:
 
         The host must be open. A caller's own call is put into the audit; a mission's is in the mission.
         """
-        from pursuit.service.commands import configured_command, environment  # noqa: PLC0415 - see above
-
         origin = {"command": name}
-        job = self._job(configured_command(self.config(name), arguments, environment()), origin)
+        job = self._job(self._configured(name, arguments), origin)
 
         async def audited(ctx: TaskContext) -> Ending:
             if caller is not None:
@@ -190,7 +199,20 @@ class Tasks:
         config = self.commands.get(origin.get("command", ""))
         limit = None if config is None else config.timeout
         kept = dict(origin) if limit is None else {**origin, TIMEOUT: limit}
+        if command.grace != USUAL_GRACE:
+            kept[GRACE] = command.grace
         return Job(work=within(self._processes.work(command), limit), kind="process", total=command.total, origin=kept)
+
+    def _configured(self, name: str, arguments: Mapping[str, Any]) -> Command:
+        from pursuit.service.commands import configured_command, environment  # noqa: PLC0415 - see above
+
+        environ = environment()
+        return configured_command(self.config(name), arguments, environ, known=self._known(environ))
+
+    def _known(self, environ: Mapping[str, str]) -> list[str]:
+        from pursuit.service.commands import known_secrets  # noqa: PLC0415 - see above
+
+        return known_secrets(self._servers(), self.commands.values(), environ)
 
     def config(self, name: str) -> CommandConfig:
         """A configured command by its name. Raises `InvalidArgument`."""
@@ -281,7 +303,7 @@ class Tasks:
     ) -> TaskState:
         """Orders a task stopped; one that has ended stays as it is. A process is still `working` until it is gone."""
         await self.get(task_id, requestor=requestor)
-        who = caller or self._caller
+        who, reason = caller or self._caller, None if reason is None else sound_text(reason)
         host = await self.host()
         async with self._audit.control(who, "task cancel", None, {"task_id": task_id, "reason": reason}):
             return await host.cancel(task_id, requestor=requestor, by=str(who), reason=reason)
@@ -289,8 +311,8 @@ class Tasks:
     async def stop(self, task_id: str, *, caller: Caller | None = None, reason: str | None = None) -> TaskState:
         """Cancels a task and gives it the time that its command has to leave; also when the caller is cancelled."""
         with anyio.CancelScope(shield=True):
-            await self.cancel(task_id, caller=caller, reason=reason)
-            await self.wait(task_id, timeout=STOPPING)
+            state = await self.cancel(task_id, caller=caller, reason=reason)
+            await self.wait(task_id, timeout=stopping_time(state))
         return await self.get(task_id)
 
     async def wait(self, task_id: str, *, timeout: float | None = None, requestor: str | None = None) -> TaskState:

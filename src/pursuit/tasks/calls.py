@@ -85,12 +85,13 @@ class TaskCalls:
             if not state.terminal and within > 0:
                 with anyio.move_on_after(within):
                     state = await store.wait(task_id)
+            result = await store.result(state) if state.terminal else None
         except TaskNotFound:
             raise CallFailed(f"its task {task_id} is not on record any more; what it did is not known") from None
         if not state.terminal:
             await self._host.take_up(state)
             return None
-        return as_answer(state, await store.result(state))
+        return as_answer(state, result)
 
     async def cancel(self, task_id: str, *, reason: str) -> None:
         """Orders it stopped; one that has ended is left alone."""

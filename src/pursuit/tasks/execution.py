@@ -11,20 +11,28 @@ Invariant: work that ends is settled, whatever it ended by; what it says after t
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import anyio
 
-from pursuit.errors import Conflict, TaskTerminal
+from pursuit.errors import Conflict, PursuitError, TaskTerminal
 from pursuit.model.tasks import TaskProgressed, TaskState
+from pursuit.tasks.deadlines import TIME_TO_LIVE, out_of_time
 from pursuit.tasks.owners import Owner, is_alive
+from pursuit.tasks.soundness import finite
 from pursuit.tasks.store import Ending, TaskStore
 
 LEAST_INTERVAL = 0.5
 LONGEST_REASON = 2_000
 INTERNAL_ERROR = -32603
+LONGEST_NAP = 60.0
+"""Seconds after which a clock that was set is noticed."""
+TRY_AGAIN = 1.0
+
+log = logging.getLogger(__name__)
 
 
 class TaskContext:
@@ -58,7 +66,7 @@ class TaskContext:
         item: str | None = None,
     ) -> None:
         """Tells how far it is; told too often, only the latest word is stored, at the latest with the end."""
-        said = {"message": message, "done": done, "total": total, "item": item}
+        said = {"message": message, "done": finite(done), "total": finite(total), "item": item}
         self._untold.update({key: value for key, value in said.items() if value is not None})
         await self._tell()
 
@@ -66,7 +74,7 @@ class TaskContext:
         self, mark: Mapping[str, Any], *, message: str | None = None, done: float | None = None, item: str | None = None
     ) -> None:
         """Stores where the work would go on after a crash, with how far it is and whatever was not told yet."""
-        said = {"message": message, "done": done, "item": item, "mark": dict(mark)}
+        said = {"message": message, "done": finite(done), "item": item, "mark": dict(mark)}
         self._untold.update({key: value for key, value in said.items() if value is not None})
         await self._tell(at_once=True)
 
@@ -106,6 +114,25 @@ class TaskContext:
                 self._stop.set()
                 return
 
+    async def keep_time(self, *, winds_down: bool = False) -> None:
+        """Ends it when its time to live is over; work that winds down is ordered to, and settles when it has."""
+        until = self.state.expires_at
+        while until is not None:
+            left = until - self.store.now()
+            if left > 0:
+                await anyio.sleep(min(left, LONGEST_NAP))
+                continue
+            try:
+                await self.store.order_cancel(
+                    self.task_id, by=TIME_TO_LIVE, settle=not winds_down, ending=out_of_time()
+                )
+            except PursuitError as error:  # the work must not end for a ledger that cannot be written just now
+                fields = {"task": self.task_id, "code": error.code, "reason": error.message}
+                log.warning("a task cannot be ended in time", extra={"pursuit_fields": fields})
+                await anyio.sleep(TRY_AGAIN)
+            else:
+                return
+
     async def _tell(self, *, at_once: bool = False) -> None:
         now = self.store.now()
         if not at_once and 0 <= now - self._told < self._interval:
@@ -126,6 +153,7 @@ async def task_execution(task_id: str, store: TaskStore) -> AsyncGenerator[TaskC
         ctx = TaskContext(store, await _taken(store, task_id, owner.name))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(ctx.listen)
+            tasks.start_soon(ctx.keep_time)
             try:
                 yield ctx
                 if not ctx.ended:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Self, cast
 
 import anyio
@@ -16,6 +17,7 @@ from anyio.abc import TaskGroup
 
 from pursuit.errors import PursuitError, TaskNotFound
 from pursuit.model.tasks import TaskKind, TaskState
+from pursuit.tasks.deadlines import OUT_OF_TIME, TIME_TO_LIVE, stopped_by
 from pursuit.tasks.execution import TaskContext
 from pursuit.tasks.owners import Owner, is_alive
 from pursuit.tasks.shelf import Shelf
@@ -47,11 +49,12 @@ class TaskHost:
         winding: frozenset[TaskKind] = frozenset({"process"}),
     ) -> None:
         self.store = store
-        self.shelf = Shelf(store)
+        self.shelf = Shelf(store, winding=winding)
         self._resume = dict(resume or {})
         self._winding = winding
         self._owner = Owner(store.ledger)
         self._mine: dict[str, TaskContext] = {}
+        self._odd: set[str] = set()
         self._tasks: TaskGroup
 
     async def __aenter__(self) -> Self:
@@ -114,13 +117,19 @@ class TaskHost:
         """Goes on with a task whose owner is gone, or fails it with the reason; False if it is in good hands."""
         if state.terminal or state.task_id in self._mine or state.owner is None:
             return False
+        if state.kind == "mission" and state.kind not in self._resume:
+            return False  # whoever serves missions goes on with it
         if await is_alive(self.store.ledger, state.owner):
             return False
         if not await self.store.adopt(state.task_id, self._owner.name, instead_of=state.owner):
             return False
         state = await self.store.get(state.task_id)
         resume = self._resume.get(state.kind)
-        work = resume(state) if resume is not None else None
+        try:
+            work = resume(state) if resume is not None else None
+        except Exception as error:  # noqa: BLE001 - the boundary: from here on it is ours, and must end
+            await self.store.settle(state.task_id, _broken(error))
+            return True
         if work is None:
             why = "the process that worked at it ended; what it had done by then is not known"
             await self.store.settle(
@@ -138,6 +147,10 @@ class TaskHost:
                 count += await self.take_up(await self.store.get(row.name))
             except TaskNotFound:
                 continue
+            except Exception as error:  # noqa: BLE001 - the boundary: what is wrong with one task harms no other one
+                if row.name not in self._odd:
+                    self._odd.add(row.name)
+                    log.warning("a task cannot be looked after", extra=_fields(row.name, error))
         return count
 
     def _start(self, state: TaskState, work: Work) -> None:
@@ -150,17 +163,30 @@ class TaskHost:
         try:
             async with anyio.create_task_group() as both:
                 both.start_soon(self._listen, ctx, None if winds_down else both.cancel_scope)
+                both.start_soon(partial(ctx.keep_time, winds_down=winds_down))
                 ending = await work(ctx)
                 both.cancel_scope.cancel()
         except Exception as error:  # noqa: BLE001 - the boundary: one task's fault is its own end and nobody else's
             ending = _broken(error)
         try:
             if ending is not None:
-                await ctx.settle(ending)
-        except PursuitError as error:
-            log.warning("a task's end could not be stored", extra=_fields(ctx.task_id, error))
+                await self._settle(ctx, stopped_by(ending, ctx.state, TIME_TO_LIVE, OUT_OF_TIME))
         finally:
             self._mine.pop(ctx.task_id, None)
+
+    @staticmethod
+    async def _settle(ctx: TaskContext, ending: Ending) -> None:
+        """Stores the end, or else that it could not be stored; nothing of it may harm the other tasks."""
+        try:
+            await ctx.settle(ending)
+        except PursuitError as error:
+            log.warning("a task's end could not be stored", extra=_fields(ctx.task_id, error))
+        except Exception as error:  # noqa: BLE001 - the boundary: see above
+            log.warning("a task's end could not be stored", extra=_fields(ctx.task_id, error))
+            try:
+                await ctx.store.settle(ctx.task_id, _unstorable(ending, error))
+            except Exception as again:  # noqa: BLE001 - the same boundary
+                log.warning("a task has no end on record", extra=_fields(ctx.task_id, again))
 
     @staticmethod
     async def _listen(ctx: TaskContext, scope: anyio.CancelScope | None) -> None:
@@ -173,7 +199,7 @@ class TaskHost:
             try:
                 await self.take_up_all()
                 await self.shelf.tidy()
-            except PursuitError as error:
+            except Exception as error:  # noqa: BLE001 - the same boundary
                 log.warning("cannot look after tasks", extra=_fields(None, error))
             await anyio.sleep(LOOK_EVERY)
 
@@ -185,5 +211,11 @@ def _broken(error: Exception) -> Ending:
     return Ending(status="failed", message=why, error={"code": -32603, "message": why})
 
 
-def _fields(task_id: str | None, error: PursuitError) -> dict[str, Any]:
-    return {"pursuit_fields": {"task": task_id, "code": error.code, "reason": error.message}}
+def _unstorable(ending: Ending, error: Exception) -> Ending:
+    why = f"it ended as {ending.status}, but its result could not be stored: {type(error).__name__}: {error}"[:2_000]
+    return Ending(status="failed", message=why, error={"code": -32603, "message": why}, exit_code=ending.exit_code)
+
+
+def _fields(task_id: str | None, error: Exception) -> dict[str, Any]:
+    code, reason = (error.code, error.message) if isinstance(error, PursuitError) else ("internal", repr(error))
+    return {"pursuit_fields": {"task": task_id, "code": code, "reason": reason}}

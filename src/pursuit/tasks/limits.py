@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+
+import anyio
 
 from pursuit.errors import Fault, TooManyTasks, ValidationFailed
 from pursuit.ledger.contract import Ledger
@@ -37,18 +41,51 @@ class Limits:
 
 
 class Running:
-    """Counts running tasks, those of other processes as they were at most a second ago."""
+    """Counts running tasks, those of other processes as they were at most a second ago.
+
+    A place is taken before the task is stored, in the same step as the count: of any number that come at once, those
+    over the limit are refused.
+    """
 
     def __init__(self, ledger: Ledger, kind: str) -> None:
         self._ledger = ledger
         self._kind = kind
         self._requestors: dict[str, str] = {}
         self._looked = -math.inf
+        self._looking = anyio.Lock()
+        self._storing: set[str] = set()
+        self._begun: set[str] = set()
+        self._ended: set[str] = set()
 
-    async def admit(self, requestor: str, limits: Limits) -> None:
-        """Refuses one more task than there may be."""
-        if time.monotonic() - self._looked > FRESH:
-            await self._look()
+    @asynccontextmanager
+    async def place(self, task_id: str, requestor: str, limits: Limits) -> AsyncGenerator[None]:
+        """A task's place while it is stored, which it keeps if it was. Raises `TooManyTasks`."""
+        async with self._looking:
+            if time.monotonic() - self._looked > FRESH:
+                await self._look()
+        # From here to the place's being taken nothing may wait.
+        if task_id in self._requestors:  # then it is not stored a second time, and has its place already
+            yield
+            return
+        self._refuse(requestor, limits)
+        self._requestors[task_id] = requestor
+        self._storing.add(task_id)
+        try:
+            yield
+            self._begun.add(task_id)
+        except BaseException:
+            self._requestors.pop(task_id, None)
+            raise
+        finally:
+            self._storing.discard(task_id)
+
+    def ended(self, task_id: str) -> None:
+        """Counts it no more."""
+        self._requestors.pop(task_id, None)
+        if self._looking.locked():
+            self._ended.add(task_id)
+
+    def _refuse(self, requestor: str, limits: Limits) -> None:
         if len(self._requestors) >= limits.concurrent:
             raise TooManyTasks(
                 f"{limits.concurrent} tasks are running, which is the limit; wait for one to end, cancel one, "
@@ -63,15 +100,9 @@ class Running:
                 limit=limits.concurrent_each,
             )
 
-    def began(self, task_id: str, requestor: str) -> None:
-        """Counts a task of this process at once."""
-        self._requestors[task_id] = requestor
-
-    def ended(self, task_id: str) -> None:
-        """Counts it no more."""
-        self._requestors.pop(task_id, None)
-
     async def _look(self) -> None:
+        """Counts anew; what began or ended here meanwhile may be on no page, or on one that was read before."""
+        self._begun, self._ended = set(), set()
         found: dict[str, str] = {}
         cursor: str | None = None
         while True:
@@ -80,4 +111,7 @@ class Running:
             cursor = page.next_cursor
             if cursor is None:
                 break
-        self._requestors, self._looked = found, time.monotonic()
+        ours = {name: self._requestors[name] for name in self._storing | self._begun if name in self._requestors}
+        counted = {**found, **ours}
+        self._requestors = {name: requestor for name, requestor in counted.items() if name not in self._ended}
+        self._looked = time.monotonic()

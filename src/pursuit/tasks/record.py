@@ -12,6 +12,7 @@ from typing import Any
 
 from pursuit.model.report import iso
 from pursuit.model.tasks import TaskState
+from pursuit.tasks.soundness import whole
 
 _ID = re.compile(r"task-[0-9a-f]{32}")
 
@@ -35,8 +36,8 @@ def record_of(state: TaskState) -> dict[str, Any]:
         "requestor": state.requestor,
         "status": state.status,
         "message": state.message,
-        "units_done": _whole(state.done),
-        "units_total": _whole(state.total),
+        "units_done": whole(state.done),
+        "units_total": whole(state.total),
         "current_item": state.item,
         "created_at": iso(state.created_at),
         "updated_at": iso(state.updated_at),
@@ -58,8 +59,8 @@ def summary_of(state: TaskState) -> Mapping[str, Any]:
         "title": state.title,
         "message": state.message,
         "owner": state.owner,
-        "done": _whole(state.done),
-        "total": _whole(state.total),
+        "done": whole(state.done),
+        "total": whole(state.total),
         "item": state.item,
         "updated_at": state.updated_at,
         "ended_at": state.ended_at,
@@ -67,7 +68,3 @@ def summary_of(state: TaskState) -> Mapping[str, Any]:
         "exit_code": state.exit_code,
     }
     return {key: value for key, value in body.items() if value is not None}
-
-
-def _whole(number: float | None) -> float | None:
-    return int(number) if number is not None and number == int(number) else number

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from pursuit.errors import TaskNotFound
 from pursuit.ledger.contract import Ledger
 from pursuit.model.tasks import TaskSettled, TaskState
 
@@ -29,8 +30,10 @@ def kept_apart(settled: TaskSettled) -> tuple[TaskSettled, dict[str, bytes]]:
 
 
 async def whole_result(ledger: Ledger, state: TaskState) -> Mapping[str, Any] | None:
-    """The result of a task, from wherever it lies."""
+    """The result of a task, from wherever it lies. Raises `TaskNotFound` if it was removed with its task."""
     if state.blob is None:
         return state.result
     body = await ledger.blob(state.blob)
-    return None if body is None else msgspec.json.decode(body)
+    if body is None:
+        raise TaskNotFound(f"the task {state.task_id!r} was removed, with its result", task_id=state.task_id)
+    return msgspec.json.decode(body)

@@ -9,13 +9,20 @@ import math
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 
+from pursuit.errors import TaskNotFound
 from pursuit.ledger.contract import StreamRow
-from pursuit.model.tasks import TASK_ENDS, TaskStatus
+from pursuit.model.tasks import TASK_ENDS, TaskKind, TaskState, TaskStatus
+from pursuit.tasks.deadlines import TIME_TO_LIVE, out_of_time
 from pursuit.tasks.limits import RUNNING
-from pursuit.tasks.store import KIND, Ending, TaskStore
+from pursuit.tasks.store import KIND, TaskStore
 
 PAGE = 100
 TIDY_EVERY = 30.0
+LEAST_KEPT = 60.0
+"""Seconds that an ended task is there in any case of its time to live: whoever polls is to see how it ended."""
+
+Cleared = Callable[[str], Awaitable[bool]]
+Needed = Callable[[TaskState], Awaitable[bool]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +36,15 @@ class TaskPage:
 class Shelf:
     """The tasks of a store, seen together."""
 
-    def __init__(self, store: TaskStore) -> None:
+    def __init__(self, store: TaskStore, *, winding: frozenset[TaskKind] = frozenset({"process"})) -> None:
+        """`winding` are the kinds whose owner settles them when they have stopped."""
         self._store = store
+        self._winding = winding
         self._tidied = -math.inf
-        self.removed: Callable[[str], Awaitable[None]] | None = None
-        """Told of each task that was removed, to clear away what else there is of it."""
+        self.clear: Cleared | None = None
+        """Clears away what else there is of a task; False if it must stay for now, and the task with it."""
+        self.needed: Needed | None = None
+        """Whether somebody still waits for what an ended task came to."""
 
     async def list(
         self,
@@ -64,8 +75,8 @@ class Shelf:
         if not now and 0 <= moment - self._tidied < TIDY_EVERY:
             return
         self._tidied = moment
-        await self.expire()
         await self.prune()
+        await self.expire()  # what ends by this is to be seen before it goes
 
     async def expire(self) -> None:
         """Ends tasks whose time to live is over."""
@@ -83,19 +94,33 @@ class Shelf:
         count = 0
         async for row in self._rows(TASK_ENDS):
             ended = row.summary.get("ended_at", row.updated_at)
-            expired = self._store.now() >= row.summary.get("expires_at", math.inf)
+            expired = self._store.now() >= max(row.summary.get("expires_at", math.inf), ended + LEAST_KEPT)
             count += 1
-            if count > most or ended < oldest or expired:
-                await self._store.forget(row.name)
-                if self.removed is not None:
-                    await self.removed(row.name)
+            if (count > most or ended < oldest or expired) and await self._remove(row.name, ended):
                 removed.append(row.name)
         return removed
 
+    async def _remove(self, task_id: str, ended: float) -> bool:
+        """Removes one unless it is needed, which nobody can for longer than a task may live; whether it is gone."""
+        try:
+            state = await self._store.get(task_id)
+        except TaskNotFound:
+            return False  # another process was faster
+        waited_for = self._store.now() - ended < self._store.limits.longest
+        if not state.terminal or (waited_for and self.needed is not None and await self.needed(state)):
+            return False
+        if self.clear is not None and not await self.clear(task_id) and waited_for:
+            return False
+        await self._store.forget(task_id)
+        return True
+
     async def _out_of_time(self, row: StreamRow) -> None:
-        why = "its time to live ended before the work did"
-        await self._store.order_cancel(row.name, by="its time to live", settle=False)
-        await self._store.settle(row.name, Ending(status="failed", message=why, error={"code": -32603, "message": why}))
+        """Ends one, but for work that somebody sees to its end: that has not ended before it has stopped."""
+        winds_down = row.summary.get("task_kind") in self._winding and row.summary.get("owner") is not None
+        try:
+            await self._store.order_cancel(row.name, by=TIME_TO_LIVE, settle=not winds_down, ending=out_of_time())
+        except TaskNotFound:
+            return
 
     async def _rows(self, status: tuple[str, ...]) -> AsyncGenerator[StreamRow]:
         cursor: str | None = None

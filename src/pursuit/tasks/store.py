@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from pursuit.errors import Conflict, TaskNotFound
+from pursuit.errors import Conflict, InvalidArgument, TaskNotFound
 from pursuit.ledger.contract import ANY, FORGOTTEN, Draft, Ledger
 from pursuit.model.tasks import (
     AnyTaskEvent,
@@ -37,9 +37,12 @@ from pursuit.model.tasks import (
 from pursuit.tasks.limits import Limits, Running
 from pursuit.tasks.record import is_task_id, new_task_id, summary_of
 from pursuit.tasks.results import kept_apart, whole_result
+from pursuit.tasks.soundness import sound_text, storable
 
 KIND = "task"
 KEPT_STATES = 2_048
+MOST_DROPPED = 10
+"""Answers too late, or to nothing, that are written down for one task: whoever sends more of them is no news."""
 
 Build = Callable[[TaskState], Sequence[AnyTaskEvent]]
 
@@ -86,7 +89,6 @@ class TaskStore:
         Who chose the id beforehand (`new_task_id`) gets `Conflict` if there is such a task already.
         """
         lives = self.limits.time_to_live(ttl)
-        await self._running.admit(requestor, self.limits)
         task_id = task_id or new_task_id()
         created = TaskCreated(
             at=self.now(),
@@ -99,10 +101,11 @@ class TaskStore:
             total=total,
             origin=dict(origin or {}),
         )
+        created = storable(created)
         state = fold_task(task_id, [created])
         assert state is not None  # noqa: S101 - a creation folds to a state
-        await self._append(state, 0, [created])
-        self._running.began(task_id, requestor)
+        async with self._running.place(task_id, requestor, self.limits):
+            await self._append(state, 0, [created])
         self._keep(state)
         return state
 
@@ -130,6 +133,8 @@ class TaskStore:
 
     async def ask(self, task_id: str, requests: Mapping[str, Mapping[str, Any]]) -> None:
         """Makes questions durable; the task is `input_required` until each has its answer."""
+        if any(key != sound_text(key) for key in requests):
+            raise InvalidArgument("the name of a question is no valid text")  # nobody could answer it by that name
         asked = InputAsked(at=self.now(), requests={key: dict(request) for key, request in requests.items()})
         await self._record(task_id, lambda state: () if state.terminal else [asked])
 
@@ -139,7 +144,8 @@ class TaskStore:
         def build(state: TaskState) -> Sequence[AnyTaskEvent]:
             fitting = {key: value for key, value in responses.items() if key in state.asked}
             others = sorted(key[:100] for key in responses if key not in fitting)
-            late = [WordDropped(at=self.now(), what="answer", detail=", ".join(others)[:500])] if others else []
+            heard = bool(others) and state.dropped < MOST_DROPPED
+            late = [WordDropped(at=self.now(), what="answer", detail=", ".join(others)[:500])] if heard else []
             taken = [InputAnswered(at=self.now(), responses=fitting, by=by)] if fitting else []
             return [*taken, *late]
 
@@ -147,7 +153,7 @@ class TaskStore:
 
     async def settle(self, task_id: str, ending: Ending) -> bool:
         """Ends it, unless it has ended: then the late ending is dropped and recorded, and the answer is False."""
-        settled, blobs = kept_apart(_settled(ending, self.now()))
+        settled, blobs = kept_apart(storable(_settled(ending, self.now())))
 
         def build(state: TaskState) -> Sequence[AnyTaskEvent]:
             if state.terminal:
@@ -158,9 +164,18 @@ class TaskStore:
         return settled in events
 
     async def order_cancel(
-        self, task_id: str, *, by: str = "operator", reason: str | None = None, settle: bool = True
+        self,
+        task_id: str,
+        *,
+        by: str = "operator",
+        reason: str | None = None,
+        settle: bool = True,
+        ending: Ending | None = None,
     ) -> TaskState:
-        """Orders the work stopped; with `settle` it counts as cancelled from now on, whatever the work still does."""
+        """Orders the work stopped; with `settle` it has ended from now on, whatever the work still does.
+
+        It is cancelled then, unless another `ending` is given.
+        """
 
         def build(state: TaskState) -> Sequence[AnyTaskEvent]:
             if state.terminal or (state.cancel is not None and not settle):
@@ -170,7 +185,7 @@ class TaskStore:
             if not settle:
                 return [word]
             said = f"cancelled by {by}" + (f": {reason}" if reason else "")
-            return [word, TaskSettled(at=now, status="cancelled", message=said)]
+            return [word, _settled(ending or Ending(status="cancelled", message=said), now)]
 
         await self._record(task_id, build)
         return await self.get(task_id)
@@ -224,7 +239,7 @@ class TaskStore:
         while True:
             state = await self.get(task_id)
             before, was_terminal = state.seq, state.terminal
-            events = list(build(state))
+            events = [storable(event) for event in build(state)]
             if not events:
                 return ()
             if was_terminal:
@@ -260,13 +275,12 @@ class TaskStore:
         known = self._states.get(task_id)
         stored = await self.ledger.read(task_id, known.seq if known is not None else 0)
         events = [decode_task(one.body) for one in stored]
-        if known is None:
+        if known is None or not events:  # another process may have removed it, and that rings no bell
             row = await self.ledger.row(task_id)
             if row is None or row.status == FORGOTTEN:
+                self._states.pop(task_id, None)
                 return None
-            state = fold_task(task_id, events)
-        else:
-            state = fold_ahead(known, events) if events else known
+        state = fold_task(task_id, events) if known is None else fold_ahead(known, events)
         if state is not None:
             self._keep(state)
         return state

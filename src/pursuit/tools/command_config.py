@@ -16,7 +16,7 @@ from pursuit.tools.catalogue import CONTROL_TOOLS, is_control_tool
 from pursuit.tools.commands import CommandConfig
 from pursuit.tools.fields import Fields, as_table, kind
 from pursuit.tools.parameter_config import read_parameters
-from pursuit.tools.parameters import Parameter
+from pursuit.tools.parameters import LARGEST, Parameter
 from pursuit.tools.server_config import SERVER_NAME, ToolOverride
 from pursuit.tools.templates import Group, Place, Template, Word, climbs, places, read_word
 
@@ -26,6 +26,8 @@ COMMAND_KEYS = (
     "argv", "parameters", "title", "description", "cwd", "env", "total", *PATTERNS, "disclaimer", "grace", "heartbeat",
     "timeout", "allow_parent_paths", *TRAITS,
 )  # fmt: skip
+LONGEST_GRACE = 86_400.0
+LEAST_HEARTBEAT = 1.0
 UPSTREAM = "commands"
 """The server that these tools belong to inside a mission."""
 
@@ -68,8 +70,8 @@ def _read(name: str, fields: Fields, base: Path) -> CommandConfig:
         total=_total(fields, parameters),
         **patterns,
         disclaimer=fields.text("disclaimer"),
-        grace=fields.number("grace"),
-        heartbeat=fields.number("heartbeat"),
+        grace=_between(fields, "grace", 0, LONGEST_GRACE),
+        heartbeat=_between(fields, "heartbeat", LEAST_HEARTBEAT, LARGEST),
         timeout=traits.timeout,
         allow_parent_paths=bool(fields.flag("allow_parent_paths")),
         traits=traits,
@@ -143,6 +145,14 @@ def _pattern(fields: Fields, key: str) -> str | None:
         return None
 
 
+def _between(fields: Fields, key: str, least: float, most: float) -> float | None:
+    value = fields.number(key)
+    if value is not None and not least <= value <= most:
+        fields.fault(key, f"must be a number from {least:g} to {most:g}, not {value:g}")
+        return None
+    return value
+
+
 def _total_name(fields: Fields) -> set[str]:
     total: object = fields.table.get("total")
     return {total[1:-1]} if isinstance(total, str) and total.startswith("{") and total.endswith("}") else set()
@@ -152,7 +162,7 @@ def _total(fields: Fields, parameters: Mapping[str, Parameter]) -> float | str |
     """A number, or `{name}` of a parameter that is one."""
     names = _total_name(fields)
     if not names:
-        return fields.number("total")
+        return _between(fields, "total", 0, LARGEST)
     (name,) = names
     if name not in fields.subtable("parameters"):
         fields.fault("total", f"there is no parameter {name!r}{nearest(name, parameters)}")

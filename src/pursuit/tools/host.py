@@ -122,8 +122,15 @@ class ToolHost:
         )
         return Layers(operator=operator, tighter=(layer, *more))
 
-    async def tools_for(self, names: Sequence[str], policy: MissionPolicy | None = None) -> MissionTools:
-        """The tools by these names, under the operator's policy and the mission's own.
+    def caller_layer(self, credential: str | None) -> tuple[Tightening, ...]:
+        """What the operator's policy further says for whoever shows the token of this name."""
+        found = self.policy.callers.get(credential) if credential is not None else None
+        return () if found is None else (found,)
+
+    async def tools_for(
+        self, names: Sequence[str], policy: MissionPolicy | None = None, credential: str | None = None
+    ) -> MissionTools:
+        """The tools by these names, under the operator's policy, the mission's own and that for the caller.
 
         Raises `UpstreamUnavailable` if one of their servers is not there: a mission without its tools would only
         spend its budget.
@@ -132,7 +139,7 @@ class ToolHost:
         catalogue = await self.pool.catalogue(servers, reading=any(is_reading(name) for name in names))
         if catalogue.failures:
             raise UpstreamUnavailable("; ".join(catalogue.failures.values()), servers=sorted(catalogue.failures))
-        layers = self.layers(names, policy)
+        layers = self.layers(names, policy, *self.caller_layer(credential))
         offered = [tool for name in names if (tool := catalogue.tools.get(name)) is not None]
         return MissionTools(
             pool=self.pool, catalogue=catalogue, layers=layers, asking=may_ask(layers, offered), later=self.later

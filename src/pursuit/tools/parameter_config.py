@@ -21,8 +21,8 @@ MOST_CHARACTERS = 100_000
 _COMMON = ("type", "title", "description", "required", "default")
 _BY_KIND: dict[Kind, tuple[str, ...]] = {
     "string": ("enum", "pattern", "min_length", "max_length", "allow_options"),
-    "integer": ("enum", "minimum", "maximum"),
-    "number": ("enum", "minimum", "maximum"),
+    "integer": ("enum", "minimum", "maximum", "allow_options"),
+    "number": ("enum", "minimum", "maximum", "allow_options"),
     "boolean": ("flag",),
     "array": ("items", "min_items", "max_items"),
 }
@@ -84,7 +84,7 @@ def _typed(fields: Fields, said: Kind) -> Parameter:
     return Parameter(
         kind=said,
         flag=fields.text("flag") if said == "boolean" else None,
-        allow_options=bool(fields.flag("allow_options")) if said == "string" else False,
+        allow_options=bool(fields.flag("allow_options")) if "allow_options" in _BY_KIND[said] else False,
         rules=_rules(fields, said),
     )
 

@@ -25,6 +25,28 @@ _ALLOWED = Ruling(decision="allow", reason="")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Tightening:
+    """A further layer: the mission's, or the caller's. `allowed` are qualified names; None is all."""
+
+    who: str
+    allowed: frozenset[str] | None = None
+    deny: tuple[str, ...] = ()
+    ask: tuple[str, ...] = ()
+    mode: Mode = "auto"
+
+    def decide(self, tool: Tool) -> Ruling:
+        """What this layer says of a tool; allow is the least that it can say."""
+        if self.allowed is not None and tool.qualified not in self.allowed:
+            return Ruling(decision="deny", reason=f"{tool.qualified} is not on {self.who}'s list of tools")
+        lists: tuple[tuple[Decision, tuple[str, ...]], ...] = (("deny", self.deny), ("ask", self.ask))
+        for decision, words in lists:
+            word = next((word for word in words if names(word, tool)), None)
+            if word is not None:
+                return Ruling(decision=decision, reason=f"{self.who}'s own policy says {decision} ({word})")
+        return _ALLOWED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorPolicy:
     """The operator's layer. The servers in `own` live in this process, handed in by the program itself."""
 
@@ -32,6 +54,8 @@ class OperatorPolicy:
     rules: tuple[Rule, ...] = ()
     network: NetworkRules = field(default_factory=NetworkRules)
     own: frozenset[str] = frozenset()
+    callers: Mapping[str, Tightening] = field(default_factory=dict[str, Tightening])
+    """What further holds for whoever shows the token of a name."""
 
     def decide(self, tool: Tool, arguments: Mapping[str, Any]) -> Ruling:
         """What the rules say, whatever the mode; without one: allow what is read-only, ask for the rest."""
@@ -54,28 +78,6 @@ class OperatorPolicy:
 
 def _why(tool: Tool, trait: str) -> str:
     return tool.traits.why.get(trait, "nobody says otherwise")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tightening:
-    """A further layer: the mission's, or the caller's. `allowed` are qualified names; None is all."""
-
-    who: str
-    allowed: frozenset[str] | None = None
-    deny: tuple[str, ...] = ()
-    ask: tuple[str, ...] = ()
-    mode: Mode = "auto"
-
-    def decide(self, tool: Tool) -> Ruling:
-        """What this layer says of a tool; allow is the least that it can say."""
-        if self.allowed is not None and tool.qualified not in self.allowed:
-            return Ruling(decision="deny", reason=f"{tool.qualified} is not on {self.who}'s list of tools")
-        lists: tuple[tuple[Decision, tuple[str, ...]], ...] = (("deny", self.deny), ("ask", self.ask))
-        for decision, words in lists:
-            word = next((word for word in words if names(word, tool)), None)
-            if word is not None:
-                return Ruling(decision=decision, reason=f"{self.who}'s own policy says {decision} ({word})")
-        return _ALLOWED
 
 
 def names(word: str, tool: Tool) -> bool:

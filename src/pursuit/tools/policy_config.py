@@ -12,11 +12,12 @@ from pursuit.errors import ValidationFailed
 from pursuit.model.spelling import nearest
 from pursuit.tools.fields import Fields, as_table, kind
 from pursuit.tools.network import NetworkRules, parse_network
-from pursuit.tools.policy import Mode, OperatorPolicy, parse_mode
+from pursuit.tools.policy import Mode, OperatorPolicy, Tightening, parse_mode
 from pursuit.tools.rules import ANY, Rule
 from pursuit.tools.ruling import SEVERITY, Decision
 
-POLICY_KEYS = ("mode", "rules", "network")
+POLICY_KEYS = ("mode", "rules", "network", "callers")
+CALLER_KEYS = ("mode", "deny", "ask")
 RULE_KEYS = ("decision", "server", "tool", "arguments", "reason")
 
 
@@ -24,7 +25,7 @@ def parse_policy(fields: Fields) -> OperatorPolicy:
     """The operator's policy out of the whole configuration; the default where there is no such table."""
     table = Fields(fields.subtable("policy"), at="policy", source=fields.source, faults=fields.faults)
     table.only(POLICY_KEYS)
-    return OperatorPolicy(mode=_mode(table), rules=_rules(table), network=_network(table))
+    return OperatorPolicy(mode=_mode(table), rules=_rules(table), network=_network(table), callers=_callers(table))
 
 
 def _mode(table: Fields) -> Mode:
@@ -36,6 +37,25 @@ def _mode(table: Fields) -> Mode:
     except ValidationFailed as failed:
         table.fault("mode", failed.faults[0].reason)
         return "ask"
+
+
+def _callers(table: Fields) -> dict[str, Tightening]:
+    """What holds for whoever shows a token, by the token's name."""
+    found: dict[str, Tightening] = {}
+    for name, value in table.subtable("callers").items():
+        entry = as_table(value)
+        if entry is None:
+            table.fault(f"callers.{name}", f"must be a table, not {kind(value)}")
+            continue
+        fields = Fields(entry, at=f"policy.callers.{name}", source=table.source, faults=table.faults)
+        fields.only(CALLER_KEYS)
+        found[name] = Tightening(
+            who=f"the caller {name}",
+            deny=fields.texts("deny") or (),
+            ask=fields.texts("ask") or (),
+            mode=_mode(fields) if "mode" in entry else "auto",
+        )
+    return found
 
 
 def _rules(table: Fields) -> tuple[Rule, ...]:

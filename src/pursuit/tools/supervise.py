@@ -204,6 +204,6 @@ class Supervisor:
     def sentence(self, reason: str) -> str:
         """A failure in words, with the last lines of stderr and without secrets."""
         tail = self.tail.text()
-        return f"server {self.config.name!r}: {self.tail.redacted(reason)}" + (
-            f"\nlast lines of its stderr:\n{tail}" if tail else ""
-        )
+        who, said = f"server {self.config.name!r}", self.tail.redacted(reason)
+        whole = said if said.startswith(f"{who} ") else f"{who}: {said}"
+        return whole + (f"\nlast lines of its stderr:\n{tail}" if tail else "")

@@ -140,11 +140,11 @@ def _spelling(value: Any, flag: str | None) -> str:
 
 
 def _texts(value: Any, parameter: Parameter) -> list[str]:
-    """The texts of a value that a caller chose freely."""
+    """The texts of a value that a caller chose freely; `-1` is an option to most programs, too."""
     inner = parameter.items or parameter if parameter.kind == "array" else parameter
-    if inner.kind != "string" or inner.allow_options or "enum" in inner.rules or value is None:
+    if inner.kind == "boolean" or inner.allow_options or "enum" in inner.rules or value is None:
         return []
-    return [str(item) for item in cast("Sequence[Any]", value)] if parameter.kind == "array" else [str(value)]
+    return [word_of(item) for item in cast("Sequence[Any]", value)] if parameter.kind == "array" else [word_of(value)]
 
 
 def climbs(word: str) -> bool:

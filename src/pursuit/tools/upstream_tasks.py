@@ -22,6 +22,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pursuit.tools.contract import About, AnswerFn, CallFailed, NotifyFn, UpstreamError
 
 EXTENSION = "io.modelcontextprotocol/tasks"
+RELATED = "io.modelcontextprotocol/related-task"
 FIRST_LOOK = 0.2
 LONGEST_LOOK = 30.0
 BETWEEN = 1.0
@@ -152,7 +153,8 @@ async def _held(talk: Asks, task_id: str, on_notify: NotifyFn | None) -> dict[st
     failures = 0
     while True:
         try:
-            return await talk.request("tasks/result", {"taskId": task_id}, on_notify=on_notify, progress=False)
+            held = await talk.request("tasks/result", {"taskId": task_id}, on_notify=on_notify, progress=False)
+            return _plain(held)
         except CallFailed:
             failures += 1
             if failures > MOST_FAILURES:
@@ -160,6 +162,16 @@ async def _held(talk: Asks, task_id: str, on_notify: NotifyFn | None) -> dict[st
             await anyio.sleep(min(BETWEEN * failures, LONGEST_LOOK))
             if _is_over(await talk.request("tasks/get", {"taskId": task_id})):
                 failures = max(failures, MOST_FAILURES - 2)
+
+
+def _plain(result: dict[str, Any]) -> dict[str, Any]:
+    """A result as a plain call would have had it: without the word that it belongs to the server's own task."""
+    meta = result.get("_meta")
+    if not isinstance(meta, Mapping) or RELATED not in meta:
+        return result
+    rest = {key: value for key, value in cast("Mapping[str, Any]", meta).items() if key != RELATED}
+    bare = {key: value for key, value in result.items() if key != "_meta"}
+    return {**bare, "_meta": rest} if rest else bare
 
 
 async def _watched(talk: Asks, task_id: str, told: ToldFn) -> None:

@@ -8,7 +8,7 @@ without a user; whatever else a variable or a table brought is among the secrets
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import cast
@@ -23,16 +23,21 @@ VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 # Variables that every session has, and names under which nobody writes a secret down.
 _KNOWN = re.compile(
     r"HOME|(OLD)?PWD|USER(NAME)?|LOGNAME|HOSTNAME|SHELL|PATH|LANG(UAGE)?|LC_\w+|TERM|TZ|TMP(DIR)?|TEMP|XDG_\w+"
+    r"|SSH_CONNECTION|SSH_AUTH_SOCK|GIT_AUTHOR_\w+"
 )
 _SETTING = re.compile(
     r"NO_COLOR|DEBUG|PORT|HOST|MODE|ENV|PYTHON\w+|\w+_(PATH|DIR|ROOT|HOME|FILE|LEVEL|ENV|MODE|VERSION|REGION)"
 )
 _WORDS = r"([A-Z]?[a-z]+|[A-Z]+)([ ,._-]([A-Z]?[a-z]+|[A-Z]+))*"
 _PLAIN = re.compile(rf"{_WORDS}|[a-z][a-z+.-]*://[A-Za-z0-9.-]+(:\d+)?(/({_WORDS}|v\d+))*/?")
-_USER = re.compile(r"://([^\s/@]*:[^\s/@]*|\S*:\S*)@")
 _LONE_USER = re.compile(r"://([^\s/@:]+)@")
-_PAIR = re.compile(r"([A-Za-z][\w-]*)\s*=\s*([^\s;&]+)")
-_HEADER = re.compile(r"([A-Za-z][\w-]*):\s*(.+)")
+_SEGMENT = re.compile(r"[^\s/@]*")
+_RUN = re.compile(r"\S*")
+# A name read backwards, from the `=` behind it; only so much of it is looked at.
+_LONGEST_NAME = 200
+_NAME_BACK = re.compile(r"\s*([\w-]*[A-Za-z])")
+_VALUE = re.compile(r"\s*([^\s;&]+)")
+_NAME = re.compile(r"[A-Za-z][\w-]*")
 
 
 def filled(text: str, environ: Mapping[str, str]) -> tuple[str, list[str]]:
@@ -75,6 +80,16 @@ def _of_entry(key: str, said: str, full: str) -> list[str]:
     return inside if shown or _is_path(full) else [full, *inside]
 
 
+def inherited_secrets(environ: Mapping[str, str]) -> list[str]:
+    """What must not be shown of an environment that nobody wrote for us: what a name says is secret, or lies inside."""
+    found: list[str] = []
+    for name, value in environ.items():
+        named = SECRETIVE.search(name) and not _KNOWN.fullmatch(name) and not _SETTING.fullmatch(name)
+        found += [value] if named and not _is_path(value) else []
+        found += _inside(value)
+    return found
+
+
 def secret_words(words: Iterable[str]) -> list[str]:
     """What stands behind an option whose name says that it is secret: `--token=VALUE`, or `--token VALUE`.
 
@@ -96,16 +111,45 @@ def is_telling(key: str, value: str) -> bool:
 
 
 def _inside(text: str) -> list[str]:
-    """The secrets within a text."""
+    """The secrets within a text, in a time that grows with its length and no faster: a caller may have written it."""
     found: list[str] = []
-    for match in _USER.finditer(text):
-        found += [match[1], match[1].partition(":")[2]]
+    for user in _users(text):
+        found += [user, user.partition(":")[2]]
     found += [match[1] for match in _LONE_USER.finditer(text) if not _PLAIN.fullmatch(match[1])]
-    found += [match[2] for match in _PAIR.finditer(text) if SECRETIVE.search(match[1])]
-    header = _HEADER.fullmatch(text)
-    if header is not None and SECRETIVE.search(header[1]):
-        found += [header[2], header[2].rpartition(" ")[2]]
+    found += _assigned(text)
+    name, _, value = text.partition(":")
+    value = value.lstrip()
+    if value and "\n" not in value and _NAME.fullmatch(name) and SECRETIVE.search(name):
+        found += [value, value.rpartition(" ")[2]]
     return [part for one in found for part in dict.fromkeys((one, unquote(one)))]
+
+
+def _users(text: str) -> Iterator[str]:
+    """`user:password` of each address; where a `/` stands in it, it goes up to the last `@`."""
+    place = text.find("://")
+    while place >= 0:
+        begin = place + 3
+        end = _SEGMENT.match(text, begin).end()  # pyright: ignore[reportOptionalMemberAccess] - it matches nothing too
+        if text[end : end + 1] != "@" or ":" not in text[begin:end]:
+            over = _RUN.match(text, begin).end()  # pyright: ignore[reportOptionalMemberAccess] - as above
+            end = text.rfind("@", begin, over)
+            if end < 0 or ":" not in text[begin:end]:
+                place = text.find("://", over)  # and none further on in this run can have one
+                continue
+        yield text[begin:end]
+        place = text.find("://", end)
+
+
+def _assigned(text: str) -> Iterator[str]:
+    """What stands behind each `NAME=` whose name says that it is secret."""
+    place = text.find("=")
+    while place >= 0:
+        name = _NAME_BACK.match(text[max(0, place - _LONGEST_NAME) : place][::-1])
+        secret = name is not None and SECRETIVE.search(name[1][::-1]) is not None
+        value = _VALUE.match(text, place + 1) if secret else None
+        if value is not None:
+            yield value[1]
+        place = text.find("=", place + 1 if value is None else value.end())
 
 
 def _is_path(text: str) -> bool:

@@ -17,8 +17,8 @@ from pursuit.surfaces.cli.text import clean, line
 if TYPE_CHECKING:
     from pursuit.tools.contract import ToolResult
 
-ASKS = {"allow": "no", "ask": "asks", "deny": "denied"}
-STYLES = {"reads": "green", "writes": "yellow", "destroys": "red", "no": "green", "asks": "yellow", "denied": "red"}
+ASKS = {"allow": "no", "ask": "yes", "deny": "denied"}
+STYLES = {"reads": "green", "writes": "yellow", "destroys": "red", "no": "green", "yes": "yellow", "denied": "red"}
 QUESTIONS = ("read_only", "idempotent", "parallel_safe", "destructive")
 LONGEST = 160
 

@@ -26,10 +26,6 @@ WIDTH = 120
 _SPIN = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 
-class Leave(Exception):
-    """Nobody reads what is told any more."""
-
-
 async def watching(tasks: Tasks, screen: Screen, task_id: str) -> None:
     """Shows a task until it has ended."""
     if screen.rich:

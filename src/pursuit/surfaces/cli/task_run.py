@@ -15,6 +15,7 @@ import os
 import re
 import signal
 from collections.abc import Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from pursuit.surfaces.cli.call_arguments import read_arguments
 from pursuit.surfaces.cli.context import driving
 from pursuit.surfaces.cli.options import Common
 from pursuit.surfaces.cli.screen import Screen
-from pursuit.surfaces.cli.task_progress import Leave, watching
+from pursuit.surfaces.cli.task_progress import watching
 
 CANCELLED = 130
 STILL_WORKING = 4
@@ -142,6 +143,7 @@ async def _seen_to_its_end(tasks: Tasks, screen: Screen, task_id: str) -> int:
                     return
                 heard += 1
                 if heard > 1:
+                    screen.note(f"left while it stops; if it still runs: pursuit task cancel {task_id}")
                     os._exit(128 + number)
                 screen.note(f"stopping {task_id}; once more leaves at once")
                 await tasks.cancel(task_id, reason=signal.Signals(number).name)
@@ -193,11 +195,11 @@ async def tail_task(tasks: Tasks, screen: Screen, word: str, lines: int, *, foll
         await tasks.catch_up()
         show_tasks.output(screen, task_id, await tasks.tail(task_id, lines))
         return
-    async with tasks.kept_up(task_id):
-        async for text in tasks.follow(task_id, lines):
+    async with tasks.kept_up(task_id), aclosing(tasks.follow(task_id, lines)) as told:
+        async for text in told:
             show_tasks.output_line(screen, text)
             if screen.unread:
-                raise Leave
+                return
 
 
 def exit_code(state: TaskState) -> int:

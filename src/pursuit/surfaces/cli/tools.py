@@ -174,6 +174,7 @@ def call(
     from pursuit.errors import ApprovalNeeded  # noqa: PLC0415 - commands import what they need
     from pursuit.surfaces.cli.call_arguments import read_arguments  # noqa: PLC0415
     from pursuit.surfaces.cli.context import Interrupted, conduct, driving  # noqa: PLC0415
+    from pursuit.surfaces.cli.failure import the_cause  # noqa: PLC0415
     from pursuit.surfaces.cli.screen import Screen  # noqa: PLC0415
     from pursuit.surfaces.cli.show_tools import result  # noqa: PLC0415
     from pursuit.tools.contract import ToolResult  # noqa: PLC0415
@@ -191,9 +192,12 @@ def call(
 
     try:
         answer = conduct(work)
-    except ApprovalNeeded:
-        screen.note("nobody can be asked here; --yes (-y) says yes")
-        raise
+    except (ApprovalNeeded, ExceptionGroup) as error:
+        cause = the_cause(error)
+        if not isinstance(cause, ApprovalNeeded):
+            raise
+        hint = "nobody can be asked here; --yes (-y) says yes"
+        raise ApprovalNeeded(f"{cause.message}; {hint}", **cause.details) from None
     except Interrupted as stop:
         screen.note("stopped; whether the call had its effect is not known")
         return 128 + stop.number

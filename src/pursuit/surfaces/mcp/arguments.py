@@ -13,8 +13,8 @@ from pydantic import AfterValidator, Field, StringConstraints, ValidationError
 
 from pursuit.errors import Fault, ValidationFailed
 from pursuit.model.faults import faults_of
-from pursuit.model.mission import Mission, Proposal
-from pursuit.model.shape import Args, Broken, Flag, Shape, Whole, plain_text
+from pursuit.model.mission import AnyProposer, Mission, Preferences, Proposal, SamplingProposer
+from pursuit.model.shape import Broken, Flag, Shape, Whole, plain_text
 from pursuit.model.state import Status
 from pursuit.service.looking import MISSION_ID
 
@@ -46,7 +46,7 @@ class Start(Mission):
     """A mission, and who is to propose."""
 
     use_sampling: Flag | None = None
-    sampling_model_preferences: Args | None = None
+    sampling_model_preferences: Preferences | None = None
 
     @classmethod
     def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
@@ -65,14 +65,35 @@ class Start(Mission):
             if "check" not in criterion:
                 yield from _not_a_clients(cast("Mapping[str, Any]", criterion), place)
 
-    def mission(self, model: str | None = None) -> Mission:
-        """The mission alone; `model` is the configured one, which proposes where nobody is named."""
+    def mission(self, model: str | None = None, *, sampling: bool = False) -> Mission:
+        """The mission alone. Where nobody is named, the client's model proposes if it has one (`sampling`).
+
+        Else it is the configured `model`, else the client itself.
+        """
         kept: dict[str, Any] = {
             name: getattr(self, name) for name in self.model_fields_set if name in Mission.model_fields
         }
-        if model is not None:
+        faults = list(self._sampling_faults(kept.get("proposer"), able=sampling))
+        if faults:
+            raise ValidationFailed(faults)
+        if "proposer" not in kept and (sampling if self.use_sampling is None else self.use_sampling):
+            kept["proposer"] = SamplingProposer()
+        elif model is not None:
             kept.setdefault("proposer", model)
+        proposer = kept.get("proposer")
+        if isinstance(proposer, SamplingProposer) and self.sampling_model_preferences is not None:
+            kept["proposer"] = proposer.model_copy(update={"model_preferences": self.sampling_model_preferences})
         return Mission(**kept)
+
+    def _sampling_faults(self, proposer: AnyProposer | None, *, able: bool) -> Iterable[Fault]:
+        if self.use_sampling and not able:
+            why = "this client declares no sampling, so its model cannot be asked; leave it out"
+            yield Fault(field="use_sampling", reason=why)
+        if proposer is None or self.use_sampling is None:
+            return
+        if self.use_sampling != isinstance(proposer, SamplingProposer):
+            why = f"does not go with the proposer {proposer.kind}; leave one of the two out"
+            yield Fault(field="use_sampling", reason=why)
 
 
 def _not_a_clients(criterion: Mapping[str, Any], place: int) -> Iterable[Broken]:

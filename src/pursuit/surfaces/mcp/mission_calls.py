@@ -22,7 +22,7 @@ from pursuit.surfaces.mcp.arguments import Iterate, parse
 from pursuit.surfaces.mcp.asking import Asking
 from pursuit.surfaces.mcp.command_tools import CommandTool
 from pursuit.surfaces.mcp.desk import ToolDesk
-from pursuit.surfaces.mcp.failure import Context
+from pursuit.surfaces.mcp.failure import Context, sendable
 from pursuit.surfaces.mcp.tasks.carrying import Plan, answers_to
 from pursuit.surfaces.mcp.tasks.detached import DetachedSession, detached
 from pursuit.surfaces.mcp.tasks.terms import capabilities_of
@@ -46,6 +46,8 @@ class MissionCalls:
         command = self._commands.get(params.name)
         if command is not None:
             return command.plan(ctx, params.arguments or {})
+        if self._desk.input_schema(params.name) is None:
+            raise MCPError(INVALID_PARAMS, f"Unknown tool: {sendable(params.name[:100])!r}")
         if params.name != ITERATE:
             return Plan(title=params.name[:100], when="never")
         asked = parse(Iterate, params.arguments or {})

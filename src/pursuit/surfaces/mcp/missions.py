@@ -9,15 +9,16 @@ from __future__ import annotations
 from typing import Any
 
 from pursuit.app import Runtime
-from pursuit.engine.run import Observer
-from pursuit.errors import Fault, ValidationFailed
+from pursuit.model.mission import AnyProposer, Mission, ModelProposer
 from pursuit.service.approvals import Approvals
 from pursuit.service.background import BackgroundRuns
 from pursuit.surfaces.mcp import arguments as given
-from pursuit.surfaces.mcp.asking import MOST_ROUNDS, Asking, Told
+from pursuit.surfaces.mcp.asking import Asking
 from pursuit.surfaces.mcp.callers import caller_of
 from pursuit.surfaces.mcp.failure import Context
+from pursuit.surfaces.mcp.iterate_call import IterateCall
 from pursuit.surfaces.mcp.progress import progress
+from pursuit.surfaces.mcp.sampling import declares_sampling
 from pursuit.surfaces.mcp.seal import Seal
 
 Answer = dict[str, Any]
@@ -30,22 +31,22 @@ class Missions:
         self._runtime = runtime
         self._service = runtime.service
         self._runs = runs
-        self.asking = Asking(Approvals(runtime.service), lambda: Seal.beside(runtime.state_path))
+        service = runtime.service
+        self.asking = Asking(Approvals(service), lambda: Seal.beside(runtime.state_path), service.state)
 
     async def start(self, ctx: Context, asked: given.Start) -> Answer:
         """Accepts a mission."""
-        if asked.use_sampling:
-            why = "this release cannot ask the client's model; leave it out, and propose with mission_iterate"
-            raise ValidationFailed([Fault(field="use_sampling", reason=why)])
-        mission = asked.mission(self._runtime.model)
+        able = declares_sampling(ctx)
+        mission = asked.mission(self._runtime.model, sampling=able)
+        proposer = mission.proposer
         started = await self._service.start(mission, caller=caller_of(ctx))
         return {
             "session_id": started.session_id,
             "status": "pending",
-            "use_sampling": False,
-            "sampling_backend_resolved": None,
-            "proposer": mission.proposer.kind,
-            "warnings": list(started.warnings),
+            "use_sampling": proposer.kind == "sampling",
+            "sampling_backend_resolved": _backend(proposer),
+            "proposer": proposer.kind,
+            "warnings": [*started.warnings, *_sampling_warnings(mission, able=able)],
         }
 
     async def status(self, ctx: Context, asked: given.Session) -> Answer:
@@ -66,47 +67,18 @@ class Missions:
             )
         await self._runtime.use_servers_of(name)
         told = await self.asking.take_answers(ctx, name)
+        model = await self.asking.model_of(ctx, name, told)
         async with progress(ctx.session, count) as observer:
-            if told is not None:
-                return await self._gone_on(ctx, name, told, count, observer)
-            answer = await self._service.iterate(
-                name,
-                iterations=count,
-                proposal=asked.proposal,
-                after=asked.after,
+            call = IterateCall(
+                service=self._service,
+                asking=self.asking,
+                ctx=ctx,
+                mission_id=name,
+                count=count,
+                model=model,
                 observer=observer,
-                caller=caller_of(ctx),
             )
-            rows = answer["iterations"]
-            first = rows[0]["iteration_index"] if rows else (await self._service.state(name)).iteration_count
-            return await self._while_asked(ctx, name, range(first, first + count), observer) or answer
-
-    async def _gone_on(self, ctx: Context, name: str, told: Told, count: int, observer: Observer) -> Answer:
-        """The rest of a call that came back with answers; one that comes once more is told what it missed."""
-        state = await self._service.state(name)
-        if told.answered and (state.open is not None or state.status == "running"):
-            await self._continue(ctx, name, observer)
-        answer = await self._service.missed(name, count, told.first)
-        if not told.answered:
-            return answer
-        return await self._while_asked(ctx, name, range(told.first, told.first + count), observer) or answer
-
-    async def _while_asked(self, ctx: Context, name: str, span: range, observer: Observer) -> Answer | None:
-        """Goes on for as long as the person behind the client answers; None if the mission asks nothing."""
-        answer: Answer | None = None
-        for _ in range(MOST_ROUNDS):
-            waits = (await self._service.state(name)).waiting_for == "approval"
-            if not waits or not self.asking.can_ask(ctx, name) or not await self.asking.ask(ctx, name, span.start):
-                break
-            await self._continue(ctx, name, observer)
-            answer = await self._service.missed(name, len(span), span.start)
-        return answer
-
-    async def _continue(self, ctx: Context, name: str, observer: Observer) -> None:
-        """Drives the rest of the run that stopped for a question."""
-        state = await self._service.state(name)
-        left = 1 if state.run_goal is None else max(1, state.run_goal - state.iteration_count)
-        await self._service.iterate(name, iterations=left, observer=observer, caller=caller_of(ctx))
+            return await (call.begin(asked.proposal, asked.after) if told is None else call.go_on(told))
 
     async def checkpoint(self, ctx: Context, asked: given.Session) -> Answer:
         """The verdict again."""
@@ -135,3 +107,23 @@ class Missions:
     async def list(self, ctx: Context, asked: given.Listing) -> Answer:
         """The missions."""
         return await self._service.list(status=asked.status, cursor=asked.cursor)
+
+
+def _backend(proposer: AnyProposer) -> str | None:
+    """Whose language model proposes: the client's own (`sampling`), a provider's by its name, or nobody's."""
+    if isinstance(proposer, ModelProposer):
+        return proposer.model
+    return "sampling" if proposer.kind == "sampling" else None
+
+
+def _sampling_warnings(mission: Mission, *, able: bool) -> list[str]:
+    if mission.proposer.kind != "sampling":
+        return []
+    warnings: list[str] = []
+    if not able:
+        warnings.append("this client declares no sampling; the mission waits until one drives it that does")
+    if mission.budget.max_tokens != -1 or mission.budget.max_cost_usd != -1:
+        warnings.append(
+            "MCP does not say what a client's model uses up, so max_tokens and max_cost_usd are never reached by it"
+        )
+    return warnings

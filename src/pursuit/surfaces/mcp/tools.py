@@ -61,8 +61,8 @@ TOOLS = (
         title="Start a mission",
         description=(
             "Accept a goal with criteria that a machine can check, a budget and the tools it may use. Nothing runs "
-            "yet: drive it with mission_iterate. Without a proposer you propose the calls yourself (client). All "
-            "faults of the input are reported at once. The prompt write_criteria shows how to write good criteria."
+            "yet: drive it with mission_iterate. The answer says who proposes the calls; client is you. "
+            "All faults of the input are reported at once. The prompt write_criteria shows how to write good criteria."
         ),
         shape=arguments.Start,
         gives=schemas.STARTED,
@@ -81,12 +81,14 @@ TOOLS = (
             "it is 3, and off for the proposers repeat and search.",
             "pace": "Least seconds between iterations, growing while nothing changes.",
             "observe": "Rules that lift a metric out of a tool's result by JMESPath or regular expression.",
-            "proposer": "Who suggests the calls: client (you, with mission_iterate), model, script, search, "
-            "repeat or replay. Unless given it is the configured model, or else client.",
+            "proposer": "Who suggests the calls: client (you, with mission_iterate), sampling (your client's model), "
+            "model, script, search, repeat or replay. Unless given it is sampling if your client declares it, else "
+            "the configured model, else client.",
             "allow_scripted_strategies": "Whether proposals may be scripts.",
             "policy": "Tools that this mission may not use (deny) or asks about first (ask); it can only tighten.",
-            "use_sampling": "Whether your model proposes by sampling; not there in this release.",
-            "sampling_model_preferences": "MCP model preferences for sampling.",
+            "use_sampling": "Whether your client's model proposes by sampling: true requires it, false rules it out.",
+            "sampling_model_preferences": "MCP's model preferences: hints, costPriority, speedPriority, "
+            "intelligencePriority.",
         },
     ),
     MissionTool(

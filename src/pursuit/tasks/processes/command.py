@@ -7,7 +7,6 @@ Invariant: what it shows of itself holds none of its secrets.
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
@@ -16,9 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from pursuit.errors import Fault, ValidationFailed
+from pursuit.model.patterns import checked_pattern
 
 GRACE = 10.0
 HEARTBEAT = 30.0
+LONGEST_GRACE = 86_400.0
+LEAST_HEARTBEAT = 1.0
+"""Each sign of life is a word in the ledger."""
+MOST_UNITS = 2.0**53
 LEAST_SECRET_LINE = 8
 BLANK = "***"
 
@@ -28,7 +32,8 @@ class Command:
     """What to run. `env` is the whole environment and `cwd` the folder; None is that of this process.
 
     The three patterns are of Python's `re` and see each line of stdout and stderr; what counts is their first group,
-    or all of the match. `secrets` are values that must not be seen in anything that is kept or told.
+    or all of the match. One that takes too long is switched off. `secrets` are values that must not be seen in anything
+    that is kept or told.
     """
 
     argv: Sequence[str]
@@ -85,14 +90,18 @@ class Command:
         faults: list[Fault] = []
         for name in ("unit_pattern", "failure_pattern", "item_pattern"):
             try:
-                re.compile(getattr(self, name) or "")
-            except re.error as error:
-                faults.append(Fault(field=name, reason=f"is no regular expression: {error}"))
+                checked_pattern(getattr(self, name) or "")
+            except ValueError as error:
+                faults.append(Fault(field=name, reason=str(error)))
         return faults
 
     def _number_faults(self) -> list[Fault]:
-        wanted = {"grace": self.grace >= 0, "heartbeat": self.heartbeat > 0, "total": (self.total or 0) >= 0}
-        return [Fault(field=name, reason="is too small") for name, fits in wanted.items() if not fits]
+        bounds = {"grace": (0, LONGEST_GRACE), "heartbeat": (LEAST_HEARTBEAT, MOST_UNITS), "total": (0, MOST_UNITS)}
+        return [
+            Fault(field=name, reason=f"must be a number from {least:g} to {most:g}, not {value}")
+            for name, (least, most) in bounds.items()
+            if (value := getattr(self, name)) is not None and not least <= value <= most
+        ]
 
     def stored(self) -> dict[str, Any]:
         """What is needed to go on with it after a crash: all but what starts it."""

@@ -37,6 +37,7 @@ class Course:
     item: str | None = None
     failures: Sequence[str] = ()
     stderr: Sequence[str] = ()
+    notes: Sequence[str] = ()
     mark: Mapping[str, Any] | None = None
     cancelled: bool = False
 
@@ -53,7 +54,7 @@ def ending_of(course: Course) -> Ending:
     body |= {"units_done": course.done, "units_total": _whole(course.command.total), "last_item": course.item}
     if status == "failed":
         body |= {"failure_lines": list(course.failures), "stderr_tail": list(course.stderr)}
-    body["duration_seconds"] = round(course.seconds, 3)
+    body |= {"duration_seconds": round(course.seconds, 3), "notes": list(course.notes) or None}
     if status != "completed":
         body["disclaimer"] = course.command.disclaimer
     body = {key: value for key, value in body.items() if value is not None}
@@ -128,6 +129,7 @@ def _text(message: str, course: Course, status: TaskEnd) -> str:
             parts.append("failure lines:\n" + "\n".join(course.failures))
         if course.stderr:
             parts.append("the end of stderr:\n" + "\n".join(course.stderr))
+    parts += course.notes
     if status != "completed" and course.command.disclaimer is not None:
         parts.append(course.command.disclaimer)
     return "\n\n".join(parts)

@@ -11,9 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pursuit.tasks.processes.keeper import boot_id, start_time
+
+UNREADABLE = (
+    "what its supervisor wrote down about it cannot be read, as after a loss of power; how it ended is not known"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,17 +31,22 @@ class Identity:
     @property
     def lives(self) -> bool:
         """Whether exactly this process still runs; a zombie does not, and where nobody reaps it stays for ever."""
-        here = not self.boot or self.boot == this_boot()
-        return here and start_time(self.pid, zombie=False) == self.start is not None
+        return self.here and start_time(self.pid, zombie=False) == self.start is not None
+
+    @property
+    def here(self) -> bool:
+        """Whether it is of this boot of the machine; numbers of another one mean nothing."""
+        return not self.boot or self.boot == this_boot()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meta:
-    """What the keeper wrote when it had started a command: who runs, who keeps it, and since when."""
+    """What the keeper wrote when it had started a command: who runs, who keeps it, since when, and into which pipes."""
 
     leader: Identity
     keeper: Identity
     at: float
+    pipes: tuple[str, ...] = ()
 
 
 @cache
@@ -58,13 +67,28 @@ def read_meta(folder: Path) -> Meta | str | None:
         return None
     if "refused" in body:
         return str(body["refused"])
-    return Meta(leader=identity_of(body), keeper=identity_of(body["keeper"]), at=float(body["at"]))
+    try:
+        leader, keeper, at = identity_of(body), identity_of(body["keeper"]), float(body["at"])
+        return Meta(leader=leader, keeper=keeper, at=at, pipes=tuple(map(str, body.get("pipes", ()))))
+    except (KeyError, TypeError, ValueError):
+        return UNREADABLE
+
+
+def read_identity(path: Path) -> Identity | None:
+    """Who wrote a file about itself; None if nobody did, or it cannot be read."""
+    try:
+        return identity_of(read_json(path) or {})
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The table in a file; None if there is no such file."""
+    """The table in a file; None if there is no such file, and an empty one if it cannot be read."""
     try:
         # Python's own, which takes the lone surrogates that stand for bytes in arguments.
-        return json.loads(path.read_bytes())
+        body: Any = json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
+    except (OSError, ValueError, RecursionError):
+        return {}  # a machine that lost its power leaves files that are empty, or hold what was there before
+    return cast("dict[str, Any]", body) if isinstance(body, dict) else {}

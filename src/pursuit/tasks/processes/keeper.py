@@ -62,17 +62,21 @@ def segment_name(stream: str, number: int) -> str:
     return f"{stream}.{number:06d}"
 
 
-def write_whole(path: str, body: dict[str, Any]) -> None:
-    """A file that is there with all that it says, or not at all."""
+def write_whole(path: str, body: dict[str, Any], *, lasting: bool = True) -> None:
+    """A file that is there with all that it says, or not at all; a `lasting` one also after a loss of power."""
     descriptor = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with open(descriptor, "w", encoding="ascii") as file:  # noqa: PTH123 - it is a descriptor
         json.dump(body, file)
+        if lasting:
+            file.flush()
+            os.fsync(descriptor)
     os.rename(f"{path}.new", path)  # noqa: PTH104 - pathlib is not worth its memory here
 
 
 def claim(path: str, who: dict[str, Any]) -> None:
     """Takes the right to start a command, which only one can have; raises `FileExistsError` for all others."""
-    write_whole(f"{path}.{os.getpid()}", who)
+    # It only counts as long as whoever wrote it runs.
+    write_whole(f"{path}.{os.getpid()}", who, lasting=False)
     try:
         os.link(f"{path}.{os.getpid()}", path)
     finally:
@@ -180,8 +184,8 @@ class Child:
         for name, (reading, _) in zip(STREAMS, pipes, strict=True):
             os.set_blocking(reading, False)
             self.streams.append(Stream(self, name, reading))
-        pid = self.process.pid
-        return {"pid": pid, "start": start_time(pid), "at": time.time(), "boot": boot_id()}
+        pid, written = self.process.pid, [f"pipe:[{os.fstat(reading).st_ino}]" for reading, _ in pipes]
+        return {"pid": pid, "start": start_time(pid), "at": time.time(), "boot": boot_id(), "pipes": written}
 
     def has_room(self) -> bool:
         """Whether less lies unread than may; what was read is removed by whoever read it."""

@@ -38,11 +38,23 @@ class Log:
             path = _path(self._folder, self._name, self._starts[-1])
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             try:
-                self.position += _write_all(descriptor, data)
+                self._write(descriptor, data)
             finally:
                 os.close(descriptor)
         except OSError:
             self.lost += len(data)
+
+    def _write(self, descriptor: int, data: bytes) -> None:
+        """All of it or nothing; raises `OSError`. Half of it would be a line that nobody wrote."""
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[os.write(descriptor, view) :]
+        except OSError:
+            if len(view) < len(data):
+                os.ftruncate(descriptor, self.position - self._starts[-1])
+            raise
+        self.position += len(data)
 
     def cut(self, position: int) -> None:
         """Goes back to a position: what was appended after it is gone."""
@@ -116,10 +128,3 @@ def _nth_end(block: bytes, number: int) -> int:
 
 def _path(folder: Path, name: str, start: int) -> Path:
     return folder / f"{name}.{start:015d}"
-
-
-def _write_all(descriptor: int, data: bytes) -> int:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
-    return len(data)

@@ -21,15 +21,15 @@ from pursuit.errors import PursuitError, TaskNotFound, ValidationFailed
 from pursuit.model.tasks import TaskState
 from pursuit.tasks.execution import TaskContext
 from pursuit.tasks.host import Work
-from pursuit.tasks.processes.command import Command
+from pursuit.tasks.processes.command import GRACE, Command
 from pursuit.tasks.processes.endings import refusal_of
-from pursuit.tasks.processes.identity import Identity, Meta, identity_of, read_json, read_meta
+from pursuit.tasks.processes.identity import UNREADABLE, Identity, Meta, read_identity, read_json, read_meta
 from pursuit.tasks.processes.keeper import STREAMS, TAG, claim, write_whole
 from pursuit.tasks.processes.keeping import Keeping, Refused, Unanswered
 from pursuit.tasks.processes.log import BOUND, read_log, tail_position
 from pursuit.tasks.processes.reader import ERRORS, LOG, Reader
-from pursuit.tasks.processes.running import READERS, UNMARKED, Running, tail_of
-from pursuit.tasks.processes.tree import Census, end_tree
+from pursuit.tasks.processes.running import READERS, UNMARKED, Running, root_of, tail_of
+from pursuit.tasks.processes.tree import Census, Root, end_tree
 from pursuit.tasks.processes.watching import Watch, Watches
 from pursuit.tasks.record import is_task_id
 from pursuit.tasks.store import Ending
@@ -82,7 +82,7 @@ class Processes:
             except Unanswered:
                 return await self._find(ctx, folder, command)
             except (Refused, OSError) as error:
-                return refusal_of(ctx.task_id, command, f"the command was not started: {error}")
+                return self._refusal(ctx, folder, command, f"the command was not started: {error}")
             return await self._attend(ctx, folder, command, losses)
 
         return run
@@ -97,7 +97,11 @@ class Processes:
             stored = read_json(folder / "command")
             if stored is None:
                 return refusal_of(ctx.task_id, None, NOT_STARTED)
-            command = msgspec.convert(stored, Command)
+            try:
+                command = msgspec.convert(stored, Command)
+            except msgspec.ValidationError:
+                await end_tree(self._census, Root(task_id=ctx.task_id, leader=NOBODY), GRACE)
+                return self._refusal(ctx, folder, None, UNREADABLE)
             (folder / "ended").unlink(missing_ok=True)
             return await self._find(ctx, folder, command)
 
@@ -140,7 +144,7 @@ class Processes:
             command.check()
         except ValidationFailed as error:
             raise Refused("; ".join(fault.reason for fault in error.faults)) from error
-        _lay_out(folder, command)
+        await anyio.to_thread.run_sync(_lay_out, folder, command)
         await self._keeping.start({"id": task_id, "folder": str(folder), **_to_start(command), **self._limits})
 
     async def _find(self, ctx: TaskContext, folder: Path, command: Command) -> Ending:
@@ -149,8 +153,15 @@ class Processes:
         if refused is None:
             return await self._attend(ctx, folder, command)
         # A keeper that was killed in that very moment may have started it and not written it down.
-        await end_tree(self._census, ctx.task_id, NOBODY, command.grace)
-        return refusal_of(ctx.task_id, command, refused)
+        await end_tree(self._census, Root(task_id=ctx.task_id, leader=NOBODY), command.grace)
+        return self._refusal(ctx, folder, command, refused)
+
+    def _refusal(self, ctx: TaskContext, folder: Path, command: Command | None, why: str) -> Ending:
+        """The end of a command that never ran; what it was to be started with does not stay."""
+        if folder.exists():
+            (folder / "ended").touch(mode=0o600)
+            self._tasks.start_soon(self._tidy, ctx, folder)
+        return refusal_of(ctx.task_id, command, why)
 
     async def _wait_started(self, folder: Path) -> str | None:
         """Why it was not started, or None if it was. Whoever was to start it may be about to, until we claim that."""
@@ -161,8 +172,8 @@ class Processes:
             try:
                 claim(str(folder / "claim"), {"void": True})
             except FileExistsError:
-                holder = read_json(folder / "claim") or {}
-                if "pid" not in holder or (not identity_of(holder).lives and not (folder / "meta").exists()):
+                holder = read_identity(folder / "claim")
+                if holder is None or (not holder.lives and not (folder / "meta").exists()):
                     return NOT_STARTED
             await anyio.sleep(LOOK_EVERY)
 
@@ -181,7 +192,7 @@ class Processes:
             return await running.to_its_end(self._watches, folder)
         except Exception:
             # A fault of ours fails the task, and nobody would ever stop its command after that.
-            await end_tree(self._census, ctx.task_id, meta.leader, command.grace)
+            await end_tree(self._census, root_of(ctx.task_id, meta), command.grace)
             raise
         finally:
             if not running.left:
@@ -220,6 +231,6 @@ def _is_over(folder: Path) -> bool:
 
 
 def _tidy_up(folder: Path) -> None:
-    for pattern in ("command", "units", *(f"{stream}.*" for stream in STREAMS)):
+    for pattern in ("units", *(f"{stream}.*" for stream in STREAMS), "command"):
         for path in folder.glob(pattern):
             path.unlink(missing_ok=True)

@@ -73,7 +73,8 @@ class Reader:
         self._errors = Log(folder, ERRORS, bound=min(bound, ERRORS_BOUND))
         self._log.cut(mark.get("log", 0))
         self._errors.cut(mark.get("errors", 0))
-        self.signs = Signs(command, Units(folder / "units", count=mark.get("units", 0)))
+        units = Units(folder / "units", count=mark.get("units", 0))
+        self.signs = Signs(command, units, off=mark.get("off", ()))
         self.signs.lines = mark.get("lines", 0)
         self.signs.failures = list(mark.get("failures", ()))
         self._taken_at_mark = 0
@@ -124,6 +125,7 @@ class Reader:
             "lines": self.signs.lines,
             "units": self.signs.units.count,
             **({"failures": list(self.signs.failures)} if self.signs.failures else {}),
+            **({"off": list(self.signs.off)} if self.signs.off else {}),
             **{track.name: list(track.mark) for track in self._tracks},
         }
 
@@ -143,7 +145,8 @@ class Reader:
         self._log.append(lines)
         if track.name == "err":
             self._errors.append(lines)
-        self.signs.take(lines)
+        for note in self.signs.take(lines):
+            self._log.append(f"[{note}]\n".encode())
 
 
 def _gap_line(gap: Gap) -> bytes:

@@ -22,7 +22,7 @@ from pursuit.tasks.processes.endings import LONGEST_STDERR_LINE, STDERR_LINES, C
 from pursuit.tasks.processes.identity import Meta
 from pursuit.tasks.processes.log import log_end, read_log, tail_position
 from pursuit.tasks.processes.reader import ERRORS
-from pursuit.tasks.processes.tree import Census, end_tree
+from pursuit.tasks.processes.tree import Census, Root, end_tree
 from pursuit.tasks.processes.watching import Watch, Watches
 from pursuit.tasks.store import Ending
 
@@ -89,7 +89,7 @@ class Running:
         stopped.set()
 
     async def _end_tree(self) -> None:
-        await end_tree(self._census, self._ctx.task_id, self._meta.leader, self._command.grace)
+        await end_tree(self._census, root_of(self._ctx.task_id, self._meta), self._command.grace)
 
     async def _read(self) -> None:
         while True:
@@ -170,9 +170,15 @@ class Running:
             item=signs.item or self._item,
             failures=signs.failures,
             stderr=tail_of(folder, ERRORS, STDERR_LINES, LONGEST_STDERR_LINE),
+            notes=signs.notes,
             mark={**reader.mark(), "pid": self._meta.leader.pid},
             cancelled=self._ctx.cancelled,
         )
+
+
+def root_of(task_id: str, meta: Meta) -> Root:
+    """By what the processes of a command that was started are known."""
+    return Root(task_id=task_id, leader=meta.leader, pipes=meta.pipes)
 
 
 def tail_of(folder: Path, name: str, lines: int, longest: int | None = None) -> list[str]:

@@ -1,87 +1,137 @@
 """What the lines of a command say: how far it is, what it works at, what failed.
 
 Owns: the three patterns and what counts as news. Knows no file but that of its units, and no process.
-Invariant: a line costs no work of its own unless a pattern asks for it.
+Invariant: a line costs no work of its own unless a pattern asks for it, and no pattern can hold the reader: one that
+takes too long is switched off, and that is told.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
+from pursuit.model.patterns import for_lines
 from pursuit.tasks.processes.command import Command
 from pursuit.tasks.processes.units import Units
 
+if TYPE_CHECKING:
+    import regex
+
 LONGEST_MESSAGE = 200
 MOST_FAILURES = 10
+PIECE = 128 * 1024
+"""Bytes that a pattern looks at within `SECONDS` of processor time; one that is fit for it takes a few milliseconds."""
+SECONDS = 2.0
 _MOST_LOOKED = 20
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])|[\x00-\x08\x0b-\x1f\x7f]")
 
 
 class Signs:
-    """What was found so far."""
+    """What was found so far; the patterns named in `off` are not looked for."""
 
-    def __init__(self, command: Command, units: Units) -> None:
+    def __init__(self, command: Command, units: Units, *, off: Sequence[str] = (), seconds: float = SECONDS) -> None:
         self.units = units
         self.lines = 0
         self.message: str | None = None
         self.item: str | None = None
         self.failures: list[str] = []
-        self._unit, self._failure, self._item = (
-            None if pattern is None else re.compile(pattern, re.MULTILINE)
-            for pattern in (command.unit_pattern, command.failure_pattern, command.item_pattern)
-        )
+        self.counts = command.unit_pattern is not None
+        """Whether units are counted at all."""
+        self.off = list(off)
+        self._seconds = seconds
+        said = {
+            "unit_pattern": (command.unit_pattern, self._count),
+            "failure_pattern": (command.failure_pattern, self._collect),
+            "item_pattern": (command.item_pattern, self._name),
+        }
+        self._looks: dict[str, tuple[regex.Pattern[str], Callable[[Iterator[regex.Match[str]], str], None]]] = {
+            name: (for_lines(pattern), look)
+            for name, (pattern, look) in said.items()
+            if pattern is not None and name not in self.off
+        }
 
     @property
-    def counts(self) -> bool:
-        """Whether units are counted at all."""
-        return self._unit is not None
+    def notes(self) -> list[str]:
+        """What a person should know about it."""
+        why = f"it took more than {self._seconds:g} s for {PIECE // 1024} KiB; write it without nested repetitions"
+        return [f"{name} was switched off while the command ran: {why}" for name in self.off]
 
-    def take(self, lines: bytes) -> None:
-        """Looks at whole lines."""
+    def take(self, lines: bytes) -> list[str]:
+        """Looks at whole lines; the notes that are new."""
         if not lines:
-            return
+            return []
         self.lines += lines.count(b"\n")
         self.message = _last_word(lines) or self.message
-        wants_failures = self._failure is not None and len(self.failures) < MOST_FAILURES
-        if self._unit is None and self._item is None and not wants_failures:
-            return
-        text = lines.decode("utf-8", "replace")
-        if self._unit is not None:
-            self.units.add(_meant(found) for found in matches(self._unit, text))
-        if self._item is not None:
-            for found in matches(self._item, text):
-                self.item = shortened(_meant(found)) or self.item
-        if self._failure is not None and wants_failures:
-            self._collect(self._failure, text)
+        before = len(self.off)
+        if self._looks:
+            for piece in _pieces(lines):
+                self._look(piece.decode("utf-8", "replace"))
+        return self.notes[before:]
 
-    def _collect(self, pattern: re.Pattern[str], text: str) -> None:
+    def _look(self, text: str) -> None:
+        for name, (pattern, look) in list(self._looks.items()):
+            try:
+                look(matches(pattern, text, self._seconds), text)
+            except TimeoutError:
+                del self._looks[name]
+                self.off.append(name)
+
+    def _count(self, found: Iterator[regex.Match[str]], _text: str) -> None:
+        self.units.add(_meant(one) for one in found)
+
+    def _name(self, found: Iterator[regex.Match[str]], _text: str) -> None:
+        for one in found:
+            self.item = shortened(_meant(one)) or self.item
+
+    def _collect(self, found: Iterator[regex.Match[str]], text: str) -> None:
         """Keeps whole lines, each once however often it matches."""
         after = 0
-        for found in matches(pattern, text):
-            if found.start() < after:
+        while len(self.failures) < MOST_FAILURES and (one := next(found, None)) is not None:
+            if one.start() < after:
                 continue
-            begin = text.rfind("\n", 0, found.start()) + 1
-            after = text.index("\n", found.start()) + 1
+            begin = text.rfind("\n", 0, one.start()) + 1
+            after = text.index("\n", one.start()) + 1
             self.failures.append(shortened(text[begin:after]))
-            if len(self.failures) >= MOST_FAILURES:
-                return
 
 
-def matches(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
-    """Every match that lies in one line; the whole text is searched at once, which is what makes it quick."""
+def matches(pattern: regex.Pattern[str], text: str, seconds: float = SECONDS) -> Iterator[regex.Match[str]]:
+    """Every match that lies in one line; the whole text is searched at once, which is what makes it quick.
+
+    Raises `TimeoutError` if all of it took too much of the processor's time.
+    """
+    until = time.process_time() + seconds
     place: int | None = 0
     while place is not None:
         begin, place = place, None
-        for found in pattern.finditer(text, begin):
+        for found in pattern.finditer(text, begin, timeout=_left(until)):
             if "\n" not in found[0]:
                 yield found
                 continue
             # It went over the end of a line, as `\s` does: that line is looked at alone.
             line_end = text.index("\n", found.start())
-            yield from pattern.finditer(text, found.start(), line_end)
+            yield from pattern.finditer(text, found.start(), line_end, timeout=_left(until))
             place = line_end + 1
             break
+
+
+def _left(until: float) -> float:
+    left = until - time.process_time()
+    if left <= 0:
+        raise TimeoutError
+    return left
+
+
+def _pieces(lines: bytes) -> Iterator[bytes]:
+    """Whole lines, in pieces that are about as long as may be looked at in one go."""
+    place, size = 0, len(lines)
+    while size - place > PIECE:
+        end = lines.find(b"\n", place + PIECE) + 1 or size
+        yield lines[place:end]
+        place = end
+    if place < size:
+        yield lines[place:]
 
 
 def shortened(text: str) -> str:
@@ -90,7 +140,7 @@ def shortened(text: str) -> str:
     return plain if len(plain) <= LONGEST_MESSAGE else plain[: LONGEST_MESSAGE - 1] + "…"
 
 
-def _meant(found: re.Match[str]) -> str:
+def _meant(found: regex.Match[str]) -> str:
     return (found[1] if found.re.groups and found[1] is not None else found[0]).strip()
 
 

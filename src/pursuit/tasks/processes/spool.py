@@ -43,7 +43,7 @@ class Spool:
             gap = read_json(self._path(self.number, gap=True))
             if gap is not None:
                 self.number, self.offset = self.number + 1, 0
-                return Gap(int(gap["dropped"]))
+                return Gap(int(gap.get("dropped", 0)))
             if not over:
                 return None
             self.number, self.offset = self.number + 1, 0

@@ -1,7 +1,8 @@
-"""Every process that belongs to a command: its group, whoever carries its tag, and their children.
+"""Every process that belongs to a command: its group, whoever carries its tag or writes where it does, their children.
 
 Owns: finding and signalling them. Knows no task's meaning. Invariant: what is signalled was verified to be what was
-found, so a pid that was given away meanwhile is left alone.
+found, so a pid that was given away meanwhile is left alone; who was found once is not lost sight of until it is gone,
+whatever became of the parent by which it was found.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,10 +26,13 @@ KILLING = 5.0
 _TAG = TAG.encode() + b"="
 _LINUX = Path("/proc/self/stat").exists()
 
+Key = tuple[int, str]
+"""A pid, and when it began."""
+
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A living process as it was found; `tag` is the task that it carries in its environment."""
+    """A living process as it was found; `tag` is the task that it carries in its environment, `pipes` its output."""
 
     pid: int
     parent: int
@@ -36,6 +40,21 @@ class Seen:
     session: int
     start: str
     tag: str = ""
+    pipes: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> Key:
+        """Who it is, whoever its parent has become."""
+        return self.pid, self.start
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Root:
+    """By what the processes of a command are known: its tag, its group, and the `pipes` that it was given."""
+
+    task_id: str
+    leader: Identity
+    pipes: tuple[str, ...] = ()
 
 
 class Census:
@@ -46,26 +65,30 @@ class Census:
         self._seen: list[Seen] = []
         self._looked = 0.0
 
-    async def members(self, task_id: str, leader: Identity) -> list[Seen]:
-        """The living processes of one command, as they are now."""
+    async def members(self, root: Root, known: Container[Key] = frozenset()) -> list[Seen]:
+        """The living processes of one command, as they are now, with those that are `known` to be."""
         asked = time.monotonic()
         async with self._lock:
             if self._looked < asked:
                 began = time.monotonic()
                 self._seen = await anyio.to_thread.run_sync(_everybody)
                 self._looked = began
-            return members_of(self._seen, task_id, leader)
+            return members_of(self._seen, root, known)
 
 
-def members_of(everybody: Iterable[Seen], task_id: str, leader: Identity) -> list[Seen]:
+def members_of(everybody: Iterable[Seen], root: Root, known: Container[Key] = frozenset()) -> list[Seen]:
     """Those of them that belong to a command."""
-    everybody = list(everybody)
+    everybody, leader = list(everybody), root.leader
     # The number of a group stays taken as long as it has a member; once somebody else leads it, it is another group.
-    taken = any(one.pid == leader.pid and one.start != leader.start for one in everybody)
+    taken = not leader.here or any(one.pid == leader.pid and one.start != leader.start for one in everybody)
+    pipes = frozenset(root.pipes if leader.here else ())
     found = {
         one.pid: one
         for one in everybody
-        if one.tag == task_id or (not taken and leader.pid in (one.pid, one.group, one.session))
+        if one.tag == root.task_id
+        or (not taken and leader.pid in (one.pid, one.group, one.session))
+        or not pipes.isdisjoint(one.pipes)
+        or one.key in known
     }
     children: dict[int, list[Seen]] = {}
     for one in everybody:
@@ -77,21 +100,21 @@ def members_of(everybody: Iterable[Seen], task_id: str, leader: Identity) -> lis
     return [one for one in found.values() if one.pid != os.getpid()]
 
 
-async def end_tree(census: Census, task_id: str, leader: Identity, grace: float) -> None:
+async def end_tree(census: Census, root: Root, grace: float) -> None:
     """Ends all of them: SIGTERM, time to leave, SIGKILL until nobody is left."""
     ends = time.monotonic() + grace
     number = signal.SIGTERM
-    told: set[Seen] = set()
-    while members := await census.members(task_id, leader):
+    told: set[Key] = set()
+    while members := await census.members(root, told):
         now = time.monotonic()
         if now >= ends:
             if number == signal.SIGKILL and now >= ends + KILLING:
                 return  # what the kernel holds cannot be ended by anybody
             number = signal.SIGKILL
         for one in members:
-            if number == signal.SIGKILL or one not in told:
+            if number == signal.SIGKILL or one.key not in told:
                 send(one, number)
-                told.add(one)
+                told.add(one.key)
         await anyio.sleep(LOOK_EVERY if number == signal.SIGTERM else LOOK_EVERY / 5)
 
 
@@ -130,7 +153,19 @@ def _from_proc() -> Iterable[Seen]:
             tag = _tagged(place.joinpath("environ").read_bytes())
         except OSError:
             tag = ""  # somebody else's
-        yield Seen(int(name), int(stat[1]), int(stat[2]), int(stat[3]), stat[19].decode(), tag)
+        pipes = () if tag else tuple(_pipes(name))
+        yield Seen(int(name), int(stat[1]), int(stat[2]), int(stat[3]), stat[19].decode(), tag, pipes)
+
+
+def _pipes(name: str) -> Iterable[str]:
+    """Where it writes: what has neither its command's group nor its environment often still has its output."""
+    for descriptor in (1, 2):
+        try:
+            target = os.readlink(f"/proc/{name}/fd/{descriptor}")  # noqa: PTH115 - as above
+        except OSError:
+            continue
+        if target.startswith("pipe:"):
+            yield target
 
 
 def _tagged(environment: bytes) -> str:

@@ -21,6 +21,7 @@ from pursuit.surfaces.mcp.gateway.handles import as_task
 from pursuit.surfaces.mcp.gateway.hello import INFO
 from pursuit.surfaces.mcp.gateway.lists import Lists
 from pursuit.surfaces.mcp.gateway.relay import Relay
+from pursuit.surfaces.mcp.gateway.resources import Resources
 from pursuit.surfaces.mcp.gateway.roster import Roster
 from pursuit.tools.contract import CallFailed, Tool
 from pursuit.tools.listing import is_offered
@@ -30,11 +31,19 @@ class Calls:
     """Calls tools of these servers; `patience` is how long a call may take for which nobody said otherwise."""
 
     def __init__(
-        self, roster: Roster, *, relay: Relay, lists: Lists, gate: Gate, patience: Callable[[], float]
+        self,
+        roster: Roster,
+        *,
+        relay: Relay,
+        lists: Lists,
+        resources: Resources,
+        gate: Gate,
+        patience: Callable[[], float],
     ) -> None:
         self._roster = roster
         self._relay = relay
         self._lists = lists
+        self._resources = resources
         self._gate = gate
         self._patience = patience
 
@@ -56,28 +65,33 @@ class Calls:
     async def _call(self, visit: Visit, server: str, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         tool = await self._lists.find(visit, server, name)
         params: Mapping[str, Any] = visit.params
-        if not self._roster.names.single:
+        if params["name"] != name:
             params = {**params, "name": name}
         if tool is None:
             tool = self._unlisted(server, name)
-            if not self._gate.lets_through(tool, arguments):
-                raise MCPError(INVALID_PARAMS, f"Unknown tool: {sendable(name)}")
+            if not self._gate.lets_through(visit, tool, arguments):
+                raise MCPError(INVALID_PARAMS, self._unknown(server, name))
         passed = await self._gate.admit(visit, tool, arguments)
         if passed.refusal is not None:
             return tool_error(visit, passed.refusal)
         if passed.question is not None:
             return enveloped(visit.method, passed.question, INFO)
         upstream = self._roster[server]
-        visit.limit.seconds = tool.traits.timeout or upstream.config.timeouts.call or self._patience()
+        said = tool.traits.timeout or upstream.config.timeouts.call
+        # Only what somebody waits for is cut where nobody said when.
+        visit.limit.seconds = said or (None if visit.patient or tool.long else self._patience())
         asked = as_task(passed.params(params), tool, await upstream.about())
         result = await self._relay.send(visit, upstream, asked, around=lambda: self._gate.recorded(passed))
-        return self._gate.result(passed, result)
+        return self._gate.result(passed, self._resources.linked(server, result))
+
+    def _unknown(self, server: str, name: str) -> str:
+        return f"Unknown tool: {sendable(self._roster.names.qualified(server, name))}"
 
     def _unlisted(self, server: str, name: str) -> Tool:
         """A tool that is not on its server's list, of which nothing is known; one that is left out is not there."""
         config = self._roster[server].config
         if not is_offered(config, name):
-            raise MCPError(INVALID_PARAMS, f"Unknown tool: {sendable(name)}")
+            raise MCPError(INVALID_PARAMS, self._unknown(server, name))
         return Tool(server=server, name=name, input_schema={}, definition={}, operators=config.operators)
 
 

@@ -25,6 +25,7 @@ from pursuit.surfaces.mcp.gateway.roster import Roster
 from pursuit.surfaces.mcp.tasks.carrying import Plan, When
 from pursuit.surfaces.mcp.tasks.terms import EXTENSION, capabilities_of
 from pursuit.tasks.execution import TaskContext
+from pursuit.tasks.soundness import finite
 from pursuit.tools.contract import CallFailed, Tool
 
 TASK_TOKEN = "pursuit-task"  # noqa: S105 - under it a server tells its progress
@@ -36,15 +37,24 @@ Answer = Callable[[Visit], Awaitable[dict[str, Any]]]
 class DetachedVisit(Visit):
     """A call whose client may be gone: a client of the new era, to whom questions go as results."""
 
+    patient = True
+
     def __init__(self, ctx: Context, guest: Guest, params: Mapping[str, Any]) -> None:
         super().__init__(ctx, guest)
         self.params = params
         self.task: TaskContext | None = None
         self.long = anyio.Event()
+        self._remembered = False
 
     def taken(self) -> None:
         """The server calls it long: so do we."""
         self.long.set()
+
+    async def remember(self, handle: Mapping[str, Any]) -> None:
+        """Whoever goes on with the task after a crash asks the server for it."""
+        if self.task is not None and not self._remembered:
+            self._remembered = True
+            await self.task.remember({"handle": handle})
 
     @property
     def token(self) -> Any:
@@ -64,8 +74,8 @@ class DetachedVisit(Visit):
             message = params.get("message")
             await self.task.update_status(
                 message if isinstance(message, str) else None,
-                done=_number(params.get("progress")),
-                total=_number(params.get("total")),
+                done=finite(params.get("progress")),
+                total=finite(params.get("total")),
             )
 
 
@@ -91,7 +101,8 @@ class GatewayErrands:
         if owner is None and not self._more:
             raise MCPError(INVALID_PARAMS, f"Unknown tool: {sendable(name)}")
         tool = None if owner is None else await self._lists.find(_visit(ctx, ctx.params or {}), *owner)
-        return Plan(title=sendable(name)[:200], when="late" if tool is None else self._when(tool))
+        origin = {} if owner is None else {"server": owner[0], "tool": owner[1]}
+        return Plan(title=sendable(name)[:200], when="late" if tool is None else self._when(tool), origin=origin)
 
     def strict(self) -> bool:
         """Whether the operator says of any tool that it must be a task."""
@@ -154,7 +165,3 @@ def _visit(ctx: Context, params: Mapping[str, Any]) -> DetachedVisit:
     extensions = {key: value for key, value in as_object(able.pop("extensions", None)).items() if key != EXTENSION}
     kept = {**able, "extensions": extensions} if extensions else able
     return DetachedVisit(ctx, Guest(kept), {key: value for key, value in params.items() if key != "task"})
-
-
-def _number(value: Any) -> float | None:
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None

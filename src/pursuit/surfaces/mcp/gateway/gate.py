@@ -66,19 +66,19 @@ class Passage:
 class Gate:
     """Asks policy, which `layers` gives anew each time, and people; writes to the journal."""
 
-    def __init__(self, layers: Callable[[], Layers], journal: GatewayJournal) -> None:
+    def __init__(self, layers: Callable[[Caller], Layers], journal: GatewayJournal) -> None:
         self._layers = layers
         self._journal = journal
         self._tickets: dict[str, str] = {}
 
-    def lets_through(self, tool: Tool, arguments: Mapping[str, Any]) -> bool:
+    def lets_through(self, visit: Visit, tool: Tool, arguments: Mapping[str, Any]) -> bool:
         """Whether policy allows it without asking anybody."""
-        return decide(self._layers(), tool, arguments).decision == "allow"
+        return decide(self._layers(caller_of(visit.ctx)), tool, arguments).decision == "allow"
 
     async def admit(self, visit: Visit, tool: Tool, arguments: Mapping[str, Any]) -> Passage:
         """Decides about a call; asks the person behind the client where policy wants one asked and it can be done."""
-        ruling = decide(self._layers(), tool, arguments)
         caller = caller_of(visit.ctx)
+        ruling = decide(self._layers(caller), tool, arguments)
         if ruling.decision == "allow":
             return Passage(tool=tool, arguments=arguments, caller=caller)
         if ruling.decision == "deny":
@@ -126,7 +126,9 @@ class Gate:
         params = {"mode": "form", "message": sendable(description), "requestedSchema": FORM}
         if not visit.guest.modern:
             try:
-                answer: Mapping[str, Any] = await visit.ask("elicitation/create", params)
+                answer: Mapping[str, Any] = await visit.ask(
+                    "elicitation/create", params, seconds=self._journal.patience
+                )
             except UpstreamError:
                 return None
             await self._take(approval_id, answer, caller)

@@ -112,6 +112,8 @@ class Visit:
     """One request of a client, and the way back to the client while it is answered."""
 
     __slots__ = ("ctx", "guest", "limit", "method", "params")
+    patient = False
+    """Whether nobody waits for it, so that it may take as long as it takes."""
 
     def __init__(self, ctx: Context, guest: Guest) -> None:
         self.ctx = ctx
@@ -134,11 +136,14 @@ class Visit:
     def taken(self) -> None:
         """Hears that the server has made a task of it."""
 
-    async def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    async def remember(self, handle: Mapping[str, Any]) -> None:
+        """Hears by what the server's task can be picked up in another process."""
+
+    async def ask(self, method: str, params: Mapping[str, Any], *, seconds: float | None = None) -> dict[str, Any]:
         """Asks a client of the old era something while its request waits; raises `UpstreamError`."""
         with self.limit.paused():
             channel = self.ctx.session._request_outbound  # pyright: ignore[reportPrivateUsage]
-            return await _asked(channel, method, self.guest.readable(params))
+            return await _asked(channel, method, self.guest.readable(params), seconds or ASK_SECONDS)
 
 
 def connection_of(ctx: Context) -> Connection:
@@ -179,13 +184,13 @@ class Guests:
         self._here.pop(connection).gone.set()
 
 
-async def _asked(channel: Any, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+async def _asked(channel: Any, method: str, params: Mapping[str, Any], seconds: float = ASK_SECONDS) -> dict[str, Any]:
     try:
-        with anyio.fail_after(ASK_SECONDS):
+        with anyio.fail_after(seconds):
             return await channel.send_raw_request(method, params or None)
     except NoBackChannelError as error:
         raise UpstreamError(METHOD_NOT_FOUND, str(error)) from None
     except MCPError as error:
         raise UpstreamError(error.code, error.message, error.data) from None
     except TimeoutError:
-        raise UpstreamError(REQUEST_TIMEOUT, f"{method}: the client did not answer in {ASK_SECONDS:g} s") from None
+        raise UpstreamError(REQUEST_TIMEOUT, f"{method}: the client did not answer in {seconds:g} s") from None

@@ -15,7 +15,7 @@ from pursuit.surfaces.mcp.gateway.lines import Talk
 from pursuit.surfaces.mcp.gateway.progress import Progress
 from pursuit.tools.contract import About, AnswerFn, NotifyFn, Tool
 from pursuit.tools.session import TASK_TTL_MS
-from pursuit.tools.upstream_tasks import ToldFn, declared, followed, generation_of, handle_of, support
+from pursuit.tools.upstream_tasks import Handle, ToldFn, declared, followed, generation_of, handle_of, support
 
 CALL = "tools/call"
 PROGRESS = "notifications/progress"
@@ -51,15 +51,16 @@ async def finished(
     if handle is None:
         return result
     visit.taken()
-    return await followed(talk, handle, told=_told(visit), answer=answer, on_notify=on_notify)
+    return await followed(talk, handle, told=_told(visit, handle), answer=answer, on_notify=on_notify)
 
 
-def _told(visit: Visit) -> ToldFn:
+def _told(visit: Visit, handle: Handle) -> ToldFn:
     """What the server says of its task, as progress: it has no numbers, so its words are counted."""
     progress, heard = Progress(visit.token), list[str]()
 
     async def told(task: Mapping[str, Any]) -> None:
         visit.limit.again()
+        await visit.remember(handle.as_dict())
         words = task.get("statusMessage")
         if not isinstance(words, str) or words in heard[-1:]:
             return

@@ -47,7 +47,9 @@ MOST_APART = 16
 
 LOGGED = "notifications/message"
 _log = logging.getLogger(__name__)
-_NEEDED: Mapping[str, str] = {"elicitation/create": "elicitation", "sampling/createMessage": "sampling"}
+NEEDED: Mapping[str, str] = {"elicitation/create": "elicitation", "sampling/createMessage": "sampling"}
+"""What a client must have said that it can, to be asked this."""
+
 _STATEFUL = frozenset({"resources/subscribe", "resources/unsubscribe", "logging/setLevel"})
 
 
@@ -88,7 +90,7 @@ class Line:
 
     async def answer(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """Puts a server's question to the client: within the call that is under way, if there is one."""
-        needed = _NEEDED.get(method)
+        needed = NEEDED.get(method)
         if needed is not None and not self.session.can(needed):
             raise UpstreamError(METHOD_NOT_FOUND, f"{method}: the client says that it cannot")
         try:

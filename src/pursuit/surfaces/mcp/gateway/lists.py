@@ -37,6 +37,9 @@ LISTED_SECONDS = 30.0
 LIST_SECONDS = 15.0
 """How long a list of several servers waits for one of them."""
 
+AGAIN_SECONDS = 1.0
+"""The same for one that was too slow the last time."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -47,6 +50,7 @@ class Lists:
         self._roster = roster
         self._late = late
         self._relay = relay
+        self._slow: set[str] = set()
         self._seen: dict[tuple[str, str], frozenset[str]] = {}
         self._extra: dict[str, dict[str, tuple[float, Tool]]] = {}
         self._warned: set[str] = set()
@@ -56,14 +60,16 @@ class Lists:
         if self._roster.names.single:
             server = self._roster.names.servers[0]
             result = await self._relay.send(visit, self._roster[server], visit.params)
-            return self._usable(server, visit.params.get("cursor"), result) if visit.method == "tools/list" else result
+            page = self._usable(server, visit.params.get("cursor"), result) if visit.method == "tools/list" else result
+            return self._spelled(server, KINDS[visit.method], page)
         return await self._together(visit)
 
     async def everything(self, visit: Visit) -> list[Any]:
         """All tools as this client sees them, of one server or of several."""
         asked = _listing(visit)
         if self._roster.names.single:
-            return await self._everything(asked, self._roster.names.servers[0])
+            server = self._roster.names.servers[0]
+            return self._spelled(server, "tools", {"tools": await self._everything(asked, server)})["tools"]
         return (await self._together(asked))["tools"]
 
     async def find(self, visit: Visit, server: str, tool: str) -> Tool | None:
@@ -119,11 +125,15 @@ class Lists:
         found: dict[str, list[Any]] = {}
 
         async def ask(server: str) -> None:
+            # One that kept everybody waiting once does not do so again.
+            seconds = AGAIN_SECONDS if server in self._slow else LIST_SECONDS
             try:
-                with anyio.move_on_after(LIST_SECONDS) as limit:
+                with anyio.move_on_after(seconds) as limit:
                     found[server] = await self._everything(visit, server)
+                    self._slow.discard(server)
                 if limit.cancelled_caught:
-                    _log.warning("%s of %s are not listed: no answer within %g s", kind, server, LIST_SECONDS)
+                    _log.warning("%s of %s are not listed: no answer within %g s", kind, server, seconds)
+                    self._slow.add(server)
                     self._late(self._roster[server])
             except (PursuitError, CallFailed, MCPError) as error:
                 if not (isinstance(error, MCPError) and error.code == METHOD_NOT_FOUND):
@@ -158,6 +168,13 @@ class Lists:
             seen.add(cursor)
             params = {**params, "cursor": cursor}
         return entries
+
+    def _spelled(self, server: str, kind: str, page: dict[str, Any]) -> dict[str, Any]:
+        """A page of the only server, whose names are its own but for what a model does not take."""
+        entries: Any = page.get(kind)
+        if self._roster.names.spelling == "dotted" or kind not in ("tools", "prompts") or not isinstance(entries, list):
+            return page
+        return {**page, kind: self._named(server, cast("list[Any]", entries))}
 
     def _named(self, server: str, entries: list[Any]) -> list[dict[str, Any]]:
         named: list[dict[str, Any]] = []

@@ -18,6 +18,7 @@ LONGEST_NAME = 128
 
 SCHEME = "via"
 _PLAIN = re.compile(r"[A-Za-z0-9-]")
+_KEPT = re.compile(r"[A-Za-z0-9_-]+")
 _SEPARATOR = "_-"
 _TOKEN = re.compile(r"_-|__|_x[0-9a-f]+_|[A-Za-z0-9-]")
 
@@ -31,19 +32,25 @@ class Names:
 
     @property
     def single(self) -> bool:
-        """Whether there is only one server, whose names are kept."""
+        """Whether there is only one server, whose names are kept if the spelling allows it."""
         return len(self.servers) == 1
 
     def qualified(self, server: str, name: str) -> str:
         """How a client sees a tool or a prompt."""
-        if self.single:
-            return name
+        if not self.single:
+            return self.spelled(server, name)
+        kept = self.spelling == "dotted" or (_KEPT.fullmatch(name) and not name.startswith(_SEPARATOR))
+        return name if kept else escaped("", name)
+
+    def spelled(self, server: str, name: str) -> str:
+        """A name of two parts."""
         return f"{server}.{name}" if self.spelling == "dotted" else escaped(server, name)
 
     def owner(self, name: str) -> tuple[str, str] | None:
         """The server and its own name for a thing; None if no server is meant."""
         if self.single:
-            return self.servers[0], name
+            whose, found, rest = _read(name) if self.spelling == "escaped" else ("", "", "")
+            return self.servers[0], rest if found and not whose else name
         server, found, rest = name.partition(".") if self.spelling == "dotted" else _read(name)
         return (server, rest) if found and server in self.servers else None
 

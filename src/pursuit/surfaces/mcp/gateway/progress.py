@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pursuit.tasks.soundness import finite
+
 
 class Progress:
     """The progress of one call; nothing is told to a client that did not ask for it."""
@@ -22,21 +24,18 @@ class Progress:
         self._base = self._last
 
     def told(self, params: Mapping[str, Any]) -> dict[str, Any] | None:
-        """What the client is told; the server's own words but for the token."""
+        """What the client is told; the server's own words but for the token, and for numbers that are none."""
         if self.token is None:
             return None
         body = {**params, "progressToken": self.token}
-        value = _number(params.get("progress"))
+        value, total = finite(params.get("progress")), finite(params.get("total"))
         if value is None:
-            return body
+            return None if isinstance(params.get("progress"), int | float) else body
+        if total is None:
+            body.pop("total", None)
         if self._base:
             body["progress"] = self._base + value
-            total = _number(params.get("total"))
             if total is not None:
                 body["total"] = self._base + total
         self._last = max(self._last, self._base + value)
         return body
-
-
-def _number(value: Any) -> float | int | None:
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -17,10 +17,19 @@ from mcp_types import INTERNAL_ERROR, INVALID_REQUEST
 
 from pursuit.surfaces.mcp.failure import sendable
 from pursuit.surfaces.mcp.gateway.desks import Desks
-from pursuit.surfaces.mcp.gateway.eras import ASKING, error_for, is_modern, is_wanted, log_level, params_for, result_for
+from pursuit.surfaces.mcp.gateway.eras import (
+    ASKING,
+    as_object,
+    error_for,
+    is_modern,
+    is_wanted,
+    log_level,
+    params_for,
+    result_for,
+)
 from pursuit.surfaces.mcp.gateway.guests import Visit
 from pursuit.surfaces.mcp.gateway.handles import finished, is_offered, offering
-from pursuit.surfaces.mcp.gateway.lines import Lines, Talk, needs_own
+from pursuit.surfaces.mcp.gateway.lines import NEEDED, Lines, Talk, needs_own
 from pursuit.surfaces.mcp.gateway.parking import Parking
 from pursuit.surfaces.mcp.gateway.progress import Progress
 from pursuit.tools.client_side import ClientSide
@@ -117,7 +126,7 @@ class Relay:
         if isinstance(questions, Mapping) and questions:
             answers: dict[str, Any] = {}
             for key, question in cast("Mapping[str, Any]", questions).items():
-                answers[key] = await visit.ask(question.get("method", ""), question.get("params") or {})
+                answers[key] = await _put(visit, question)
             again["inputResponses"] = answers
         else:
             await anyio.sleep(PAUSE)
@@ -187,6 +196,21 @@ class Relay:
                 await visit.tell(method, params)
 
         return heard
+
+
+async def _put(visit: Visit, question: Any) -> Mapping[str, Any]:
+    """A client's answer to what a server wants to know of it; a question that it cannot take is not put to it."""
+    said = as_object(question)
+    method, params = said.get("method"), said.get("params")
+    if not isinstance(method, str) or not (params is None or isinstance(params, Mapping)):
+        raise UpstreamError(INTERNAL_ERROR, "the server asks something, and its question is malformed")
+    needed = NEEDED.get(method)
+    if method == "roots/list" and not visit.guest.can("roots"):
+        return {"roots": []}
+    if needed is not None and not visit.guest.can(needed):
+        reason = f"the server asks for {method} before it answers, and this client says that it cannot do that"
+        raise UpstreamError(INVALID_REQUEST, reason)
+    return await visit.ask(method, as_object(params))
 
 
 async def _set_level(talk: Talk, level: str) -> None:

@@ -78,6 +78,25 @@ class Resources:
                 candidates = [one for one in await self.owners(uri) if one != known]
         raise failure
 
+    def linked(self, server: str, result: dict[str, Any]) -> dict[str, Any]:
+        """A tool's result whose links lead to its own server, also where another one has a resource of that address."""
+        content: Any = result.get("content")
+        if self._roster.names.single or not isinstance(content, list):
+            return result
+        blocks = cast("list[Any]", content)
+        if not any(as_object(block).get("type") == "resource_link" for block in blocks):
+            return result
+        return {**result, "content": [self._link(server, block) for block in blocks]}
+
+    def _link(self, server: str, block: Any) -> Any:
+        uri = as_object(block).get("uri")
+        if as_object(block).get("type") != "resource_link" or not isinstance(uri, str):
+            return block
+        if self._known.get(uri, server) != server:
+            return {**block, "uri": self._roster.names.uri_of(server, uri)}
+        self._remember(uri, server)
+        return block
+
     def _remember(self, uri: str, server: str) -> None:
         if len(self._known) >= MOST_KNOWN:
             self._known.clear()
@@ -89,17 +108,17 @@ class Resources:
         owner = self._roster.names.owner(name) if isinstance(name, str) else None
         if owner is None:
             raise MCPError(INVALID_PARAMS, f"Unknown prompt: {sendable(str(name))}")
-        params = visit.params if self._roster.names.single else {**visit.params, "name": owner[1]}
+        params = visit.params if owner[1] == name else {**visit.params, "name": owner[1]}
         return await self._relay.send(visit, self._roster[owner[0]], params)
 
     async def complete(self, visit: Visit) -> dict[str, Any]:
         """Answers `completion/complete`: about a prompt, or about a template's address."""
-        if self._roster.names.single:
-            return await self._relay.send(visit, self._roster.only, visit.params)
         ref = as_object(visit.params.get("ref"))
         name, uri = ref.get("name"), ref.get("uri")
+        owner = self._roster.names.owner(name) if isinstance(name, str) else None
+        if self._roster.names.single and (owner is None or owner[1] == name):
+            return await self._relay.send(visit, self._roster.only, visit.params)
         if isinstance(name, str):
-            owner = self._roster.names.owner(name)
             if owner is None:
                 raise MCPError(INVALID_PARAMS, f"Unknown prompt: {sendable(name)}")
             params = {**visit.params, "ref": {**ref, "name": owner[1]}}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from mcp.shared.exceptions import MCPError
@@ -22,15 +22,17 @@ from pursuit.surfaces.mcp.gateway.guests import Visit
 from pursuit.surfaces.mcp.gateway.lists import Lists
 from pursuit.surfaces.mcp.gateway.roster import Roster
 
-SEARCH, DESCRIBE, CALL = "tools.search", "tools.describe", "tools.call"
+OWN = "tools"
+"""The part before the names of the three; no server may be called so that is one of several."""
+
 MOST_FOUND = 50
 _FEW = 10
 _WORD = re.compile(r"[a-z0-9]+")
 _READS = {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True, "openWorldHint": False}
 
-TOOLS: list[dict[str, Any]] = [
+_TOOLS: list[dict[str, Any]] = [
     {
-        "name": SEARCH,
+        "name": "search",
         "title": "Find a tool",
         "description": "Find tools by words of their names and descriptions, the best first. Without words: all names.",
         "inputSchema": {
@@ -44,7 +46,7 @@ TOOLS: list[dict[str, Any]] = [
         "annotations": _READS,
     },
     {
-        "name": DESCRIBE,
+        "name": "describe",
         "title": "Describe tools",
         "description": "The full definitions of tools, with what they take and give.",
         "inputSchema": {
@@ -56,9 +58,9 @@ TOOLS: list[dict[str, Any]] = [
         "annotations": _READS,
     },
     {
-        "name": CALL,
+        "name": "call",
         "title": "Call a tool",
-        "description": "Call a tool by its name with its arguments, as tools.describe gives them.",
+        "description": "Call a tool by its name with its arguments, as its description gives them.",
         "inputSchema": {
             "type": "object",
             "properties": {"name": {"type": "string"}, "arguments": {"type": "object"}},
@@ -69,33 +71,37 @@ TOOLS: list[dict[str, Any]] = [
 ]
 
 
+def check_names(servers: Sequence[str]) -> None:
+    """Raises `ValidationFailed` if a server's tools would be named like the three."""
+    if OWN in servers and len(servers) > 1:
+        reason = "with --tool-search its tools would be named like those of the search; rename the server"
+        raise ValidationFailed([Fault(field=f"servers.{OWN}", reason=reason)])
+
+
 class Search:
     """Answers `tools/list` and `tools/call` of a gateway whose tools are searched."""
 
     def __init__(self, roster: Roster, lists: Lists, calls: Calls) -> None:
-        if "tools" in roster and not roster.names.single:
-            reason = "with --tool-search its tools would be named like those of the search; rename the server"
-            raise ValidationFailed([Fault(field="servers.tools", reason=reason)])
+        check_names(roster.names.servers)
         self._roster = roster
         self._lists = lists
         self._calls = calls
+        self._own = {tool["name"]: roster.names.spelled(OWN, tool["name"]) for tool in _TOOLS}
 
     async def listing(self, _visit: Visit) -> dict[str, Any]:
         """The three tools."""
-        return {"tools": TOOLS}
+        return {"tools": [{**tool, "name": self._own[tool["name"]]} for tool in _TOOLS]}
 
     async def call(self, visit: Visit) -> dict[str, Any]:
         """Answers a call of one of the three."""
-        arguments = as_object(visit.params.get("arguments"))
-        match visit.params.get("name"):
-            case "tools.search":
-                return await self._search(visit, arguments)
-            case "tools.describe":
-                return await self._describe(visit, arguments)
-            case "tools.call":
-                return await self._call(visit, arguments)
-            case other:
-                raise MCPError(INVALID_PARAMS, f"Unknown tool: {sendable(str(other))}; call it with {CALL}")
+        name, arguments = visit.params.get("name"), as_object(visit.params.get("arguments"))
+        if name == self._own["search"]:
+            return await self._search(visit, arguments)
+        if name == self._own["describe"]:
+            return await self._describe(visit, arguments)
+        if name == self._own["call"]:
+            return await self._call(visit, arguments)
+        raise MCPError(INVALID_PARAMS, f"Unknown tool: {sendable(str(name))}; call it with {self._own['call']}")
 
     async def _search(self, visit: Visit, arguments: Mapping[str, Any]) -> dict[str, Any]:
         query, limit = arguments.get("query", ""), arguments.get("limit", _FEW)
@@ -115,7 +121,7 @@ class Search:
         known = {tool["name"]: tool for tool in await self._lists.everything(visit)}
         missing = [str(name) for name in names if not isinstance(name, str) or name not in known]
         if missing:
-            return tool_error(visit, f"there is no tool {', '.join(missing)}; find one with {SEARCH}")
+            return tool_error(visit, f"there is no tool {', '.join(missing)}; find one with {self._own['search']}")
         found = [known[name] for name in names]
         return _answer({"tools": found}, json.dumps(found, ensure_ascii=False, indent=1))
 

@@ -22,6 +22,7 @@ from mcp_types import INVALID_PARAMS
 from pursuit import __version__
 from pursuit.app import Runtime
 from pursuit.errors import PursuitError
+from pursuit.service.caller import Caller
 from pursuit.service.gateway import GatewayJournal, GatewayQuestions
 from pursuit.surfaces.logs import event
 from pursuit.surfaces.mcp.failure import Context, wire_error
@@ -42,7 +43,7 @@ from pursuit.surfaces.mcp.gateway.parking import Parking
 from pursuit.surfaces.mcp.gateway.relay import Relay, no_answer
 from pursuit.surfaces.mcp.gateway.resources import Resources
 from pursuit.surfaces.mcp.gateway.roster import Roster
-from pursuit.surfaces.mcp.gateway.search import Search
+from pursuit.surfaces.mcp.gateway.search import Search, check_names
 from pursuit.surfaces.mcp.seal import Seal
 from pursuit.surfaces.mcp.tasks.door import TaskDoor
 from pursuit.tools.contract import CallFailed
@@ -74,8 +75,15 @@ class Gateway:
             patience=runtime.toolbox.settings.approval_timeout,
         )
         gate = Gate(self._layers, self.journal)
-        calls = Calls(self.roster, relay=self._relay, lists=self.lists, gate=gate, patience=self._patience)
         resources = Resources(self.roster, self._relay)
+        calls = Calls(
+            self.roster,
+            relay=self._relay,
+            lists=self.lists,
+            resources=resources,
+            gate=gate,
+            patience=self._patience,
+        )
         self._listens = Listens(self.roster, resources, self._lines, tasks)
         self._answers: dict[str, Answer] = {
             **dict.fromkeys(KINDS, self.lists.page),
@@ -100,14 +108,15 @@ class Gateway:
             more=options.search,
         )
 
-    def _layers(self) -> Layers:
-        """The policy of now: the toolbox is another one after a reload."""
-        return self._runtime.toolbox.host.layers()
+    def _layers(self, caller: Caller) -> Layers:
+        """The policy of now for this caller: the toolbox is another one after a reload."""
+        host = self._runtime.toolbox.host
+        return host.layers(None, None, *host.caller_layer(caller.credential))
 
     def _barred(self, server: str) -> str | None:
         """Why a server may be sent nothing that no person was asked about."""
         asked = [rule.reason for rule in self._runtime.toolbox.host.pool.asked_first() if rule.server == server]
-        return asked[0] if asked and self._layers().mode != "auto" else None
+        return asked[0] if asked and self._runtime.toolbox.host.layers().mode != "auto" else None
 
     def _patience(self) -> float:
         return self._runtime.toolbox.settings.call_timeout
@@ -210,7 +219,7 @@ class Gateway:
     async def reload(self) -> None:
         """Reads the configuration again and serves what it says from now on; a faulty one changes nothing."""
         try:
-            reloaded = await self._runtime.reload()
+            reloaded = await self._runtime.reload(check_names if self._options.search else None)
         except PursuitError as error:
             event(_log, logging.ERROR, "the configuration was not read again", why=str(error.as_dict()))
             return

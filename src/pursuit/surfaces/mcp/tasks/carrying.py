@@ -91,7 +91,7 @@ class Carrier:
 
         async def work(task: TaskContext) -> Ending:
             errand.performer.attach(task)
-            return await _ending(task, lambda: _rounds(task, errand, errand.performer.perform(errand.params)))
+            return await _ending(lambda: _rounds(task, errand, errand.performer.perform(errand.params)))
 
         return await self._record(errand, plan.work or work, ttl)
 
@@ -154,7 +154,7 @@ class _UnderWay:
     async def follow(self, task: TaskContext) -> Ending:
         """The rest of the call as the work of a task; whoever cuts it cuts the call."""
         self._errand.performer.attach(task)
-        return await _ending(task, lambda: _rounds(task, self._errand, self._wait()))
+        return await _ending(lambda: _rounds(task, self._errand, self._wait()))
 
     async def _wait(self) -> JsonObject:
         try:
@@ -215,13 +215,10 @@ async def answers_to(
     return said
 
 
-async def _ending(task: TaskContext, run: Callable[[], Awaitable[JsonObject]]) -> Ending:
-    """What the work came to; its time to live cuts it."""
-    until = task.state.expires_at
+async def _ending(run: Callable[[], Awaitable[JsonObject]]) -> Ending:
+    """What the work came to."""
     try:
-        with anyio.move_on_after(None if until is None else until - task.store.now()):
-            return ending_of(await run())
-        return failed(MCPError(INTERNAL_ERROR, "its time to live ended before the work did"))
+        return ending_of(await run())
     except PursuitError as error:
         return failed(wire_error(error))
     except MCPError as error:

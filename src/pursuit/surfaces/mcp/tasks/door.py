@@ -10,6 +10,7 @@ one when it has not ended within `GRACE`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import Any, Self, cast
@@ -18,7 +19,7 @@ import anyio
 from anyio.abc import TaskGroup
 from mcp.server.context import CallNext, HandlerResult
 from mcp.shared.exceptions import MCPError
-from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND, SERVER_INFO_META_KEY
+from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, SERVER_INFO_META_KEY
 
 from pursuit.errors import Fault, PursuitError, ValidationFailed
 from pursuit.model.tasks import TaskState
@@ -39,10 +40,11 @@ from pursuit.surfaces.mcp.tasks.terms import (
     obj,
     task_id_of,
 )
+from pursuit.tasks.deadlines import stopping_time
 from pursuit.tasks.host import TaskHost
 
-CANCEL_SECONDS = 15.0
-"""How long a first-generation cancel waits for work that winds down: its answer is to say `cancelled`."""
+LONGEST_TTL = 10**15
+"""Milliseconds; what a client asks for beyond is more than it gets in any case."""
 
 _METHODS: Mapping[bool, frozenset[str]] = {
     False: frozenset({"tasks/get", "tasks/result", "tasks/list", "tasks/cancel"}),
@@ -217,8 +219,12 @@ class TaskDoor:
         state = await self._host.cancel(state.task_id, by=str(caller_of(ctx)))
         if modern:
             return dict(second.COMPLETE)
-        with anyio.move_on_after(CANCEL_SECONDS):
+        with anyio.move_on_after(stopping_time(state)):  # the answer is to say `cancelled`
             state = await self._host.store.wait(state.task_id)
+        if not state.terminal:
+            raise MCPError(INTERNAL_ERROR, "the task was ordered to stop and has not stopped yet; ask again later")
+        if state.status != "cancelled":
+            raise MCPError(INVALID_PARAMS, f"the task ended before it could be cancelled: {state.status}")
         return first.task(state, self._now())
 
     async def _found(self, ctx: Context) -> TaskState:
@@ -239,4 +245,6 @@ def _ttl(asked: object) -> float | None:
         raise ValidationFailed([Fault(field="task.ttl", reason="must be a number of milliseconds")])
     if ttl <= 0:
         raise ValidationFailed([Fault(field="task.ttl", reason="must be more than 0 milliseconds")])
-    return ttl / 1_000
+    if isinstance(ttl, float) and not math.isfinite(ttl):
+        raise ValidationFailed([Fault(field="task.ttl", reason="must be a finite number of milliseconds")])
+    return min(ttl, LONGEST_TTL) / 1_000

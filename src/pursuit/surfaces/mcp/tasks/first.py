@@ -30,7 +30,7 @@ def task(state: TaskState, now: float) -> dict[str, Any]:
         "status": state.status,
         "createdAt": iso(state.created_at),
         "lastUpdatedAt": iso(state.updated_at),
-        "ttl": None if state.ttl is None else round(state.ttl * 1_000),
+        "ttl": None if state.ttl is None else max(1, round(state.ttl * 1_000)),
         "pollInterval": interval(state, now),
     }
     return body if state.message is None else {**body, "statusMessage": sendable(state.message)}

@@ -1,0 +1,217 @@
+"""The model of an MCP client proposes, in both eras, with tools or with words alone."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from mcp import Client, MCPError
+from mcp_types import (
+    ElicitResult,
+    ErrorData,
+    TextContent,
+)
+from sampling_stage import (
+    ERAS,
+    MODERN,
+    MODES,
+    Answer,
+    begun,
+    calls,
+    done,
+    mission,
+    says,
+    wants,
+    world,
+)
+
+from pursuit.model.events import ModelAnswered
+from pursuit.surfaces.mcp.arguments import Start
+
+
+@pytest.mark.guarantee("clients-model-proposes")
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("era", ERAS)
+def test_the_clients_model_completes_a_mission(tmp_path: Path, era: str, mode: str) -> None:
+    async def main() -> None:
+        async with world(tmp_path) as here:
+            async with here.client(era, mode, lambda at: wants(mode, *([1] if at == 0 else [1, 1]))) as client:
+                preferences = {"hints": [{"name": "small"}], "costPriority": 0.5}
+                started = await done(client, "mission_start", **mission(sampling_model_preferences=preferences))
+                assert started["use_sampling"] is True
+                assert (started["proposer"], started["sampling_backend_resolved"]) == ("sampling", "sampling")
+                name = started["session_id"]
+                answer = await done(client, "mission_iterate", session_id=name, max_iterations_this_call=5)
+            assert answer["status"] == "completed"
+            assert [row["verdict_reason"] for row in answer["iterations"]] == ["in_progress", "criteria_met"]
+            assert here.taken == [1, 1, 1] and len(here.asked) == 2
+            for params in here.asked:
+                assert params.model_preferences is not None and params.max_tokens == 4_096
+                assert params.model_preferences.model_dump(by_alias=True, exclude_none=True) == preferences
+                assert params.system_prompt is not None and "criteria" in params.system_prompt
+                (message,) = params.messages
+                assert isinstance(message.content, TextContent) and "Take steps" in message.content.text
+                assert ('| {"tool": "world__step"' in message.content.text) == (mode == "words")
+                assert [tool.name for tool in params.tools or ()] == (
+                    ["world__step", "do_nothing"] if mode == "native" else []
+                )
+            answered = await here.events(name, ModelAnswered)
+            assert [(one.answer.model, one.answer.text, one.tokens) for one in answered] == [
+                ("theirs", "onward", 0)
+            ] * 2
+
+    anyio.run(main)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("era", ERAS)
+def test_what_the_clients_model_does_wrong_goes_back_to_it_with_the_reasons(
+    tmp_path: Path, era: str, mode: str
+) -> None:
+    wrong = {"native": says("I would step."), "words": says('{"calls": [{"tool": "world__step", "args": ')}
+
+    def answer(at: int) -> Answer:
+        return [wrong[mode], wants(mode, "far"), wants(mode, 3)][at]
+
+    async def main() -> None:
+        async with world(tmp_path) as here, here.client(era, mode, answer) as client:
+            name = await begun(client)
+            told = await done(client, "mission_iterate", session_id=name)
+            assert told["status"] == "completed" and here.taken == [3]
+            texts = [getattr(params.messages[0].content, "text", "") for params in here.asked]
+            reasons = [text.partition("It was refused, for these reasons")[2] for text in texts]
+            assert reasons[0] == "" and ("words alone" if mode == "native" else "no JSON object") in reasons[1]
+            assert "amount" in reasons[2] and "far" in reasons[2]
+
+    anyio.run(main)
+
+
+@pytest.mark.guarantee("failing-sampler-ends")
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(ErrorData(code=-1, message="User rejected sampling request"), id="refused"),
+        pytest.param(says(""), id="empty"),
+        pytest.param(says("I am only a model, and I cannot take steps."), id="prose"),
+        pytest.param(says('{"calls": [{"tool": "world__leap", "args": {}}]}'), id="unknown"),
+        pytest.param(says('{"calls": [{"tool": "world__step", "args": {"amount": [[]]}}]}'), id="misfit"),
+        pytest.param(says("[" * 100_000), id="deep"),
+        pytest.param(says("{" * 5_000 + '"\ud800'.encode(errors="replace").decode()), id="garbage"),
+    ],
+)
+@pytest.mark.parametrize("era", ERAS)
+def test_a_failing_sampler_ends_in_proposer_failed(tmp_path: Path, era: str, answer: Answer) -> None:
+    async def main() -> None:
+        async with world(tmp_path) as here, here.client(era, "words", lambda _at: answer) as client:
+            name = await begun(client, budget={"max_iterations": 500})
+            for _ in range(12):
+                try:
+                    told = await done(client, "mission_iterate", session_id=name, max_iterations_this_call=100)
+                except MCPError as refused:
+                    assert era == MODERN and "rejected" in refused.message
+                    continue
+                if told["status"] == "terminated":
+                    break
+            state = await here.runtime.service.state(name)
+            assert (state.status, state.verdict_reason, state.iteration_count) == ("terminated", "proposer_failed", 3)
+            assert here.taken == [] and len(here.asked) <= 9
+
+    anyio.run(main)
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_who_proposes_is_as_use_sampling_says(tmp_path: Path, era: Any) -> None:
+    async def main() -> None:
+        async with world(tmp_path) as here:
+            able, unable = here.client(era, "native", lambda _at: calls(3)), Client(here.server, mode=era, cache=None)
+            chosen: dict[tuple[bool, Any], Any] = {}
+            async with able, unable:
+                for client in (able, unable):
+                    for use in (True, False, None):
+                        result = await client.call_tool("mission_start", {**mission(), "use_sampling": use})
+                        answer = result.structured_content
+                        assert answer is not None
+                        if result.is_error:
+                            (fault,) = answer["details"]["faults"]
+                            assert answer["code"] == "validation_error" and "declares no sampling" in fault["reason"]
+                            chosen[client is able, use] = fault["field"]
+                        else:
+                            chosen[client is able, use] = (answer["proposer"], answer["sampling_backend_resolved"])
+                            assert answer["use_sampling"] == (answer["proposer"] == "sampling")
+                assert chosen == {
+                    (True, True): ("sampling", "sampling"),
+                    (True, False): ("client", None),
+                    (True, None): ("sampling", "sampling"),
+                    (False, True): "use_sampling",
+                    (False, False): ("client", None),
+                    (False, None): ("client", None),
+                }
+                named = await done(able, "mission_start", **mission(proposer={"kind": "client"}))
+                assert (named["proposer"], named["use_sampling"]) == ("client", False)
+                for use, proposer in [(True, {"kind": "client"}), (False, "sampling")]:
+                    refused = await able.call_tool("mission_start", mission(use_sampling=use, proposer=proposer))
+                    assert refused.is_error and "leave one of the two out" in str(refused.structured_content)
+                capped = mission(budget={"max_iterations": 3, "max_tokens": 9})
+                assert "max_tokens" in (await done(able, "mission_start", **capped))["warnings"][0]
+                later = await done(unable, "mission_start", **mission(proposer="sampling"))
+                assert "declares no sampling" in later["warnings"][0]
+
+    anyio.run(main)
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_without_a_client_that_samples_the_mission_waits_for_one(tmp_path: Path, era: Any) -> None:
+    async def main() -> None:
+        async with world(tmp_path) as here:
+            async with Client(here.server, mode=era, cache=None) as client:
+                name = await begun(client, proposer="sampling")
+                answer = await done(client, "mission_iterate", session_id=name)
+                assert (answer["status"], answer["iterations"]) == ("waiting", [])
+                status = await done(client, "mission_status", session_id=name)
+                assert status["waiting_for"] == "input" and "declares sampling" in status["waiting_detail"]
+                for _ in range(5):
+                    await here.runtime.service.run(name)
+            async with here.client(era, "native", lambda _at: calls(3)) as client:
+                background = await done(client, "mission_iterate", session_id=name, background=True)
+                assert background["status"] in ("running", "waiting")
+                with anyio.fail_after(10):
+                    while (await here.runtime.service.state(name)).waiting_for != "input":
+                        await anyio.sleep(0.01)
+                assert here.asked == [], "nobody is there while it runs in the background"
+                answer = await done(client, "mission_iterate", session_id=name)
+                assert answer["status"] == "completed" and len(here.asked) == 1
+
+    anyio.run(main)
+
+
+def test_the_clients_model_comes_before_the_configured_one() -> None:
+    def proposer(*, able: bool, **more: Any) -> Any:
+        chosen = Start.model_validate(mission(**more)).mission("openai:mine", sampling=able).proposer
+        return getattr(chosen, "model", chosen.kind)
+
+    assert proposer(able=True) == "sampling"
+    assert proposer(able=False) == "openai:mine"
+    assert proposer(able=True, use_sampling=False) == "openai:mine"
+    assert proposer(able=True, use_sampling=True) == "sampling"
+    assert proposer(able=True, proposer="openai:other") == "openai:other"
+    assert proposer(able=False, proposer="sampling") == "sampling"
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_its_model_and_its_user_are_asked_in_one_call(tmp_path: Path, era: Any) -> None:
+    async def yes(_context: Any, _params: Any) -> ElicitResult:
+        return ElicitResult(action="accept", content={"answer": "once"})
+
+    async def main() -> None:
+        async with world(tmp_path, mode="ask") as here:
+            able = here.client(era, "native", lambda _at: calls(1))
+            async with dataclasses.replace(able, elicitation_callback=yes) as client:
+                name = await begun(client, steps=2)
+                answer = await done(client, "mission_iterate", session_id=name, max_iterations_this_call=5)
+            assert (answer["status"], len(answer["iterations"])) == ("completed", 2), answer
+            assert here.taken == [1, 1] and len(here.asked) == 2
+
+    anyio.run(main)
