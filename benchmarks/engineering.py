@@ -7,64 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import pi, sqrt
+from functools import wraps
 from typing import Any
 
-from pursuit.demo.welded_beam import Beam
+from pursuit.demo import designs
 
 
-def welded_beam(h: float, l: float, t: float, b: float) -> dict[str, Any]:  # noqa: E741 - the literature's names
-    """A beam welded to a wall (Rao 1996, the form with seven constraints): best published cost 1.724852."""
-    beam = Beam(h=h, l=l, t=t, b=b)
-    return _metrics(beam.cost, beam.constraints().values())
+def told(numbers: Callable[..., dict[str, float]]) -> Callable[..., dict[str, Any]]:
+    """The function as a tool of a mission, with its own signature: its numbers are metrics."""
+
+    @wraps(numbers)
+    def tool(*args: Any, **given: Any) -> dict[str, Any]:
+        return {"metrics": numbers(*args, **given)}
+
+    tool.__annotations__ = {**numbers.__annotations__, "return": dict[str, Any]}
+    return tool
 
 
-def three_bar_truss(a1: float, a2: float) -> dict[str, Any]:
-    """A truss of three bars (Nowacki 1974; 100 cm, 2 kN): best published weight 263.8958."""
-    shared = sqrt(2) * a1 * a1 + 2 * a1 * a2
-    stresses = (2 * (sqrt(2) * a1 + a2) / shared, 2 * a2 / shared, 2 / (a1 + sqrt(2) * a2))
-    return _metrics((2 * sqrt(2) * a1 + a2) * 100, [stress - 2 for stress in stresses])
-
-
-def speed_reducer(b: float, m: float, z: int, l1: float, l2: float, d1: float, d2: float) -> dict[str, Any]:
-    """A gear box (Golinski 1973): `z` is a number of teeth; best published weight 2994.47."""
-    weight = (
-        0.7854 * b * m**2 * (3.3333 * z**2 + 14.9334 * z - 43.0934)
-        - 1.508 * b * (d1**2 + d2**2)
-        + 7.4777 * (d1**3 + d2**3)
-        + 0.7854 * (l1 * d1**2 + l2 * d2**2)
-    )
-    limits = (
-        27 / (b * m**2 * z) - 1,
-        397.5 / (b * m**2 * z**2) - 1,
-        1.93 * l1**3 / (m * z * d1**4) - 1,
-        1.93 * l2**3 / (m * z * d2**4) - 1,
-        sqrt((745 * l1 / (m * z)) ** 2 + 16.9e6) / (110 * d1**3) - 1,
-        sqrt((745 * l2 / (m * z)) ** 2 + 157.5e6) / (85 * d2**3) - 1,
-        m * z / 40 - 1,
-        5 * m / b - 1,
-        b / (12 * m) - 1,
-        (1.5 * d1 + 1.9) / l1 - 1,
-        (1.1 * d2 + 1.9) / l2 - 1,
-    )
-    return _metrics(weight, limits)
-
-
-def pressure_vessel(shell: float, head: float, radius: float, length: float) -> dict[str, Any]:
-    """A vessel of rolled plates (Sandgren 1990), which come in sixteenths of an inch: best published 6059.714."""
-    cost = (
-        0.6224 * shell * radius * length
-        + 1.7781 * head * radius**2
-        + 3.1661 * shell**2 * length
-        + 19.84 * shell**2 * radius
-    )
-    volume = pi * radius**2 * length + 4 / 3 * pi * radius**3
-    limits = (0.0193 * radius - shell, 0.00954 * radius - head, 1_296_000 - volume, length - 240)
-    return _metrics(cost, limits)
-
-
-def _metrics(cost: float, limits: Any) -> dict[str, Any]:
-    return {"metrics": {"cost": cost, **{f"g{place}": value for place, value in enumerate(limits, 1)}}}
+welded_beam, three_bar_truss = told(designs.welded_beam), told(designs.three_bar_truss)
+speed_reducer, pressure_vessel = told(designs.speed_reducer), told(designs.pressure_vessel)
 
 
 @dataclass(frozen=True, kw_only=True)

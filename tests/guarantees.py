@@ -664,4 +664,8 @@ GUARANTEES = {
         "A problem that is served, taken in as a server and served again offers what it offered before.",
         ("e2e/test_problems.py::test_export_ingest_export_is_a_fixed_point",),
     ),
+    "an-attempt-survives-kill-nine": Guarantee(
+        "After kill -9 an attempt goes on as the same attempt with its mission, to one submission and one score.",
+        ("e2e/test_problems.py::test_killed_in_the_middle_an_attempt_goes_on",),
+    ),
 }

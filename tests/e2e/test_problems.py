@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import sys
 import tomllib
 from pathlib import Path
@@ -13,6 +14,7 @@ import anyio
 import pytest
 from cli_stage import Place
 from mcp import Client
+from model_endpoint import ModelEndpoint, calls
 from problem_stage import EXAM, plain
 from public_servers import SERVERS
 
@@ -218,3 +220,31 @@ def test_a_client_proposes_and_the_mission_goes_on_with_resume(place: Place) -> 
     assert found["attempts"][0]["value"] == 26 and found["attempts"][0]["label"] == "client"
     wrong = place.ask("problem", "attempt", "pangram", "--proposer", "search", code=2)[1]
     assert "evaluation_tools" in wrong
+
+
+@pytest.mark.guarantee("an-attempt-survives-kill-nine")
+def test_killed_in_the_middle_an_attempt_goes_on(place: Place) -> None:
+    running = place.begin("problem", "attempt", "welded-beam")
+    running.until("iteration 6/")
+    running.end(signal.SIGKILL)
+    place.run("resume", "--all", "--mode", "auto")
+    (found,) = place.json("problem", "compare", "welded-beam")["problems"]
+    (row,) = found["attempts"]
+    assert row["solved"] and row["calls"] > 6
+    assert place.json("problem", "replay", row["attempt_id"])["same"]
+
+
+def test_a_model_tries_and_never_reads_the_target(place: Place) -> None:
+    truss = {"a1": 0.79, "a2": 0.41}
+    first = calls(("problem__evaluate", truss), tokens=(100, 20))
+    last = calls(("problem__submit_final", truss), tokens=(200, 30))
+    with ModelEndpoint(first, last) as endpoint:
+        place.environment |= endpoint.environment
+        words = ("problem", "attempt", "three-bar-truss", "--proposer", "openai:gpt-4o-mini", "--json")
+        done = json.loads(place.run(*words).stdout)
+        prompts = "\n".join([*endpoint.prompts(), *(json.dumps(one["body"]) for one in endpoint.seen)])
+    assert done["solved"] and done["label"] == "openai:gpt-4o-mini" and done["calls"] == 1
+    assert "Three-bar truss" in prompts
+    assert [word for word in ("264.5", "263.89", "best_known", "score.py") if word in prompts] == []
+    (found,) = place.json("problem", "compare", "three-bar-truss")["problems"]
+    assert found["attempts"][0]["tokens"] == 350

@@ -10,18 +10,24 @@ from typing import Any
 import anyio
 import pytest
 
+from pursuit import Budget, Mission, Report, Runtime, SearchProposer, metric, succeeded
 from pursuit.demo.designs import DESIGNS, evaluate, gear_train, spring, three_bar_truss, welded_beam
 from pursuit.demo.welded_beam import Beam
-from pursuit.errors import AlreadySubmitted, BudgetExhausted, InvalidArgument
+from pursuit.errors import AlreadySubmitted, BudgetExhausted, InvalidArgument, ValidationFailed
 from pursuit.ledger.sqlite import SqliteLedger
+from pursuit.model.mission import parse_mission
 from pursuit.model.problems import AttemptScored, AttemptState, ScoreRow, submission_digest
+from pursuit.model.search import Parameter
 from pursuit.problems.attempts import Attempt, load_attempt
+from pursuit.problems.catalogue import Catalogue
 from pursuit.problems.comparing import attempt_row, ranked
 from pursuit.problems.manifest import Limits, Manifest, Metric, Rule, Scorer
+from pursuit.problems.missions import Plan, as_toml, mission_for, proposer_for
 from pursuit.problems.replay import replay
 from pursuit.problems.rows import CannotScore, Score, score_of
 from pursuit.problems.scoring import Submitted, judge
 from pursuit.sandbox import Sandbox
+from pursuit.tools.configuration import Configuration
 from pursuit.tools.contract import CallFailed, ToolResult
 
 COST = Metric(name="cost", unit="$", direction="minimize", target=2.0)
@@ -78,7 +84,7 @@ def test_a_command_is_judged_by_its_json_or_its_exit_code(tmp_path: Path) -> Non
 
 
 def test_a_judge_that_takes_too_long_is_stopped(tmp_path: Path) -> None:
-    slow = (sys.executable, "-c", "import time; time.sleep(60)")
+    slow = ("sh", "-c", "sleep 60 & wait")
     one = problem(tmp_path, Scorer(kind="command", command=slow, metrics=(COST,), timeout=0.3))
     with pytest.raises(CannotScore, match=r"longer than 0\.3 s"):
         judged(one, {})
@@ -248,3 +254,53 @@ def test_an_attempt_without_a_submission_cannot_be_judged(tmp_path: Path) -> Non
         assert ranked([rows[0], infeasible, better]) == [better, infeasible, rows[0]]
 
     anyio.run(main)
+
+
+def test_a_missions_file_holds_targets_only_where_no_agent_reads_them() -> None:
+    beam = Catalogue.load().get("welded-beam")
+
+    def written(word: str | None) -> str:
+        proposer = proposer_for(beam, word)
+        plan = Plan(attempt_id="attempt-1", proposer=proposer, serve=["-m", "x"], judge=["judge"])
+        mission = mission_for(beam, plan)
+        parse_mission({key: value for key, value in mission.items() if key != "servers"})
+        return as_toml(mission)
+
+    assert "1.76" in written(None) and "1.76" in written("search") and "problem.submit_final" in written(None)
+    for agent in ("client", "anthropic:some-model"):
+        assert not {number for number in ("1.76", "1.7248", "metric_threshold") if number in written(agent)}
+    with pytest.raises(ValidationFailed, match="no script"):
+        written("script")
+
+
+@pytest.mark.parametrize(("target", "ended"), [(1.0, "completed"), (-1.0, "terminated")])
+def test_a_search_calls_the_other_tool_once_with_the_best_arguments(tmp_path: Path, target: float, ended: str) -> None:
+    taken: list[float] = []
+    tried: list[float] = []
+
+    def distance(x: float) -> dict[str, Any]:
+        tried.append(x)
+        return {"metrics": {"distance": abs(x - 3)}}
+
+    def take(x: float) -> str:
+        taken.append(x)
+        return "taken"
+
+    async def main() -> Report:
+        mission = Mission(
+            directive="Find it",
+            criteria=[metric("distance", source="t.distance") <= target, succeeded("t.take")],
+            budget=Budget(max_iterations=50),
+            allow_all_tools=True,
+            proposer=SearchProposer(
+                tool_name="t.distance", then="t.take", trials=8, parameters={"x": Parameter(low=0, high=10)}
+            ),
+        )
+        servers = {"t": {"distance": distance, "take": take}}
+        async with Runtime(state=tmp_path / "ledger.db", config=Configuration(), servers=servers) as runtime:
+            return await runtime.pursue(mission)
+
+    report = anyio.run(main)
+    assert report.status == ended
+    (best,) = taken
+    assert abs(best - 3) == min(abs(x - 3) for x in tried)

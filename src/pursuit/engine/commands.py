@@ -1,4 +1,4 @@
-"""Runs the command of a check: an argv of the operator's, never of a client's.
+"""Runs the command of a check or of a judge: an argv of the operator's, never of a client's.
 
 Owns: one child process with its whole group, its bounded output and its time. Knows no mission.
 Invariant: no process of it is left when `run_command` returns or is cancelled.
@@ -14,19 +14,19 @@ from contextlib import suppress
 from typing import Any
 
 import anyio
-from anyio.abc import ByteReceiveStream, Process
+from anyio.abc import ByteReceiveStream, ByteSendStream, Process
 
 from pursuit.tools.contract import CallFailed
 
 KEPT = 64 * 1024
 
 
-async def run_command(argv: Sequence[str], cwd: str | None) -> dict[str, Any]:
-    """The exit code and the tails of stdout and stderr."""
+async def run_command(argv: Sequence[str], cwd: str | None, *, given: bytes | None = None) -> dict[str, Any]:
+    """The exit code and the tails of stdout and stderr; `given` is what it may read on standard input."""
     try:
         process = await anyio.open_process(
             list(argv),
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL if given is None else subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             cwd=cwd,
@@ -38,6 +38,7 @@ async def run_command(argv: Sequence[str], cwd: str | None) -> dict[str, Any]:
     code = -1
     try:
         async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_feed, process.stdin, given)
             tasks.start_soon(_drain, process.stdout, tails["stdout"])
             tasks.start_soon(_drain, process.stderr, tails["stderr"])
             code = await process.wait()
@@ -51,6 +52,15 @@ async def run_command(argv: Sequence[str], cwd: str | None) -> dict[str, Any]:
         with anyio.CancelScope(shield=True):
             await process.aclose()
     return {"exit_code": code, **{name: tail.decode(errors="replace") for name, tail in tails.items()}}
+
+
+async def _feed(stream: ByteSendStream | None, given: bytes | None) -> None:
+    """Writes all of it, unless the process stops reading first."""
+    if stream is None or given is None:
+        return
+    with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
+        await stream.send(given)
+    await stream.aclose()
 
 
 async def _drain(stream: ByteReceiveStream | None, tail: bytearray) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import json
-import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from typing import Any, Protocol
 import anyio
 import anyio.to_thread
 
+from pursuit.engine.commands import run_command
 from pursuit.problems.manifest import Manifest
 from pursuit.problems.rows import CannotScore, Score, score_of
 from pursuit.sandbox import PredicateValue
@@ -114,25 +114,16 @@ async def _command(problem: Manifest, submitted: Submitted) -> Any:
     scorer = problem.scorer
     argv = [sys.executable if word == PYTHON else word for word in scorer.command]
     try:
-        # Cancelled, or out of time, the process is killed by the library.
-        done = await anyio.run_process(
-            argv,
-            input=json.dumps(submitted.parts()).encode(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd=problem.folder,
-            check=False,
-            start_new_session=True,
-        )
-    except (OSError, ValueError) as error:
-        raise CannotScore(f"cannot run {argv[0]!r}: {error}") from None
+        done = await run_command(argv, str(problem.folder), given=json.dumps(submitted.parts()).encode())
+    except CallFailed as error:
+        raise CannotScore(str(error)) from None
+    code = done["exit_code"]
     if scorer.output == "exit_code":
-        return {scorer.metrics[0].name: float(done.returncode == 0), "feasible": done.returncode == 0}
-    if done.returncode != 0:
-        words = done.stderr.decode(errors="replace").strip()[-LONGEST_WORDS:]
-        raise CannotScore(f"{argv[0]!r} ended with {done.returncode}: {words}")
+        return {scorer.metrics[0].name: float(code == 0), "feasible": code == 0}
+    if code != 0:
+        raise CannotScore(f"{argv[0]!r} ended with {code}: {done['stderr'].strip()[-LONGEST_WORDS:]}")
     try:
-        return json.loads(done.stdout)
+        return json.loads(done["stdout"])
     except ValueError as error:
         raise CannotScore(f"{argv[0]!r} printed no JSON: {error}") from None
 
