@@ -328,7 +328,10 @@ GUARANTEES = {
     ),
     "tasks-have-limits": Guarantee(
         "There are no more tasks at once than the operator allows, for each requestor and in all.",
-        ("unit/test_task_store.py::test_more_tasks_than_allowed_are_refused_until_one_ends",),
+        (
+            "unit/test_task_store.py::test_more_tasks_than_allowed_are_refused_until_one_ends",
+            "unit/test_task_store.py::test_of_many_that_come_at_once_no_more_than_allowed_are_taken",
+        ),
     ),
     "work-from-any-process": Guarantee(
         "A task can be worked at from any process; one that dies leaves a failed task with the reason.",
@@ -355,6 +358,7 @@ GUARANTEES = {
             "surface/test_mcp_tasks_defects.py::test_work_that_finishes_after_cancel",
             "surface/test_mcp_tasks_defects.py::test_a_time_to_live_that_ends_while_working",
             "surface/test_mcp_tasks_defects.py::test_a_late_answer_to_a_cancelled_question",
+            "surface/test_gateway_tasks.py::test_words_and_numbers_that_are_none_harm_no_other_task",
         ),
     ),
     "every-mcp-waiter-wakes": Guarantee(
