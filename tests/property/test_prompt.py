@@ -287,3 +287,15 @@ def test_what_a_prompt_says_of_criteria_metrics_and_lessons() -> None:
     assert '| {"metric":"m","last":3.0,"best":5.0}\n| {"metric":"n","last":1}' in told
     assert '| "Do not hurry."' in told
     assert '| {"max_iterations":{"cap":100000,"used":2}}' in told
+
+
+def test_a_goal_of_full_length_is_told_whole_wherever_its_lines_break() -> None:
+    goal = "Do the following, exactly:\n" + "never touch prod; " * 450
+    told = build_prompt(begun(goal[:8_192]), words()).prompt
+    assert told.count("never touch prod;") == goal[:8_192].count("never touch prod;")
+    assert "(cut here)" not in told
+
+
+def test_a_goal_that_is_too_long_in_bytes_is_cut_within_its_line() -> None:
+    told = build_prompt(begun("Do it:\n" + "é" * 8_000), words(limit=LEAST)).prompt
+    assert "éééé" in told and "(cut here)" in told

@@ -90,15 +90,15 @@ def build_prompt(state: MissionState, words: Words) -> Prompt:
     )
     room = limit - len(system.encode())
     page = _Page(room)
-    page.text("goal", "The goal:", state.mission.directive, share=8)
+    page.text("goal", "The goal:", state.mission.directive, share=5)
     if words.instructions:
-        page.text("instructions", "What the operator says about how to pursue it:", words.instructions, share=8)
-    page.rows("criteria", "The criteria, as they stand:", _criteria(state), share=6)
+        page.text("instructions", "What the operator says about how to pursue it:", words.instructions, share=10)
+    page.rows("criteria", "The criteria, as they stand:", _criteria(state), share=8)
     page.rows("budget", "The budget, and what is used of it:", [_budget(state)], share=10)
     if state.metrics:
-        page.rows("metrics", "The last values, and the best so far:", _metrics(state), share=10)
+        page.rows("metrics", "The last values, and the best so far:", _metrics(state), share=12)
     if words.lessons:
-        page.rows("lessons", "Lessons of earlier missions, which may help:", words.lessons, share=10)
+        page.rows("lessons", "Lessons of earlier missions, which may help:", words.lessons, share=16)
     if state.last_ended is not None and state.last_ended.rationale:
         verdict = {"verdict": state.last_ended.verdict, "reason": state.last_ended.rationale}
         page.rows("verdict", "What the last verdict says:", [verdict], share=16)
@@ -155,12 +155,12 @@ def _around(kind: str, title: str) -> int:
 def _quoted(text: str, room: int) -> list[str]:
     """The text line by line, each behind the quote, as far as it fits."""
     lines: list[str] = []
-    for number, line in enumerate(_BREAKS.split(text.encode(errors="replace").decode())):
+    for line in _BREAKS.split(text.encode(errors="replace").decode()):
         shown = QUOTE + _ODD.sub("\N{REPLACEMENT CHARACTER}", line)
         size = len(shown.encode()) + 1
         if size > room:
             cut = shown.encode()[: max(0, room - 40)].decode(errors="ignore")
-            if number == 0 and cut.startswith(QUOTE):
+            if len(cut) > len(QUOTE):
                 lines.append(cut)
             return [*lines, f"{QUOTE}… (cut here)"]
         room -= size
