@@ -17,8 +17,8 @@ from pursuit.model.lending import POOLED, Purse, child_id, is_spawn, reservation
 from pursuit.model.mission import Mission, MissionPolicy, ModelProposer
 from pursuit.model.state import MissionState
 
-AUTHORED = frozenset({"script", "repeat", "search", "replay"})
-"""The proposers whose calls the author of the mission wrote."""
+AUTHORED = frozenset({"script", "repeat", "search"})
+"""The proposers whose calls are the operator's own word; what is replayed is somebody else's, as it was then."""
 COMPLETED, TERMINATED = "mission_completed", "mission_terminated"
 _GLOB = frozenset("*?[")
 
