@@ -17,7 +17,7 @@ import pytest
 from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.model.events import IterationEnded, IterationProposed, decode
 
-KILLS = 40 if os.environ.get("PURSUIT_SOAK") else 4
+KILLS = 40 if os.environ.get("PURSUIT_SOAK") else 2
 PURSUIT = Path(sys.executable).with_name("pursuit")
 CONFIG = """
 [servers.beam]
