@@ -40,7 +40,8 @@ def stage(
     servers: Mapping[str, Any] | None = None,
 ) -> Runtime:
     """A runtime whose server `world` has these functions; nothing of the machine's own configuration is read."""
-    configuration = Configuration(checks=checks or {}, settings=settings or {})
+    quick = {"task_patience": 0.05, **(settings or {})}
+    configuration = Configuration(checks=checks or {}, settings=quick)
     world = {"world": list(tools)} if tools else {}
     return Runtime(state=folder / "ledger.db", config=configuration, servers={**world, **(servers or {})})
 

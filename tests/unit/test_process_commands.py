@@ -17,6 +17,8 @@ from pursuit.errors import TaskNotFound, ValidationFailed
 from pursuit.tasks.processes.command import Command
 from pursuit.tasks.processes.endings import in_words
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_command_that_succeeds(tmp_path: Path) -> None:
     async def body(stage: Stage) -> None:
