@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 import sys
 import tomllib
@@ -44,6 +45,15 @@ def test_the_baseline_meets_its_target_and_replays(place: Place, problem_id: str
     assert all(row["feasible"] for row in done["score"])
     again = place.json("problem", "replay", done["attempt_id"])
     assert again["same"] and again["score"] == done["score"] and again["notes"] == []
+
+
+def test_an_attempt_at_a_problem_named_by_its_file_is_judged(place: Place) -> None:
+    shutil.copytree(SHIPPED / "knapsack", place.folder / "mine")
+    manifest = place.folder / "mine" / "problem.toml"
+    text = manifest.read_text(encoding="utf-8")
+    manifest.write_text(re.sub(r"(?m)^problem_id = .*$", 'problem_id = "mine"', text), encoding="utf-8")
+    done = json.loads(place.run("problem", "attempt", "mine/problem.toml", "--json").stdout)
+    assert (done["solved"], done["mission_status"]) == (True, "completed")
 
 
 async def seen(server: Any, problem_id: str, era: str) -> list[str]:

@@ -69,6 +69,14 @@ def test_a_function_is_told_the_submission_or_the_call(tmp_path: Path) -> None:
     assert (score.rows[0].value, score.rows[0].feasible, score.solved) == (1.5, False, False)
 
 
+@pytest.mark.parametrize("kind", ["def", "async def"])
+def test_a_judge_that_leaves_takes_nobody_along(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "s.py").write_text(f"import sys\n{kind} leave(submission):\n    sys.exit(3)\n", encoding="utf-8")
+    one = problem(tmp_path, Scorer(kind="function", function="s.py:leave", metrics=(COST,)))
+    with pytest.raises(CannotScore, match="SystemExit: 3"):
+        judged(one, {"x": 1})
+
+
 def test_a_command_is_judged_by_its_json_or_its_exit_code(tmp_path: Path) -> None:
     code = "import json,sys; x=json.load(sys.stdin)['submission']['x']; print(json.dumps({'cost': x})); sys.exit(x > 9)"
     by_json = problem(tmp_path, Scorer(kind="command", command=(sys.executable, "-c", code), metrics=(COST,)))

@@ -96,7 +96,7 @@ async def _function(problem: Manifest, submitted: Submitted) -> Any:
         if inspect.iscoroutinefunction(function):
             return await function(**parts)
         return await anyio.to_thread.run_sync(lambda: function(**parts), abandon_on_cancel=True)
-    except Exception as error:  # noqa: BLE001 - the boundary to the problem's own code
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the boundary to the problem's own code, which may leave
         raise CannotScore(f"{problem.scorer.function}: {type(error).__name__}: {error}"[:LONGEST_WORDS]) from None
 
 

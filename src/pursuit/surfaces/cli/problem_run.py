@@ -21,7 +21,7 @@ import anyio
 from pursuit.app import Runtime
 from pursuit.errors import Fault, InvalidArgument, PursuitError, SessionNotFound, ValidationFailed
 from pursuit.problems.attempts import Attempt, attempts_at, load_attempt, new_attempt_id
-from pursuit.problems.catalogue import Catalogue, discover
+from pursuit.problems.catalogue import SHIPPED, Catalogue, discover
 from pursuit.problems.comparing import attempt_row, ranked
 from pursuit.problems.manifest import UPSTREAM, Manifest
 from pursuit.problems.missions import Plan, as_toml, mission_for, proposer_for
@@ -174,18 +174,25 @@ class Attempting:
         if config is not None:
             shared += ["--config", str(config)]
         name = str(self._problem.path)
+        judging = [*shared, *self._beside()]
         baseline = self._problem.baseline
         plan = Plan(
             attempt_id=self.attempt_id,
             proposer=self._proposer,
             serve=["-m", "pursuit", "problem", "serve", name, "--attempt", self.attempt_id, *shared],
-            judge=[sys.executable, "-m", "pursuit", "problem", "replay", self.attempt_id, "--solved", *shared],
+            judge=[sys.executable, "-m", "pursuit", "problem", "replay", self.attempt_id, "--solved", *judging],
             max_iterations=max_iterations or (baseline.max_iterations if baseline else 500),
             max_seconds=max_seconds or (baseline.max_wall_clock_seconds if baseline else 3_600.0),
         )
         file = folder / f"{self.attempt_id}.toml"
         write_whole(file, as_toml(mission_for(self._problem, plan)))
         return file
+
+    def _beside(self) -> list[str]:
+        """Where the judge finds a problem that was named by its file and lies in none of the folders."""
+        own = self._problem.path.resolve().parent
+        known = (SHIPPED, *self._directories)
+        return [] if any(own.is_relative_to(folder.resolve()) for folder in known) else ["--dir", str(own)]
 
 
 def compared(said: Common, problems: Sequence[Manifest], output: Path | None, *, force: bool) -> int:
