@@ -10,11 +10,23 @@ import anyio
 
 from pursuit import Budget, Fleet, Mission, Runtime, event, tool
 
+LOOK = '''
+import asyncio
 BISECT = """
-low, high = state.memory.get("bracket", {bracket})
+low, high = state.memory.get("bracket", BRACKET)
 numbers.gap(x=(middle := (low + high) / 2))
 state.memory["bracket"] = [middle, high] if middle * middle < 2 else [low, middle]
 """
+async def look(low, high):
+    return await fleet.spawn(
+        directive=f"Find the square root of 2 between {low} and {high}.",
+        criteria=[{"criterion_id": "near", "kind": "metric_threshold", "metric": "gap", "op": "<=", "target": 1e-6}],
+        budget={"max_iterations": 30, "max_tool_calls": 30},
+        proposer={"kind": "script", "script": BISECT.replace("BRACKET", str([low, high]))},
+        stagnation_threshold=10,
+    )
+await asyncio.gather(look(0, 1), look(1, 2))
+'''
 
 
 @tool(read_only=True, parallel_safe=True)
@@ -23,25 +35,13 @@ def gap(x: float) -> dict:
     return {"metrics": {"gap": abs(x * x - 2)}}
 
 
-def spawn(low: float, high: float) -> dict:
-    """A call that starts a child which looks between these two."""
-    child = {
-        "directive": f"Find the square root of 2 between {low:g} and {high:g}.",
-        "criteria": [{"criterion_id": "near", "kind": "metric_threshold", "metric": "gap", "op": "<=", "target": 1e-6}],
-        "budget": {"max_iterations": 30, "max_tool_calls": 30},
-        "proposer": {"kind": "script", "script": BISECT.format(bracket=[low, high])},
-        "stagnation_threshold": 10,
-    }
-    return {"tool_name": "fleet.spawn", "args": child}
-
-
 MISSION = Mission(
     directive="Find the square root of 2, wherever it lies.",
     criteria=[event("mission_completed", source="fleet.spawn")],
     budget=Budget(max_iterations=70, max_tool_calls=70),
     tool_allowlist=["numbers.gap"],
     fleet=Fleet(max_children=2, at_once=2),
-    proposer={"kind": "replay", "proposals": [{"tool_calls": [spawn(0, 1), spawn(1, 2)]}]},
+    proposer={"kind": "script", "script": LOOK},
 )
 
 

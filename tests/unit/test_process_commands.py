@@ -308,7 +308,9 @@ def test_a_pattern_that_would_take_for_ever_holds_nobody_up_and_that_is_told(tmp
         (note,) = structured["notes"]
         assert (state.status, state.done, structured["units_done"]) == ("completed", 2, 2)
         assert note.startswith("item_pattern was switched off")
-        assert await stage.processes.tail(state.task_id) == ["done 1", "a" * 64 + "b", "done 2", f"[{note}]"]
+        lines = await stage.processes.tail(state.task_id)
+        lines.remove(f"[{note}]")  # wherever the reader stood when it was switched off
+        assert lines == ["done 1", "a" * 64 + "b", "done 2"]
         result = await stage.store.result(state)
         assert result is not None
         assert note in result["content"][0]["text"]
