@@ -12,7 +12,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from pursuit.drafting.draft import Draft, draft_by_model, draft_by_templates
 from pursuit.engine.clock import SystemClock
 from pursuit.engine.driver import Driver
 from pursuit.engine.run import Observer, Settings
@@ -50,6 +49,7 @@ from pursuit.tools.pool import Pool, Reloaded
 from pursuit.tools.server_config import ServerConfig
 
 if TYPE_CHECKING:
+    from pursuit.drafting.draft import Draft
     from pursuit.service.fleet import Children
 
 MEGABYTE = 1024 * 1024
@@ -326,6 +326,8 @@ async def scaffold(
 
     `model` is `provider:name`, or anything that answers like one. Raises `ValidationFailed` if no criterion is left.
     """
+    from pursuit.drafting.draft import draft_by_model, draft_by_templates  # noqa: PLC0415 - only for this
+
     if model is None:
         return await draft_by_templates(directive)
     if not isinstance(model, str):

@@ -8,11 +8,13 @@ from subprocess import run
 from typing import Any
 
 import anyio
+import mcp_types
 import pytest
 from engine_stage import play, stage
 
 import pursuit
 from pursuit import Budget, Mission, PursuitError, Runtime, ValidationFailed, check, event, metric, predicate, succeeded
+from pursuit.model import rpc
 from pursuit.model.mission import ScriptProposer
 from pursuit.model.state import MissionState
 from pursuit.tools.configuration import Configuration
@@ -175,6 +177,15 @@ def test_every_name_of_the_package_is_there_and_a_bare_import_loads_nothing_heav
     source = f"import sys, pursuit; print([name for name in {heavy} if name in sys.modules])"
     done = run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_what_talks_to_no_server_does_not_load_the_sdk() -> None:
+    heavy = ["mcp", "mcp_types", "pydantic_monty", "jinja2", "pursuit.drafting", "optuna", "pydantic_ai"]
+    source = f"import sys, pursuit.app; print([name for name in {heavy} if name in sys.modules])"
+    done = run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+    for name in ("METHOD_NOT_FOUND", "INVALID_PARAMS", "INTERNAL_ERROR"):
+        assert getattr(rpc, name) == getattr(mcp_types, name)
 
 
 def test_the_state_is_where_the_caller_the_environment_or_the_configuration_says(

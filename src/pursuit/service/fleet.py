@@ -27,6 +27,7 @@ from pursuit.ledger.contract import Claim
 from pursuit.model.events import MissionResumed
 from pursuit.model.fleet import FLEET, Fleet
 from pursuit.model.lending import child_id, used_of
+from pursuit.model.rpc import INTERNAL_ERROR
 from pursuit.model.spawning import is_authored, summary_of, wanted_child
 from pursuit.model.state import MissionState
 from pursuit.model.tasks import TaskState
@@ -284,4 +285,6 @@ def _is_due(state: MissionState, now: float) -> bool:
 
 
 def _failed(why: str, result: Mapping[str, Any] | None = None) -> Ending:
-    return Ending(status="failed", message=why[:2_000], result=result, error={"code": -32603, "message": why[:2_000]})
+    return Ending(
+        status="failed", message=why[:2_000], result=result, error={"code": INTERNAL_ERROR, "message": why[:2_000]}
+    )

@@ -13,6 +13,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 import anyio
 
 from pursuit.errors import Conflict, PursuitError, TaskNotFound, UpstreamUnavailable
+from pursuit.model.rpc import INTERNAL_ERROR
 from pursuit.model.tasks import TaskKind, TaskState
 from pursuit.tasks.execution import TaskContext
 from pursuit.tasks.host import Resume, TaskHost, Work
@@ -155,7 +156,7 @@ def _picked_up(upstream: Callable[[str], Upstream], server: str, tool: str, hand
 
 
 def _no_result(why: str) -> Ending:
-    return Ending(status="failed", message=why, error={"code": -32603, "message": why})
+    return Ending(status="failed", message=why, error={"code": INTERNAL_ERROR, "message": why})
 
 
 def as_answer(state: TaskState, result: Mapping[str, Any] | None) -> ToolResult:

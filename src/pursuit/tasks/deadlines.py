@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast
 
+from pursuit.model.rpc import INTERNAL_ERROR
 from pursuit.model.tasks import TaskState
 from pursuit.tasks.store import Ending
 
@@ -34,7 +35,7 @@ def stopping_time(state: TaskState) -> float:
 
 def out_of_time() -> Ending:
     """The end of work that was cut because its time to live was over."""
-    return Ending(status="failed", message=OUT_OF_TIME, error={"code": -32603, "message": OUT_OF_TIME})
+    return Ending(status="failed", message=OUT_OF_TIME, error={"code": INTERNAL_ERROR, "message": OUT_OF_TIME})
 
 
 def stopped_by(ending: Ending, state: TaskState, by: str, why: str) -> Ending:

@@ -19,6 +19,7 @@ from typing import Any, cast
 import anyio
 
 from pursuit.errors import Conflict, PursuitError, TaskTerminal
+from pursuit.model.rpc import INTERNAL_ERROR
 from pursuit.model.tasks import TaskProgressed, TaskState
 from pursuit.tasks.deadlines import TIME_TO_LIVE, out_of_time
 from pursuit.tasks.owners import Owner, is_alive
@@ -27,7 +28,6 @@ from pursuit.tasks.store import Ending, TaskStore
 
 LEAST_INTERVAL = 0.5
 LONGEST_REASON = 2_000
-INTERNAL_ERROR = -32603
 LONGEST_NAP = 60.0
 """Seconds after which a clock that was set is noticed."""
 TRY_AGAIN = 1.0

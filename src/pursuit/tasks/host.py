@@ -16,6 +16,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from pursuit.errors import PursuitError, TaskNotFound
+from pursuit.model.rpc import INTERNAL_ERROR
 from pursuit.model.tasks import TaskKind, TaskState
 from pursuit.tasks.deadlines import OUT_OF_TIME, TIME_TO_LIVE, stopped_by
 from pursuit.tasks.execution import TaskContext
@@ -133,7 +134,7 @@ class TaskHost:
         if work is None:
             why = "the process that worked at it ended; what it had done by then is not known"
             await self.store.settle(
-                state.task_id, Ending(status="failed", message=why, error={"code": -32603, "message": why})
+                state.task_id, Ending(status="failed", message=why, error={"code": INTERNAL_ERROR, "message": why})
             )
         else:
             self._start(state, work)
@@ -208,12 +209,14 @@ def _broken(error: Exception) -> Ending:
     while isinstance(error, ExceptionGroup):  # what ran side by side comes in groups
         error = cast("ExceptionGroup[Exception]", error).exceptions[0]
     why = f"{type(error).__name__}: {error}"[:2_000]
-    return Ending(status="failed", message=why, error={"code": -32603, "message": why})
+    return Ending(status="failed", message=why, error={"code": INTERNAL_ERROR, "message": why})
 
 
 def _unstorable(ending: Ending, error: Exception) -> Ending:
     why = f"it ended as {ending.status}, but its result could not be stored: {type(error).__name__}: {error}"[:2_000]
-    return Ending(status="failed", message=why, error={"code": -32603, "message": why}, exit_code=ending.exit_code)
+    return Ending(
+        status="failed", message=why, error={"code": INTERNAL_ERROR, "message": why}, exit_code=ending.exit_code
+    )
 
 
 def _fields(task_id: str | None, error: Exception) -> dict[str, Any]:

@@ -13,10 +13,9 @@ from typing import Any, cast
 
 import anyio
 import anyio.abc
-from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND
-from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERSION, MODERN_PROTOCOL_VERSIONS
 
 from pursuit.errors import UpstreamUnavailable
+from pursuit.model.rpc import INVALID_PARAMS, METHOD_NOT_FOUND
 from pursuit.tools.connection import Opener
 from pursuit.tools.contract import CallFailed, ProgressFn, Tool, ToolResult, Upstream, UpstreamError
 from pursuit.tools.negotiation import CLIENT_INFO
@@ -88,11 +87,7 @@ class LocalWire:
             case "initialize":
                 return self._hello(params)
             case "server/discover":
-                offers: dict[str, Any] = {
-                    "supportedVersions": list(MODERN_PROTOCOL_VERSIONS),
-                    "capabilities": {"tools": {}},
-                }
-                return {**offers, **_NEW, **_LISTED}
+                return _discovered()
             case "ping":
                 return {}
             case "tools/list":
@@ -104,6 +99,8 @@ class LocalWire:
                 raise UpstreamError(METHOD_NOT_FOUND, f"Method not found: {method}")
 
     def _hello(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERSION  # noqa: PLC0415 - slow
+
         asked = params.get("protocolVersion")
         return {
             "protocolVersion": asked if asked in HANDSHAKE_PROTOCOL_VERSIONS else LATEST_HANDSHAKE_VERSION,
@@ -151,6 +148,12 @@ class LocalWire:
     def ending(self) -> str:
         """Why it is over."""
         return "the program closed it"
+
+
+def _discovered() -> dict[str, Any]:
+    from mcp_types.version import MODERN_PROTOCOL_VERSIONS  # noqa: PLC0415 - slow, and there may be no client at all
+
+    return {"supportedVersions": list(MODERN_PROTOCOL_VERSIONS), "capabilities": {"tools": {}}, **_NEW, **_LISTED}
 
 
 def _message(result: ToolResult) -> dict[str, Any]:

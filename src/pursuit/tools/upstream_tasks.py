@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, cast
 
 import anyio
-from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
-from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from pursuit.model.rpc import INTERNAL_ERROR, INVALID_PARAMS
 from pursuit.tools.contract import About, AnswerFn, CallFailed, NotifyFn, UpstreamError
 
 EXTENSION = "io.modelcontextprotocol/tasks"
@@ -72,6 +71,8 @@ def handle_in(remembered: object) -> Handle | None:
 
 def generation_of(about: About) -> Generation | None:
     """The tasks that a server speaks of, or None."""
+    from mcp_types.version import MODERN_PROTOCOL_VERSIONS  # noqa: PLC0415 - slow, and there is no server yet
+
     if about.protocol_version in MODERN_PROTOCOL_VERSIONS:
         return 2 if isinstance(_part(about.capabilities, "extensions", EXTENSION), Mapping) else None
     return 1 if isinstance(_part(about.capabilities, "tasks", "requests", "tools", "call"), Mapping) else None
