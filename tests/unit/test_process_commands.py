@@ -14,8 +14,13 @@ import pytest
 from process_stage import Stage, gone, on_stage, python, until
 
 from pursuit.errors import TaskNotFound, ValidationFailed
+from pursuit.ledger.sqlite import SqliteLedger
+from pursuit.tasks.host import TaskHost
 from pursuit.tasks.processes.command import Command
 from pursuit.tasks.processes.endings import in_words
+from pursuit.tasks.processes.keeping import PATIENCE
+from pursuit.tasks.processes.processes import Processes
+from pursuit.tasks.store import TaskStore
 
 pytestmark = pytest.mark.slow
 
@@ -343,3 +348,31 @@ def test_a_task_is_durable_for_one_commit(tmp_path: Path) -> None:
         await stage.store.wait(task_id)
 
     on_stage(tmp_path, body)
+
+
+def test_a_host_that_is_stopped_while_a_command_starts_ends_at_once_and_leaves_it_to_the_next(tmp_path: Path) -> None:
+    source = f"open({str(tmp_path / 'ran')!r}, 'a').write('x')"
+
+    async def stopped() -> str:
+        ledger = SqliteLedger.open(tmp_path / "ledger.db")
+        store = TaskStore(ledger)
+        with anyio.CancelScope() as everything:
+            async with Processes(tmp_path / "tasks") as processes, TaskHost(store) as host:
+                stage = Stage(tmp_path, store, host, processes)
+                await stage.run(python(""))  # now its supervisor is there
+                task_id = await stage.begin(python(source))
+                await until((stage.place(task_id) / "command").exists)
+                everything.cancel()
+                await anyio.sleep_forever()
+        await ledger.close()
+        return task_id
+
+    began = time.monotonic()
+    task_id = anyio.run(stopped)
+    assert time.monotonic() - began < PATIENCE / 2, "it waited for an answer that nobody heard"
+
+    async def found(stage: Stage) -> None:
+        assert (await stage.store.wait(task_id)).status == "completed"
+        assert (tmp_path / "ran").read_text() == "x"
+
+    on_stage(tmp_path, found)

@@ -85,13 +85,31 @@ class Keeping:
         return self._writer
 
     async def _listen(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Hears the keeper until it is gone or we are; whoever waits for a start is told how it went, also then."""
         try:
-            while line := await reader.readline():
+            await self._hear_while(reader, lambda: True)
+        except anyio.get_cancelled_exc_class():
+            with anyio.CancelScope(shield=True):
+                await self._hear_while(
+                    reader, lambda: any(not answered.is_set() for answered, _ in self._asked.values())
+                )
+            raise
+        finally:
+            writer.close()
+            if self._writer is writer:
+                self._writer = None
+
+    async def _hear_while(self, reader: asyncio.StreamReader, wanted: Callable[[], bool]) -> None:
+        try:
+            while wanted():
+                line = await reader.readline()
+                if not line:
+                    break
                 self._hear(json.loads(line))
+            else:
+                return
         except (OSError, ValueError):
             pass  # half a word of a keeper that was killed
-        writer.close()
-        self._writer = None
         self.losses += 1
         for answered, _ in self._asked.values():
             answered.set()
