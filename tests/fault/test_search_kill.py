@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -14,6 +13,7 @@ from typing import Any
 import anyio
 import pytest
 
+from pursuit import Runtime
 from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.model.events import IterationEnded, IterationProposed, decode
 
@@ -61,8 +61,21 @@ def _stage(folder: Path, sampler: str, batch: int, iterations: int) -> str:
     folder.mkdir()
     (folder / "pursuit.toml").write_text(CONFIG)
     (folder / "mission.toml").write_text(MISSION.format(sampler=sampler, batch=batch, iterations=iterations))
-    out, _ = _command(folder, "start", "mission.toml", "--json").communicate(timeout=60)
-    return json.loads(out)["session_id"]
+
+    async def start() -> str:
+        async with _runtime(folder) as runtime:
+            return (await runtime.start_file(folder / "mission.toml")).session_id
+
+    return anyio.run(start)
+
+
+def _runtime(folder: Path) -> Runtime:
+    return Runtime(config=folder / "pursuit.toml", state=folder / ".pursuit" / "ledger.db")
+
+
+async def _resume(folder: Path, mission_id: str) -> str | None:
+    async with _runtime(folder) as runtime:
+        return (await runtime.resume(mission_id)).verdict_reason
 
 
 async def _events(folder: Path, mission_id: str) -> list[Any]:
@@ -107,7 +120,7 @@ def test_killed_at_random_points_it_makes_the_same_trials(tmp_path: Path, sample
     iterations = 12 * KILLS
     calm, killed = tmp_path / "calm", tmp_path / "killed"
     wanted = _stage(calm, sampler, batch, iterations)
-    _command(calm, "resume", wanted).communicate(timeout=240)
+    assert anyio.run(_resume, calm, wanted) == "max_iterations"
     unbroken = _trials(anyio.run(_events, calm, wanted))
     assert len(unbroken) == iterations * batch
 
@@ -115,7 +128,5 @@ def test_killed_at_random_points_it_makes_the_same_trials(tmp_path: Path, sample
     chance = random.Random(20261115)
     kills = sum(anyio.run(_kill_after, killed, mission_id, chance.randint(2, 30)) for _ in range(KILLS))
     assert kills >= KILLS * 0.9, "the mission was too short for so many kills"
-    last = _command(killed, "resume", mission_id)
-    last.communicate(timeout=240)
-    assert last.returncode == 3, "max_iterations is a termination"
+    assert anyio.run(_resume, killed, mission_id) == "max_iterations"
     assert _trials(anyio.run(_events, killed, mission_id)) == unbroken
