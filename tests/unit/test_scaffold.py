@@ -16,7 +16,7 @@ import pursuit
 from pursuit.drafting.draft import Draft
 from pursuit.drafting.objections import clashes, objection
 from pursuit.drafting.page import comment, key, value
-from pursuit.drafting.templates import sketches
+from pursuit.drafting.templates import read
 from pursuit.drafting.trials import trial
 from pursuit.errors import ModelUnavailable, ValidationFailed
 from pursuit.mission_file import load_mission_file
@@ -127,7 +127,7 @@ def test_nothing_in_a_comment_is_anything_but_a_comment(text: str) -> None:
 
 @given(st.text(max_size=2_000))
 def test_templates_take_any_text(text: str) -> None:
-    for sketch in sketches(text):
+    for sketch in read(text).sketches:
         assert sketch.row["criterion_id"]
 
 

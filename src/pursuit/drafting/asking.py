@@ -69,17 +69,21 @@ def question(directive: str, reasons: Sequence[str], attempt: int) -> ModelReque
 
 
 def sketched(answer: ModelAnswer) -> tuple[list[Sketch], list[str]]:
-    """The rows of an answer, and what is wrong with it as a whole."""
-    call = next((call for call in answer.calls if call.name == TOOL), None)
-    if call is None:
+    """The rows of an answer, from all of its calls, and what is wrong with it as a whole."""
+    calls = [call for call in answer.calls if call.name == TOOL]
+    if not calls:
         return [], [f"{TOOL} was not called"]
-    rows: Any = (call.args or {}).get("criteria")
-    if not isinstance(rows, list) or not rows:
-        return [], [f"{TOOL} needs a list of criteria"]
-    listed = cast("list[Any]", rows)
+    listed: list[Any] = []
+    wrong: list[str] = []
+    for call in calls:
+        rows: Any = (call.args or {}).get("criteria")
+        if isinstance(rows, list) and rows:
+            listed += cast("list[Any]", rows)
+        else:
+            wrong.append(f"{TOOL} needs a list of criteria")
     if len(listed) > MAX_CRITERIA:
         return [], [f"{len(listed)} criteria are too many; the most are {MAX_CRITERIA}"]
-    wrong = [f"criteria[{place}] is no object" for place, row in enumerate(listed) if not isinstance(row, dict)]
+    wrong += [f"criteria[{place}] is no object" for place, row in enumerate(listed) if not isinstance(row, dict)]
     return [Sketch(row=cast("dict[str, Any]", row), said="") for row in listed if isinstance(row, dict)], wrong
 
 

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from pursuit.drafting.asking import forbidden, question, sketched
-from pursuit.drafting.numbers import relative
 from pursuit.drafting.objections import clashes, objection
 from pursuit.drafting.page import criterion_lines, mission_page
-from pursuit.drafting.templates import Sketch, sketches
+from pursuit.drafting.templates import Sketch, read
 from pursuit.drafting.trials import constant, trial
 from pursuit.errors import Fault, ModelUnavailable, ValidationFailed
 from pursuit.model.criteria import AnyCriterion, Check, Predicate, describe
+from pursuit.model.events import ModelAnswer
 from pursuit.model.mission import Mission, parse_mission
 from pursuit.proposers.language import LanguageModel, NoAnswer, NoAnswerYet
 from pursuit.sandbox import Sandbox
@@ -50,12 +50,14 @@ class Draft:
     refused: tuple[Refused, ...] = ()
     tokens: int = 0
     cost_usd: float | None = None
+    trouble: str | None = None
+    """What went wrong after these criteria had been drafted and paid for."""
 
     def as_json(self) -> dict[str, Any]:
         """Everything about it."""
         return {
             "by": self.by,
-            "mission": self.mission.model_dump(mode="json", exclude_defaults=True),
+            "mission": tomllib.loads(self.toml),
             "criteria": [
                 {"criterion_id": one.criterion_id, "kind": one.kind, "description": describe(one)}
                 for one in self.mission.criteria
@@ -63,6 +65,7 @@ class Draft:
             "refused": [{"criterion": one.row, "reason": one.reason} for one in self.refused],
             "toml": self.toml,
             "used": {"tokens": self.tokens, "cost_usd": self.cost_usd},
+            "trouble": self.trouble,
         }
 
 
@@ -72,14 +75,30 @@ class _Checked:
     refused: Sequence[Refused]
 
 
+@dataclass(slots=True)
+class _Spent:
+    """What asking used; a cost that is not known of one answer is not known of all."""
+
+    tokens: int = 0
+    cost: float | None = 0.0
+
+    def add(self, answer: ModelAnswer) -> None:
+        self.tokens += answer.input_tokens + answer.output_tokens
+        self.cost = None if self.cost is None or answer.cost_usd is None else self.cost + answer.cost_usd
+
+    def __str__(self) -> str:
+        cost = "at a price that is not known" if self.cost is None else f"for ${self.cost:.4g}"
+        return f"{self.tokens} tokens {cost}"
+
+
 async def draft_by_templates(directive: str) -> Draft:
     """Reads criteria off a directive by known phrases. Raises `ValidationFailed` if none is left."""
     directive = _stripped(directive)
+    reading = read(directive)
     async with Sandbox() as sandbox:
-        checked = await _check(sandbox, sketches(directive))
-    why = "it is relative to a value that is not known here; say the number that it should come to"
-    refused = [*checked.refused, *(Refused(row={"criterion_id": said}, reason=why) for said in relative(directive))]
-    checked = _Checked(checked.kept, refused)
+        checked = await _check(sandbox, reading.sketches)
+    doubts = [Refused(row={"criterion_id": doubt.said}, reason=doubt.reason) for doubt in reading.doubts]
+    checked = _Checked(checked.kept, [*checked.refused, *doubts])
     if not checked.kept:
         raise _nothing(checked.refused)
     return _draft(directive, checked, by="templates", proposer=None)
@@ -88,20 +107,23 @@ async def draft_by_templates(directive: str) -> Draft:
 async def draft_by_model(directive: str, model: LanguageModel, *, proposer: str | None = None) -> Draft:
     """Asks a model for criteria, again with the reasons while any is refused.
 
-    Raises `ModelUnavailable` if it does not answer, and `ValidationFailed` if nothing that it drafts can be used.
+    What was drafted before it stopped answering is kept, with the `trouble`. Raises `ModelUnavailable` if there is
+    nothing to keep, and `ValidationFailed` if nothing that it drafts can be used.
     """
     directive = _stripped(directive)
     reasons: list[str] = []
-    best = _Checked((), ())
-    tokens, cost = 0, 0.0
+    best, spent = _Checked((), ()), _Spent()
+    trouble: str | None = None
     async with Sandbox() as sandbox:
         for attempt in range(TRIES):
             try:
                 answer = await model.answer(question(directive, reasons, attempt))
             except (NoAnswer, NoAnswerYet) as error:
-                raise ModelUnavailable(f"{model.name} did not answer: {error}") from error
-            tokens += answer.input_tokens + answer.output_tokens
-            cost += answer.cost_usd or 0.0
+                trouble = f"{model.name} did not answer: {error}"
+                if not best.kept:
+                    raise ModelUnavailable(_with_cost(trouble, spent, reasons)) from error
+                break
+            spent.add(answer)
             rows, reasons = sketched(answer)
             checked = await _check(sandbox, rows, models=True)
             reasons += [str(one) for one in checked.refused]
@@ -113,17 +135,39 @@ async def draft_by_model(directive: str, model: LanguageModel, *, proposer: str 
             if not reasons:
                 break
     if not best.kept:
-        raise _nothing(best.refused, reasons)
-    return _draft(directive, best, by=model.name, proposer=proposer, tokens=tokens, cost=cost)
+        raise _nothing(best.refused, reasons, spent)
+    return _draft(directive, best, by=model.name, proposer=proposer, spent=spent, trouble=trouble)
+
+
+def _with_cost(trouble: str, spent: _Spent, reasons: Sequence[str]) -> str:
+    """What went wrong, with what was used up before it and for what."""
+    if not spent.tokens:
+        return trouble
+    return f"{trouble}; asking before had used {spent}, and gave nothing to use: {'; '.join(reasons)}"
 
 
 def _draft(
-    directive: str, checked: _Checked, *, by: str, proposer: str | None, tokens: int = 0, cost: float | None = None
+    directive: str,
+    checked: _Checked,
+    *,
+    by: str,
+    proposer: str | None,
+    spent: _Spent | None = None,
+    trouble: str | None = None,
 ) -> Draft:
     criteria = [criterion_lines(criterion, _remarks(sketch)) for criterion, sketch in checked.kept]
     text = mission_page(directive, criteria, budget=BUDGET, proposer=proposer, by=by)
     mission = parse_mission(tomllib.loads(text))
-    return Draft(mission=mission, toml=text, by=by, refused=tuple(checked.refused), tokens=tokens, cost_usd=cost)
+    spent = spent or _Spent(cost=None)
+    return Draft(
+        mission=mission,
+        toml=text,
+        by=by,
+        refused=tuple(checked.refused),
+        tokens=spent.tokens,
+        cost_usd=spent.cost,
+        trouble=trouble,
+    )
 
 
 def _remarks(sketch: Sketch) -> list[str]:
@@ -177,11 +221,12 @@ def _stripped(directive: str) -> str:
     return parse_mission({**frame, "criteria": [_STAND_IN]}).directive
 
 
-def _nothing(refused: Sequence[Refused], reasons: Sequence[str] = ()) -> ValidationFailed:
-    told = [str(one) for one in refused] or list(dict.fromkeys(reasons))
+def _nothing(refused: Sequence[Refused], reasons: Sequence[str] = (), spent: _Spent | None = None) -> ValidationFailed:
+    told = list(dict.fromkeys(str(one) for one in refused)) or list(dict.fromkeys(reasons))
     if told:
         faults = [Fault(field="directive", reason=why) for why in told]
-        return ValidationFailed(faults, "every criterion that could be drafted was refused")
+        used = "" if spent is None or not spent.tokens else f"; asking used {spent}"
+        return ValidationFailed(faults, f"nothing that could be drafted from this can be used{used}")
     why = (
         "no criterion can be read off these words; say a number (“p95 latency under 200 ms”), what must pass or exist "
         "(“until the tests pass”, “report.md exists”), or let a model draft it (--model provider:name)"

@@ -1,195 +1,246 @@
 """Comparisons with numbers, as people write them: "under 200 ms", "at least 90 %", "reduce the cost to 1.76".
 
-Owns: the words for comparisons, the numbers, their units, and the name of what is compared. Pure.
+Owns: the way from a clause to metrics, comparisons and targets. Pure. Invariant: every number of a directive that is
+not part of a criterion, and looks as if it should be, is a doubt with the reason.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
+from pursuit.drafting.comparing import CHANGE, CHANGING, find_all
+from pursuit.drafting.measures import known, measured_in, never_a_share, smaller_is_better, wordset
+from pursuit.drafting.naming import OTHER, Compared, named, named_after, of_which
+from pursuit.drafting.phrases import Clause, Doubt, clauses, noun, words_in
+from pursuit.drafting.quantities import RATES, Unit, decimal_commas
+from pursuit.drafting.ranges import RELATIVE, Found, Fuzzy, ranges
 from pursuit.model.criteria import Comparison
 
-_OPS: tuple[tuple[Comparison, str], ...] = (
-    ("<=", r"at most|(?:no|not) (?:more|greater|higher|longer|larger) than|up to|(?:a )?maximum of|within"),
-    (">=", r"at least|(?:no|not) (?:less|fewer|lower|smaller) than|(?:a )?minimum of"),
-    ("<", r"under|below|(?:less|fewer|lower|smaller|shorter|cheaper|faster|quicker) than"),
-    (">", r"over|above|(?:more|greater|higher|larger|longer|better) than|exceed(?:s|ing)?|beyond"),
-    ("==", r"exactly|equals?(?: to)?"),
+_LOOSE = re.compile(r"(?<![\w.,#/^-])[$€£]?-?\d[\d.,]*(?:e-?\d+)?(?!\d*(?:st|nd|rd|th)\b|[\w.,]*\w*[/.]\w)")
+_LABELS = wordset(
+    "top status code class "
+    "version v issue pr ticket port step phase chapter section page line layer week year day in by since python node "
+    "java rust go http gpt level round stage figure table appendix http2 ubuntu debian"
 )
-_SIGNS = {"<=": "<=|≤", ">=": ">=|≥", "<": "<", ">": ">", "==": "==?"}
-_AFTER: tuple[tuple[Comparison, str], ...] = (
-    ("<=", r"or (?:less|fewer|lower|below|faster|cheaper)"),
-    (">=", r"or (?:more|higher|above|greater|better)"),
-)
-_DOWN = r"reduc\w*|lower\w*|decreas\w*|cut\w*|shrink\w*|drop\w*|minimi[sz]e|shorten\w*|down"
-_UP = r"increas\w*|rais\w*|improv\w*|grow\w*|boost\w*|lift\w*|maximi[sz]e|reach\w*|up"
-_UNITS = {
-    "percent": r"%|percent|per cent",
-    "ms": r"ms|milliseconds?",
-    "us": r"µs|us|microseconds?",
-    "s": r"s|secs?|seconds?",
-    "minutes": r"mins?|minutes?",
-    "hours": r"h|hrs?|hours?",
-    "days": r"days?",
-    "kb": r"kb|kib|kilobytes?",
-    "mb": r"mb|mib|megabytes?",
-    "gb": r"gb|gib|gigabytes?",
-    "bytes": r"bytes?",
-    "usd": r"usd|dollars?|\$",
-    "eur": r"eur|euros?|€",
-    "rps": r"rps|requests? (?:per|a) second",
-}
-_UNIT = "|".join(f"(?P<{name}>{words})" for name, words in _UNITS.items())
-_VALUE = re.compile(
-    rf"(?P<money>\$\s?)?(?P<number>-?(?:\d{{1,3}}(?:,\d{{3}})+|\d+)(?:\.\d+)?(?:e[-+]?\d+)?)"
-    rf"(?P<scale>k|m(?![a-z]))?(?:\s?(?:{_UNIT})(?![a-z0-9]))?",
-    re.I,
-)
-_SCALES = {"k": 1e3, "m": 1e6}
-_COMPARED = re.compile(
-    "|".join(
-        f"(?P<op{place}>(?<![\\w-])(?:{words})(?![\\w-])|(?<![-<>=!])(?:{_SIGNS[op]})(?![<>=]))"
-        for place, (op, words) in enumerate(_OPS)
-    ),
-    re.I,
-)
-_BY = re.compile(rf"\b(?:{_DOWN}|{_UP})\b.*\bby\s+(?:at least\s+|a\s+)?(?:\d|half|third|quarter)", re.I)
-_TO = re.compile(r"\bto\s+(?=[-$\d])", re.I)
-_BETWEEN = re.compile(
-    r"\bbetween\s+(?P<low>[-$\d][\w.,$]*)(?P<unit>\s?(?:%|[a-z]+))?\s+and\s+(?P<high>[-$\d][\w.,]*)", re.I
-)
-_SPLIT = re.compile(
-    r"(?<!\d),|,(?!\d)|[;\n]|\.(?=\s|$)|\b(?:and|while|but|then|with|so that|as long as|provided that|without)\b", re.I
-)
-_WORD = re.compile(r"[\w./-]+")
-_FILLERS = frozenset(
-    _WORD.findall("""
-        a an the our its their this that it we i you get bring keep make ensure have hold drive push reach achieve
-        attain hit maintain stay stays be is are was remain remains should must shall will can to down up until till so
-        please want only from at by in on of for not no still always go goes going come comes find give show sure us let
-        with using use and or reduce reduces lower lowers decrease decreases cut shrink drop minimise minimize shorten
-        increase increases raise improve improves grow boost lift maximise maximize design
-    """)
-)
-_ENDS = frozenset(_WORD.findall("of for in on at from per when during across by using under within to if where which"))
-_COUNTS = frozenset({"number", "count", "amount", "total"})
-_DOINGS = {"finish": "duration", "complete": "duration", "run": "duration", "respond": "response_time"}
-_VERBS = {"costs": "cost", "weighs": "weight", "takes": "duration", "lasts": "duration", "runs": "duration", **_DOINGS}
-_MOST_WORDS = 4
-_NEAR = 200
+_EITHER = "it says one thing or another; a mission needs all of its criteria, so say which"
+_EPOCH = re.compile(r"(?:19|20)\d\d")
+_ASIDE = re.compile(r"\b(?:at|after|for|on|over|across|with|under|in)\s+$", re.I)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
-    """A metric that is compared with a number, and the words that say so."""
+@dataclass(slots=True)
+class Numbers:
+    """What was read; `counting` are the places of clauses that count what they name ("at least 3 tests pass")."""
 
-    metric: str
-    op: Comparison
-    target: float
-    said: str
-    at: int
+    compared: list[Compared] = field(default_factory=list[Compared])
+    doubts: list[Doubt] = field(default_factory=list[Doubt])
+    counting: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
 
 
-def comparisons(directive: str) -> Iterator[Compared]:
-    """Every comparison in a directive; one that names no metric means the one before it."""
-    last, whole = "", " ".join(directive.split())
-    for at, clause in clauses(_BETWEEN.sub(_as_two, directive)):
-        found = _compared(clause)
-        if found is None:
+def read_numbers(directive: str) -> Numbers:
+    """Every comparison of a directive, and what is in doubt."""
+    text = re.sub(r"`[^`\n]*`", lambda quoted: " " * len(quoted[0]), directive)
+    read, commas = Numbers(), decimal_commas(text)
+    parts = list(clauses(text, ranges(text, commas)))
+    for place in range(len(parts)):
+        _read_clause(read, parts, place, directive, commas)
+    read.doubts = list(dict.fromkeys(read.doubts))
+    return read
+
+
+def _read_clause(read: Numbers, parts: Sequence[Clause], place: int, directive: str, commas: bool) -> None:
+    clause = parts[place]
+    # What was said is shown as it was written, with what was quoted.
+    said = " ".join(directive[clause.at : clause.at + len(clause.text)].split())
+    everything = find_all(clause.text, commas)
+    asides = [one for one in everything if isinstance(one, Fuzzy) and one.aside]
+    for aside in asides:
+        blank = " " * (aside.end - aside.start)
+        clause = replace(clause, text=clause.text[: aside.start] + blank + clause.text[aside.end :])
+    found = [one for one in everything if one not in asides]
+    if everything and not noun(clause.text[: everything[0].start]) and noun(clause.text[everything[0].end :]):
+        read.counting.append((clause.at, clause.at + len(clause.text)))
+    alternative = bool(found) and re.match(r"\s*(?:or|otherwise)\b", clause.text, re.I) is not None
+    if alternative:
+        _withdraw(read, parts[place - 1].at if place else -1)
+    why = (
+        _EITHER if alternative else _nested(found, clause, parts[place + 1] if place + 1 < len(parts) else None, commas)
+    )
+    if why is not None:
+        read.doubts.append(Doubt(said=said, reason=why, at=clause.at))
+    else:
+        _read_found(read, parts, place, clause, said, found)
+        read.doubts += [Doubt(said=said, reason=aside.reason, at=clause.at) for aside in asides if found]
+    _left_over(read, said, clause, [(one.start, one.end) for one in everything])
+
+
+def _read_found(
+    read: Numbers, parts: Sequence[Clause], place: int, clause: Clause, said: str, found: Sequence[Found | Fuzzy]
+) -> None:
+    """Turns the comparisons of a clause into criteria, one after the other."""
+    previous, taken = _before(read, parts, place), 0
+    for number, one in enumerate(found):
+        before = clause.text[max(taken, found[number - 1].end if number else 0) : one.start]
+        after = clause.text[one.end : found[number + 1].start if number + 1 < len(found) else None]
+        drafted = one.reason if isinstance(one, Fuzzy) else _meant(one, before, after, said, clause.at, previous)
+        if isinstance(drafted, Compared):
+            metrics = _shared(parts, place, before, drafted.metric, first=not number)
+        else:
+            metrics = drafted
+        if isinstance(one, Fuzzy) or isinstance(drafted, str) or isinstance(metrics, str):
+            read.doubts.append(Doubt(said=said, reason=str(metrics), at=clause.at))
             continue
-        op, value, before, after = found
-        unit = next((name for name in _UNITS if value.group(name)), "usd" if value["money"] else "")
-        metric = _named(before, after, unit) or last
-        if metric:
-            last = metric
-            said = " ".join(clause.split())
-            yield Compared(metric=metric, op=op, target=_number(value), said=said if said in whole else whole, at=at)
+        for metric in metrics:
+            read.compared.append(replace(drafted, metric=metric))
+            if one.and_op is not None:
+                read.compared.append(replace(drafted, metric=metric, op=one.and_op, target=one.and_target))
+        previous = drafted
+        taken = one.end + len(after) if named_after(drafted.metric, one, before, after) else 0
 
 
-def relative(directive: str) -> Iterator[str]:
-    """The clauses that ask for a change by so much, which no number alone can decide."""
-    for _, clause in clauses(directive):
-        if _BY.search(clause) and _compared(clause) is None:
-            yield " ".join(clause.split())
+def _before(read: Numbers, parts: Sequence[Clause], place: int) -> Compared | str | None:
+    """What the clause before speaks of: a comparison, or a thing that is only named."""
+    if place and read.compared and read.compared[-1].at == parts[place - 1].at:
+        return read.compared[-1]
+    name = noun(parts[place - 1].text) if place and re.match(r"without\b", parts[place].text, re.I) else ""
+    return name if name and known(name) else None
 
 
-def clauses(text: str) -> Iterator[tuple[int, str]]:
-    """The parts of a text that each say one thing, with their places."""
-    at = 0
-    for cut in _SPLIT.finditer(text):
-        yield at, text[at : cut.start()]
-        at = cut.end()
-    yield at, text[at:]
+def _withdraw(read: Numbers, at: int) -> None:
+    """Takes back what was read off a clause, as the next one is its alternative."""
+    for one in [one for one in read.compared if one.at == at]:
+        read.compared.remove(one)
+        read.doubts.append(Doubt(said=one.said, reason=_EITHER, at=at))
 
 
-def slug(words: str) -> str:
-    """Words as a name."""
-    return re.sub(r"[^a-z0-9]+", "_", words.lower()).strip("_")
+def _nested(found: Sequence[Found | Fuzzy], clause: Clause, following: Clause | None, commas: bool) -> str | None:
+    """Why comparisons that stand within each other say nothing alone: "95 % of requests under 200 ms"."""
+    between = [clause.text[one.end : other.start] for one, other in pairwise(found)]
+    if any(re.search(r"\bor\b", words, re.I) for words in between):
+        return _EITHER
+    if not found or noun(clause.text[: found[0].start]):
+        return None
+    inner = len(found) > 1 and noun(clause.text[found[0].end : found[1].start])
+    if following is not None and len(found) == 1 and following.after == "with" and noun(clause.text[found[0].end :]):
+        inner = bool(find_all(following.text, commas))
+    return "one comparison is within another; say it as one number (p95 latency under 200 ms)" if inner else None
 
 
-def _as_two(found: re.Match[str]) -> str:
-    unit = found["unit"] or ""
-    return f"at least {found['low']}{unit} and at most {found['high']}"
+def _meant(one: Found, before: str, after: str, said: str, at: int, last: Compared | str | None) -> Compared | str:
+    """The criterion that a comparison asks for, or why there is none."""
+    unit = one.unit
+    metric = named(one, before, after, last)
+    if metric is None:
+        return "it does not say of what; name the metric (p95 latency under 200 ms)"
+    if "_or_" in metric:
+        return _EITHER
+    if "version" in metric.split("_"):
+        return "a version is not a number: 3.9 is less than 3.11"
+    wrong = _impossible(metric, unit, one)
+    if wrong is not None:
+        return wrong
+    metric = of_which(metric, after)
+    op = one.op or _better(metric, unit, one.wish)
+    if op is None:
+        return f"whether more or less of {metric!r} is good is not known here; say “at least” or “at most”"
+    op = OTHER[op] if one.negated else op
+    if one.verb is not None and (op in ("<", "<=")) != (one.verb == "down") and op not in ("==", "!="):
+        return "it says two ways at once; say “at least” or “at most”"
+    return Compared(metric=metric, op=op, target=one.target, said=said, at=at)
 
 
-def _compared(clause: str) -> tuple[Comparison, re.Match[str], str, str] | None:
-    """The comparison of a clause: how, with what, and the words around it."""
-    for sign in _COMPARED.finditer(clause):
-        value = _VALUE.match(clause, _skip(clause, sign.end()))
-        if value is not None:
-            op: Comparison = next(known for place, (known, _) in enumerate(_OPS) if sign[f"op{place}"])
-            return op, value, clause[: sign.start()], clause[value.end() :]
-    for value in _VALUE.finditer(clause):
-        for said_after, words in _AFTER:
-            # A thing may be named in between: "100 points or more".
-            found = re.compile(rf"\s*(?P<things>(?:[a-z]+\s+){{0,2}}?)(?:{words})\b", re.I).match(clause, value.end())
-            if found is not None:
-                return said_after, value, clause[: value.start()], found["things"] + clause[found.end() :]
-    for sign in _TO.finditer(clause):
-        value = _VALUE.match(clause, sign.end())
-        before = clause[: sign.start()][-_NEAR:]
-        if value is not None and re.search(rf"\b(?:{_DOWN})\b", before, re.I):
-            return "<=", value, before, clause[value.end() :]
-        if value is not None and re.search(rf"\b(?:{_UP})\b", before, re.I):
-            return ">=", value, before, clause[value.end() :]
+def _impossible(metric: str, unit: Unit, one: Found) -> str | None:
+    """Why this unit does not go with this metric."""
+    bare = metric.removesuffix(f"_{unit.name}") if unit.name else metric
+    if unit.kind == "share" and (one.of_something or never_a_share(bare)):
+        return RELATIVE
+    if unit.kind == "factor" and not set(bare.split("_")) & {"speedup", "factor", "ratio", "multiple"}:
+        return RELATIVE
+    kind = measured_in(bare)
+    if kind is not None and unit.kind in ("time", "money", "mass", "length", "data") and kind != unit.kind:
+        return f"{bare.replace('_', ' ')} is not measured in {unit.name}"
     return None
 
 
-def _skip(clause: str, at: int) -> int:
-    """Past the space, and past an `of` or `than` that some people write."""
-    found = re.compile(r"\s*(?:of\s+|than\s+|a\s+|the\s+)?").match(clause, at)
-    return at if found is None else found.end()
+def _better(metric: str, unit: Unit, wish: str) -> Comparison | None:
+    """The comparison that a word such as faster or better means for this metric."""
+    if wish in ("faster", "slower", "as fast"):
+        quick: Comparison | None = None
+        if unit.kind == "time" or (not unit.name and measured_in(metric) == "time"):
+            quick = "<"
+        elif unit.kind in RATES or {"throughput", "speed", "fps", "rps"} & set(metric.split("_")):
+            quick = ">"
+        if wish == "as fast" and quick is not None:
+            return "<=" if quick == "<" else ">="
+        return quick if wish == "faster" or quick is None else (">" if quick == "<" else "<")
+    smaller = smaller_is_better(metric)
+    if smaller is None and wish == "reach" and not unit.name and metric.endswith("s"):
+        return ">="
+    if smaller is None:
+        return None
+    if wish == "worse":
+        return ">" if smaller else "<"
+    if wish == "better":
+        return "<" if smaller else ">"
+    return "<=" if smaller else ">="
 
 
-def _number(value: re.Match[str]) -> float:
-    number = float(value["number"].replace(",", ""))
-    return number * _SCALES.get((value["scale"] or "").lower(), 1)
-
-
-def _named(before: str, after: str, unit: str) -> str:
-    """What is compared: the words before, else those after; with the unit, as numbers alone have none."""
-    words = _noun(before) or _noun(after)
-    if not words:
-        return ""
-    name = "_".join(words)
-    return name if not unit or unit in words else f"{name}_{unit}"
-
-
-def _noun(text: str) -> list[str]:
-    """The words of a phrase that name something, without what leads up to it and what it belongs to."""
-    words = [slug(word) for word in _WORD.findall(text)]
-    while words and words[0] in _FILLERS:
-        words.pop(0)
-    while words and words[-1] in _FILLERS:
-        words.pop()
-    if words and words[-1] in _VERBS:
-        return [_VERBS[words[-1]]]
-    if len(words) > 2 and words[0] in _COUNTS and words[1] == "of":
-        words = words[2:]
-    for place, word in enumerate(words):
-        if word in _ENDS:
-            words = words[:place]
+def _shared(parts: Sequence[Clause], place: int, before: str, metric: str, *, first: bool) -> list[str] | str:
+    """The metric with those before it in a list ("precision and recall above 0.9"), or why that is unclear."""
+    name, together = noun(before), [metric]
+    leads = [word for word in words_in(before) if word != "both"][:1] == name.split("_")[:1]
+    if not first or not name or not known(name) or not leads:
+        return together
+    while place and parts[place].after in ("and", ","):
+        place -= 1
+        other = noun(parts[place].text)
+        if not parts[place].text.strip() and parts[place].after:
+            continue
+        if not other or not known(other) or find_all(parts[place].text, commas=False):
             break
-    return [word for word in words if word and word not in _FILLERS][-_MOST_WORDS:]
+        together.insert(0, metric.replace(name, other, 1))
+    ways = {smaller_is_better(one) for one in together} - {None}
+    return "of these one is better high and the other low; say a number for each" if len(ways) > 1 else together
+
+
+def _left_over(read: Numbers, said: str, clause: Clause, used: Sequence[tuple[int, int]]) -> None:
+    """Tells what of a clause looks as if it should be a criterion, and nothing was made of."""
+    why = None
+    if not used and re.search(r"\bthan\s+(?!\d)", clause.text, re.I):
+        why = RELATIVE
+    elif not used and CHANGING.match(clause.text) and not re.search(r"\d", clause.text):
+        why = "it does not say how much is enough; say the number that it should come to"
+    for number in _LOOSE.finditer(clause.text):
+        taken = any(start <= number.start() < end for start, end in used)
+        if not taken and number[0] != "0" and not _a_label(clause.text, number):
+            why = why or _of_loose(clause.text, number, compared=bool(used))
+    if why is not None:
+        read.doubts.append(Doubt(said=said, reason=why, at=clause.at))
+
+
+def _of_loose(text: str, number: re.Match[str], *, compared: bool) -> str:
+    """What is to be said of a number that nothing compares with."""
+    aside = _ASIDE.search(text[: number.start()])
+    if _relative(text, number):
+        return RELATIVE
+    if compared and aside is not None:
+        rest = re.compile(r"\s?[%\w]*").match(text, number.end())
+        said = text[aside.start() : number.end() if rest is None else rest.end()].strip(" .,")
+        return f"“{said}” is a condition, which is up to the tool that reports it"
+    return f"no comparison that is known here goes with {number[0].strip('.,')}"
+
+
+def _relative(text: str, number: re.Match[str]) -> bool:
+    by = re.search(r"\bby\s+(?:about\s+|around\s+|a\s+|a factor of\s+)?$", text[: number.start()], re.I)
+    share = re.compile(r"\s?(?:%|percent|x\b|times\b)").match(text, number.end())
+    return by is not None or (share is not None and CHANGE.match(text, share.end()) is not None)
+
+
+def _a_label(text: str, number: re.Match[str]) -> bool:
+    """Whether a number names something: Python 3.12, issue 7, in 2030, top 5 accuracy."""
+    words = re.findall(r"[\w#]+", text[: number.start()])
+    before = words[-1] if words else ""
+    labelled = before.lower() in _LABELS or (len(words) > 1 and before[:1].isupper())
+    return labelled and (before.lower() not in ("in", "by", "day") or bool(_EPOCH.fullmatch(number[0])))

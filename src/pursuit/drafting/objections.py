@@ -7,10 +7,10 @@ Invariant: a criterion without an objection can come out both ways, as far as it
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import PurePath
 
+from pursuit.drafting.commands import ending
+from pursuit.drafting.measures import can_be_negative, possible
 from pursuit.model.criteria import (
     AnyCriterion,
     Check,
@@ -25,19 +25,6 @@ from pursuit.model.criteria import (
 )
 from pursuit.model.patterns import Unfinished, find
 
-_PERCENT = frozenset({"percent", "pct", "percentage"})
-_UNBOUNDED = frozenset({"growth", "change", "increase", "decrease", "return", "improvement", "gain", "margin", "drift"})
-_NEVER_NEGATIVE = frozenset(
-    re.findall(
-        r"\w+",
-        """
-    ms us s seconds minutes hours days kb mb gb bytes rps latency duration time size count errors failures warnings bugs
-    violations crashes conflicts vulnerabilities regressions leaks timeouts memory coverage accuracy
-    """,
-    )
-)
-_ALWAYS_WELL = frozenset({"true", ":", "echo", "printf", "pwd", "date", "sleep"})
-_SHELLS = frozenset({"sh", "bash", "zsh", "dash"})
 _EXIT_CODES = range(256)
 
 
@@ -110,7 +97,9 @@ def _most(op: Comparison, target: float) -> float:
 def _of_threshold(criterion: MetricThreshold) -> str | None:
     if criterion.op == "!=":
         return f"any value but {criterion.target:g} meets it; say which values are good"
-    low, high = _range(criterion.metric)
+    low, high = possible(criterion.metric)
+    if criterion.op == ">=" and criterion.target == 0 and not can_be_negative(criterion.metric):
+        low = 0
     return _of_numbers(criterion.metric, criterion.op, criterion.target, low, high)
 
 
@@ -123,16 +112,6 @@ def _of_numbers(what: str, op: Comparison, target: float, low: float, high: floa
     if _least(op, target) > high or _most(op, target) < low:
         return f"{says} can never be true: {bounds}"
     return None
-
-
-def _range(metric: str) -> tuple[float, float]:
-    """What values a metric can have, as far as its name tells."""
-    words = frozenset(metric.lower().replace(".", "_").replace("-", "_").split("_"))
-    if words & _UNBOUNDED:
-        return -math.inf, math.inf
-    if words & _PERCENT:
-        return 0, 100
-    return (0 if words & _NEVER_NEGATIVE else -math.inf), math.inf
 
 
 def _of_check(criterion: Check) -> str | None:
@@ -165,15 +144,8 @@ def _matches_nothing(pattern: str) -> bool:
 
 
 def _of_command(argv: Sequence[str], wanted: int) -> str | None:
-    words = list(argv)
-    if len(words) == 3 and PurePath(words[0]).name in _SHELLS and words[1] == "-c":
-        words = words[2].split()
-    name = PurePath(words[0]).name if words else "true"
-    if name in _ALWAYS_WELL or words == ["exit", "0"]:
-        ends = 0
-    elif name == "false" and len(words) == 1:
-        ends = 1
-    else:
+    ends = ending(argv)
+    if ends is None or (ends and wanted > 1):
         return None
-    says = "always" if ends == wanted else "never"
+    says = "always" if bool(ends) == bool(wanted) else "never"
     return f"the command {' '.join(argv)!r} {says} ends with the exit code {wanted}, whatever the mission has done"

@@ -14,6 +14,7 @@ from pursuit.surfaces.cli.options import ConfigOption, JsonOption, StateOption, 
 
 if TYPE_CHECKING:
     from pursuit.drafting.draft import Draft
+    from pursuit.errors import ValidationFailed
     from pursuit.surfaces.cli.screen import Screen
 
 EPILOG = 'Example:  pursuit scaffold "get p95 latency under 200 ms" -o mission.toml'
@@ -22,7 +23,10 @@ EPILOG = 'Example:  pursuit scaffold "get p95 latency under 200 ms" -o mission.t
 def scaffold(
     ctx: typer.Context,
     *,
-    directive: Annotated[str, typer.Argument(metavar="DIRECTIVE", show_default=False, help="The goal, in words.")],
+    directive: Annotated[
+        list[str],
+        typer.Argument(metavar="DIRECTIVE...", show_default=False, help="The goal, in words; quotes spare surprises."),
+    ],
     model: Annotated[
         str | None,
         typer.Option("--model", metavar="PROVIDER:NAME", show_default=False, help="Ask this model, not templates."),
@@ -44,36 +48,71 @@ def scaffold(
     from pursuit.surfaces.cli.tools import read_configuration  # noqa: PLC0415
 
     said = common(ctx, config, state, json)
+    _check_words(directive, model)
     if output is not None:
         check_output(said, output, force=force)
     screen = Screen(said)
     configuration = None if model is None else read_configuration(said)
     with screen.busy("asking for criteria" if model is not None else "drafting"):
-        draft = conduct(lambda: drafted(directive, model=model, configuration=configuration))
+        draft = conduct(lambda: drafted(" ".join(directive), model=model, configuration=configuration))
     _show(screen, draft, output)
     return 0
 
 
-def _show(screen: Screen, draft: Draft, output: Path | None) -> None:
+def _check_words(directive: list[str], model: str | None) -> None:
+    """Says what a newcomer got wrong before anything is asked or paid for."""
     from pursuit.errors import Fault, ValidationFailed  # noqa: PLC0415 - commands import what they need
 
-    if output is not None:
-        try:
-            output.write_text(draft.toml, encoding="utf-8")
-        except OSError as error:
-            reason = f"{output} cannot be written: {error.strerror or error}"
-            raise ValidationFailed([Fault(field="--output", reason=reason)]) from error
+    faults: list[Fault] = []
+    if not " ".join(directive).strip():
+        faults.append(Fault(field="DIRECTIVE", reason="it is empty; say the goal, such as “p95 latency under 200 ms”"))
+    if model is not None and not all(model.partition(":")):
+        reason = f"{model!r} is not PROVIDER:NAME, such as anthropic:claude-haiku-4-5"
+        faults.append(Fault(field="--model", reason=reason))
+    if faults:
+        raise ValidationFailed(faults, "there is nothing to draft from yet")
+
+
+def _show(screen: Screen, draft: Draft, output: Path | None) -> None:
+    failed = None if output is None else _written(draft, output)
+    where = {"file": str(output)} if output is not None and failed is None else {}
     if screen.json:
-        screen.document({**draft.as_json(), **({"file": str(output)} if output is not None else {})})
+        # A draft may have been paid for: it is shown also where it could not be written.
+        if failed is not None:
+            failed.details["draft"] = draft.as_json()
+            raise failed
+        screen.document({**draft.as_json(), **where})
         return
-    if output is None:
-        screen.plain(draft.toml.rstrip("\n"))
-    else:
+    if where:
         screen.fact("wrote", output)
+    else:
+        screen.plain(draft.toml.rstrip("\n"))
     for one in draft.refused:
         screen.note(f"refused: {one}")
-    spent = f"; asking for it used {draft.tokens} tokens" if draft.tokens else ""
-    screen.hint(f"nothing was started{spent}")
+    if draft.trouble is not None:
+        screen.note(f"{draft.trouble}; this is what it had drafted before")
+    screen.hint(f"nothing was started{_spent(draft)}")
+    if failed is not None:
+        raise failed
+
+
+def _spent(draft: Draft) -> str:
+    if not draft.tokens:
+        return ""
+    cost = "at a price that is not known" if draft.cost_usd is None else f"for ${draft.cost_usd:.4g}"
+    return f"; asking for it used {draft.tokens} tokens {cost}"
+
+
+def _written(draft: Draft, output: Path) -> ValidationFailed | None:
+    """Why a draft could not be written, if it could not."""
+    from pursuit.errors import Fault, ValidationFailed  # noqa: PLC0415 - commands import what they need
+
+    try:
+        output.write_text(draft.toml, encoding="utf-8")
+    except OSError as error:
+        reason = f"{output} cannot be written: {error.strerror or error}"
+        return ValidationFailed([Fault(field="--output", reason=reason)], "the draft was not written")
+    return None
 
 
 def register(app: typer.Typer) -> None:
