@@ -48,6 +48,7 @@ GUARANTEES = {
         (
             "unit/test_scaffold.py::test_a_criterion_that_is_always_or_never_true_is_refused_with_the_reason",
             "unit/test_scaffold.py::test_an_expression_that_decides_nothing_is_refused_with_the_reason",
+            "unit/test_scaffold_goals.py::test_an_expression_that_nothing_returned_decides_is_refused",
         ),
     ),
     "models-draft-no-commands": Guarantee(

@@ -44,17 +44,35 @@ def test_what_cannot_be_drafted_is_said_and_ends_with_two(tmp_path: Path) -> Non
 def test_a_named_model_drafts_and_proposes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = Place(tmp_path)
     bad, good = calls(("draft_criteria", {"criteria": [FAST, ALWAYS]})), calls(("draft_criteria", {"criteria": [FAST]}))
-    with ModelEndpoint(bad, good) as endpoint:
+    with ModelEndpoint(bad, good, good, good) as endpoint:
         for name, value in endpoint.environment.items():
             monkeypatch.setenv(name, value)
         told = place.json("scaffold", GOAL, "--model", "openai:gpt-4o-mini", "-o", "m.toml")
+        assert len(endpoint.seen) == 2
+        # A draft that was paid for is shown also where it cannot be written.
+        unpriced = ("scaffold", GOAL, "--model", "openai:nobody-knows-its-price", "-o", "no/m.toml")
+        out, notes = place.ask(*unpriced, code=2)
+        lost = place.json(*unpriced, code=2)["details"]["draft"]
+    assert 'metric = "p95_latency_ms"' in out
+    assert "tokens at a price that is not known" in notes
+    assert "cannot be written" in notes
+    assert (lost["used"]["cost_usd"], lost["mission"]["criteria"]) == (None, [FAST])
     assert (told["by"], told["used"]["tokens"]) == ("openai:gpt-4o-mini", 240)
     assert [row["description"] for row in told["criteria"]] == ["p95_latency_ms < 200"]
     assert 'proposer = "openai:gpt-4o-mini"' in (tmp_path / "m.toml").read_text(encoding="utf-8")
-    assert len(endpoint.seen) == 2
     refused = place.json("scaffold", GOAL, "--model", "nobody:nothing", code=None)
     assert refused["code"] == "model_unavailable"
     assert not place.ledger.exists()
+
+
+def test_words_need_no_quotes_and_what_is_wrong_with_them_is_said_at_once(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    assert 'directive = "make the tests pass"' in place.ask("scaffold", "make", "the", "tests", "pass")[0]
+    assert "say the goal" in place.ask("scaffold", " ", code=2)[1]
+    assert "PROVIDER:NAME" in place.ask("scaffold", GOAL, "--model", "gpt", code=2)[1]
+    notes = place.ask("scaffold", "latency under 200 ms at 1000 rps, and the thing under 5m")[1]
+    assert "5m can mean minutes, metres or million" in notes
+    assert "“at 1000 rps” is a condition" in notes
 
 
 def test_lessons_are_found_by_words(tmp_path: Path) -> None:

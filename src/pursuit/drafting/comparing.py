@@ -61,6 +61,7 @@ _AFTERS = {
     for key, words in _AFTER.items()
 }
 _NUMBER_AT = re.compile(r"(?<![\w.,#])(?=[$€£]?[-\u2212]?\.?\d)")
+_SIGN_THEN = re.compile(r"\s*(?P<sign><=|>=|<|>|≤|≥)\s*(?=[^\W\d])")
 _SKIP = re.compile(r"\s*(?:(?:of|than|a|an|the|about|around|roughly|approximately|only|just|some|~|≈)\s*(?=[\W\d\s]))*")
 _GLUE = (
     r"to|be|being|go|goes|going|get|gets|getting|rise|rises|rising|drop|drops|dropping|fall|falls|falling|ever|it|let|"
@@ -72,7 +73,11 @@ _NO_THING = re.compile(
     r"\b(?:no|none of|without|never let|(?:do not|don['\u2019]t) let|avoid)\s+(?:[\w-]+\s+){1,4}$", re.I
 )
 _BAD = re.compile(r"\b(?:errors?|failures?|warnings?|bugs?|crash\w*|timeouts?|regressions?)\b", re.I)
-_IF = re.compile(r"\b(?:if|when|whenever|unless|in case|assuming|given|once|after|before|except|as soon as)\b", re.I)
+_IF = re.compile(
+    r"\b(?:if|when|whenever|unless|in case|assuming|given|once|after|before|except|as soon as|"
+    r"since|because|although|though|currently)\b",
+    re.I,
+)
 _GOAL_WHEN = re.compile(
     r"\b(?:stop|stops|done|finish(?:ed)?|end|complete|succeed|success) (?:when|once|as soon as)\b", re.I
 )
@@ -104,7 +109,7 @@ def find_all(text: str, commas: bool) -> list[Found | Fuzzy]:
     """Every comparison of a clause, in its order."""
     context = frozenset(words_in(text))
     found: list[Found | Fuzzy] = [one for _, _, one in in_ranges(text, commas)]
-    for finder in (_prefixed, _suffixed, _towards, _reached, _being):
+    for finder in (_turned, _prefixed, _suffixed, _towards, _reached, _being):
         for one in finder(text, context, commas):
             if not any(one.start < other.end and other.start < one.end for other in found):
                 found.append(one)
@@ -127,6 +132,17 @@ def _prefixed(text: str, context: frozenset[str], commas: bool) -> Iterator[Foun
             yield Fuzzy(start=sign.start(), end=runs, reason=why, aside=True)
             continue
         yield _judged(text, sign, key, value)
+
+
+def _turned(text: str, context: frozenset[str], commas: bool) -> Iterator[Found | Fuzzy]:
+    """A number, a sign and then the thing: "3 < clusters"."""
+    turned: dict[str, Comparison] = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "≤": ">=", "≥": "<="}
+    for place in _NUMBER_AT.finditer(text):
+        value = read_quantity(text, place.start(), context, commas=commas)
+        sign = None if not isinstance(value, Quantity) else _SIGN_THEN.match(text, value.end)
+        if isinstance(value, Quantity) and sign is not None:
+            op = turned[sign["sign"]]
+            yield Found(start=value.start, end=sign.end(), op=op, target=value.number, unit=value.unit, chained=True)
 
 
 def _averaged(text: str, sign: re.Match[str], value: Quantity) -> int | None:

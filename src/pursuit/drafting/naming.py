@@ -15,7 +15,7 @@ from pursuit.drafting.ranges import Found
 from pursuit.model.criteria import Comparison
 
 OTHER: dict[Comparison, Comparison] = {"<": ">=", ">": "<=", "==": "!=", "<=": ">", ">=": "<", "!=": "=="}
-_THINGS = {"money": "cost", "time": "duration", "mass": "mass"}
+_THINGS = {"money": "cost", "time": "duration", "mass": "mass", "frames": "frame_rate"}
 _MEANT_BY = {"usd": "cost", "eur": "cost", "gbp": "cost", "cents": "cost"}
 _WHICH = re.compile(
     r"\s*(?:\(|(?:at|for) (?:the )?)?(?:(?P<which>p\d{2,3}|median|mean|average)\b|(?P<th>\d{2})th percentile)", re.I
@@ -66,7 +66,8 @@ def named(one: Found, before: str, after: str, last: Compared | str | None) -> s
 
 
 def _following(one: Found, after: str) -> str:
-    return noun(after.split("(", maxsplit=1)[0] if one.things is None else one.things, following=True)
+    words = after.split("(", maxsplit=1)[0] if one.things is None else one.things
+    return noun(re.sub(r"(?<=[a-z])/(?=[a-z])", " per ", words, flags=re.I), following=True)
 
 
 def of_which(metric: str, after: str) -> str:

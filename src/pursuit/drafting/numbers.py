@@ -27,6 +27,8 @@ _LABELS = wordset(
 )
 _EITHER = "it says one thing or another; a mission needs all of its criteria, so say which"
 _EPOCH = re.compile(r"(?:19|20)\d\d")
+_LONGEST = 500
+"""Characters of a clause; no person says one thing in more, and reading it would cost their square."""
 _ASIDE = re.compile(r"\b(?:at|after|for|on|over|across|with|under|in)\s+$", re.I)
 
 
@@ -41,7 +43,7 @@ class Numbers:
 
 def read_numbers(directive: str) -> Numbers:
     """Every comparison of a directive, and what is in doubt."""
-    text = re.sub(r"`[^`\n]*`", lambda quoted: " " * len(quoted[0]), directive)
+    text = re.sub(r"`[^`\n]*`", lambda quoted: "¤" * len(quoted[0]), directive)
     read, commas = Numbers(), decimal_commas(text)
     parts = list(clauses(text, ranges(text, commas)))
     for place in range(len(parts)):
@@ -52,6 +54,11 @@ def read_numbers(directive: str) -> Numbers:
 
 def _read_clause(read: Numbers, parts: Sequence[Clause], place: int, directive: str, commas: bool) -> None:
     clause = parts[place]
+    if len(clause.text) > _LONGEST:
+        if re.search(r"\d", clause.text):
+            said, why = f"{clause.text[:60].strip()}…", "it is too long to say one thing; say it in parts"
+            read.doubts.append(Doubt(said=said, reason=why, at=clause.at))
+        return
     # What was said is shown as it was written, with what was quoted.
     said = " ".join(directive[clause.at : clause.at + len(clause.text)].split())
     everything = find_all(clause.text, commas)
@@ -65,26 +72,27 @@ def _read_clause(read: Numbers, parts: Sequence[Clause], place: int, directive: 
     alternative = bool(found) and re.match(r"\s*(?:or|otherwise)\b", clause.text, re.I) is not None
     if alternative:
         _withdraw(read, parts[place - 1].at if place else -1)
-    why = (
-        _EITHER if alternative else _nested(found, clause, parts[place + 1] if place + 1 < len(parts) else None, commas)
-    )
+    following = parts[place + 1] if place + 1 < len(parts) else None
+    why = _EITHER if alternative else _nested(found, clause, following, commas)
     if why is not None:
         read.doubts.append(Doubt(said=said, reason=why, at=clause.at))
     else:
-        _read_found(read, parts, place, clause, said, found)
+        _read_found(read, parts, place, found, clause=clause, said=said)
         read.doubts += [Doubt(said=said, reason=aside.reason, at=clause.at) for aside in asides if found]
     _left_over(read, said, clause, [(one.start, one.end) for one in everything])
 
 
 def _read_found(
-    read: Numbers, parts: Sequence[Clause], place: int, clause: Clause, said: str, found: Sequence[Found | Fuzzy]
+    read: Numbers, parts: Sequence[Clause], place: int, found: Sequence[Found | Fuzzy], *, clause: Clause, said: str
 ) -> None:
     """Turns the comparisons of a clause into criteria, one after the other."""
     previous, taken = _before(read, parts, place), 0
     for number, one in enumerate(found):
         before = clause.text[max(taken, found[number - 1].end if number else 0) : one.start]
         after = clause.text[one.end : found[number + 1].start if number + 1 < len(found) else None]
-        drafted = one.reason if isinstance(one, Fuzzy) else _meant(one, before, after, said, clause.at, previous)
+        drafted = (
+            one.reason if isinstance(one, Fuzzy) else _meant(one, before, after, previous, said=said, at=clause.at)
+        )
         if isinstance(drafted, Compared):
             metrics = _shared(parts, place, before, drafted.metric, first=not number)
         else:
@@ -104,7 +112,9 @@ def _before(read: Numbers, parts: Sequence[Clause], place: int) -> Compared | st
     """What the clause before speaks of: a comparison, or a thing that is only named."""
     if place and read.compared and read.compared[-1].at == parts[place - 1].at:
         return read.compared[-1]
-    name = noun(parts[place - 1].text) if place and re.match(r"without\b", parts[place].text, re.I) else ""
+    refers = place and re.match(r"without\b|(?=.*\bit\b)", parts[place].text, re.I | re.S)
+    compared = find_all(parts[place - 1].text, commas=False) if refers else []
+    name = noun(parts[place - 1].text[: compared[0].start if compared else None]) if refers else ""
     return name if name and known(name) else None
 
 
@@ -120,7 +130,8 @@ def _nested(found: Sequence[Found | Fuzzy], clause: Clause, following: Clause | 
     between = [clause.text[one.end : other.start] for one, other in pairwise(found)]
     if any(re.search(r"\bor\b", words, re.I) for words in between):
         return _EITHER
-    if not found or noun(clause.text[: found[0].start]):
+    first = found[0] if found else None
+    if first is None or noun(clause.text[: first.start]) or (isinstance(first, Found) and first.chained):
         return None
     inner = len(found) > 1 and noun(clause.text[found[0].end : found[1].start])
     if following is not None and len(found) == 1 and following.after == "with" and noun(clause.text[found[0].end :]):
@@ -128,7 +139,7 @@ def _nested(found: Sequence[Found | Fuzzy], clause: Clause, following: Clause | 
     return "one comparison is within another; say it as one number (p95 latency under 200 ms)" if inner else None
 
 
-def _meant(one: Found, before: str, after: str, said: str, at: int, last: Compared | str | None) -> Compared | str:
+def _meant(one: Found, before: str, after: str, last: Compared | str | None, *, said: str, at: int) -> Compared | str:
     """The criterion that a comparison asks for, or why there is none."""
     unit = one.unit
     metric = named(one, before, after, last)
@@ -210,12 +221,12 @@ def _left_over(read: Numbers, said: str, clause: Clause, used: Sequence[tuple[in
     why = None
     if not used and re.search(r"\bthan\s+(?!\d)", clause.text, re.I):
         why = RELATIVE
-    elif not used and CHANGING.match(clause.text) and not re.search(r"\d", clause.text):
-        why = "it does not say how much is enough; say the number that it should come to"
     for number in _LOOSE.finditer(clause.text):
         taken = any(start <= number.start() < end for start, end in used)
         if not taken and number[0] != "0" and not _a_label(clause.text, number):
             why = why or _of_loose(clause.text, number, compared=bool(used))
+    if why is None and not used and CHANGING.match(clause.text):
+        why = "it does not say how much is enough; say the number that it should come to"
     if why is not None:
         read.doubts.append(Doubt(said=said, reason=why, at=clause.at))
 

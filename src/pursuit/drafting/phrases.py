@@ -15,12 +15,13 @@ from pursuit.drafting.measures import known, wordset
 
 _SPLIT = re.compile(
     r"(?<!\d),|,(?!\d)|[;\n]|:(?=\s)|\s(?:-|\u2013|—|->|=>|→)\s|(?<!\bmax)(?<!\bmin)(?<!\be\.g)(?<!\bi\.e)(?<!\bvs)\.(?=\s|$)"
-    r"|\b(?:and|while|whilst|but|then|plus|yet|with|so that|as well as|as long as|provided that)\b"
+    r"|\b(?:and|while|whilst|but|then|plus|yet|with|so that|as well as|as long as|provided that|subject to|such that)\b"
     r"|\s(?=(?:without|keeping|ensuring|maintaining|holding|making sure)\b)",
     re.I,
 )
 _WORD = re.compile(r"\b\d[\d.,]*\d\b|[\w./'\u2019-]*[\w']")
 FILLERS = wordset("""
+    don_t doesn_t didn_t shouldn_t mustn_t can_t won_t isn_t aren_t since because
     a an the our its their my your this that these it we i you they get gets bring keep keeping keeps make makes
     ensure ensuring have has having hold holding drive push reach achieve attain hit maintain maintaining stay
     stays staying be being is are was were remain remains should must shall will can could to down up until till
@@ -34,7 +35,7 @@ FILLERS = wordset("""
 _ENDS = wordset("of for in on at from when during across by using under within to if where which after")
 _STARTS = wordset("""
     that which whose has have having is are until till so such ensure ensuring keep keeping get make bring sure
-    without maintain maintaining holding hold want need let when once if""")
+    without maintain maintaining holding hold want need let when once if since because""")
 _ARTICLES = wordset("a an the our my this these its all each every")
 _NOUNS_TOO = wordset("or lift drop cut limit cap design need hit reach growth push drive hold")
 _OF_COUNTS = frozenset({"number", "count", "amount", "total"})
@@ -92,7 +93,8 @@ def slug(words: str) -> str:
 
 def words_in(text: str) -> list[str]:
     """The words of a text, as names."""
-    return [word for word in (slug(word) for word in _WORD.findall(text)) if word]
+    words = (re.sub(r"['\u2019]s$", "", word) for word in _WORD.findall(text))
+    return [word for word in map(slug, words) if word]
 
 
 def noun(text: str, *, following: bool = False) -> str:
@@ -110,7 +112,7 @@ def noun(text: str, *, following: bool = False) -> str:
         words.pop()
     if len(words) > 2 and words[1] in _ARTICLES and not known(words[0]):
         words = words[2:]
-    if words and words[-1] in _VERBS:
+    if words and words[-1] in _VERBS and not following:
         return _VERBS[words[-1]]
     words = _head(_without_of(words), following)
     named = [word for place, word in enumerate(words) if not _idle(words, place)]

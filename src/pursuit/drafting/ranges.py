@@ -41,6 +41,7 @@ class Found:
     neutral: bool = False
     of_something: bool = False
     things: str | None = None
+    chained: bool = False
     and_op: Comparison | None = None
     and_target: float = 0.0
 

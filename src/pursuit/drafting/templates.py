@@ -35,7 +35,7 @@ _GOOD = (
     rf"{_MUST}(?:pass(?:es|ed|ing)?|succeeds?|{_GREEN}|(?:exits?|returns?) (?:with )?(?:code |status |exit code )?0)"
 )
 _COMMAND = r"`[^`\n]+`"
-_QUOTED = re.compile(rf"(?P<commands>{_COMMAND}(?:(?:\s*,\s*|\s*,?\s+and\s+){_COMMAND})*)\s+{_GOOD}\b", re.I)
+_QUOTED = re.compile(rf"(?P<commands>{_COMMAND}(?:(?:\s*,\s*|\s*,?\s+and\s+){_COMMAND}){{0,9}})\s+{_GOOD}\b", re.I)
 _TESTS = re.compile(
     rf"\b(?P<what>tests?(?: suite)?|builds?|linter|lint|type ?checks?|type checker)\s+{_GOOD}\b"
     r"|\bpass(?:es)?\s+(?:all\s+)?(?:the\s+|of the\s+|our\s+|unit\s+)*"
@@ -83,7 +83,7 @@ class Reading:
 
 def read(directive: str) -> Reading:
     """Every criterion that the known phrases give, in the order of the directive, under ids that are told apart."""
-    directive = _ENDLESS.sub("…", directive)
+    directive = re.sub(r"[^\S\n]+", " ", _ENDLESS.sub("…", directive))
     numbers = read_numbers(directive)
     everything: list[Sketch | Doubt] = []
     for found in numbers.compared:

@@ -26,6 +26,7 @@ _BLANK: Mapping[str, Any] = {
     "iteration": 0,
 }
 _WAITED = (*range(1, 13), 19, 20, 24, 29, 30, 49, 50, 59, 60, 99, 100, 999, 1_000, 1_000_000)
+_EARLY = 3
 _CALLED = (1, 3, 20)
 _ALWAYS_TRIED = (-1e9, -1.0, -0.5, 0.0, 0.5, 1.0, 1e9)
 _MOST_VALUES = 32
@@ -61,7 +62,9 @@ async def trial(sandbox: Sandbox, expression: str) -> str | None:
         return "the expression comes true by waiting alone"
     if ("tool_results" in expression or "errors" in expression) and await _true_by_calling(sandbox, expression):
         return "the expression comes true by calling tools alone, whatever they return"
-    values = [await _value(sandbox, expression, view) for view in _views(names, numbers)]
+    late = [_EARLY, *([_WAITED[-1]] if "iteration" in expression else [])]
+    views = [{**view, "iteration": iteration} for view in _views(names, numbers) for iteration in late]
+    values = [await _value(sandbox, expression, view) for view in views]
     return _verdict(values, names)
 
 
@@ -180,4 +183,4 @@ def _possible(name: str, value: float, signed: bool) -> float:
 def _view(values: Mapping[str, float]) -> Mapping[str, Any]:
     history = {name: [value, value, value] for name, value in values.items()}
     counts = {name: max(0, int(min(value, 1e6))) for name, value in values.items()}
-    return {**_BLANK, "metrics": dict(values), "metric_history": history, "events": counts, "iteration": 3}
+    return {**_BLANK, "metrics": dict(values), "metric_history": history, "events": counts}

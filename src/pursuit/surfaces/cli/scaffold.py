@@ -24,8 +24,7 @@ def scaffold(
     ctx: typer.Context,
     *,
     directive: Annotated[
-        list[str],
-        typer.Argument(metavar="DIRECTIVE...", show_default=False, help="The goal, in words; quotes spare surprises."),
+        list[str], typer.Argument(metavar="DIRECTIVE", show_default=False, help="The goal, in words; best quoted.")
     ],
     model: Annotated[
         str | None,
