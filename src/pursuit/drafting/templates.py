@@ -35,6 +35,7 @@ _GOOD = (
     rf"{_MUST}(?:pass(?:es|ed|ing)?|succeeds?|{_GREEN}|(?:exits?|returns?) (?:with )?(?:code |status |exit code )?0)"
 )
 _COMMAND = r"`[^`\n]+`"
+_BY = re.compile(rf"[\s,:(]*(?:(?:with|using|via|under|in|by|running|run)\s+)*(?P<command>{_COMMAND})", re.IGNORECASE)
 _QUOTED = re.compile(rf"(?P<commands>{_COMMAND}(?:(?:\s*,\s*|\s*,?\s+and\s+){_COMMAND}){{0,9}})\s+{_GOOD}\b", re.I)
 _TESTS = re.compile(
     rf"\b(?P<what>tests?(?: suite)?|builds?|linter|lint|type ?checks?|type checker)\s+{_GOOD}\b"
@@ -159,6 +160,11 @@ def _tests(directive: str) -> Iterator[Sketch]:
     for found in _TESTS.finditer(directive):
         said = (found["what"] or found["also"] or found["last"]).lower()
         what = next(kind for kind in _KINDS if said.startswith(kind))
+        named = _BY.match(directive, found.end())
+        meant = argv_of(named["command"].strip("`")) if named is not None else ""
+        if not isinstance(meant, str):
+            yield _command(f"{what}-passes" if what != "test" else "tests-pass", meant, found, "")
+            continue
         argv = _KINDS[what]
         if what == "test":
             argv = next((argv for words, argv in _RUNNERS.items() if re.search(words, directive, re.I)), argv)
