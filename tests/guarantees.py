@@ -464,13 +464,24 @@ GUARANTEES = {
             "e2e/test_models.py::test_the_operators_word_gives_up_a_question",
         ),
     ),
+    "tokens-never-over-the-cap": Guarantee(
+        "A model that counts no more than was estimated and keeps to its limit never makes a mission pass its caps on "
+        "tokens and money; what does not fit is not asked.",
+        (
+            "property/test_affording.py::test_no_sequence_of_questions_uses_more_than_the_caps",
+            "e2e/test_model_budget.py::test_a_question_that_does_not_fit_is_not_asked",
+            "e2e/test_model_budget.py::test_a_model_that_writes_as_much_as_it_may_stays_within_its_cap",
+            "e2e/test_model_fleet.py::test_children_that_write_as_much_as_they_may_stay_within_their_parents_pool",
+        ),
+    ),
     "tokens-are-counted": Guarantee(
         "Tokens and cost count into the budget, and a budget that is spent to the last token ends the mission there.",
         (
-            "e2e/test_models.py::test_tokens_that_end_the_budget_exactly_end_the_mission",
-            "e2e/test_models.py::test_success_on_the_last_token_is_success",
-            "e2e/test_models.py::test_there_is_no_mending_on_credit",
-            "e2e/test_models.py::test_a_mission_that_waits_for_tokens_goes_on_with_the_answer_it_has",
+            "e2e/test_model_budget.py::test_tokens_that_end_the_budget_exactly_end_the_mission",
+            "e2e/test_model_budget.py::test_a_provider_that_counts_more_than_was_thought_is_believed_and_ends_the_mission",
+            "e2e/test_model_budget.py::test_success_on_the_last_token_is_success",
+            "e2e/test_model_budget.py::test_there_is_no_mending_on_credit",
+            "e2e/test_model_budget.py::test_a_mission_that_waits_for_tokens_goes_on_with_the_answer_it_has",
         ),
     ),
     "model-checked-at-start": Guarantee(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from engine_stage import events_of, mission, play, stage
-from model_endpoint import ModelEndpoint, calls
+from model_endpoint import ModelEndpoint, Reply, calls
 
 from pursuit import Budget, metric
 from pursuit.model.events import CallSettled, MissionCreated
@@ -56,3 +57,59 @@ def test_a_models_child_is_asked_for_by_the_same_model_and_its_tokens_are_its_pa
             monkeypatch.setenv(name, value)
         play(scene)
         assert len(endpoint.seen) == 2
+
+
+def of_children(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, counted: int) -> tuple[Any, dict[str, Any]]:
+    """A parent with two children whose model writes as much as it may, and counts so many tokens for ten bytes."""
+
+    def reply(request: dict[str, Any]) -> Reply:
+        sent = json.dumps(request["body"])
+        read, wrote = int(len(sent) * counted / 10), request["body"]["max_completion_tokens"]
+        if "fleet__spawn" in sent:
+            return calls(("fleet__spawn", wanted), ("fleet__spawn", wanted), tokens=(1_000, 100))
+        return calls(("world__look", {"key": str(len(endpoint.seen))}), tokens=(read, wrote))
+
+    def look(key: str) -> str:
+        """Looks."""
+        return key
+
+    budget = {"max_iterations": 20, "max_tokens": 12_000}
+    proposer = {"kind": "model", "model": "openai:gpt-4o-mini", "max_tokens": 2_500}
+    wanted = {"directive": "Look", "criteria": [STEPS], "budget": budget, "proposer": proposer}
+
+    async def scene() -> tuple[Any, dict[str, Any]]:
+        async with stage(tmp_path, look) as runtime:
+            parent = mission(
+                criteria=[metric("steps", source="fleet.spawn") >= 1],
+                budget=Budget(max_iterations=50, max_tokens=30_000),
+                fleet={"share_tools": True},
+                proposer=proposer,
+            )
+            mission_id = (await runtime.service.start(parent)).session_id
+            state = await runtime.service.run(mission_id)
+            return state, (await runtime.service.status(mission_id))["budget"]["used"]
+
+    with ModelEndpoint(reply) as endpoint:
+        for name, value in endpoint.environment.items():
+            monkeypatch.setenv(name, value)
+        return play(scene)
+
+
+@pytest.mark.guarantee("tokens-never-over-the-cap")
+def test_children_that_write_as_much_as_they_may_stay_within_their_parents_pool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state, used = of_children(monkeypatch, tmp_path, counted=3)
+    spent = [child.used["max_tokens"] for child in state.children.values() if child.used is not None]
+    assert len(spent) == 2
+    assert all(8_000 < tokens <= 12_000 for tokens in spent)
+    assert (state.verdict_reason, used["tokens"] <= 30_000) == ("max_tokens", True)
+
+
+def test_what_children_took_beyond_their_share_is_their_parents_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state, used = of_children(monkeypatch, tmp_path, counted=75)
+    assert state.verdict_reason == "max_tokens"
+    assert used["tokens"] == state.tokens + state.lent["max_tokens"] > 30_000, "told as it was"
+    assert state.iteration_count <= 1, "and nothing was asked any more"

@@ -3,60 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
-from engine_stage import driving, events_of, history, mission, outcomes, play, stage
+from engine_stage import driving, mission, play, stage
 from mcp import Client
-from model_endpoint import ModelEndpoint, Reply, calls, failing
+from model_endpoint import Reply, calls, failing
+from model_stage import ANTHROPIC, BOTH, DONE, OPENAI, pursued, scripted, step
 
-from pursuit import Budget, Mission, PursuitError, Runtime, ValidationFailed, event, metric
+from pursuit import Budget, PursuitError, Runtime, ValidationFailed, event, metric
 from pursuit.model.events import CallRefused, IterationProposed, ModelAnswered, ModelAsked
-from pursuit.model.state import MissionState
 from pursuit.surfaces.mcp.server import mission_server
 from pursuit.tools.configuration import Configuration
-
-OPENAI, ANTHROPIC = "openai:gpt-4o-mini", "anthropic:claude-haiku-4-5"
-BOTH = pytest.mark.parametrize("model", [OPENAI, ANTHROPIC])
-DONE = [metric("steps") >= 1]
-
-
-def step(key: str = "a", amount: int = 1) -> dict[str, Any]:
-    """Makes a step."""
-    return {"key": key, "metrics": {"steps": amount}}
-
-
-def look(at: str) -> str:
-    """Looks."""
-    return f"saw {at}"
-
-
-def scripted(monkeypatch: pytest.MonkeyPatch, *replies: Reply) -> ModelEndpoint:
-    """An endpoint that the providers' libraries will come to."""
-    endpoint = ModelEndpoint(*replies)
-    for name, value in endpoint.environment.items():
-        monkeypatch.setenv(name, value)
-    return endpoint
-
-
-def pursued(
-    folder: Path, wanted: Mission, *tools: Callable[..., Any], settings: dict[str, float] | None = None
-) -> tuple[MissionState, dict[type[Any], list[Any]], list[dict[str, Any]], list[tuple[str, str | None]]]:
-    """The state at the end, the events by kind, the iterations, and every call with its outcome."""
-
-    async def scene() -> Any:
-        async with stage(folder, *(tools or (step, look)), settings=settings) as runtime:
-            started = await runtime.service.start(wanted)
-            state = await runtime.service.run(started.session_id)
-            kinds = (ModelAsked, ModelAnswered, IterationProposed, CallRefused)
-            found = {kind: await events_of(runtime, started.session_id, kind) for kind in kinds}
-            rows = await history(runtime, started.session_id)
-            return state, found, rows, await outcomes(runtime, started.session_id)
-
-    return play(scene)
 
 
 @BOTH
@@ -203,76 +163,6 @@ def test_the_operators_word_gives_up_a_question(word: str, tmp_path: Path, monke
                 assert (state.status, state.answers) == ("paused", {})
                 state = await service.run(mission_id)
                 assert (state.verdict_reason, len(endpoint.seen)) == ("criteria_met", 2)
-
-    play(scene)
-
-
-@BOTH
-@pytest.mark.guarantee("tokens-are-counted")
-def test_tokens_that_end_the_budget_exactly_end_the_mission(
-    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    keys = [calls(("world__step", {"key": key, "amount": 0}), tokens=(300, 200)) for key in "abc"]
-    with scripted(monkeypatch, *keys) as endpoint:
-        wanted = mission(criteria=DONE, proposer=model, budget=Budget(max_iterations=9, max_tokens=1_000))
-        state, _found, rows, made = pursued(tmp_path, wanted)
-    assert (state.verdict_reason, state.tokens, len(endpoint.seen)) == ("max_tokens", 1_000, 2)
-    assert len(made) == 2, "what was paid for is done"
-    assert [row["verdict_reason"] for row in rows] == ["in_progress", "max_tokens"]
-    asked = [request["body"] for request in endpoint.seen]
-    limits = [body.get("max_tokens") or body.get("max_completion_tokens") for body in asked]
-    assert limits == [1_000, 500], "no answer may be longer than what is left"
-
-
-@pytest.mark.guarantee("tokens-are-counted")
-def test_success_on_the_last_token_is_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with scripted(monkeypatch, calls(("world__step", {}), tokens=(60, 40))):
-        wanted = mission(criteria=DONE, proposer=OPENAI, budget=Budget(max_iterations=9, max_tokens=100))
-        state, _found, _rows, _made = pursued(tmp_path, wanted)
-    assert (state.status, state.verdict_reason, state.tokens) == ("completed", "criteria_met", 100)
-
-
-@pytest.mark.guarantee("tokens-are-counted")
-def test_there_is_no_mending_on_credit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with scripted(monkeypatch, Reply(text="Hm.", tokens=(60, 40)), calls(("world__step", {}))) as endpoint:
-        wanted = mission(criteria=DONE, proposer=OPENAI, budget=Budget(max_iterations=9, max_tokens=100))
-        state, _found, rows, _made = pursued(tmp_path, wanted)
-    assert (state.status, state.verdict_reason, rows) == ("terminated", "max_tokens", [])
-    assert len(endpoint.seen) == 1
-
-
-@pytest.mark.guarantee("tokens-are-counted")
-def test_a_mission_that_waits_for_tokens_goes_on_with_the_answer_it_has(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def scene() -> None:
-        with scripted(monkeypatch, Reply(text="Hm.", tokens=(60, 40)), calls(("world__step", {}))) as endpoint:
-            async with stage(tmp_path, step) as runtime:
-                budget = Budget(max_iterations=9, max_tokens=100, on_exhausted="wait")
-                wanted = mission(criteria=DONE, proposer=OPENAI, budget=budget)
-                mission_id = (await runtime.service.start(wanted)).session_id
-                state = await runtime.service.run(mission_id)
-                assert (state.status, state.waiting_for, state.wait_detail) == ("waiting", "budget", "max_tokens")
-                await runtime.service.extend(mission_id, {"max_tokens": 1_000})
-                state = await runtime.service.run(mission_id)
-                assert (state.verdict_reason, len(endpoint.seen)) == ("criteria_met", 2), "the first was not repeated"
-                assert "It was refused" in endpoint.prompts()[1]
-
-    play(scene)
-
-
-def test_cost_is_counted_by_the_operators_price(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scene() -> None:
-        answer = calls(("world__step", {"amount": 0}), tokens=(100_000, 10_000))
-        with scripted(monkeypatch, answer) as endpoint:
-            configuration = Configuration(prices={"openai:homemade": (1.0, 10.0)})
-            async with Runtime(state=tmp_path / "l.db", config=configuration, servers={"world": [step]}) as runtime:
-                budget = Budget(max_iterations=9, max_cost_usd=0.6)
-                report = await runtime.pursue(
-                    mission(criteria=DONE, proposer="openai:homemade", budget=budget, stagnation_threshold="off")
-                )
-                assert (report.verdict_reason, report.data["budget"]["used"]["cost_usd"]) == ("max_cost", 0.6)
-                assert len(endpoint.seen) == 3
 
     play(scene)
 

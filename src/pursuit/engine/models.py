@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import anyio
 import msgspec
 
+from pursuit.engine.afford import affordable
 from pursuit.engine.run import Run, Tools
 from pursuit.model.events import Event, ModelAnswer, ModelAnswered, ModelAsked
-from pursuit.model.lending import Purse
 from pursuit.model.state import MissionState
-from pursuit.proposers.language import LanguageModel, ModelRequest, NoAnswer, NoAnswerYet, OfferedTool, OutOfBudget
+from pursuit.model.tokens import estimate
+from pursuit.proposers.language import LanguageModel, ModelRequest, NoAnswer, NoAnswerYet, OfferedTool, Terms
 
 
 def offered(state: MissionState, host: Tools) -> list[OfferedTool]:
@@ -42,11 +43,16 @@ class RecordedModel:
         """The model's own name."""
         return self.model.name
 
+    @property
+    def terms(self) -> Terms | None:
+        """The model's own terms."""
+        return self.model.terms
+
     async def answer(self, request: ModelRequest) -> ModelAnswer:
         """The recorded answer to this attempt of this iteration, or a new one. Raises `OutOfBudget`, too."""
         known = self.run.state.answers.get(request.attempt)
         if known is None:
-            request = _within(self.run.state, request)
+            request = affordable(self.run.state, request, self.terms)
             await self._intend(request)
             known = await self._ask(request)
         return await self._read(known)
@@ -58,6 +64,8 @@ class RecordedModel:
             attempt=request.attempt,
             model=self.name,
             digest=request.digest(),
+            size=request.size,
+            estimate=0 if self.terms is None else estimate(request.size, self.run.state.densest),
         )
 
         def intend(state: MissionState) -> Sequence[Event]:
@@ -96,6 +104,7 @@ class RecordedModel:
             blob=blob,
             error=error,
             tokens=0 if answer is None else answer.input_tokens + answer.output_tokens,
+            read=0 if answer is None else answer.input_tokens,
             cost_usd=None if answer is None else answer.cost_usd,
             seconds=int(seconds * 1e6) / 1e6,
             elapsed=self.run.elapsed(),
@@ -110,16 +119,3 @@ class RecordedModel:
         if body is None:
             raise NoAnswer(known.error or "the recorded answer is not in the ledger any more")
         return msgspec.json.decode(body, type=ModelAnswer)
-
-
-def _within(state: MissionState, request: ModelRequest) -> ModelRequest:
-    """The request with an answer no longer than what is left of the budget."""
-    left = Purse(state).left
-    tokens, cost = left.get("max_tokens"), left.get("max_cost_usd")
-    if tokens is not None and tokens <= 0:
-        raise OutOfBudget("max_tokens")
-    if cost is not None and cost <= 0:
-        raise OutOfBudget("max_cost")
-    if tokens is not None:
-        request = replace(request, max_tokens=min(request.max_tokens, int(tokens)))
-    return request if cost is None else replace(request, max_cost_usd=cost)

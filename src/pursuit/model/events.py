@@ -129,16 +129,24 @@ class ModelAnswer(Record, frozen=True, kw_only=True):
 
 
 class ModelAsked(Event, frozen=True, kw_only=True):
-    """A language model is about to be asked what to do in this iteration; `attempt` counts its repairs."""
+    """A language model is about to be asked what to do in this iteration; `attempt` counts its repairs.
+
+    `size` is the bytes of the question, `estimate` the tokens that it was thought to take.
+    """
 
     iteration: int
     attempt: int
     model: str
     digest: str
+    size: int = 0
+    estimate: int = 0
 
 
 class ModelAnswered(Event, frozen=True, kw_only=True):
-    """What came back: the answer, or the blob that it lies in, or why there is none."""
+    """What came back: the answer, or the blob that it lies in, or why there is none.
+
+    `tokens` are all that it used up, `read` those of the question among them.
+    """
 
     iteration: int
     attempt: int
@@ -146,6 +154,7 @@ class ModelAnswered(Event, frozen=True, kw_only=True):
     blob: str | None = None
     error: str | None = None
     tokens: int = 0
+    read: int = 0
     cost_usd: float | None = None
     seconds: float = 0.0
     elapsed: float = 0.0

@@ -41,6 +41,7 @@ from pursuit.model.fold_calls import intended, learn, refused, settled
 from pursuit.model.mission import CAPS, GUARDED, Mission
 from pursuit.model.records import SCRIPT_SOURCE, Iteration, error_key
 from pursuit.model.state import MissionState
+from pursuit.model.tokens import learnt
 from pursuit.model.view import script_view
 
 CAP_REASONS = frozenset({"max_iterations", "max_wall_clock", "max_tool_calls", "max_tokens", "max_cost"})
@@ -124,6 +125,7 @@ def _model_asked(state: MissionState, event: ModelAsked) -> None:
     """A question alone changes nothing but that somebody is at work: it may be asked again, and that is counted."""
     state.unanswered = state.unanswered + 1 if event.model == state.asked_of else 1
     state.asked_of = event.model
+    state.question_size = event.size
     if state.status == "waiting":
         _running(state)
 
@@ -132,6 +134,7 @@ def _model_answered(state: MissionState, event: ModelAnswered) -> None:
     state.elapsed = max(state.elapsed, event.elapsed)
     state.tokens += event.tokens
     state.cost_usd = round(state.cost_usd + (event.cost_usd or 0.0), 9)  # ten times 0.1 is 1
+    state.densest = learnt(state.densest, size=state.question_size, tokens=event.read)
     state.answers[event.attempt] = event
     state.unanswered = 0
 

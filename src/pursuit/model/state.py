@@ -77,6 +77,9 @@ class MissionState:
     asked_of: str | None = None
     unanswered: int = 0
     """How often in a row the same model was asked the question at hand, without an answer."""
+    question_size: int = 0
+    densest: float | None = None
+    """The most tokens in a byte of a question that was answered so far."""
     iteration_count: int = 0
     open: Iteration | None = None
     last: Iteration | None = None

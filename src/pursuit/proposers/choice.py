@@ -24,7 +24,7 @@ from pursuit.model.mission import (
 from pursuit.model.search import SearchProposer
 from pursuit.proposers.asked import AskModel
 from pursuit.proposers.contract import Proposer
-from pursuit.proposers.language import LanguageModel, Means, ModelRequest, Models, NoAnswerYet
+from pursuit.proposers.language import LanguageModel, Means, ModelRequest, Models, NoAnswerYet, Terms
 from pursuit.proposers.plain import HandedIn, Recorded, RepeatCall, ScriptAgain
 from pursuit.proposers.prompt import LIMIT
 from pursuit.proposers.search import Search, require_search
@@ -73,6 +73,7 @@ class NobodyHere:
     """Stands in for the client's model while no client drives the mission."""
 
     name: str = "nobody"
+    terms: Terms | None = None
 
     async def answer(self, request: ModelRequest) -> ModelAnswer:
         """Waits for a client."""

@@ -15,6 +15,7 @@ import msgspec
 
 from pursuit.model.events import ModelAnswer
 from pursuit.proposers.contract import Past
+from pursuit.proposers.prices import Priced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +37,13 @@ class ModelRequest:
     iteration: int = 0
     attempt: int = 0
     max_tokens: int = 4_096
-    max_cost_usd: float | None = None
-    """What may still be spent; who knows the price gives an answer as short as that needs."""
     temperature: float | None = None
+
+    @property
+    def size(self) -> int:
+        """The bytes of everything that the model is shown."""
+        tools = sum(len(msgspec.json.encode([tool.name, tool.description, tool.schema])) for tool in self.tools)
+        return len(self.system.encode()) + len(self.prompt.encode()) + tools
 
     def digest(self) -> str:
         """A fingerprint of everything that the model is shown."""
@@ -62,12 +67,25 @@ class OutOfBudget(Exception):
         self.cap = cap
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What asking a model takes: its price (None if nobody knows it), and the shortest answer it can be asked for."""
+
+    price: Priced | None = None
+    least_answer: int = 1
+
+
 class LanguageModel(Protocol):
     """A language model that can call tools."""
 
     @property
     def name(self) -> str:
         """What it is called, for the ledger and for people."""
+        ...
+
+    @property
+    def terms(self) -> Terms | None:
+        """What asking it takes of a budget; None if it never tells what it used up."""
         ...
 
     async def answer(self, request: ModelRequest) -> ModelAnswer:

@@ -28,12 +28,7 @@ class Used(Protocol):
 
 
 class Priced(Protocol):
-    """A price: dollars for a million written tokens, and for a whole request."""
-
-    @property
-    def output(self) -> float:
-        """Dollars for a million tokens of an answer."""
-        ...
+    """A price."""
 
     def of(self, used: Used) -> float:
         """Dollars for a request."""
@@ -58,7 +53,6 @@ class _Known:
 
     provider: str
     model: str
-    output: float
 
     def of(self, used: Used) -> float:
         from genai_prices import calc_price  # noqa: PLC0415 - its data loads with the first price
@@ -83,7 +77,7 @@ def price_of(name: str, own: Price | None = None) -> Priced | None:
     provider, _, model = name.partition(":")
     provider = _SAME.get(provider, provider)
     try:
-        found = calc_price(Usage(input_tokens=0, output_tokens=_PER), model, provider_id=provider)
+        calc_price(Usage(input_tokens=0, output_tokens=_PER), model, provider_id=provider)
     except LookupError:
         return None
-    return _Known(provider=provider, model=model, output=float(found.total_price))
+    return _Known(provider=provider, model=model)

@@ -17,7 +17,7 @@ import msgspec
 
 from pursuit.errors import ExtraMissing, ModelUnavailable
 from pursuit.model.events import ModelAnswer, WantedCall
-from pursuit.proposers.language import ModelRequest, NoAnswer
+from pursuit.proposers.language import ModelRequest, NoAnswer, Terms
 from pursuit.proposers.prices import Price, price_of
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Providers:
 
     def open(self, name: str) -> ProviderModel:
         """The model of this name; nothing is connected yet."""
-        return ProviderModel(name=name, price=self.prices.get(name))
+        return ProviderModel(name=name, own_price=self.prices.get(name))
 
     async def check(self, name: str) -> None:
         """Raises `ModelUnavailable` or `ExtraMissing` if it cannot be asked from here."""
@@ -60,7 +60,13 @@ class ProviderModel:
     """One model of one provider."""
 
     name: str
-    price: Price | None = None
+    own_price: Price | None = None
+
+    @property
+    def terms(self) -> Terms:
+        """Its price, and the shortest answer that its provider gives."""
+        short = not _spelt(self.name).startswith(("openai:", "openai-responses:"))
+        return Terms(price=price_of(self.name, self.own_price), least_answer=1 if short else SHORTEST_ANSWER)
 
     async def answer(self, request: ModelRequest) -> ModelAnswer:
         """Asks, again after a pause where that may help; the mission's own deadline is the last word."""
@@ -94,7 +100,7 @@ class ProviderModel:
             )
             for tool in request.tools
         ]
-        settings = ModelSettings(max_tokens=self._longest(request), max_retries=0)
+        settings = ModelSettings(max_tokens=request.max_tokens, max_retries=0)
         if request.temperature is not None:
             settings["temperature"] = request.temperature
         try:
@@ -109,21 +115,13 @@ class ProviderModel:
         except Exception as error:  # the boundary: a provider's library may raise what it likes
             raise NoAnswer(f"{type(error).__name__}: {_plain(error)}") from error
 
-    def _longest(self, request: ModelRequest) -> int:
-        """How long an answer may be, by tokens and by what it would cost."""
-        most = request.max_tokens
-        price = price_of(self.name, self.price) if request.max_cost_usd is not None else None
-        if price is not None and request.max_cost_usd is not None and price.output > 0:
-            most = min(most, int(request.max_cost_usd / price.output * 1e6))
-        return max(most, SHORTEST_ANSWER if _spelt(self.name).startswith(("openai:", "openai-responses:")) else 1)
-
     def _read(self, response: ModelResponse) -> ModelAnswer:
         from pydantic_ai.messages import TextPart, ToolCallPart  # noqa: PLC0415 - loaded with the first model
 
         calls = [_wanted(part) for part in response.parts if isinstance(part, ToolCallPart)]
         said = [part.content for part in response.parts if isinstance(part, TextPart)]
         usage = response.usage
-        price = price_of(self.name, self.price)
+        price = self.terms.price
         return ModelAnswer(
             calls=calls,
             text=_storable("\n".join(said)),

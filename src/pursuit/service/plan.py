@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pursuit.engine.afford import affordable
 from pursuit.engine.driver import ProposerFactory
 from pursuit.engine.fit import faults_in, qualified
 from pursuit.engine.models import offered
@@ -19,8 +20,9 @@ from pursuit.model.events import AnyEvent, MissionCreated, ModelAnswer
 from pursuit.model.fold import advance
 from pursuit.model.mission import Mission, Proposal
 from pursuit.model.state import MissionState
+from pursuit.model.tokens import learnt
 from pursuit.proposers.contract import Failed, Proposer, Waiting
-from pursuit.proposers.language import LanguageModel, Means, ModelRequest, Models
+from pursuit.proposers.language import LanguageModel, Means, ModelRequest, Models, Terms
 from pursuit.service.admission import admit
 from pursuit.tools.host import ToolHost
 
@@ -42,7 +44,7 @@ class Planner:
         )
         state = advance(None, created)
         tools = await self.host.tools_for(admitted.tools, mission.policy)
-        spent = _Spent()
+        spent = _Spent(state)
 
         async def past(after: int) -> list[tuple[int, AnyEvent]]:
             return [(1, created)] if after < 1 else []
@@ -87,8 +89,9 @@ def _shown(state: MissionState, tools: Tools, proposal: Proposal) -> dict[str, A
 
 @dataclass(slots=True)
 class _Spent:
-    """Counts what models used up."""
+    """Counts what models used up, against the budget that the mission would have."""
 
+    state: MissionState
     used: dict[str, Any] = field(default_factory=lambda: {"tokens": 0, "cost_usd": 0.0})
 
     def over(self, model: LanguageModel) -> LanguageModel:
@@ -106,8 +109,15 @@ class _Counted:
     def name(self) -> str:
         return self.model.name
 
+    @property
+    def terms(self) -> Terms | None:
+        return self.model.terms
+
     async def answer(self, request: ModelRequest) -> ModelAnswer:
-        answer = await self.model.answer(request)
-        self.spent.used["tokens"] += answer.input_tokens + answer.output_tokens
-        self.spent.used["cost_usd"] = round(self.spent.used["cost_usd"] + (answer.cost_usd or 0.0), 9)
+        state = self.spent.state
+        answer = await self.model.answer(affordable(state, request, self.terms))
+        state.densest = learnt(state.densest, size=request.size, tokens=answer.input_tokens)
+        state.tokens += answer.input_tokens + answer.output_tokens
+        state.cost_usd = round(state.cost_usd + (answer.cost_usd or 0.0), 9)
+        self.spent.used.update(tokens=state.tokens, cost_usd=state.cost_usd)
         return answer

@@ -102,6 +102,7 @@ class PushedModel:
     """Is asked while the call is under way."""
 
     name = NAME
+    terms = None
     question = None
 
     def __init__(self, ctx: Context, preferences: Mapping[str, Any] | None) -> None:
@@ -133,6 +134,7 @@ class CarriedModel:
     """
 
     name = NAME
+    terms = None
 
     def __init__(
         self,

@@ -1,0 +1,54 @@
+"""Missions whose proposer is a language model behind a stand-in of its provider's endpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_stage import events_of, history, outcomes, play, stage
+from model_endpoint import ModelEndpoint, Reply
+
+from pursuit import Mission, metric
+from pursuit.model.events import CallRefused, IterationProposed, ModelAnswered, ModelAsked
+from pursuit.model.state import MissionState
+
+OPENAI, ANTHROPIC = "openai:gpt-4o-mini", "anthropic:claude-haiku-4-5"
+BOTH = pytest.mark.parametrize("model", [OPENAI, ANTHROPIC])
+DONE = [metric("steps") >= 1]
+
+
+def step(key: str = "a", amount: int = 1) -> dict[str, Any]:
+    """Makes a step."""
+    return {"key": key, "metrics": {"steps": amount}}
+
+
+def look(at: str) -> str:
+    """Looks."""
+    return f"saw {at}"
+
+
+def scripted(monkeypatch: pytest.MonkeyPatch, *replies: Reply | Callable[[dict[str, Any]], Reply]) -> ModelEndpoint:
+    """An endpoint that the providers' libraries will come to."""
+    endpoint = ModelEndpoint(*replies)
+    for name, value in endpoint.environment.items():
+        monkeypatch.setenv(name, value)
+    return endpoint
+
+
+def pursued(
+    folder: Path, wanted: Mission, *tools: Callable[..., Any], settings: dict[str, float] | None = None
+) -> tuple[MissionState, dict[type[Any], list[Any]], list[dict[str, Any]], list[tuple[str, str | None]]]:
+    """The state at the end, the events by kind, the iterations, and every call with its outcome."""
+
+    async def scene() -> Any:
+        async with stage(folder, *(tools or (step, look)), settings=settings) as runtime:
+            started = await runtime.service.start(wanted)
+            state = await runtime.service.run(started.session_id)
+            kinds = (ModelAsked, ModelAnswered, IterationProposed, CallRefused)
+            found = {kind: await events_of(runtime, started.session_id, kind) for kind in kinds}
+            rows = await history(runtime, started.session_id)
+            return state, found, rows, await outcomes(runtime, started.session_id)
+
+    return play(scene)
