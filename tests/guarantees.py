@@ -512,6 +512,7 @@ GUARANTEES = {
         (
             "property/test_prompt.py::test_a_prompt_is_never_longer_than_its_limit",
             "property/test_prompt.py::test_a_long_history_is_told_from_its_end",
+            "e2e/test_models.py::test_tools_that_there_is_no_room_for_are_left_off_and_named",
         ),
     ),
     "tool-names-map-back": Guarantee(
@@ -538,6 +539,14 @@ GUARANTEES = {
         (
             "surface/test_mcp_sampling.py::test_the_clients_model_completes_a_mission",
             "e2e/test_sampling.py::test_the_model_of_every_client_completes_a_mission",
+        ),
+    ),
+    "sampling-in-words": Guarantee(
+        "Calls that a model writes are its whole answer or the last code block of it, never what it quotes or thinks; "
+        "what it is told of tools is bounded and whole.",
+        (
+            "unit/test_in_words.py::test_what_is_quoted_or_empty_is_no_call",
+            "unit/test_in_words.py::test_tools_are_told_whole_and_within_their_room",
         ),
     ),
     "sampled-once": Guarantee(

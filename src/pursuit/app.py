@@ -25,6 +25,7 @@ from pursuit.model.mission import Mission
 from pursuit.places import locate_state
 from pursuit.proposers.choice import Choice
 from pursuit.proposers.language import LanguageModel
+from pursuit.proposers.offer import ROOM
 from pursuit.proposers.prices import Price
 from pursuit.proposers.prompt import LIMIT
 from pursuit.proposers.provider import Providers
@@ -358,7 +359,8 @@ def _toolbox(
 def _choice(configuration: Configuration) -> Choice:
     prices = {name: Price(input=read, output=written) for name, (read, written) in configuration.prices.items()}
     limit = int(configuration.settings.get("prompt_bytes", LIMIT))
-    return Choice(models=Providers(prices=prices), prompt_bytes=limit)
+    room = int(configuration.settings.get("tools_bytes", ROOM))
+    return Choice(models=Providers(prices=prices), prompt_bytes=limit, tools_bytes=room)
 
 
 def _limits(settings: Mapping[str, float]) -> SandboxLimits:

@@ -11,7 +11,7 @@ import pytest
 from engine_stage import driving, mission, play, stage
 from mcp import Client
 from model_endpoint import Reply, calls, failing
-from model_stage import ANTHROPIC, BOTH, DONE, OPENAI, pursued, scripted, step
+from model_stage import ANTHROPIC, BOTH, DONE, OPENAI, look, pursued, scripted, step
 
 from pursuit import Budget, PursuitError, Runtime, ValidationFailed, event, metric
 from pursuit.model.events import CallRefused, IterationProposed, ModelAnswered, ModelAsked
@@ -259,6 +259,26 @@ def test_a_large_answer_lies_in_a_blob(tmp_path: Path, monkeypatch: pytest.Monke
     assert answered.answer is None
     assert answered.blob is not None
     assert answered.tokens == 120
+
+
+@BOTH
+@pytest.mark.guarantee("prompt-is-bounded")
+def test_tools_that_there_is_no_room_for_are_left_off_and_named(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def long(at: str) -> str:
+        return at
+
+    long.__doc__ = "It is said at length. " * 40
+    with scripted(monkeypatch, calls(("world__step", {}))) as endpoint:
+        wanted = mission(criteria=DONE, proposer=model)
+        state, _found, _rows, _made = pursued(tmp_path, wanted, long, step, look, settings={"tools_bytes": 700})
+    assert state.verdict_reason == "criteria_met"
+    (request,) = endpoint.seen
+    rows = [tool if model == ANTHROPIC else tool["function"] for tool in request["body"]["tools"]]
+    assert [row["name"] for row in rows] == ["world__step", "world__look", "do_nothing"]
+    (told,) = endpoint.prompts()
+    assert re.search(r'not described here for want of room:\n<<< \w+ tools\n\| "world__long"\n>>>', told)
 
 
 INJECTIONS = Path(__file__).parents[1] / "data" / "injections.txt"

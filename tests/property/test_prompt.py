@@ -46,12 +46,25 @@ OURS = re.compile(
     (The\ goal:|What\ the\ operator\ says\ about\ how\ to\ pursue\ it:|The\ criteria,\ as\ they\ stand:
     |The\ budget,\ and\ what\ is\ used\ of\ it:|The\ last\ values,\ and\ the\ best\ so\ far:
     |Lessons\ of\ earlier\ missions,\ which\ may\ help:|What\ the\ last\ verdict\ says:
+    |Tools\ that\ are\ not\ described\ here\ for\ want\ of\ room:
     |Your\ last\ answer\ for\ this\ iteration\ was:|It\ was\ refused,\ for\ these\ reasons;\ mend\ them:
     |The\ last\ iterations,\ oldest\ first:
     |The\ last\ \d+\ iterations,\ oldest\ first\ \(\d+\ earlier\ ones\ are\ left\ out\):
     |This\ is\ iteration\ \d+\.\ What\ should\ it\ do\?)?"""
 )
-KINDS = ["goal", "instructions", "criteria", "budget", "metrics", "lessons", "verdict", "refused", "reasons", "history"]
+KINDS = [
+    "goal",
+    "instructions",
+    "criteria",
+    "budget",
+    "metrics",
+    "lessons",
+    "verdict",
+    "tools",
+    "refused",
+    "reasons",
+    "history",
+]
 FENCE = re.compile(rf"(<<<|>>>) ([0-9a-f]{{16}}) ({'|'.join(KINDS)})")
 
 
@@ -155,7 +168,7 @@ def test_no_text_of_a_corpus_of_injections_leaves_its_fence(text: str) -> None:
         iterated(state, text, args={text[:40]: text}, error=error, rationale=text)
         iterated(state, {text[:40]: [text, {"deep": text}]}, rationale=text)
         iterated(state, "", preview=text)
-    told = words(instructions=text, reasons=[text], refused={"calls": [text]}, lessons=[text])
+    told = words(instructions=text, reasons=[text], refused={"calls": [text]}, lessons=[text], left_off=[text])
     well_fenced(build_prompt(state, told))
 
 
@@ -206,7 +219,15 @@ def test_a_prompt_is_never_longer_than_its_limit(
         metrics = {f"{letter * 300}{place}": 1.0 for place in range(60)}
         iterated(state, long, calls=calls, args={"k": long, "l": several}, rationale=long, metrics=metrics)
     told = build_prompt(
-        state, words(limit=limit, instructions=long[:8_000], reasons=several, refused=several, lessons=several)
+        state,
+        words(
+            limit=limit,
+            instructions=long[:8_000],
+            reasons=several,
+            refused=several,
+            lessons=several,
+            left_off=[f"server__{'t' * 50}{place}" for place in range(500)],
+        ),
     )
     assert len(told) <= limit
     well_fenced(told)

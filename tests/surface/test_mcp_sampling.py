@@ -89,6 +89,9 @@ def test_what_the_clients_model_does_wrong_goes_back_to_it_with_the_reasons(
     anyio.run(main)
 
 
+STEP = '{"calls": [{"tool": "world__step", "args": {"amount": 3}}]}'
+
+
 @pytest.mark.guarantee("failing-sampler-ends")
 @pytest.mark.parametrize(
     "answer",
@@ -99,6 +102,9 @@ def test_what_the_clients_model_does_wrong_goes_back_to_it_with_the_reasons(
         pytest.param(says('{"calls": [{"tool": "world__leap", "args": {}}]}'), id="unknown"),
         pytest.param(says('{"calls": [{"tool": "world__step", "args": {"amount": [[]]}}]}'), id="misfit"),
         pytest.param(says("[" * 100_000), id="deep"),
+        pytest.param(says('{"why": "done", "calls": []}'), id="none"),
+        pytest.param(says(f"The page says {STEP}, and I am not to do that."), id="quoted"),
+        pytest.param(says(f"<think>The page says\n```json\n{STEP}\n```\n</think>I am done."), id="thought"),
         pytest.param(says("{" * 5_000 + '"\ud800'.encode(errors="replace").decode()), id="garbage"),
     ],
 )

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pursuit.model.events import ModelAnswer
 from pursuit.proposers.in_words import LONGEST, told, wanted, written
 from pursuit.proposers.language import OfferedTool
+from pursuit.proposers.offer import offer
 
 CALL = {"tool": "a__b", "args": {"x": 1}}
 
@@ -27,19 +28,56 @@ CALL = {"tool": "a__b", "args": {"x": 1}}
         (json.dumps({"name": "a__b", "arguments": '{"x": 1}'}), ""),
         (json.dumps({"type": "function", "function": {"name": "a__b", "arguments": '{"x": 1}'}}), ""),
         (f"Let me see [1].\n```json\n{json.dumps({'calls': [CALL]}, indent=2)}\n```\nDone.", "Let me see [1]. Done."),
-        (f"<tool_call>{json.dumps({'name': 'a__b', 'arguments': {'x': 1}})}</tool_call>", "<tool_call> </tool_call>"),
-        ('{not json} but {"tool": "a__b", "input": {"x": 1}}', "{not json} but"),
+        (f"```\n{json.dumps({'tool': 'z', 'args': {}})}\n```\nor better\n```json\n{json.dumps(CALL)}", None),
+        (f'<think>Is {{"tool": "z", "args": {{}}}} it?</think>\n{json.dumps(CALL)}', ""),
+        (json.dumps({"why": "</think>", "calls": [CALL]}), "</think>"),
     ],
 )
-def test_the_ways_in_which_models_write_a_call(text: str, words: str) -> None:
+def test_the_ways_in_which_models_write_a_call(text: str, words: str | None) -> None:
     found = written(text)
     assert [(call.name, call.args) for call in found.calls] == [("a__b", {"x": 1})]
-    assert found.words == words
+    assert words is None or found.words == words
 
 
-@pytest.mark.parametrize("text", ["", "I am done.", 'Use {"x": 1} for it.', "[]", "[1, 2] and so on", '{"calls": 3}'])
-def test_words_are_no_calls(text: str) -> None:
-    assert [call for call in written(text).calls if call.args is not None] == []
+QUOTED = json.dumps({"calls": [{"tool": "a__b", "args": {}}]})
+
+
+@pytest.mark.guarantee("sampling-in-words")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "I am done.",
+        'Use {"x": 1} for it.',
+        f"The page says {QUOTED}, which I shall not do.",
+        f"The page says\n{QUOTED}\nand I shall not do that.",
+        f"<think>The page says\n```json\n{QUOTED}\n```\n</think>\nNothing to do.",
+        f"<think>The page says\n```json\n{QUOTED}\n```\nso",
+        f"Hm.\n</think>\nIt says {QUOTED}",
+        f"It says\n```json\n{QUOTED}\n```\nand I would run\n```python\nx = 1\n```",
+        f"<tool_call>{QUOTED}</tool_call>",
+        '{"calls": []}',
+        '{"why": "done", "tool_calls": []}',
+        "```json\n[]\n```",
+    ],
+)
+def test_what_is_quoted_or_empty_is_no_call(text: str) -> None:
+    assert written(text).calls == []
+
+
+@pytest.mark.parametrize("text", ["[1, 2] and so on", '{"calls": 3}', '{"x": 1}', '[{"tool": "a", "args": {}}, 3]'])
+def test_json_that_is_no_call_goes_back(text: str) -> None:
+    assert [(call.name, call.args) for call in written(text).calls] == [("(unreadable)", None)]
+
+
+@pytest.mark.parametrize("text", ['{"tool": "a__b"}', '{"calls": [{"name": "a__b", "why": "so"}]}'])
+def test_a_call_without_arguments_says_so(text: str) -> None:
+    (call,) = written(text).calls
+    assert (call.name, call.args, call.malformed) == ("a__b", None, 'there is no "args"')
+
+
+def test_why_is_kept_when_there_are_no_calls() -> None:
+    assert written('{"why": "all is done", "calls": []}') == ([], "all is done")
 
 
 @pytest.mark.parametrize(
@@ -47,7 +85,11 @@ def test_words_are_no_calls(text: str) -> None:
 )
 def test_json_that_is_none_goes_back_as_a_malformed_call(text: str) -> None:
     (call,) = written(text).calls
-    assert call.args is None and call.malformed is not None and text.strip("`\n")[:12] in call.malformed
+    assert (
+        call.args is None
+        and call.malformed is not None
+        and text.removeprefix("```json").strip("`\n")[:12] in call.malformed
+    )
 
 
 def test_arguments_that_the_ledger_cannot_hold_are_malformed() -> None:
@@ -63,7 +105,20 @@ def test_whatever_is_written_can_be_stored(text: str) -> None:
     msgspec.json.encode(ModelAnswer(calls=found.calls, text=found.words))
 
 
-@pytest.mark.parametrize("text", ["[" * 10**6, '{"a":' * 10**5, "{" * 10**6, '{"a": "' + "x" * 10**6, "9" * 10**6])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 10**6,
+        '{"a":' * 10**5,
+        "{" * 10**6,
+        '{"a": "' + "x" * 10**6,
+        "9" * 10**6,
+        "```\n" * 10**5,
+        "`" * 10**6,
+        "```" + " " * 10**6 + "`",
+        "<think>" * 10**5,
+    ],
+)
 def test_reading_takes_a_bounded_time(text: str) -> None:
     began = time.process_time()
     found = written(text)
@@ -80,3 +135,22 @@ def test_what_a_server_says_of_its_tools_cannot_leave_its_line() -> None:
     row = json.loads(lines[-2][2:])
     assert row == {"tool": "a__b", "description": nasty, "args": {"description": nasty}}
     assert told([]) == told([])
+
+
+sizes = st.lists(st.tuples(st.integers(0, 900), st.sampled_from('a"é\n')), max_size=12)
+
+
+@pytest.mark.guarantee("sampling-in-words")
+@given(sizes, st.integers(0, 4_000))
+def test_tools_are_told_whole_and_within_their_room(sizes: list[tuple[int, str]], room: int) -> None:
+    tools = [
+        OfferedTool(name=f"t{place}", description=letter * size, schema={"type": "object", "title": letter * size})
+        for place, (size, letter) in enumerate(sizes)
+    ]
+    found = offer(tools, room)
+    assert sorted([tool.name for tool in found.tools] + found.left_off) == sorted(tool.name for tool in tools)
+    rows = [line[2:] for line in told(found.tools).splitlines() if line.startswith("| ")]
+    assert sum(len(row) + 1 for row in rows) <= room
+    assert [json.loads(row)["tool"] for row in rows] == [tool.name for tool in found.tools]
+    native = [msgspec.json.encode([tool.name, tool.description, tool.schema]) for tool in found.tools]
+    assert sum(map(len, native)) <= room

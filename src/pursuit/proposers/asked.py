@@ -15,6 +15,7 @@ from pursuit.model.mission import AskedProposer, Proposal, parse_proposal
 from pursuit.model.state import MissionState
 from pursuit.proposers.contract import Failed, Waiting
 from pursuit.proposers.language import LanguageModel, ModelRequest, NoAnswer, NoAnswerYet, OfferedTool, OutOfBudget
+from pursuit.proposers.offer import LONGEST_DESCRIPTION, ROOM, offer
 from pursuit.proposers.prompt import LIMIT, Words, build_prompt
 from pursuit.proposers.tool_names import ToolNames
 
@@ -22,7 +23,6 @@ NOTHING = "do_nothing"
 SCRIPT = "run_script"
 MOST_CALLS = 256
 LONGEST_RATIONALE = 8_192
-LONGEST_DESCRIPTION = 1_024
 
 _DO_NOTHING = OfferedTool(
     name=NOTHING,
@@ -49,11 +49,12 @@ class AskModel:
         *,
         lessons: Sequence[str] = (),
         limit: int = LIMIT,
+        room: int = ROOM,
     ) -> None:
         self._settings = settings
         self._model = model
-        self._tools = tools
         self._names = ToolNames((tool.name for tool in tools), reserved=(NOTHING, SCRIPT))
+        self._offer = offer([self._shown(tool) for tool in tools], room)
         self._lessons = lessons
         self._limit = limit
         self._attempt = 0
@@ -84,6 +85,7 @@ class AskModel:
             reasons=reasons,
             refused=None if self._answer is None else _told(self._answer),
             lessons=self._lessons,
+            left_off=self._offer.left_off,
             limit=self._limit,
         )
         prompt = build_prompt(state, words)
@@ -91,14 +93,14 @@ class AskModel:
         return ModelRequest(
             system=prompt.system,
             prompt=prompt.prompt,
-            tools=(*(self._offer(tool) for tool in self._tools), *own),
+            tools=(*self._offer.tools, *own),
             iteration=state.iteration_count,
             attempt=self._attempt,
             max_tokens=self._settings.max_tokens,
             temperature=self._settings.temperature,
         )
 
-    def _offer(self, tool: OfferedTool) -> OfferedTool:
+    def _shown(self, tool: OfferedTool) -> OfferedTool:
         description = tool.description[:LONGEST_DESCRIPTION]
         return OfferedTool(name=self._names.shown(tool.name), description=description, schema=tool.schema)
 

@@ -25,6 +25,7 @@ from pursuit.model.search import SearchProposer
 from pursuit.proposers.asked import AskModel
 from pursuit.proposers.contract import Proposer
 from pursuit.proposers.language import LanguageModel, Means, ModelRequest, Models, NoAnswerYet, Terms
+from pursuit.proposers.offer import ROOM
 from pursuit.proposers.plain import HandedIn, Recorded, RepeatCall, ScriptAgain
 from pursuit.proposers.prompt import LIMIT
 from pursuit.proposers.search import Search, require_search
@@ -32,10 +33,11 @@ from pursuit.proposers.search import Search, require_search
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """Makes proposers; `prompt_bytes` is how long a prompt may be."""
+    """Makes proposers; `prompt_bytes` is how long a prompt may be, `tools_bytes` all that is told of the tools."""
 
     models: Models
     prompt_bytes: int = LIMIT
+    tools_bytes: int = ROOM
 
     async def ready(self, mission: Mission) -> None:
         """Raises before anything is spent if whoever is to propose cannot be asked from here."""
@@ -65,7 +67,14 @@ class Choice:
                 assert_never(unknown)
 
     def _asking(self, settings: AskedProposer, model: LanguageModel, means: Means) -> AskModel:
-        return AskModel(settings, means.record(model), means.tools, lessons=means.lessons, limit=self.prompt_bytes)
+        return AskModel(
+            settings,
+            means.record(model),
+            means.tools,
+            lessons=means.lessons,
+            limit=self.prompt_bytes,
+            room=self.tools_bytes,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,6 +68,8 @@ class Words:
     refused: Any = None
     """That answer."""
     lessons: Sequence[str] = ()
+    left_off: Sequence[str] = ()
+    """Tools that there was no room to describe."""
     limit: int = LIMIT
 
 
@@ -98,10 +100,12 @@ def build_prompt(state: MissionState, words: Words) -> Prompt:
     if state.metrics:
         page.rows("metrics", "The last values, and the best so far:", _metrics(state), share=12)
     if words.lessons:
-        page.rows("lessons", "Lessons of earlier missions, which may help:", words.lessons, share=16)
+        page.rows("lessons", "Lessons of earlier missions, which may help:", words.lessons, share=20)
     if state.last_ended is not None and state.last_ended.rationale:
         verdict = {"verdict": state.last_ended.verdict, "reason": state.last_ended.rationale}
-        page.rows("verdict", "What the last verdict says:", [verdict], share=16)
+        page.rows("verdict", "What the last verdict says:", [verdict], share=20)
+    if words.left_off:
+        page.rows("tools", "Tools that are not described here for want of room:", words.left_off, share=24)
     ask = f"This is iteration {state.iteration_count}. What should it do?"
     tail = _Page(room // 5)  # all shares together leave a twentieth to the rest
     if words.reasons:

@@ -42,10 +42,12 @@ SETTINGS = (
     "task_log_mb",
     "model_timeout",
     "prompt_bytes",
+    "tools_bytes",
     "memory_lessons",
 )
 _OFF_AT_ZERO = ("memory_lessons",)
-_WHOLE = ("script_calls", "script_workers", "tasks_at_once", "tasks_each", "task_kept", "prompt_bytes", *_OFF_AT_ZERO)
+_COUNTS = ("script_calls", "script_workers", "tasks_at_once", "tasks_each", "task_kept")
+_WHOLE = (*_COUNTS, "prompt_bytes", "tools_bytes", *_OFF_AT_ZERO)
 _TOML_KEYS = ("servers", "mcpServers", "checks", "commands", "settings", "policy", "prices", "model")
 PRICE_KEYS = ("input", "output")
 _JSON_KEYS = ("servers", "mcpServers", "inputs", "$schema")
