@@ -558,7 +558,10 @@ GUARANTEES = {
     ),
     "failing-sampler-ends": Guarantee(
         "A client's model that refuses, fails or talks nonsense ends the mission as proposer_failed.",
-        ("surface/test_mcp_sampling.py::test_a_failing_sampler_ends_in_proposer_failed",),
+        (
+            "surface/test_mcp_sampling.py::test_a_failing_sampler_ends_in_proposer_failed",
+            "surface/test_mcp_sampling_rounds.py::test_a_task_whose_clients_model_fails_ends_its_mission_and_not_itself",
+        ),
     ),
     "models-may-read": Guarantee(
         "A model reads a server's resources and prompts as tools: recorded calls, under allowlist and policy.",

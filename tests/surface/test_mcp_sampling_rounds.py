@@ -178,6 +178,31 @@ def test_a_run_that_is_a_task_asks_the_model_of_whoever_follows_it(tmp_path: Pat
     anyio.run(main)
 
 
+@pytest.mark.guarantee("failing-sampler-ends")
+def test_a_task_whose_clients_model_fails_ends_its_mission_and_not_itself(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with world(tmp_path) as here, anyio.create_task_group() as tasks:
+            client = Caller(cast("Any", here), FIRST, {"sampling": {}})
+            tasks.start_soon(client.serve)
+            tasks.start_soon(client.read)
+            await client.hello()
+            name = (await client.call("mission_start", mission(steps=12)))["structuredContent"]["session_id"]
+            run = {"session_id": name, "max_iterations_this_call": 15}
+            refusal = {"error": {"code": -1, "message": "User rejected sampling request"}}
+            answer = await _of_a_task(client, run, refusal)
+            assert not answer["isError"], answer
+            body = answer["structuredContent"]
+            assert [row["verdict_reason"] for row in body["iterations"]][-1] == "proposer_failed"
+            assert (body["status"], len(body["iterations"]), here.taken) == ("terminated", 3, [])
+            answered = await here.events(name, ModelAnswered)
+            assert [one.error for one in answered] == [
+                "the client's model did not answer: User rejected sampling request"
+            ] * 3
+            tasks.cancel_scope.cancel()
+
+    anyio.run(main)
+
+
 def test_a_call_that_becomes_a_task_between_two_questions_asks_the_second_there(tmp_path: Path) -> None:
     able = {"sampling": {"tools": {}}, "extensions": {EXTENSION: {}}}
     slow, last = (calls(amount).model_dump(mode="json", by_alias=True, exclude_none=True) for amount in (7, 1))
@@ -222,7 +247,7 @@ async def _of_a_task(client: Caller, run: dict[str, Any], said: dict[str, Any]) 
             while True:
                 question = await client.question()
                 assert question["method"] == "sampling/createMessage"
-                await client.reply(question, said)
+                await (client.send({"id": question["id"], **said}) if "error" in said else client.reply(question, said))
     return results[0]
 
 

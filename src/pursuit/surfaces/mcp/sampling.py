@@ -39,6 +39,7 @@ MOST_IN_VAIN = 3
 
 CALL_AGAIN = "the client's model is to propose: call mission_iterate again, and it is asked"
 LONGEST_REASON = 500
+_WHY = "pursuit/reason"
 
 
 class ClientModel(LanguageModel, Protocol):
@@ -164,9 +165,18 @@ class CarriedModel:
         raise NoAnswerYet(CALL_AGAIN)
 
 
+def declined(why: str) -> dict[str, Any]:
+    """What stands for the answer of a client that answered with an error."""
+    return {"action": "decline", "_meta": {_WHY: why[:LONGEST_REASON]}}
+
+
 def _result(said: object) -> CreateMessageResultWithTools:
     given = cast("Mapping[str, Any]", said if isinstance(said, Mapping) else {})
     if given.get("action") in ("decline", "cancel"):
+        meta = given.get("_meta")
+        why = cast("Mapping[str, Any]", meta).get(_WHY) if isinstance(meta, Mapping) else None
+        if why is not None:
+            raise NoAnswer(f"the client's model did not answer: {_line(str(why))}")
         raise NoAnswer("the client's user did not let its model be asked")
     try:
         return CreateMessageResultWithTools.model_validate(given, by_name=False)

@@ -12,10 +12,12 @@ from typing import Any
 
 import anyio
 from mcp.shared.exceptions import MCPError
+from mcp_types import CONNECTION_CLOSED
 
 from pursuit.errors import TaskNotFound
 from pursuit.model.tasks import TaskState
 from pursuit.surfaces.mcp.failure import Context
+from pursuit.surfaces.mcp.sampling import declined
 from pursuit.surfaces.mcp.tasks import first
 from pursuit.surfaces.mcp.tasks.terms import JsonObject, capabilities_of, obj
 from pursuit.tasks.store import Ending, TaskStore
@@ -57,15 +59,22 @@ class Pushes:
             await self._put[place].wait()
         self._put[place] = anyio.Event()
         try:
-            await self._answered(ctx, state.task_id, key, state.asked[key], by)
+            await self._answered(ctx, state, key, by)
         finally:
             self._put.pop(place).set()
 
-    async def _answered(self, ctx: Context, task_id: str, key: str, question: JsonObject, by: str) -> None:
+    async def _answered(self, ctx: Context, state: TaskState, key: str, by: str) -> None:
+        task_id, question = state.task_id, state.asked[key]
         method, params = str(question.get("method")), first.related(obj(question.get("params")), task_id)
         try:
             answer: Mapping[str, Any] = await _asked(ctx, method, params)
         except MCPError as error:
+            if error.code == CONNECTION_CLOSED:
+                return  # whoever waits next is asked
+            if state.kind == "mission" and method == "sampling/createMessage":
+                # The mission counts it as its proposer's failure, and ends by its own rules.
+                await self._store.answer(task_id, {key: declined(error.message)}, by=by)
+                return
             if method != "elicitation/create":
                 why = f"{method}: the client answered with an error: {error.message}"
                 said = {"code": error.code, "message": why}
