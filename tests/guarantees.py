@@ -464,6 +464,13 @@ GUARANTEES = {
             "e2e/test_models.py::test_the_operators_word_gives_up_a_question",
         ),
     ),
+    "clients-name-no-model-of-their-own": Guarantee(
+        "An MCP client and the children that it starts spend the operator's key on no model that nobody let them name.",
+        (
+            "e2e/test_client_models.py::test_a_client_names_only_the_models_that_the_operator_lets_it",
+            "e2e/test_client_models.py::test_nor_does_a_child_that_a_client_starts",
+        ),
+    ),
     "tokens-never-over-the-cap": Guarantee(
         "A model that counts no more than was estimated and keeps to its limit never makes a mission pass its caps on "
         "tokens and money; what does not fit is not asked.",

@@ -171,6 +171,7 @@ class Runtime:
                 clock=clock,
                 checks=configuration.checks,
                 models=choice.models,
+                client_models=configuration.client_models.union([self.model] if self.model else []),
                 audit=audit,
                 caller=self._caller,
             )

@@ -9,14 +9,11 @@ from typing import Any
 import anyio
 import pytest
 from engine_stage import driving, mission, play, stage
-from mcp import Client
 from model_endpoint import Reply, calls, failing
 from model_stage import ANTHROPIC, BOTH, DONE, OPENAI, look, pursued, scripted, step
 
-from pursuit import Budget, PursuitError, Runtime, ValidationFailed, event, metric
+from pursuit import Budget, PursuitError, ValidationFailed, event, metric
 from pursuit.model.events import CallRefused, IterationProposed, ModelAnswered, ModelAsked
-from pursuit.surfaces.mcp.server import mission_server
-from pursuit.tools.configuration import Configuration
 
 
 @BOTH
@@ -182,9 +179,12 @@ def test_what_cannot_be_asked_is_refused_at_the_start(tmp_path: Path, monkeypatc
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     (said,) = refused(tmp_path, proposer=ANTHROPIC)
-    assert said.startswith(f"proposer.model: {ANTHROPIC}: Set the `ANTHROPIC_API_KEY` environment variable")
+    where = f"proposer.model: {ANTHROPIC}: "
+    assert said == f"{where}the environment variable ANTHROPIC_API_KEY is not set; set it to your key for anthropic"
     (said,) = refused(tmp_path, proposer=OPENAI)
-    assert "OPENAI_API_KEY" in said
+    assert "the environment variable OPENAI_API_KEY is not set; set it to your key for openai" in said
+    assert "OPENAI_BASE_URL" in said
+    assert "OpenAIProvider" not in said
     (said,) = refused(tmp_path, proposer="nobody:nothing")
     assert "Unknown model" in said
     with scripted(monkeypatch, failing(500)) as endpoint:
@@ -325,36 +325,3 @@ def test_a_model_that_obeys_an_injection_gets_neither_past_policy_nor_past_the_c
     assert sum(outcome == "ok" for _tool, outcome in made) == len(lines)
     assert all(result.status != "met" for result in state.results.values())
     assert "Ignore all previous instructions" in endpoint.prompts()[1]
-
-
-@pytest.mark.parametrize("era", ["legacy", "2026-07-28"])
-def test_a_client_that_names_no_proposer_gets_the_configured_model(
-    era: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reached = {"criterion_id": "c", "kind": "metric_threshold", "metric": "steps", "op": ">=", "target": 1}
-    asked = {
-        "directive": "Make a step",
-        "criteria": [{**reached, "required": True}],
-        "budget": {"max_iterations": 3},
-        "tool_allowlist": ["world.*"],
-    }
-
-    async def scene() -> None:
-        configuration = Configuration(model=ANTHROPIC)
-        with scripted(monkeypatch, calls(("world__step", {}))):
-            async with (
-                Runtime(state=tmp_path / "l.db", config=configuration, servers={"world": [step]}) as runtime,
-                mission_server(runtime) as server,
-                Client(server, mode=era, cache=None) as client,
-            ):
-                started = (await client.call_tool("mission_start", asked)).structured_content
-                assert started is not None
-                assert started["proposer"] == "model"
-                done = await client.call_tool("mission_iterate", {"session_id": started["session_id"]})
-                assert done.structured_content is not None
-                assert done.structured_content["iterations"][0]["verdict_reason"] == "criteria_met"
-                named = await client.call_tool("mission_start", {**asked, "proposer": {"kind": "client"}})
-                assert named.structured_content is not None
-                assert named.structured_content["proposer"] == "client"
-
-    play(scene)

@@ -131,6 +131,18 @@ def test_a_signal_records_what_was_under_way_and_says_how_to_go_on(
     assert marks(record) == ["k0", "k1", "k2"]
 
 
+def test_a_mission_that_takes_a_clients_model_says_who_must_drive_it(place: Place) -> None:
+    place.write("m.toml", mission(proposer='kind = "sampling"'))
+    out, notes = place.ask("start", "m.toml")
+    way = "mission_iterate from an MCP client that declares sampling, connected to pursuit serve"
+    assert f"pursue it with: {way}" in notes
+    mission_id = out.split()[0]
+    out, notes = place.ask("resume", mission_id, code=4)
+    assert "waiting for input" in out
+    assert f"go on with: {way}" in notes
+    assert f"next: {way}" in place.ask("pause", mission_id)[1]
+
+
 def test_the_operator_is_heard_from_another_process(place: Place, tmp_path: Path) -> None:
     place.write("m.toml", recorded(tmp_path / "record", steps=60, needed=60, ms=100))
     running = place.begin("run", "m.toml")

@@ -57,13 +57,21 @@ def test_wrong_words_about_a_model_are_refused_by_their_place(proposer: Any, fie
 
 def test_prices_and_the_model_of_the_configuration(tmp_path: Path) -> None:
     file = tmp_path / "pursuit.toml"
-    file.write_text('model = "openai:mine"\n[prices."openai:mine"]\ninput = 0\noutput = 2.5\n', encoding="utf-8")
+    file.write_text(
+        'model = "openai:mine"\nclient_models = ["a:b"]\n[prices."openai:mine"]\ninput = 0\noutput = 2.5\n',
+        encoding="utf-8",
+    )
     loaded = load_configuration(file)
+    assert loaded.client_models == {"a:b"}
     assert (loaded.model, loaded.prices) == ("openai:mine", {"openai:mine": (0.0, 2.5)})
-    file.write_text('model = "mine"\n[prices]\nc = 3\n[prices."a:b"]\ninput = -1\nin = 1\n', encoding="utf-8")
+    file.write_text(
+        'model = "mine"\nclient_models = ["a:b", "b"]\n[prices]\nc = 3\n[prices."a:b"]\ninput = -1\nin = 1\n',
+        encoding="utf-8",
+    )
     with pytest.raises(ValidationFailed) as caught:
         load_configuration(file)
     assert sorted(fault.field for fault in caught.value.faults) == [
+        "client_models[1]",
         "model",
         "prices.a:b.in",
         "prices.a:b.input",

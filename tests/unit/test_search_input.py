@@ -10,7 +10,7 @@ import pytest
 from engine_stage import mission, play, stage
 from pydantic import Field
 
-from pursuit import Budget, ValidationFailed, metric
+from pursuit import Budget, ValidationFailed, metric, tool
 from pursuit.model.mission import Mission
 from pursuit.model.search import Parameter, SearchProposer
 from pursuit.proposers.aim import Objective, aim_of
@@ -144,6 +144,28 @@ def test_what_is_given_goes_before_the_schema_and_what_is_fixed_is_not_searched(
         "n": Parameter(low=2, high=9, kind="int"),
         "even": Parameter(choices=[2, 4]),
     }
+
+
+def test_a_batch_that_cannot_run_side_by_side_is_warned_of(tmp_path: Path) -> None:
+    @tool(parallel_safe=True)
+    def safe(a: Annotated[float, Field(ge=0, le=1)]) -> dict[str, Any]:
+        return {"metrics": {"mass": a}}
+
+    async def scene() -> list[tuple[str, ...]]:
+        async with stage(tmp_path, weigh, safe) as runtime:
+            proposers = [{"tool": "weigh", "batch": 4}, {"tool": "weigh"}, {"tool": "safe", "batch": 4}]
+            started = [
+                await runtime.service.start(
+                    mission(criteria=[metric("mass", source="world.*") <= 1], proposer={"kind": "search", **given})
+                )
+                for given in proposers
+            ]
+            return [one.warnings for one in started]
+
+    (warned,), *others = play(scene)
+    assert "proposer.batch is 4, but world.weigh is not known to be safe beside itself" in warned
+    assert "[servers.world.tools.weigh] parallel_safe = true" in warned
+    assert others == [(), ()]
 
 
 def test_a_number_without_bounds_is_a_fault_that_says_what_to_do(tmp_path: Path) -> None:

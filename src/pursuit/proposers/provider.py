@@ -7,6 +7,7 @@ mission and no ledger. Invariant: `pydantic_ai` is imported when the first model
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -194,13 +195,26 @@ def _model(name: str) -> Model:
         warnings.filterwarnings("ignore", message=r"The model '.*' is deprecated", category=DeprecationWarning)
         return infer_model(_spelt(name))
     except (UserError, ValueError) as error:
-        raise ModelUnavailable(f"{name}: {_plain(error).partition(' To try Pydantic AI')[0]}", model=name) from None
+        raise ModelUnavailable(f"{name}: {_unusable(name, _plain(error))}", model=name) from None
     except ImportError as error:
         raise ExtraMissing(
             f"{name} needs a package that is not installed; `pip install 'pursuit[models]'` brings Anthropic and "
             f"OpenAI, others: {_plain(error)}",
             extra="models",
         ) from None
+
+
+def _unusable(name: str, said: str) -> str:
+    """Why a model cannot be asked, in words that say what to set; the library speaks of its own classes."""
+    wanted = re.search(r"[Ss]et the `([A-Z][A-Z0-9_]*)`", said)
+    if wanted is None:
+        return said.partition(" To try Pydantic AI")[0]
+    provider = name.partition(":")[0]
+    what = "your key" if wanted[1].endswith(("_KEY", "_TOKEN")) else "its address"
+    own = (
+        "; a server of your own that speaks OpenAI's API needs OPENAI_BASE_URL instead" if provider == "openai" else ""
+    )
+    return f"the environment variable {wanted[1]} is not set; set it to {what} for {provider}{own}"
 
 
 def _spelt(name: str) -> str:

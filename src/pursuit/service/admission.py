@@ -5,7 +5,7 @@ Owns: the checks that need a catalogue. Stores nothing. Invariant: all faults at
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, cast
@@ -13,7 +13,7 @@ from typing import Any, cast
 from pursuit.errors import Fault, ValidationFailed
 from pursuit.model.criteria import Check, EventSeen, MetricThreshold, MetricTrend, ToolCallSucceeded
 from pursuit.model.fleet import FLEET, SPAWN
-from pursuit.model.mission import AskedProposer, Mission, RepeatProposer, ReplayProposer, ToolCall
+from pursuit.model.mission import AnyProposer, AskedProposer, Mission, RepeatProposer, ReplayProposer, ToolCall
 from pursuit.model.records import SCRIPT_SOURCE
 from pursuit.model.search import SearchProposer
 from pursuit.proposers.aim import aim_of
@@ -41,9 +41,17 @@ class Admitted:
 
 
 async def admit(
-    mission: Mission, pool: Pool, checks: Mapping[str, Mapping[str, Any]], models: Models | None = None
+    mission: Mission,
+    pool: Pool,
+    checks: Mapping[str, Mapping[str, Any]],
+    models: Models | None = None,
+    *,
+    among: Collection[str] | None = None,
 ) -> Admitted:
-    """Connects the servers that the mission needs and resolves every name in it; its language model is looked for."""
+    """Connects the servers that the mission needs and resolves every name in it; its language model is looked for.
+
+    `among` are the models that it may have; None is any.
+    """
     if isinstance(mission.proposer, SearchProposer):
         require_search()
     reading = isinstance(mission.proposer, AskedProposer)
@@ -59,7 +67,7 @@ async def admit(
     tools = desk.permitted(mission, named)
     whole = desk.whole(mission, tools)
     if models is not None:
-        desk.faults += await model_faults(mission, models)
+        desk.faults += await model_faults(mission, models, among)
     if desk.faults:
         raise ValidationFailed(desk.faults)
     return Admitted(
@@ -238,4 +246,19 @@ def _warnings(mission: Mission, tools: Sequence[str], catalogue: Catalogue) -> l
                     f"criterion {criterion.criterion_id!r} believes any of the {len(tools)} tools; "
                     "say whose word counts with `source`"
                 )
-    return warnings
+    return [*warnings, *_one_by_one(mission.proposer, tools, catalogue)]
+
+
+def _one_by_one(proposer: AnyProposer, tools: Sequence[str], catalogue: Catalogue) -> list[str]:
+    """That a batch will not run side by side."""
+    if not isinstance(proposer, SearchProposer) or proposer.batch == 1:
+        return []
+    name = proposer.tool_name
+    meant = [tool for tool in tools if name in (tool, tool.partition(".")[2])]
+    if not meant or catalogue.tools[meant[0]].traits.parallel_safe:
+        return []
+    server, _, tool = meant[0].partition(".")
+    return [
+        f"proposer.batch is {proposer.batch}, but {meant[0]} is not known to be safe beside itself, so its calls run "
+        f"one after the other; if it is, say [servers.{server}.tools.{tool}] parallel_safe = true"
+    ]

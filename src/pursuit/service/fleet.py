@@ -27,6 +27,7 @@ from pursuit.ledger.contract import Claim
 from pursuit.model.events import MissionResumed
 from pursuit.model.fleet import FLEET, Fleet
 from pursuit.model.lending import child_id, used_of
+from pursuit.model.mission import ModelProposer
 from pursuit.model.rpc import INTERNAL_ERROR
 from pursuit.model.spawning import is_authored, summary_of, wanted_child
 from pursuit.model.state import MissionState
@@ -173,7 +174,7 @@ class _Upbringing:
                 wanted_child(state, call.args),
                 file=None if state.file is None else Path(state.file),
                 caller=replace(self._by, credential=state.credential),
-                kinship=Kinship(session_id=self._child, parent=self._parent),
+                kinship=Kinship(session_id=self._child, parent=self._parent, models=_models_of(state)),
                 operators_own=is_authored(state),
             )
 
@@ -277,6 +278,12 @@ class _Upbringing:
             return Ending(status="completed", result=result)
         why = f"{self._child} was ended by {state.stop.by}: {state.stop.reason or state.verdict_reason}"
         return _failed(why, {**result, "content": [{"type": "text", "text": why}], "isError": True})
+
+
+def _models_of(state: MissionState) -> frozenset[str]:
+    """The language model of a parent, which its children may have."""
+    proposer = state.mission.proposer
+    return frozenset({proposer.model} if isinstance(proposer, ModelProposer) else ())
 
 
 def _is_due(state: MissionState, now: float) -> bool:

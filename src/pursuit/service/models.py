@@ -5,16 +5,23 @@ Owns: these checks and their words. Asks no model anything.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from pursuit.errors import ExtraMissing, Fault, ModelUnavailable
 from pursuit.model.mission import Mission, ModelProposer
 from pursuit.proposers.language import Models
 
 
-async def model_faults(mission: Mission, models: Models) -> list[Fault]:
-    """Why a mission's model cannot be asked, before anything is spent."""
+async def model_faults(mission: Mission, models: Models, among: Collection[str] | None = None) -> list[Fault]:
+    """Why a mission's model cannot be asked, before anything is spent.
+
+    A mission that the operator did not write spends the operator's keys: its model must be `among` these.
+    """
     if not isinstance(mission.proposer, ModelProposer):
         return []
     name = mission.proposer.model
+    if among is not None and name not in among:
+        return [Fault(field="proposer.model", reason=_not_yours(name, among))]
     try:
         await models.check(name)
     except (ExtraMissing, ModelUnavailable) as error:
@@ -26,3 +33,12 @@ async def model_faults(mission: Mission, models: Models) -> list[Fault]:
         )
         return [Fault(field="budget.max_cost_usd", reason=reason)]
     return []
+
+
+def _not_yours(name: str, among: Collection[str]) -> str:
+    """What a client that may not choose this model can do."""
+    known = f"; it may be {', '.join(sorted(among))}" if among else ""
+    return (
+        f"{name} may not be chosen here, because it is paid with the operator's key{known}; the operator can add "
+        f'client_models = ["{name}"] to pursuit.toml'
+    )

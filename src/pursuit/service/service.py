@@ -63,10 +63,11 @@ class Started:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kinship:
-    """Whose child a mission is, by which id."""
+    """Whose child a mission is, by which id; `models` are those that it may always have."""
 
     session_id: str
     parent: str
+    models: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +77,7 @@ class Service(Looking):
     pool: Pool
     checks: Mapping[str, Mapping[str, Any]]
     models: Models | None = None
+    client_models: frozenset[str] = frozenset()
     caller: Caller = OPERATOR
 
     async def start(
@@ -89,9 +91,11 @@ class Service(Looking):
     ) -> Started:
         """Accepts a mission: its tools are resolved and stored; nothing runs yet. A child has its id beforehand.
 
-        What somebody else than the operator wrote (`operators_own`) starts children under stricter rules.
+        What somebody else than the operator wrote (`operators_own`) starts children under stricter rules, and may name
+        the `client_models` only.
         """
-        admitted = await admit(mission, self.pool, self.checks, self.models)
+        among = None if operators_own else self.client_models | (kinship.models if kinship else frozenset[str]())
+        admitted = await admit(mission, self.pool, self.checks, self.models, among=among)
         mission_id = f"mission-{secrets.token_hex(8)}" if kinship is None else kinship.session_id
         created = MissionCreated(
             at=self.clock.now(),

@@ -48,7 +48,7 @@ SETTINGS = (
 _OFF_AT_ZERO = ("memory_lessons",)
 _COUNTS = ("script_calls", "script_workers", "tasks_at_once", "tasks_each", "task_kept")
 _WHOLE = (*_COUNTS, "prompt_bytes", "tools_bytes", *_OFF_AT_ZERO)
-_TOML_KEYS = ("servers", "mcpServers", "checks", "commands", "settings", "policy", "prices", "model")
+_TOML_KEYS = ("servers", "mcpServers", "checks", "commands", "settings", "policy", "prices", "model", "client_models")
 PRICE_KEYS = ("input", "output")
 _JSON_KEYS = ("servers", "mcpServers", "inputs", "$schema")
 
@@ -67,6 +67,8 @@ class Configuration:
     """Dollars for a million tokens read and written, by the full name of a language model."""
     model: str | None = None
     """The language model that proposes where a client says nobody else."""
+    client_models: frozenset[str] = frozenset()
+    """The language models that MCP clients may name besides."""
 
 
 def find_configuration(start: Path) -> Path | None:
@@ -128,6 +130,7 @@ def _parse(path: Path, table: Mapping[str, Any], faults: list[Fault]) -> Configu
         commands=read_commands(fields, path.parent.absolute()),
         prices=_prices(fields),
         model=_model(fields),
+        client_models=_client_models(fields),
     )
 
 
@@ -157,6 +160,14 @@ def _model(fields: Fields) -> str | None:
     if name is not None and not all(name.partition(":")):
         fields.fault("model", "must be provider:name, for instance anthropic:claude-haiku-4-5")
     return name
+
+
+def _client_models(fields: Fields) -> frozenset[str]:
+    names = fields.texts("client_models") or ()
+    for place, name in enumerate(names):
+        if not all(name.partition(":")):
+            fields.fault(f"client_models[{place}]", "must be provider:name, for instance anthropic:claude-haiku-4-5")
+    return frozenset(names)
 
 
 def _prices(fields: Fields) -> dict[str, tuple[float, float]]:

@@ -86,7 +86,8 @@ class Drive:
             self.screen.document({key: status[key] for key in keys})
         else:
             self.screen.plain(mission_id)
-            self.screen.hint(f"pursue it with: {self.common.command('resume', mission_id)}")
+            status = await runtime.service.status(mission_id)
+            self.screen.hint(f"pursue it with: {show.go_on(self.common, status)}")
         return 0
 
     async def pursue(self, runtime: Runtime, mission_id: str) -> int:
@@ -204,9 +205,9 @@ class Drive:
                 return f"it asks first: {say('approvals', mission_id)}, then {then}"
             case (_, "budget"):
                 more = say("extend", mission_id, "--max-iterations", "N")
-                return f"raise a cap: {more}, then {say('resume', mission_id, *self._same_mode)}"
+                return f"raise a cap: {more}, then {show.go_on(self.common, status, *self._same_mode)}"
             case _:
-                return f"go on with: {say('resume', mission_id, *self._same_mode)}"
+                return f"go on with: {show.go_on(self.common, status, *self._same_mode)}"
 
     def _resume(self) -> str:
         words = self._begun[-1:] if len(self._begun) == 1 else ["--all"]

@@ -121,7 +121,7 @@ def _say(said: Common, mission_id: str, word: Callable[[Service], Awaitable[Miss
     if text := show.why(status):
         screen.fact("why", text)
     ended = status["status"] in ("completed", "terminated")
-    screen.hint(f"next: {said.command('report' if ended else 'resume', mission_id)}")
+    screen.hint(f"next: {said.command('report', mission_id) if ended else show.go_on(said, status)}")
     return 0
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from pursuit.reports.wording import compact, figure, moment, number, reason, seconds_between, span
+from pursuit.surfaces.cli.options import Common
 from pursuit.surfaces.cli.screen import Screen
 from pursuit.surfaces.cli.text import MARKS, budget_parts, line, of_cap
 
@@ -47,6 +48,13 @@ def why(status: Mapping[str, Any]) -> str:
     if status["status"] in ("completed", "terminated"):
         return reason(status.get("verdict_reason"))
     return ""
+
+
+def go_on(said: Common, status: Mapping[str, Any], *words: str) -> str:
+    """What advances a mission that has not ended: a command, unless it takes the model of a client."""
+    if status["proposer"] != "sampling":
+        return said.command("resume", status["session_id"], *words)
+    return f"mission_iterate from an MCP client that declares sampling, connected to {said.command('serve')}"
 
 
 def _mission_plain(screen: Screen, status: Mapping[str, Any]) -> None:

@@ -82,7 +82,8 @@ TOOLS = (
             "pace": "Least seconds between iterations, growing while nothing changes.",
             "observe": "Rules that lift a metric out of a tool's result by JMESPath or regular expression.",
             "proposer": "Who suggests the calls: client (you, with mission_iterate), sampling (your client's model), "
-            "model, script, search, repeat or replay. Unless given it is sampling if your client declares it, else "
+            "model (one that the operator lets clients name), script, search, repeat or replay. Unless given it is "
+            "sampling if your client declares it, else "
             "the configured model, else client.",
             "allow_scripted_strategies": "Whether proposals may be scripts.",
             "policy": "Tools that this mission may not use (deny) or asks about first (ask); it can only tighten.",
