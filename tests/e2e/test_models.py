@@ -116,9 +116,12 @@ def test_a_provider_that_refuses_is_not_asked_again(
     assert "stand-in" not in said, "no key in the ledger"
 
 
-def test_a_provider_that_wants_to_be_left_alone_for_long_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@BOTH
+def test_a_provider_that_wants_to_be_left_alone_for_long_is(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with scripted(monkeypatch, failing(429, Retry_After="86400")) as endpoint:
-        wanted = mission(criteria=DONE, proposer=OPENAI, budget=Budget(max_iterations=1))
+        wanted = mission(criteria=DONE, proposer=model, budget=Budget(max_iterations=1))
         state, _found, _rows, _made = pursued(tmp_path, wanted)
     assert (state.verdict_reason, len(endpoint.seen)) == ("max_iterations", 1)
 

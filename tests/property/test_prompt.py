@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,11 @@ from hypothesis import strategies as st
 
 from pursuit.model import events as ev
 from pursuit.model.fold import advance
+from pursuit.model.mission import ModelProposer
 from pursuit.model.state import MissionState
+from pursuit.proposers.asked import AskModel
+from pursuit.proposers.choice import NobodyHere
+from pursuit.proposers.language import OfferedTool
 from pursuit.proposers.prompt import LEAST, LIMIT, Prompt, Words, build_prompt
 from pursuit.proposers.tool_names import LONGEST, ToolNames
 
@@ -195,6 +202,37 @@ def test_equal_states_give_equal_bytes(text: str, result: Any, args: dict[str, A
         return build_prompt(state, words(reasons=[text]))
 
     assert told() == told()
+
+
+def asked() -> str:
+    """What the question of a mission with many things in it comes to."""
+    state = begun("Reach the far end", criteria=CRITERIA)
+    for index in range(4):
+        metrics = {f"m{place}": float(place + index) for place in range(40)}
+        iterated(
+            state, {f"k{place}": index for place in range(30)}, args={f"a{n}": n for n in range(9)}, metrics=metrics
+        )
+    tools = [
+        OfferedTool(name=f"world.t{n}", description="d", schema={"properties": {f"p{m}": {} for m in range(9)}})
+        for n in range(30)
+    ]
+    settings_of = state.mission.proposer
+    assert isinstance(settings_of, ModelProposer)
+    return AskModel(settings_of, NobodyHere(), tools, lessons=["x", "y"], room=1_500).request(state).digest()
+
+
+CRITERIA = [
+    {"criterion_id": f"c{n}", "kind": "metric_threshold", "metric": f"m{n}", "op": ">", "target": 99} for n in range(20)
+]
+
+
+@pytest.mark.guarantee("prompt-is-deterministic")
+def test_another_process_asks_the_same_bytes() -> None:
+    paths = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+    source = f"import sys; sys.path[:0] = {paths!r}; import test_prompt; print(test_prompt.asked())"
+    environment = {**os.environ, "PYTHONHASHSEED": "7" if os.environ.get("PYTHONHASHSEED") != "7" else "8"}
+    told = subprocess.run([sys.executable, "-c", source], env=environment, capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == asked()
 
 
 @pytest.mark.guarantee("prompt-is-bounded")

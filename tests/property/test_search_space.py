@@ -14,12 +14,21 @@ from pursuit.proposers.aim import Score
 from pursuit.proposers.samplers import Study
 from pursuit.proposers.space import Space
 
+whole = st.integers(1 - 2**53, 2**53 - 1)
 bounds = st.floats(-1e6, 1e6, allow_subnormal=False)
 
 
 @st.composite
 def parameters(draw: st.DrawFn) -> Parameter:
-    kind = draw(st.sampled_from(["float", "step", "log", "int", "intlog", "choices"]))
+    kind = draw(st.sampled_from(["float", "step", "log", "int", "intlog", "large", "far", "choices"]))
+    if kind == "large":
+        low, high = sorted(draw(st.tuples(whole, whole).filter(lambda pair: abs(pair[0] - pair[1]) > 4)))
+        log = low > 0 and draw(st.booleans())
+        step = None if log else draw(st.integers(1, high - low))
+        return Parameter(low=low, high=high, step=step, log=log, kind="int")
+    if kind == "far":
+        low = draw(st.floats(1e9, 1e13))
+        return Parameter(low=low, high=low + draw(st.floats(1, 9)), step=draw(st.sampled_from([None, 0.25, 0.5])))
     if kind == "choices":
         return Parameter(choices=draw(st.lists(st.text(max_size=3), min_size=1, max_size=5, unique=True)))
     if kind in ("int", "intlog"):
@@ -47,9 +56,26 @@ def test_every_point_lies_within_its_bounds_on_its_grid_and_is_found_again(
             _allowed(given_parameters[name], value)
         assert space.heard(space.told(args)) == args
         again = space.decode(space.encode(args))
-        assert all(
-            math.isclose(again[n], v, rel_tol=1e-9) if isinstance(v, float) else again[n] == v for n, v in args.items()
-        )
+        assert all(_same(given_parameters[name], again[name], value) for name, value in args.items())
+
+
+@given(parameters().filter(lambda one: one.choices is None), st.floats(-1e17, 1e17))
+@settings(max_examples=200, deadline=None)
+def test_no_number_is_heard_outside_of_its_bounds(parameter: Parameter, number: float) -> None:
+    space = Space({"a": parameter})
+    _allowed(parameter, space.decode(np.array([number]))["a"])
+    counted = parameter.step is not None and parameter.kind != "int"  # such a grid is counted in steps
+    _allowed(parameter, space.heard({"a": round(number) if counted else number})["a"])
+
+
+def _same(parameter: Parameter, one: Any, other: Any) -> bool:
+    """Whether two values are one, as far as numbers between such bounds can be told apart."""
+    if parameter.low is None or parameter.high is None:
+        return one == other
+    span = parameter.high - parameter.low
+    if isinstance(other, int) and (parameter.step or 1) > span * 1e-12 and not parameter.log:
+        return one == other
+    return math.isclose(one, other, rel_tol=1e-9, abs_tol=span * 1e-12)
 
 
 def _allowed(parameter: Parameter, value: Any) -> None:
@@ -60,6 +86,9 @@ def _allowed(parameter: Parameter, value: Any) -> None:
     assert parameter.low <= value <= parameter.high
     assert isinstance(value, int if parameter.kind == "int" else float)
     if parameter.step is not None:
+        if isinstance(value, int):
+            assert (value - int(parameter.low)) % int(parameter.step) == 0
+            return
         steps = (value - parameter.low) / parameter.step
         assert abs(steps - round(steps)) < 1e-6 * max(1, abs(parameter.low) / parameter.step)
 

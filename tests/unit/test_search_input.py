@@ -168,6 +168,20 @@ def test_a_batch_that_cannot_run_side_by_side_is_warned_of(tmp_path: Path) -> No
     assert others == [(), ()]
 
 
+def test_ints_that_no_number_tells_apart_are_a_fault(tmp_path: Path) -> None:
+    def count(a: Annotated[int, Field(ge=0, le=2**63 - 1)], b: Annotated[int, Field(ge=0, le=9)]) -> dict[str, Any]:
+        return {"metrics": {"mass": a + b}}
+
+    async def scene() -> None:
+        async with stage(tmp_path, count) as runtime:
+            await runtime.service.start(mission(criteria=[metric("mass") <= 1], proposer=search(tool="world.count")))
+
+    with pytest.raises(ValidationFailed) as caught:
+        play(scene)
+    (fault,) = caught.value.faults
+    assert (fault.field, "narrower range" in fault.reason) == ("proposer.parameters.a.high", True)
+
+
 def test_a_number_without_bounds_is_a_fault_that_says_what_to_do(tmp_path: Path) -> None:
     found = refused(tmp_path, {"kind": "search", "tool": "world.boundless"})
     assert set(found) == {"proposer.parameters.a", "proposer.parameters.b", "proposer.args"}

@@ -1,7 +1,8 @@
 """The space that a search looks in, as points of a unit cube.
 
 Owns: the way between a tool's arguments and rows of numbers. Knows no method of searching.
-Invariant: what `decode` gives lies within its bounds and on its grid, and `encode` leads back to the same point.
+Invariant: what `decode` and `heard` give lies within its bounds and on its grid, however large its numbers are, and
+`encode` leads back to the same point, or to the nearest that a floating point number can tell from it.
 """
 
 from __future__ import annotations
@@ -43,14 +44,19 @@ class Range:
         low, high, whole = given.low, given.high, given.kind == "int"
         if low is None or high is None:
             raise ValueError(f"{name} has no bounds")  # the start has seen to it
-        step = given.step or (1.0 if whole else 0.0)
-        if step:
-            high = min(high, neat(low + math.floor((high - low) / step + 1e-9) * step))
+        step = given.step or 0.0
+        if whole:
+            low, step = int(low), int(step) or 1
+            high = low + (int(high) - low) // step * step
+        elif step:
+            high = min(high, neat(low + math.floor((high - low) / step + 1e-9) * step, step))
         return cls(name, low, high, step, given.log, whole)
 
     @property
     def levels(self) -> int | None:
         """How many values it has."""
+        if self.whole:
+            return int((self.high - self.low) // self.step) + 1
         return round((self.high - self.low) / self.step) + 1 if self.step else None
 
     def distribution(self) -> BaseDistribution:
@@ -69,11 +75,16 @@ class Range:
         """The argument that Optuna means."""
         return self.value(told if self.whole or not self.step else self.low + told * self.step)
 
+    def nearest(self, number: float) -> float | int:
+        """The argument of a point of the cube, without digits that say nothing."""
+        return self.value(number if self.step else neat(number, self.high - self.low))
+
     def value(self, number: float) -> float | int:
-        """The argument, in the type that the tool wants."""
+        """The argument nearest to a number, in the type that the tool wants."""
         if self.whole:
-            return round(number)
-        return min(self.high, max(self.low, neat(number) if self.step else number))
+            low, high, step = int(self.low), int(self.high), int(self.step)
+            return min(high, max(low, low + (round(number) - low + step // 2) // step * step))
+        return min(self.high, max(self.low, neat(number, self.step) if self.step else number))
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +180,7 @@ class Space:
     def decode(self, row: Rows) -> dict[str, Any]:
         """The arguments of a point."""
         numbers = self._numbers(np.clip(row[None, : len(self.ranges)], 0.0, 1.0))[0]
-        found: dict[str, Any] = {one.name: one.value(neat(x)) for one, x in zip(self.ranges, numbers, strict=True)}
+        found: dict[str, Any] = {one.name: one.nearest(float(x)) for one, x in zip(self.ranges, numbers, strict=True)}
         for one in self.choices:
             found[one.name] = one.choices[int(np.argmax(row[one.columns]))]
         return {name: found[name] for name in self._names}
@@ -185,6 +196,7 @@ class Space:
         return np.clip(np.where(self._step > 0, gridded, numbers), self._low, self._high)
 
 
-def neat(number: float | np.float64) -> float:
-    """The number to twelve digits: what arithmetic left behind them helps nobody who reads the ledger."""
-    return float(f"{number:.12g}")
+def neat(number: float, scale: float) -> float:
+    """The number to twelve digits, unless they matter on this scale: what arithmetic left behind them helps nobody."""
+    short = float(f"{number:.12g}")
+    return short if abs(short - number) <= scale * 1e-9 else number

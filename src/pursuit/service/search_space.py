@@ -7,16 +7,18 @@ Invariant: the parameters that it gives are whole, or there is a fault that says
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, cast
 
 from pursuit.errors import Fault
 from pursuit.model.search import MAX_CHOICES, MAX_PARAMETERS, Parameter, SearchProposer, broken_range
+from pursuit.model.shape import Broken
 from pursuit.model.spelling import nearest
 
 Schema = Mapping[str, Any]
 AT = "proposer.parameters"
 MOST_STEPS = 32
+LARGEST_INT = 2**53 - 1
 
 
 def searched(search: SearchProposer, schema: Schema) -> tuple[dict[str, Parameter], list[Fault]]:
@@ -57,6 +59,8 @@ def _highest(parameter: Parameter) -> float | None:
     low, high, step = parameter.low, parameter.high, parameter.step
     if low is None or high is None or step is None:
         return high
+    if parameter.kind == "int":
+        return int(low) + (int(high) - int(low)) // int(step) * int(step)
     return low + math.floor((high - low) / step + 1e-9) * step
 
 
@@ -98,16 +102,30 @@ def _completed(name: str, given: Parameter, declared: Schema, faults: list[Fault
     if fields["kind"] == "int":
         fields = _whole(fields)
     if given.step is None and fields["step"] is not None and fields["low"] is not None:
-        fields["low"] = math.ceil(fields["low"] / fields["step"] - 1e-9) * fields["step"]  # multiples count from 0
+        fields["low"] = _multiple(fields["low"], fields["step"])
     lacking = [bound for bound in ("low", "high") if fields[bound] is None]
     if lacking:
         words = " and ".join(lacking)
         reason = f"needs {words}: the tool's schema has no such bound; give it here, or fix the argument in args"
         faults.append(Fault(field=f"{AT}.{name}", reason=reason))
         return None
-    broken = list(broken_range(fields))
+    broken = [*broken_range(fields), *_too_large(fields)]
     faults.extend(Fault(field=f"{AT}.{name}.{one.field}", reason=one.reason) for one in broken)
     return None if broken else Parameter(**fields)
+
+
+def _multiple(low: float, step: float) -> float:
+    """The first multiple of the step from here on: multiples count from 0."""
+    if low.is_integer() and step.is_integer():
+        return float(-(-int(low) // int(step)) * int(step))
+    return math.ceil(low / step - 1e-9) * step
+
+
+def _too_large(fields: Mapping[str, Any]) -> Iterator[Broken]:
+    """Bounds are floating point numbers, which tell only ints up to here from their neighbours."""
+    for name in ("low", "high"):
+        if fields["kind"] == "int" and abs(fields[name]) > LARGEST_INT:
+            yield Broken(f"must be within {LARGEST_INT} of 0 for an int; give a narrower range in parameters", name)
 
 
 def _whole(fields: dict[str, Any]) -> dict[str, Any]:
