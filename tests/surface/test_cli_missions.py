@@ -56,6 +56,10 @@ def test_a_budget_that_is_spent_is_exit_code_3_and_can_be_extended(place: Place)
     assert place.json("extend", mission_id, "--max-iterations", 3)["budget"]["max_iterations"] == 3
     assert place.json("resume", mission_id, code=3)["iteration_count"] == 3
     assert len(place.json("history", mission_id)["iterations"]) == 3
+    wait = 'max_iterations = 9\nmax_tool_calls = 1\non_exhausted = "wait"'
+    place.write("m.toml", mission(iterations=2).replace("max_iterations = 2", wait))
+    waiting = place.run("run", "m.toml", code=4)
+    assert re.search(r"raise a cap: pursuit extend \S+ --max-tool-calls N, then pursuit resume", waiting.stderr)
 
 
 def test_start_then_resume_all_leaves_what_nobody_drove(place: Place) -> None:

@@ -17,7 +17,7 @@ import anyio
 from pursuit.app import Runtime
 from pursuit.errors import Conflict, InvalidArgument, LedgerUnavailable, PursuitError
 from pursuit.mission_file import load_mission_file
-from pursuit.model.mission import Proposal
+from pursuit.model.mission import CAPS, Proposal
 from pursuit.service.approvals import Approvals
 from pursuit.surfaces.cli import show
 from pursuit.surfaces.cli.approvals import ask_here
@@ -204,7 +204,8 @@ class Drive:
                 then = say("resume", mission_id, *self._same_mode)
                 return f"it asks first: {say('approvals', mission_id)}, then {then}"
             case (_, "budget"):
-                more = say("extend", mission_id, "--max-iterations", "N")
+                cap = next(name for name in CAPS if name.startswith(status["waiting_detail"]))
+                more = say("extend", mission_id, f"--{cap.replace('_', '-')}", "N")
                 return f"raise a cap: {more}, then {show.go_on(self.common, status, *self._same_mode)}"
             case _:
                 return f"go on with: {show.go_on(self.common, status, *self._same_mode)}"
