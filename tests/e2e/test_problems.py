@@ -22,7 +22,7 @@ from public_servers import SERVERS
 from pursuit import Problem
 from pursuit.problems.catalogue import SHIPPED, Catalogue
 from pursuit.problems.missions import as_toml
-from pursuit.problems.reading import is_telling
+from pursuit.problems.secrecy import is_telling
 
 IDS = [one.problem_id for one in Catalogue.load()]
 ANSWERS: dict[str, dict[str, Any]] = {

@@ -13,7 +13,8 @@ import pytest
 from pursuit.errors import ProblemNotFound, ValidationFailed
 from pursuit.problems.catalogue import SHIPPED, Catalogue, discover
 from pursuit.problems.missions import as_toml
-from pursuit.problems.reading import is_telling, parse_manifest, read_manifest
+from pursuit.problems.reading import parse_manifest, read_manifest
+from pursuit.problems.secrecy import is_telling
 
 CORPUS = Path(__file__).parents[1] / "data" / "problems" / "wrong.toml"
 CASES: dict[str, dict[str, Any]] = tomllib.loads(CORPUS.read_text(encoding="utf-8"))
@@ -44,17 +45,41 @@ def write(folder: Path, text: str = GOOD, name: str = "problem.toml") -> Path:
     return path
 
 
+JUDGE = """import answers
+
+def score(submission):
+    distance = abs(submission["x"] - answers.RIGHT)
+    return {"metrics": {"right": distance}, "feasible": True}
+"""
+
+
+def stage(folder: Path) -> None:
+    """The files that the wrong manifests name."""
+    files = {
+        "score.py": "def score(submission):\n    return 1\n",
+        "broken.py": "def score(:\n",
+        "data.csv": "a,b\n",
+        "judge.py": JUDGE,
+        "answers.py": "RIGHT = 5\n",
+        "copy.md": f"```\n{JUDGE}```\n",
+        "base.script": 'call("problem.submit_final", {"answer": "5"})\n',
+        "notes.md": "They found 263.8958 in the end.\n",
+    }
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    (folder / "link.txt").symlink_to("judge.py")
+    (folder / "hard.txt").hardlink_to(folder / "judge.py")
+
+
 def test_the_corpus_is_large_enough() -> None:
-    assert len(CASES) >= 30
+    assert len(CASES) >= 95
 
 
 @pytest.mark.guarantee("wrong-manifests-say-everything")
 @pytest.mark.parametrize("name", CASES)
 def test_a_wrong_manifest_says_file_field_and_reason(tmp_path: Path, name: str) -> None:
     case = CASES[name]
-    (tmp_path / "score.py").write_text("def score(submission):\n    return 1\n", encoding="utf-8")
-    (tmp_path / "broken.py").write_text("def score(:\n", encoding="utf-8")
-    (tmp_path / "data.csv").write_text("a,b\n", encoding="utf-8")
+    stage(tmp_path)
     path = write(tmp_path, case["text"])
     with pytest.raises(ValidationFailed) as failed:
         read_manifest(path)

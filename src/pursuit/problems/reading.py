@@ -12,14 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-import msgspec
-
 from pursuit.errors import Fault, ValidationFailed
+from pursuit.problems.baseline_reading import read_baseline
+from pursuit.problems.files import file_of, not_a_file
+from pursuit.problems.headings import first_level_heading
 from pursuit.problems.manifest import (
     CITATION_MODES,
     KINDS,
     UPSTREAM,
-    Baseline,
     Citation,
     Limits,
     Manifest,
@@ -27,8 +27,10 @@ from pursuit.problems.manifest import (
     Visibility,
     digest_of,
 )
-from pursuit.problems.scorer_reading import read_scorer
-from pursuit.tools.documents import parse_toml, read_text
+from pursuit.problems.plain_data import check_plain
+from pursuit.problems.scorer_reading import check_command, read_scorer
+from pursuit.problems.secrecy import check_assets, check_words
+from pursuit.tools.documents import parse_toml, read_text, unreadable
 from pursuit.tools.fields import Fields, as_table, kind
 from pursuit.tools.server_config import ServerConfig, parse_servers
 
@@ -42,17 +44,14 @@ KEYS = (
 CITATION_KEYS = ("summary", "raw", "url")
 BUDGET_KEYS = ("calls", "evaluations", "wall_seconds", "evaluation_tools")
 VISIBILITY_KEYS = ("score", "citation_mode", "shared_attempt")
-BASELINE_KEYS = ("proposer", "max_iterations", "max_wall_clock_seconds")
-BASELINE_PROPOSERS = ("search", "script")
 LONGEST_TITLE, LONGEST_SUMMARY, LONGEST_STATEMENT = 120, 500, 64_000
-TELLING_DIGITS = 4
-_FENCE = re.compile(r"^(```|~~~).*?^\1[ \t]*$", re.MULTILINE | re.DOTALL)
-_HEADING = re.compile(r"^# ", re.MULTILINE)
-_NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?(?![\w])")
 
 
 def read_manifest(path: Path) -> Manifest:
     """The problem in a file, or `ValidationFailed` with every fault."""
+    wrong = not_a_file(path)
+    if wrong is not None:
+        raise unreadable(str(path), wrong)
     text = read_text(path)
     manifest, faults = parse_manifest(parse_toml(text, source=str(path)), path)
     if manifest is None or faults:
@@ -78,16 +77,16 @@ def parse_manifest(table: Mapping[str, Any], path: Path) -> tuple[Manifest | Non
         scorer=scorer or Scorer(kind="predicates", metrics=()),
         tags=_tags(root),
         citations=_citations(root),
-        assets=_assets(root, path, scorer),
+        assets=_assets(root, path.parent),
         server=server,
         submission=_submission(root),
         budget=_budget(root),
         visibility=_visibility(root),
-        baseline=_baseline(root, path),
+        baseline=read_baseline(root, path.parent),
     )
     _between(root, manifest, table)
-    if scorer is not None:
-        _leaks(root, manifest)
+    check_words(root, manifest)
+    check_assets(root, manifest)
     return (None if faults else manifest), faults
 
 
@@ -114,8 +113,12 @@ def _matching(fields: Fields, key: str, pattern: re.Pattern[str], words: str) ->
 
 def _line(fields: Fields, key: str, longest: int) -> str:
     text = _needed(fields, key).strip()
-    if "\n" in text:
+    if len(text.splitlines()) > 1:
         fields.fault(key, "must be one line")
+    elif not text.isprintable():
+        fields.fault(key, "has characters that cannot be printed")
+    elif key == "summary" and first_level_heading(text) is not None:
+        fields.fault(key, "is a heading of the first level; the title is the brief's only one")
     elif len(text) > longest:
         fields.fault(key, f"has {len(text)} characters; at most {longest}")
     return text
@@ -125,8 +128,12 @@ def _statement(root: Fields) -> str:
     text = _needed(root, "statement").strip()
     if len(text) > LONGEST_STATEMENT:
         root.fault("statement", f"has {len(text)} characters; at most {LONGEST_STATEMENT}")
-    if _HEADING.search(_FENCE.sub("", text)):
-        root.fault("statement", "has a heading of the first level; the title is the brief's only one, so begin with ##")
+    heading = first_level_heading(text)
+    if heading is not None:
+        reason = (
+            f"has a heading of the first level, {heading[:60]!r}; the title is the brief's only one, so begin with ##"
+        )
+        root.fault("statement", reason)
     return text
 
 
@@ -158,28 +165,23 @@ def _citations(root: Fields) -> tuple[Citation, ...]:
             fields.fault("", "needs a summary or raw")
         if citation.url is not None and not citation.url.startswith(("https://", "http://", "doi:")):
             fields.fault("url", "must begin with https://, http:// or doi:")
+        elif citation.url is not None and not (citation.url.isprintable() and " " not in citation.url):
+            fields.fault("url", "has blanks or characters that cannot be printed")
+        for part in ("summary", "raw"):
+            if first_level_heading(getattr(citation, part) or "") is not None:
+                fields.fault(part, "has a heading of the first level; the title is the brief's only one")
         found.append(citation)
     return tuple(found)
 
 
-def _assets(root: Fields, path: Path, scorer: Scorer | None) -> tuple[str, ...]:
+def _assets(root: Fields, folder: Path) -> tuple[str, ...]:
     assets = root.texts("assets") or ()
-    folder = path.resolve().parent
-    hidden = {path.resolve()}
-    if scorer is not None and scorer.function is not None:
-        hidden.add((folder / scorer.function.partition(":")[0]).resolve())
     for place, name in enumerate(assets):
-        at, target = f"assets[{place}]", (folder / name).resolve()
-        if not name.strip():
-            root.fault(at, "must not be empty")
-        elif not target.is_relative_to(folder):
-            root.fault(at, f"{name!r} lies outside of the problem's folder")
-        elif not target.is_file():
-            root.fault(at, f"there is no file {name!r}")
-        elif target in hidden:
-            root.fault(at, f"{name!r} holds scoring data, which no agent may see")
+        found = file_of(folder, name)
+        if isinstance(found, str):
+            root.fault(f"assets[{place}]", found)
         elif name in assets[:place]:
-            root.fault(at, f"{name!r} stands there twice")
+            root.fault(f"assets[{place}]", f"{name!r} stands there twice")
     return assets
 
 
@@ -191,7 +193,15 @@ def _server(root: Fields, path: Path) -> ServerConfig | None:
     )
     root.faults.extend(replace(fault, field=fault.field.removeprefix(".")) for fault in faults)
     config = found.get("server")
-    return None if config is None else replace(config, name=UPSTREAM, operators=False)
+    if config is None:
+        return None
+    if config.transport == "stdio" and config.cwd is None:
+        fields = Fields(root.table["server"], at="server", source=root.source, faults=root.faults)
+        command = [config.command or "", *config.args]
+        if not any("${" in word for word in command):
+            check_command(fields, "args", command, path.parent, shift=1)
+        config = replace(config, cwd=".")  # of the manifest's folder, wherever one stands
+    return replace(config, name=UPSTREAM, operators=False)
 
 
 def _submission(root: Fields) -> Mapping[str, Any] | None:
@@ -202,14 +212,17 @@ def _submission(root: Fields) -> Mapping[str, Any] | None:
         if as_table(root.table["submission"]) is not None:
             root.fault("submission", "is empty; give a JSON Schema, or leave it out for free text")
         return None
-    from pursuit.tools.validation import UnusableSchema, compiled  # noqa: PLC0415 - a listing does without
-
     if schema.get("type") != "object":
         root.fault("submission.type", 'must be "object": a submission has named parts')
-    try:
-        compiled(schema)
-    except (UnusableSchema, msgspec.MsgspecError, TypeError) as error:
-        root.fault("submission", f"is no JSON Schema: {error}")
+    before = len(root.faults)
+    check_plain(root, "submission", schema)
+    if len(root.faults) == before:
+        from pursuit.tools.validation import schema_faults  # noqa: PLC0415 - slow to load, and many have none
+
+        for place, reason in schema_faults(schema):
+            at = f"submission.{place}" if place else "submission"
+            if at != "submission.type" or schema.get("type") == "object":
+                root.fault(at, f"is no JSON Schema: {reason}")
     return schema
 
 
@@ -236,28 +249,6 @@ def _visibility(root: Fields) -> Visibility:
     )
 
 
-def _baseline(root: Fields, path: Path) -> Baseline | None:
-    if "baseline" not in root.table:
-        return None
-    fields = _section(root, "baseline", BASELINE_KEYS)
-    proposer = Fields(fields.subtable("proposer"), at="baseline.proposer", source=root.source, faults=root.faults)
-    if "proposer" not in fields.table:
-        fields.fault("proposer", "is missing; give a table with kind search or script")
-    elif as_table(fields.table["proposer"]) is not None:
-        chosen = proposer.word("kind", BASELINE_PROPOSERS, needed=True)
-        file = proposer.text("file")
-        if chosen == "script" and (("file" in proposer.table) == ("script" in proposer.table)):
-            proposer.fault("file", "give exactly one of file and script")
-        if file is not None and not (path.parent / file).is_file():
-            proposer.fault("file", f"there is no file {file!r}")
-    most, seconds = fields.number("max_iterations", whole=True), fields.number("max_wall_clock_seconds")
-    return Baseline(
-        proposer=dict(proposer.table),
-        max_iterations=500 if most is None else int(most),
-        max_wall_clock_seconds=300.0 if seconds is None else seconds,
-    )
-
-
 def _between(root: Fields, manifest: Manifest, table: Mapping[str, Any]) -> None:
     """What one part of a manifest asks of another."""
     if manifest.kind == "mcp" and "server" not in table:
@@ -271,26 +262,3 @@ def _between(root: Fields, manifest: Manifest, table: Mapping[str, Any]) -> None
         for part in wanted:
             if getattr(citation, part) is None and f"citations[{place}]" not in {one.field for one in root.faults}:
                 root.fault(f"citations[{place}].{part}", f"is missing; citation_mode shows {part}")
-
-
-def _leaks(root: Fields, manifest: Manifest) -> None:
-    """A number that only the scorer may know, in what agents read."""
-    secret = {
-        value: f"scorer.metrics[{place}].{name}"
-        for place, metric in enumerate(manifest.scorer.metrics)
-        for name, value in (("target", metric.target), ("best_known", metric.best_known))
-        if value is not None and is_telling(value)
-    }
-    shown = {"title": manifest.title, "summary": manifest.summary, "statement": manifest.statement}
-    shown |= {f"citations[{n}].summary": one.summary or "" for n, one in enumerate(manifest.citations)}
-    shown |= {f"citations[{n}].raw": one.raw or "" for n, one in enumerate(manifest.citations)}
-    for field, text in shown.items():
-        for number in dict.fromkeys(float(found) for found in _NUMBER.findall(text)):
-            if number in secret:
-                root.fault(field, f"tells agents the number of {secret[number]}")
-
-
-def is_telling(value: float) -> bool:
-    """Whether a number has so many digits that it stands in a text for one reason only."""
-    digits = f"{value:.15g}".lstrip("-").partition("e")[0].replace(".", "").strip("0")
-    return len(digits) >= TELLING_DIGITS

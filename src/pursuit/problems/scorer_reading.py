@@ -7,15 +7,20 @@ Invariant: a `Scorer` that is given out has a metric, and exactly what its kind 
 from __future__ import annotations
 
 import ast
+import builtins
 import math
-from collections.abc import Mapping
-from pathlib import Path
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
 from typing import cast
 
 from pursuit.model.expressions import SyntaxProblem, checked_expression
 from pursuit.model.spelling import nearest
+from pursuit.problems.files import file_of, parsed_python, text_of
 from pursuit.problems.manifest import COMMAND_OUTPUTS, DIRECTIONS, SCORER_KINDS, Metric, Rule, Scorer, ScorerKind
+from pursuit.problems.plain_data import check_plain
 from pursuit.tools.fields import Fields, as_table, kind
+from pursuit.tools.server_config import PYTHON
 
 _OF_KIND: Mapping[ScorerKind, tuple[str, ...]] = {
     "function": ("function",),
@@ -25,6 +30,7 @@ _OF_KIND: Mapping[ScorerKind, tuple[str, ...]] = {
 }
 _SHARED = ("kind", "metrics", "constraints", "tolerance", "timeout")
 SCORER_KEYS = (*_SHARED, *(key for keys in _OF_KIND.values() for key in keys))
+INTERPRETERS = (PYTHON, "python", "python3", "sh", "bash", "node", "ruby", "perl")
 METRIC_KEYS = ("metric", "unit", "direction", "target", "best_known")
 RULE_KEYS = ("metric", "expression")
 
@@ -42,15 +48,18 @@ def read_scorer(root: Fields, folder: Path, *, has_server: bool) -> Scorer | Non
     metrics = _metrics(fields)
     timeout = fields.number("timeout")
     tolerance = fields.amount("tolerance") if "tolerance" in fields.table else 0.0
-    constraints = fields.texts("constraints") or ()
-    for name in sorted({name for name in constraints if constraints.count(name) > 1}):
-        fields.fault("constraints", f"{name!r} stands there twice")
+    constraints = _constraints(fields)
+    arguments = fields.subtable("arguments")
+    check_plain(fields, "arguments", arguments)
+    rules = _rules(fields, has_server=has_server)
     if chosen is None:
         return None
     _only_of(fields, chosen)
-    rules = _rules(fields)
     _needs_of(fields, chosen, folder, has_server=has_server)
-    _check_rules(fields, rules, metrics)
+    _check_rules(fields, rules, metrics, constraints)
+    output = fields.word("output", COMMAND_OUTPUTS) or "json"
+    if chosen == "command" and output == "exit_code" and (len(metrics) > 1 or constraints):
+        fields.fault("output", "an exit code is one metric and no constraint; let the command print JSON")
     return Scorer(
         kind=chosen,
         metrics=metrics,
@@ -59,10 +68,10 @@ def read_scorer(root: Fields, folder: Path, *, has_server: bool) -> Scorer | Non
         timeout=60.0 if timeout is None else timeout,
         function=fields.text("function"),
         command=fields.texts("command") or (),
-        output=fields.word("output", COMMAND_OUTPUTS) or "json",
+        output=output,
         predicates=rules,
         tool=fields.text("tool"),
-        arguments=fields.subtable("arguments"),
+        arguments=arguments,
     )
 
 
@@ -81,8 +90,47 @@ def _needs_of(fields: Fields, chosen: ScorerKind, folder: Path, *, has_server: b
         fields.fault(key, _MISSING[chosen])
     elif chosen == "function" and isinstance(fields.table[key], str):
         _check_function(fields, fields.table[key], folder)
+    elif chosen == "command" and isinstance(fields.table[key], list):
+        check_command(fields, key, cast("list[object]", fields.table[key]), folder)
     if chosen == "tool" and not has_server:
         fields.fault("tool", "there is no [server] whose tool it could be")
+
+
+def check_command(fields: Fields, key: str, command: Sequence[object], folder: Path, *, shift: int = 0) -> None:
+    """That each word is one, and that a program or script of the folder is there; nothing is run.
+
+    `shift` is how many words of it stand elsewhere than in the list `key`.
+    """
+    for place, word in enumerate(command):
+        if isinstance(word, str) and "\0" in word:
+            fields.fault(_word(key, place - shift), "has a null character, which no program can be told")
+        elif isinstance(word, str) and place == 0 and not word.strip():
+            fields.fault(_word(key, place - shift), "must not be empty: it is the program")
+    words = [word for word in command if isinstance(word, str)]
+    if len(words) != len(command) or not words or any("\0" in word for word in words):
+        return
+    script = 1 if PurePosixPath(words[0]).name in INTERPRETERS else 0
+    name = words[script] if script < len(words) else ""
+    # A bare word is a program of the machine, and what begins with a dash is an option.
+    if not name or name.startswith("-") or (script == 0 and "/" not in name) or PurePosixPath(name).is_absolute():
+        return
+    found = file_of(folder, name)
+    if isinstance(found, str):
+        fields.fault(_word(key, script - shift), found)
+
+
+def _word(key: str, place: int) -> str:
+    return "command" if place < 0 else f"{key}[{place}]"
+
+
+def _constraints(fields: Fields) -> tuple[str, ...]:
+    constraints = fields.texts("constraints") or ()
+    for place, name in enumerate(constraints):
+        if not name.strip():
+            fields.fault(f"constraints[{place}]", "must not be empty; give the number's name")
+        elif name in constraints[:place]:
+            fields.fault(f"constraints[{place}]", f"{name!r} stands there twice")
+    return constraints
 
 
 def _only_of(fields: Fields, chosen: ScorerKind) -> None:
@@ -142,6 +190,8 @@ def _number(fields: Fields, key: str) -> float | None:
     value = fields.table[key]
     if isinstance(value, bool) or not isinstance(value, int | float):
         fields.fault(key, f"must be a number, not {kind(value)}")
+    elif abs(value) > sys.float_info.max and not (isinstance(value, float) and math.isinf(value)):
+        fields.fault(key, "is too large")
     elif not math.isfinite(value):
         fields.fault(key, f"must be a finite number, not {value}")
     else:
@@ -149,7 +199,7 @@ def _number(fields: Fields, key: str) -> float | None:
     return None
 
 
-def _rules(fields: Fields) -> tuple[Rule, ...]:
+def _rules(fields: Fields, *, has_server: bool) -> tuple[Rule, ...]:
     found: list[Rule] = []
     for one in _tables(fields, "predicates", RULE_KEYS):
         metric, expression = one.text("metric"), one.text("expression")
@@ -161,15 +211,35 @@ def _rules(fields: Fields) -> tuple[Rule, ...]:
                 checked_expression(expression)
             except SyntaxProblem as problem:
                 one.fault("expression", str(problem))
+            else:
+                _check_names(one, expression, has_server=has_server)
         found.append(Rule(metric=metric or "", expression=expression or ""))
     return tuple(found)
 
 
-def _check_rules(fields: Fields, rules: tuple[Rule, ...], metrics: tuple[Metric, ...]) -> None:
+def _check_names(rule: Fields, expression: str, *, has_server: bool) -> None:
+    """That an expression uses what it is told, what it made itself, and nothing else."""
+    told = ("submission", "arguments", "result") if has_server else ("submission",)
+    tree = parsed_python(expression.strip(), "eval")
+    nodes = [] if tree is None else list(ast.walk(tree))
+    made = {node.arg for node in nodes if isinstance(node, ast.arg)}
+    made |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    read = {node.id: None for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    unknown = [name for name in read if name not in made and name not in told and not hasattr(builtins, name)]
+    for name in unknown:
+        rule.fault("expression", f"there is no name {name[:60]!r} here{nearest(name, told)}; known: {', '.join(told)}")
+
+
+def _check_rules(
+    fields: Fields, rules: tuple[Rule, ...], metrics: tuple[Metric, ...], constraints: tuple[str, ...]
+) -> None:
     given = [rule.metric for rule in rules]
     for place, metric in enumerate(metrics):
         if metric.name and rules and metric.name not in given:
             fields.fault(f"metrics[{place}].metric", f"no predicate gives {metric.name!r}")
+    for place, name in enumerate(constraints):
+        if name.strip() and rules and name not in given:
+            fields.fault(f"constraints[{place}]", f"no predicate gives {name!r}")
     for place, name in enumerate(given):
         if name and name in given[:place]:
             fields.fault(f"predicates[{place}].metric", f"{name!r} is given twice")
@@ -181,15 +251,16 @@ def _check_function(fields: Fields, function: str, folder: Path) -> None:
     if not colon or not file.endswith(".py") or not name.isidentifier():
         fields.fault("function", f'{function!r} is not of the form "FILE.py:NAME"')
         return
-    path = (folder / file).resolve()
-    if not path.is_relative_to(folder.resolve()):
-        fields.fault("function", f"{file!r} lies outside of the problem's folder")
+    path = file_of(folder, file)
+    if isinstance(path, str):
+        fields.fault("function", path)
         return
-    try:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, SyntaxError) as error:  # ValueError: bytes that are no text
-        fields.fault("function", f"{file!r} cannot be read as Python: {getattr(error, 'strerror', None) or error}")
+    text = text_of(path)
+    tree = None if text is None else parsed_python(text)
+    if tree is None:
+        fields.fault("function", f"{file!r} cannot be read as Python")
         return
-    names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    body = ast.iter_child_nodes(tree)
+    names = {node.name for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
     if name not in names:
         fields.fault("function", f"{file!r} has no function {name!r}{nearest(name, names)}")

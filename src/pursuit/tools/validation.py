@@ -8,7 +8,7 @@ Invariant: nothing is ever fetched to resolve a schema.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, cast
 
@@ -20,6 +20,7 @@ from jsonschema.validators import validator_for
 from referencing.jsonschema import EMPTY_REGISTRY
 
 _MOST_FAULTS = 20
+_DATA = frozenset({"const", "default", "enum", "examples"})
 
 
 class UnusableSchema(Exception):
@@ -55,6 +56,42 @@ def compiled(schema: Mapping[str, Any]) -> Validator:
         raise UnusableSchema(str(error)) from error
 
 
+def schema_faults(schema: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Everything that makes a schema unusable, each with its place in it; nothing if it can be used."""
+    body = msgspec.json.decode(msgspec.json.encode(schema))
+    kind = cast("Any", validator_for(body, default=jsonschema.Draft202012Validator))
+    errors: list[jsonschema.ValidationError] = list(kind(kind.META_SCHEMA).iter_errors(body))
+    found = {_place(error.absolute_path): _shortened(error.message) for error in reversed(errors)}
+    for place, pattern in _patterns(cast("object", body), ""):
+        try:
+            re.compile(pattern)
+        except (re.error, RecursionError, OverflowError) as error:
+            found.setdefault(place, f"{pattern[:60]!r} is no pattern: {error}")
+    if not found:
+        try:
+            compiled(schema).faults({})
+        except UnusableSchema as error:  # a `$ref` that leads nowhere or goes round in a circle
+            found[""] = f"cannot be used: {_shortened(str(error))}"
+    return sorted(found.items())[:_MOST_FAULTS]
+
+
+def _patterns(body: object, at: str) -> Iterator[tuple[str, str]]:
+    """The patterns of a schema; its examples and defaults are data and may look as they like."""
+    if isinstance(body, dict):
+        table = cast("dict[str, object]", body)
+        for key, value in table.items():
+            place = f"{at}.{key}".removeprefix(".")
+            if key == "pattern" and isinstance(value, str):
+                yield place, value
+            elif key == "patternProperties" and isinstance(value, dict):
+                yield from ((f"{place}.{pattern}", pattern) for pattern in cast("dict[str, object]", value))
+            if key not in _DATA:
+                yield from _patterns(value, place)
+    elif isinstance(body, list):
+        for index, value in enumerate(cast("list[object]", body)):
+            yield from _patterns(value, f"{at}[{index}]")
+
+
 @lru_cache(maxsize=1_024)
 def _compiled(schema: bytes) -> Validator:
     """Made once for a process: checking a schema costs hundreds of times what using it does."""
@@ -66,6 +103,13 @@ def _compiled(schema: bytes) -> Validator:
 
 
 def _sentence(error: jsonschema.ValidationError) -> str:
-    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.absolute_path)
-    text = error.message if len(error.message) <= 300 else error.message[:297] + "..."
-    return f"{place.removeprefix('.')}: {text}" if place else text
+    place, text = _place(error.absolute_path), _shortened(error.message)
+    return f"{place}: {text}" if place else text
+
+
+def _place(path: Iterable[str | int]) -> str:
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 300 else text[:297] + "..."
