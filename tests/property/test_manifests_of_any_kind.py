@@ -27,12 +27,13 @@ TABLES = {path: tomllib.loads(path.read_text(encoding="utf-8")) for path in SHIP
 
 AWKWARD = st.sampled_from(
     [
-        "", " ", "\0", "a\0b", "..", "../..", "/", "/etc/passwd", "~", ".", "x" * 5_000, "a/" * 3_000, "\n# x", "# x", "x\n===",
-        "score.py", "score.py:score", "\0.py:score", "problem.toml", "__python_executable__", "${X}", "é", "\u2028", "{", "%s",
-        "1 +", "(" * 300, "lambda: 0", "submission", "nobody", "function", "command", "predicates", "tool", "search", "script",
-        "object", "array", "#/nowhere", "#", "[", "(?P<", "doi:", "json", "exit_code", "minimize", "raw", "summary+raw", "mcp",
-        "optimization", "http://x", "stdio", "sse", 0, -1, 1, 10**400, -(10**400), 2**63, 1e308, -0.0, 1e-320,
-        math.inf, -math.inf, math.nan, True, False, [], {}, [[]], [{}], {"": {}}, [""], ["\0"], ["x", "x"],
+        "", " ", "\0", "a\0b", "..", "../..", "/", "/etc/passwd", "~", ".", "x" * 5_000, "a/" * 3_000, "\n# x", "# x",
+        "x\n===", "score.py", "score.py:score", "\0.py:score", "problem.toml", "__python_executable__", "${X}", "é",
+        "\u2028", "{", "%s", "1 +", "(" * 300, "lambda: 0", "submission", "nobody", "function", "command", "predicates",
+        "tool", "search", "script", "object", "array", "#/nowhere", "#", "[", "(?P<", "doi:", "json", "exit_code",
+        "minimize", "raw", "summary+raw", "mcp", "optimization", "http://x", "stdio", "sse", 0, -1, 1, 10**400,
+        -(10**400), 2**63, 1e308, -0.0, 1e-320, math.inf, -math.inf, math.nan, True, False, [], {}, [[]], [{}],
+        {"": {}}, [""], ["\0"], ["x", "x"],
     ]
 )  # fmt: skip
 SCALARS = st.one_of(
@@ -46,10 +47,11 @@ SCALARS = st.one_of(
     st.just(datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)),
 )
 WORDS = (
-    *reading.KEYS, *reading.CITATION_KEYS, *reading.BUDGET_KEYS, *reading.VISIBILITY_KEYS, *baseline_reading.BASELINE_KEYS,
-    *baseline_reading.SCRIPT_KEYS, *scorer_reading.SCORER_KEYS, *scorer_reading.METRIC_KEYS, *scorer_reading.RULE_KEYS,
-    "command", "args", "env", "cwd", "url", "headers", "timeouts", "tools", "parameters", "low", "choices", "then",
-    "type", "properties", "required", "$ref", "$schema", "$id", "pattern", "patternProperties", "enum", "items", "allOf",
+    *reading.KEYS, *reading.CITATION_KEYS, *reading.BUDGET_KEYS, *reading.VISIBILITY_KEYS,
+    *baseline_reading.BASELINE_KEYS, *baseline_reading.SCRIPT_KEYS, *scorer_reading.SCORER_KEYS,
+    *scorer_reading.METRIC_KEYS, *scorer_reading.RULE_KEYS, "command", "args", "env", "cwd", "url", "headers", "timeouts",
+    "tools", "parameters", "low", "choices", "then", "type", "properties", "required", "$ref", "$schema", "$id",
+    "pattern", "patternProperties", "enum", "items", "allOf",
 )  # fmt: skip
 VALUES = st.recursive(
     SCALARS,

@@ -144,7 +144,7 @@ def test_a_summary_is_compact_and_holds_no_statement() -> None:
 
 
 def test_a_folder_that_cannot_be_read_is_told(tmp_path: Path) -> None:
-    with pytest.raises(ValidationFailed, match="there is no such directory"):
+    with pytest.raises(ValidationFailed, match="there is no such file or directory"):
         discover([tmp_path / "nowhere"])
     if os.geteuid() != 0:
         locked = tmp_path / "locked"
@@ -152,6 +152,34 @@ def test_a_folder_that_cannot_be_read_is_told(tmp_path: Path) -> None:
         with pytest.raises(ValidationFailed, match="cannot be read"):
             discover([tmp_path], shipped=False)
         locked.chmod(0o700)
+
+
+def test_what_only_has_the_name_of_a_manifest_is_told_and_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "folder" / "problem.toml").mkdir(parents=True)
+    for name in ("dangling", "circle", "pipe"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "dangling" / "problem.toml").symlink_to("nowhere")
+    (tmp_path / "circle" / "problem.toml").symlink_to("problem.toml")
+    os.mkfifo(tmp_path / "pipe" / "problem.toml")
+    write(tmp_path / "sound")
+    found = discover([tmp_path], shipped=False)
+    told = {Path(fault.source or "").parent.name: fault.reason for fault in found.faults}
+    assert {name: words.partition(":")[0] for name, words in told.items()} == {
+        "circle": "cannot be read",
+        "dangling": "cannot be read",
+        "folder": "is a directory; a problem.toml is a file",
+        "pipe": "is no regular file",
+    }
+    assert [one.problem_id for one in found.problems] == ["sum"]
+    for name in told:
+        with pytest.raises(ValidationFailed):
+            read_manifest(tmp_path / name / "problem.toml")
+        assert discover([tmp_path / name / "problem.toml"], shipped=False).faults
+
+
+def test_a_kind_that_there_is_not_is_refused() -> None:
+    with pytest.raises(ValidationFailed, match=r"'optimisation' is none of .* did you mean 'optimization'"):
+        Catalogue.load().search(kind="optimisation")
 
 
 def test_what_is_shipped_is_of_every_kind_and_cites_its_sources() -> None:

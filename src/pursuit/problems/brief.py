@@ -1,6 +1,7 @@
 """The brief: all that an agent is told of a problem before it begins.
 
-Owns: its words and their order. Pure. Invariant: one heading of the first level; nothing of the scorer or the baseline.
+Owns: its words and their order. Pure. Invariant: one heading of the first level; nothing of the scorer or the baseline;
+of a server that was not asked it says nothing but that its word counts.
 """
 
 from __future__ import annotations
@@ -19,8 +20,13 @@ SUBMIT = "submit_final"
 LONGEST_LINE = 200
 
 
-def write_brief(problem: Manifest, tools: Sequence[Mapping[str, Any]] = (), *, citations: bool = True) -> str:
-    """The brief as Markdown; `tools` are the upstream's own definitions."""
+Tools = Sequence[Mapping[str, Any]]
+
+
+def write_brief(problem: Manifest, tools: Tools | None = None, *, citations: bool = True) -> str:
+    """The brief as Markdown; `tools` are the upstream's as agents see them, None if it was not asked."""
+    if problem.server is None:
+        tools = ()
     parts = [f"# {problem.title}", problem.summary, problem.statement]
     if citations and problem.citations:
         parts += ["## Sources", _sources(problem.citations, problem.visibility.citation_mode)]
@@ -43,8 +49,12 @@ def _source(citation: Citation, mode: CitationMode) -> str:
     return words
 
 
-def _tools(tools: Sequence[Mapping[str, Any]]) -> str:
-    rows = [f"- `{one['name']}`{_about(one)}" for one in tools if one.get("name") not in (SUBMIT, TOOL)]
+def _tools(tools: Tools | None) -> str:
+    rows = (
+        ["- those of the problem's server, as it lists them"]
+        if tools is None
+        else [f"- `{one['name']}`{_about(one)}" for one in tools if one.get("name") not in (SUBMIT, TOOL)]
+    )
     return "\n".join([*rows, f"- `{SUBMIT}`: hands in the answer, once."])
 
 
@@ -65,10 +75,11 @@ def _limits(problem: Manifest) -> str:
     return "\n".join([*said, "- submissions: 1; the first one counts."])
 
 
-def _submission(problem: Manifest, tools: Sequence[Mapping[str, Any]]) -> str:
-    if any(one.get("name") == SUBMIT for one in tools):
+def _submission(problem: Manifest, tools: Tools | None) -> str:
+    if tools is not None and any(one.get("name") == SUBMIT for one in tools):
         return f"`{SUBMIT}` takes what its schema says."
+    own = "" if tools is not None else "what its schema says where the server has one of its own, else "
     if problem.submission is None:
-        return f"`{SUBMIT}` takes `answer` (a text) and, if you like, `justification`."
+        return f"`{SUBMIT}` takes {own}`answer` (a text) and, if you like, `justification`."
     schema = json.dumps(problem.submission, indent=2, ensure_ascii=False)
-    return f"`{SUBMIT}` takes:\n\n```json\n{schema}\n```"
+    return f"`{SUBMIT}` takes{f' {own}this' if own else ''}:\n\n```json\n{schema}\n```"

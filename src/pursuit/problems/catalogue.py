@@ -13,7 +13,8 @@ from pathlib import Path
 
 from pursuit.errors import Fault, ProblemNotFound, ValidationFailed
 from pursuit.model.spelling import nearest
-from pursuit.problems.manifest import MANIFEST, Manifest
+from pursuit.problems.files import not_a_file
+from pursuit.problems.manifest import KINDS, MANIFEST, Manifest
 from pursuit.problems.reading import read_manifest
 
 SHIPPED = Path(__file__).parent / "shipped"
@@ -29,17 +30,17 @@ class Found:
 
 
 def manifests_in(directory: Path) -> list[Path]:
-    """Every manifest below a directory (or the file itself), sorted."""
-    if directory.is_file():
+    """Every manifest below a directory (or the file itself), sorted; also what has its name and is no file."""
+    if directory.name == MANIFEST or not directory.is_dir():
         return [directory]
     return sorted(_walk(directory))
 
 
 def _walk(directory: Path) -> Iterator[Path]:
     for folder, names, files in os.walk(directory, onerror=_cannot_read):
-        names[:] = sorted(name for name in names if name not in _SKIPPED)
-        if MANIFEST in files:
+        if MANIFEST in files or MANIFEST in names:
             yield Path(folder) / MANIFEST
+        names[:] = sorted(name for name in names if name not in _SKIPPED and name != MANIFEST)
 
 
 def _cannot_read(error: OSError) -> None:
@@ -71,11 +72,11 @@ def _once(directories: Iterable[Path]) -> list[Path]:
     """The manifests of all directories, each once, also where one directory lies in another."""
     seen: dict[Path, None] = {}
     for directory in directories:
-        if not directory.exists():
-            reason = "there is no such directory"
+        if not os.path.lexists(directory):
+            reason = "there is no such file or directory"
             raise ValidationFailed([Fault(field="", reason=reason, source=str(directory))], f"{directory}: {reason}")
         for path in manifests_in(directory):
-            seen.setdefault(path.resolve())
+            seen.setdefault(path if not_a_file(path) else path.resolve())
     return list(seen)
 
 
@@ -108,7 +109,13 @@ class Catalogue:
         return found
 
     def search(self, text: str | None = None, *, kind: str | None = None, tags: Sequence[str] = ()) -> list[Manifest]:
-        """The problems that fit every filter: all words of the text, the kind, and all tags."""
+        """The problems that fit every filter: all words of the text, the kind, and all tags.
+
+        Raises `ValidationFailed` for a kind that no problem can be of.
+        """
+        if kind is not None and kind not in KINDS:
+            reason = f"{kind[:60]!r} is none of {', '.join(KINDS)}{nearest(kind, KINDS)}"
+            raise ValidationFailed([Fault(field="kind", reason=reason)], f"kind: {reason}")
         words = (text or "").lower().split()
         return [
             one

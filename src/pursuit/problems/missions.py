@@ -91,7 +91,7 @@ def mission_for(problem: Manifest, plan: Plan) -> dict[str, Any]:
 
 
 def _directive(problem: Manifest) -> str:
-    brief = write_brief(problem, ())
+    brief = write_brief(problem)  # its server runs only in the mission, and is not asked for this
     if len(brief) <= LONGEST_DIRECTIVE:
         return brief
     return f"{problem.title}: {problem.summary} Read {SERVER}.{TOOL}, then call {SERVER}.{SUBMIT} once."

@@ -58,9 +58,9 @@ def compiled(schema: Mapping[str, Any]) -> Validator:
 
 def schema_faults(schema: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Everything that makes a schema unusable, each with its place in it; nothing if it can be used."""
-    body = msgspec.json.decode(msgspec.json.encode(schema))
-    kind = cast("Any", validator_for(body, default=jsonschema.Draft202012Validator))
-    errors: list[jsonschema.ValidationError] = list(kind(kind.META_SCHEMA).iter_errors(body))
+    body: Any = msgspec.json.decode(msgspec.json.encode(schema))
+    chosen: Any = validator_for(body, default=jsonschema.Draft202012Validator)
+    errors: list[jsonschema.ValidationError] = list(chosen(chosen.META_SCHEMA).iter_errors(body))
     found = {_place(error.absolute_path): _shortened(error.message) for error in reversed(errors)}
     for place, pattern in _patterns(cast("object", body), ""):
         try:
@@ -83,10 +83,10 @@ def _patterns(body: object, at: str) -> Iterator[tuple[str, str]]:
             place = f"{at}.{key}".removeprefix(".")
             if key == "pattern" and isinstance(value, str):
                 yield place, value
-            elif key == "patternProperties" and isinstance(value, dict):
-                yield from ((f"{place}.{pattern}", pattern) for pattern in cast("dict[str, object]", value))
             if key not in _DATA:
                 yield from _patterns(value, place)
+            if key == "patternProperties" and isinstance(value, dict):
+                yield from ((f"{place}.{pattern}", pattern) for pattern in cast("dict[str, object]", value))
     elif isinstance(body, list):
         for index, value in enumerate(cast("list[object]", body)):
             yield from _patterns(value, f"{at}[{index}]")

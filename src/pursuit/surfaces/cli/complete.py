@@ -1,7 +1,7 @@
-"""Ids of missions and tasks for the shell's completion.
+"""Ids of missions, tasks, problems and attempts for the shell's completion.
 
-Owns: one cheap look at the ledger. Invariant: it prints nothing, creates nothing and never fails: a shell that
-completes a word has no place for an error.
+Owns: one cheap look at the ledger or at the problems. Invariant: it prints nothing, creates nothing and never fails: a
+shell that completes a word has no place for an error.
 """
 
 from __future__ import annotations
@@ -27,6 +27,32 @@ def task_ids(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
         return _ids(ctx, incomplete, "task", "title")
     except Exception:  # noqa: BLE001 - as above
         return []
+
+
+def attempt_ids(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    """The newest attempts at problems whose id starts like this, each with its status and problem."""
+    try:
+        return _ids(ctx, incomplete, "attempt", "problem_id")
+    except Exception:  # noqa: BLE001 - as above
+        return []
+
+
+def problem_ids(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    """The problems whose id starts like this, each with its title; also those of `--dir`."""
+    from pursuit.problems.catalogue import discover  # noqa: PLC0415 - only a completion pays for it
+
+    try:
+        found = discover([Path(one) for one in ctx.params.get("directory") or ()]).problems
+    except Exception:  # noqa: BLE001 - as above
+        return []
+    return [(one.problem_id, one.title) for one in found if one.problem_id.startswith(incomplete)]
+
+
+def problem_kinds(incomplete: str) -> list[str]:
+    """The kinds of problems."""
+    from pursuit.problems.manifest import KINDS  # noqa: PLC0415 - only a completion pays for it
+
+    return [kind for kind in KINDS if kind.startswith(incomplete)]
 
 
 def _ids(ctx: typer.Context, incomplete: str, kind: str, words: str) -> list[tuple[str, str]]:

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from pursuit.surfaces.cli.complete import attempt_ids, problem_ids, problem_kinds
 from pursuit.surfaces.cli.options import ConfigOption, JsonOption, ModeOption, StateOption, common
 
 PANEL = "Problems"
@@ -22,11 +23,17 @@ DirOption = Annotated[
     ),
 ]
 ProblemId = Annotated[
-    str, typer.Argument(metavar="ID", show_default=False, help="A problem, as in `pursuit problem list`; or its file.")
+    str,
+    typer.Argument(
+        metavar="ID",
+        show_default=False,
+        autocompletion=problem_ids,
+        help="A problem, as in `pursuit problem list`; or its file.",
+    ),
 ]
 
 app = typer.Typer(
-    help="Problems to try agents on: list, show, serve, attempt, compare.",
+    help="Problems to try agents on: list, search, show, serve, attempt, compare.",
     no_args_is_help=True,
     epilog="Examples:  pursuit problem list,  pursuit problem attempt welded-beam,  pursuit problem compare ID",
 )
@@ -36,41 +43,64 @@ app = typer.Typer(
 def group(
     ctx: typer.Context, *, config: ConfigOption = None, state: StateOption = None, json: JsonOption = False
 ) -> None:
-    """Problems to try agents on: list, show, serve, attempt, compare."""
+    """Problems to try agents on: list, search, show, serve, attempt, compare."""
     ctx.obj = common(ctx, config, state, json)
+
+
+KindOption = Annotated[
+    str | None,
+    typer.Option(
+        "--kind",
+        metavar="KIND",
+        show_default=False,
+        autocompletion=problem_kinds,
+        help="Only text, decision, optimization or mcp problems.",
+    ),
+]
+TagOption = Annotated[
+    list[str] | None, typer.Option("--tag", show_default=False, help="Only with this tag; repeatable, all count.")
+]
 
 
 @app.command("list")
 def list_(
     ctx: typer.Context,
     *,
-    kind: Annotated[
-        str | None,
-        typer.Option("--kind", show_default=False, help="Only text, decision, optimization or mcp problems."),
-    ] = None,
-    tag: Annotated[
-        list[str] | None, typer.Option("--tag", show_default=False, help="Only with this tag; repeatable, all count.")
-    ] = None,
-    search: Annotated[
-        str | None, typer.Option("--search", metavar="WORDS", show_default=False, help="Only with all these words.")
-    ] = None,
+    kind: KindOption = None,
+    tag: TagOption = None,
     directory: DirOption = None,
     config: ConfigOption = None,
     state: StateOption = None,
     json: JsonOption = False,
 ) -> int:
     """List the problems that there are."""
-    from pursuit.problems.catalogue import Catalogue, discover  # noqa: PLC0415 - commands import what they need
-    from pursuit.surfaces.cli import show_problems  # noqa: PLC0415
-    from pursuit.surfaces.cli.screen import Screen  # noqa: PLC0415
+    from pursuit.surfaces.cli.problem_show import found_problems  # noqa: PLC0415 - commands import what they need
 
-    screen = Screen(common(ctx, config, state, json))
-    found = discover(directory or ())
-    rows = [one.summary_row() for one in Catalogue(found.problems).search(search, kind=kind, tags=tag or ())]
-    show_problems.listing(screen, rows)
-    for fault in found.faults:
-        screen.note(f"left out: {fault}")
-    return 0
+    return found_problems(common(ctx, config, state, json), directory or (), kind=kind, tags=tag or ())
+
+
+@app.command()
+def search(
+    ctx: typer.Context,
+    *,
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="WORDS…", show_default=False, help="All of these, in the id, the title, the summary or a tag."
+        ),
+    ],
+    kind: KindOption = None,
+    tag: TagOption = None,
+    directory: DirOption = None,
+    config: ConfigOption = None,
+    state: StateOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Find problems by words, kind and tags, all of which must fit."""
+    from pursuit.surfaces.cli.problem_show import found_problems  # noqa: PLC0415 - commands import what they need
+
+    said = common(ctx, config, state, json)
+    return found_problems(said, directory or (), words=" ".join(words), kind=kind, tags=tag or ())
 
 
 @app.command()
@@ -85,21 +115,10 @@ def show(
     json: JsonOption = False,
 ) -> int:
     """Print a problem's brief, as agents read it."""
-    import anyio  # noqa: PLC0415 - commands import what they need
+    from pursuit.surfaces.cli.problem_run import chosen  # noqa: PLC0415 - commands import what they need
+    from pursuit.surfaces.cli.problem_show import shown  # noqa: PLC0415
 
-    from pursuit.problems.brief import write_brief  # noqa: PLC0415
-    from pursuit.surfaces.cli.problem_run import chosen, tools_of  # noqa: PLC0415
-    from pursuit.surfaces.cli.screen import Screen  # noqa: PLC0415
-
-    screen = Screen(common(ctx, config, state, json))
-    problem = chosen(problem_id, directory or ())
-    tools = anyio.run(tools_of, problem, screen)
-    brief = write_brief(problem, tools, citations=not no_citation)
-    if screen.json:
-        screen.document({**problem.summary_row(), "brief": brief})
-    else:
-        screen.plain(brief.rstrip("\n"))
-    return 0
+    return shown(common(ctx, config, state, json), chosen(problem_id, directory or ()), citations=not no_citation)
 
 
 @app.command()
@@ -144,7 +163,13 @@ def serve(
     no_citation: Annotated[bool, typer.Option("--no-citation", help="Leave the sources out of the brief.")] = False,
     attempt: Annotated[
         str | None,
-        typer.Option("--attempt", metavar="ID", show_default=False, help="Go on with this attempt; else a new one."),
+        typer.Option(
+            "--attempt",
+            metavar="ID",
+            show_default=False,
+            autocompletion=attempt_ids,
+            help="Go on with this attempt; else a new one.",
+        ),
     ] = None,
     label: Annotated[
         str, typer.Option("--label", metavar="TEXT", show_default=False, help="Who tries, for comparisons.")
@@ -226,7 +251,13 @@ def compare(
     ctx: typer.Context,
     *,
     problem_ids: Annotated[
-        list[str], typer.Argument(metavar="ID…", show_default=False, help="Problems, as in `pursuit problem list`.")
+        list[str],
+        typer.Argument(
+            metavar="ID…",
+            show_default=False,
+            autocompletion=problem_ids,
+            help="Problems, as in `pursuit problem list`.",
+        ),
     ],
     output: Annotated[
         Path | None,
@@ -250,7 +281,10 @@ def compare(
 def replay(
     ctx: typer.Context,
     *,
-    attempt_id: Annotated[str, typer.Argument(metavar="ATTEMPT", show_default=False, help="An attempt's id.")],
+    attempt_id: Annotated[
+        str,
+        typer.Argument(metavar="ATTEMPT", show_default=False, autocompletion=attempt_ids, help="An attempt's id."),
+    ],
     solved: Annotated[bool, typer.Option("--solved", help="Fail unless the attempt solved its problem.")] = False,
     directory: DirOption = None,
     config: ConfigOption = None,

@@ -23,7 +23,7 @@ from pursuit.errors import Fault, InvalidArgument, PursuitError, SessionNotFound
 from pursuit.problems.attempts import Attempt, attempts_at, load_attempt, new_attempt_id
 from pursuit.problems.catalogue import SHIPPED, Catalogue, discover
 from pursuit.problems.comparing import attempt_row, ranked
-from pursuit.problems.manifest import UPSTREAM, Manifest
+from pursuit.problems.manifest import Manifest
 from pursuit.problems.missions import Plan, as_toml, mission_for, proposer_for
 from pursuit.problems.reading import read_manifest
 from pursuit.problems.replay import replay
@@ -39,7 +39,6 @@ from pursuit.surfaces.cli.screen import Screen
 from pursuit.surfaces.cli.text import EXIT
 from pursuit.tools.configuration import Configuration, load_configuration
 from pursuit.tools.policy import parse_mode
-from pursuit.tools.pool import Pool
 
 _ATTEMPT = re.compile(r"attempt-[A-Za-z0-9._-]{1,100}")
 UNSOLVED = 3
@@ -56,19 +55,6 @@ def chosen(word: str, directories: Sequence[Path]) -> Manifest:
         if found.faults:  # it may be one of those that cannot be read
             raise ValidationFailed(found.faults, f"there is no problem {word[:100]!r}, and some have faults") from None
         raise
-
-
-async def tools_of(problem: Manifest, screen: Screen) -> list[Mapping[str, Any]]:
-    """The tools of a problem's own server; none, and a note, if it cannot be reached."""
-    if problem.server is None:
-        return []
-    async with Pool({UPSTREAM: problem.server}, {}) as pool:
-        try:
-            tools = await pool.upstream(UPSTREAM).tools()
-        except PursuitError as error:
-            screen.note(f"without its tools: {error.message}")
-            return []
-    return [tool.definition for tool in tools if tool.name != problem.scorer.tool]
 
 
 def checked_attempt(text: str | None) -> str | None:

@@ -82,8 +82,8 @@ class Problem:
         return self.manifest.problem_id
 
     def brief(self, *, include_citation: bool = True) -> str:
-        """The brief, without the tools of a server."""
-        return write_brief(self.manifest, (), citations=include_citation)
+        """The brief as agents read it; of a server, which is not asked here, it says that its own word counts."""
+        return write_brief(self.manifest, citations=include_citation)
 
     def to_mcp_server(
         self,

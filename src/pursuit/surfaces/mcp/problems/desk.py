@@ -22,7 +22,7 @@ from pursuit import __version__
 from pursuit.errors import PursuitError
 from pursuit.model.observe import leaves, lift
 from pursuit.problems.attempts import Attempt
-from pursuit.problems.brief import ADDRESS, ASSETS, PROMPT, SUBMIT, TOOL, write_brief
+from pursuit.problems.brief import ADDRESS, ASSETS, PROMPT, SUBMIT, TOOL
 from pursuit.problems.manifest import Manifest
 from pursuit.problems.scoring import Expressions
 from pursuit.surfaces.mcp.failure import Context, sendable
@@ -137,9 +137,7 @@ class Desk:
         return self._ours(ctx, {kind: []})
 
     async def _brief(self) -> str:
-        offer = await self._look()
-        tools = [shown for one in offer.definitions if (shown := offer.shown(one)) is not None]
-        return write_brief(self._problem, tools, citations=self._citations)
+        return (await self._look()).brief(citations=self._citations)
 
     async def _read(self, ctx: Context) -> HandlerResult:
         uri = (ctx.params or {}).get("uri")

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pursuit.problems.brief import ADDRESS, ASSETS, PROMPT, SUBMIT, TOOL
+from pursuit.problems.brief import ADDRESS, ASSETS, PROMPT, SUBMIT, TOOL, write_brief
 from pursuit.problems.manifest import Manifest
 
 FINAL_ANSWER = "final_answer"
@@ -58,6 +58,12 @@ class Offer:
         if tool.get("name") == self.final == FINAL_ANSWER:
             return {**tool, "name": SUBMIT}
         return None if tool.get("name") in self.hidden else tool
+
+    def brief(self, *, citations: bool = True) -> str:
+        """The brief of ours, with the tools as agents see them."""
+        shown = [one for tool in self.definitions if (one := self.shown(tool)) is not None]
+        asked = bool(self.definitions) or self.problem.server is None
+        return write_brief(self.problem, shown if asked else None, citations=citations)
 
     def more_tools(self) -> list[dict[str, Any]]:
         """Our own tools that the upstream has not."""

@@ -25,14 +25,13 @@ from pursuit.problems.attempts import Attempt, new_attempt_id, shared_attempt_id
 from pursuit.problems.manifest import UPSTREAM, Manifest
 from pursuit.sandbox import Sandbox
 from pursuit.surfaces.mcp.failure import Context
-from pursuit.surfaces.mcp.gateway.eras import as_object
 from pursuit.surfaces.mcp.gateway.options import GatewayOptions
 from pursuit.surfaces.mcp.gateway.server import Gateway, gateway_server
+from pursuit.surfaces.mcp.problems.asking import Besides, besides
 from pursuit.surfaces.mcp.problems.desk import Desk
 from pursuit.surfaces.mcp.problems.offer import Offer
 from pursuit.tools.configuration import Configuration
 from pursuit.tools.policy import Mode
-from pursuit.tools.session import McpUpstream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,14 +128,15 @@ class Looking:
     def __init__(self, problem: Manifest, gateway: Gateway) -> None:
         self._problem = problem
         self._gateway = gateway
-        self._besides: tuple[frozenset[str], frozenset[str]] | None = None
+        self._besides: Besides | None = None
 
     async def look(self) -> Offer:
         """What is there; of an upstream that cannot be reached nothing is known."""
         upstream = self._gateway.roster.only
         try:
             tools = await upstream.tools()
-            resources, prompts = self._besides or await self._first(upstream)
+            self._besides = self._besides or await besides(upstream)
+            resources, prompts = self._besides
         except UpstreamUnavailable:
             return Offer(problem=self._problem)
         return Offer(
@@ -146,13 +146,3 @@ class Looking:
             prompts=prompts,
             definitions=tuple(tool.definition for tool in tools),
         )
-
-    async def _first(self, upstream: McpUpstream) -> tuple[frozenset[str], frozenset[str]]:
-        can = (await upstream.about()).capabilities
-        resources = await upstream.entries("resources") if "resources" in can else []
-        prompts = await upstream.entries("prompts") if "prompts" in can else []
-        self._besides = (
-            frozenset(str(as_object(one).get("uri")) for one in resources),
-            frozenset(str(as_object(one).get("name")) for one in prompts),
-        )
-        return self._besides

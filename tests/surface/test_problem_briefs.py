@@ -1,0 +1,126 @@
+"""The brief is one and the same: served, shown, in Python and in a mission; and where a server starts."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from cli_stage import Place
+from problem_stage import EXAM, SCHEMA, client, problem, text
+
+from pursuit import Problem
+from pursuit.problems.missions import Plan, mission_for
+
+CASES = {
+    "no server, free text": ((), {}),
+    "no server, typed": ((), {"submission": SCHEMA}),
+    "tools alone": (("probe", "look"), {}),
+    "tools, typed": (("probe",), {"submission": SCHEMA}),
+    "its own submit_final": (("probe", "submit_final"), {}),
+    "its own final_answer": (("probe", "final_answer"), {}),
+    "a hidden judge": (
+        ("probe", "grade"),
+        {"submission": SCHEMA, "scorer": {"kind": "tool", "tool": "grade", "metrics": [{"metric": "distance"}]}},
+    ),
+}
+
+
+def section(brief: str, heading: str) -> str:
+    return brief.split(f"## {heading}\n\n")[1].split("\n\n## ")[0]
+
+
+@pytest.mark.guarantee("the-brief-is-the-same-everywhere")
+@pytest.mark.parametrize("name", CASES)
+def test_the_brief_that_is_shown_is_the_brief_that_is_served(tmp_path: Path, name: str) -> None:
+    tools, fields = CASES[name]
+    one = problem(tmp_path, *tools, **fields)
+
+    async def served() -> tuple[str, dict[str, Any]]:
+        async with client(one, tmp_path, "2026-07-28") as agent:
+            brief = text(await agent.call_tool("design_brief", {}))
+            offered = {tool.name: tool.input_schema for tool in (await agent.list_tools()).tools}
+            return brief, offered
+
+    brief, offered = anyio.run(served)
+    assert Place(tmp_path).json("problem", "show", tmp_path / "problem.toml")["brief"] == brief
+    listed = {line.partition("`")[2].partition("`")[0] for line in section(brief, "Tools").splitlines()}
+    assert listed == set(offered) - {"design_brief"}
+    unasked = [one.brief(), mission_for(one.manifest, plan())["directive"]]
+    if not tools:
+        assert unasked == [brief, brief]
+        return
+    for other in unasked:
+        # What depends on the server is left to the server; all the rest is word for word the same.
+        assert "those of the problem's server" in section(other, "Tools")
+        assert "what its schema says where the server has one of its own" in section(other, "Submission")
+        assert other.split("## Tools")[0] == brief.split("## Tools")[0]
+        assert section(other, "Limits") == section(brief, "Limits")
+
+
+def plan() -> Plan:
+    return Plan(attempt_id="attempt-1", proposer={"kind": "client"}, serve=["x"], judge=["x"])
+
+
+def test_a_server_that_is_a_problem_itself_is_shown_with_its_own_brief(tmp_path: Path) -> None:
+    words = ["-m", "pursuit", "problem", "serve", "pangram", "--state", str(tmp_path / "inner.db")]
+    one = problem(tmp_path, "probe")
+    table = one.manifest.path.read_text(encoding="utf-8").replace(json.dumps([str(EXAM), "probe"]), json.dumps(words))
+    (tmp_path / "problem.toml").write_text(table, encoding="utf-8")
+    shown = Place(tmp_path).ask("problem", "show", "problem.toml")[0]
+    assert shown.startswith("# Pangram\n") and "words.txt" in shown
+
+
+def test_a_server_that_cannot_be_asked_is_said_so(tmp_path: Path) -> None:
+    problem(tmp_path, "probe")
+    table = (tmp_path / "problem.toml").read_text(encoding="utf-8").replace("__python_executable__", "./no-program")
+    (tmp_path / "problem.toml").write_text(table.replace(json.dumps([str(EXAM), "probe"]), "[]"), encoding="utf-8")
+    program = tmp_path / "no-program"
+    program.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
+    program.chmod(0o700)
+    one = Problem.from_manifest(tmp_path)
+    shown, notes = Place(tmp_path).ask("problem", "show", "problem.toml")
+    assert shown.rstrip() == one.brief().rstrip() and "without its tools" in notes
+
+
+def test_a_tool_that_tells_the_target_is_noted(tmp_path: Path) -> None:
+    metric = {"metric": "distance", "direction": "minimize", "best_known": 3}
+    rule = {"metric": "distance", "expression": "1"}
+    problem(tmp_path, "probe", scorer={"kind": "predicates", "predicates": [rule], "metrics": [metric]})
+    server = tmp_path / "telling.py"
+    server.write_text(EXAM.read_text(encoding="utf-8").replace("Says how far it is.", "The best known is 3."), "utf-8")
+    table = (tmp_path / "problem.toml").read_text(encoding="utf-8").replace(str(EXAM), str(server))
+    (tmp_path / "problem.toml").write_text(table, encoding="utf-8")
+    notes = Place(tmp_path).ask("problem", "show", "problem.toml")[1]
+    assert "tell agents the number of scorer.metrics[0].best_known" in notes
+
+
+def test_a_servers_relative_arguments_are_files_of_the_manifests_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, elsewhere = tmp_path / "mine", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    problem(folder, "probe", submission=SCHEMA)
+    (folder / "plant.py").write_bytes(EXAM.read_bytes())
+    table = (folder / "problem.toml").read_text(encoding="utf-8").replace(str(EXAM), "plant.py")
+    (folder / "problem.toml").write_text(table, encoding="utf-8")
+    monkeypatch.chdir(elsewhere)
+    assert "`probe`: Says how far it is." in Place(elsewhere).ask("problem", "show", folder / "problem.toml")[0]
+
+    async def main() -> None:
+        async with client(Problem.from_manifest(folder), tmp_path, "legacy") as agent:
+            assert not (await agent.call_tool("probe", {"x": 1})).is_error
+
+    anyio.run(main)
+    monkeypatch.chdir(folder)
+    taken_in = Problem.from_stdio(sys.executable, ["plant.py", "probe"])
+    monkeypatch.chdir(elsewhere)  # where it was said counts, not where it is run
+
+    async def from_stdio() -> None:
+        async with client(taken_in, tmp_path, "legacy") as agent:
+            assert not (await agent.call_tool("probe", {"x": 1})).is_error
+
+    anyio.run(from_stdio)

@@ -1,0 +1,57 @@
+"""The best designs of the literature, put into our formulas, give the best values of the literature."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+
+from pursuit.demo.designs import evaluate
+from pursuit.problems.catalogue import Catalogue
+
+PUBLISHED = {
+    "welded-beam": ({"h": 0.2057296398, "l": 3.4704886656, "t": 9.0366239104, "b": 0.2057296398}, 1.724852308597),
+    "three-bar-truss": (
+        {"a1": (3 + math.sqrt(3)) / 6, "a2": 1 / math.sqrt(6)},
+        100 * (math.sqrt(2) + math.sqrt(6) / 2),
+    ),
+    "speed-reducer": (
+        {"b": 3.5, "m": 0.7, "z": 17, "l1": 7.3, "l2": 7.7153199115, "d1": 3.3502146661, "d2": 5.2866544650},
+        2994.471066146,
+    ),
+    "pressure-vessel": (
+        {"shell": 0.8125, "head": 0.4375, "radius": 42.0984455958549, "length": 176.6365958424394},
+        6059.714335048436,
+    ),
+    "gear-train": ({"driver": 16, "idler": 19, "follower": 43, "last": 49}, 2.7008571488865134e-12),
+    "spring": ({"wire": 0.0516891, "coil": 0.3567187, "turns": 11.2889}, 0.012665233),
+}
+
+
+@pytest.mark.parametrize("problem_id", PUBLISHED)
+def test_a_published_design_has_its_published_value(problem_id: str) -> None:
+    design, value = PUBLISHED[problem_id]
+    numbers = evaluate(problem_id, design)
+    assert numbers["cost"] == pytest.approx(value, rel=1e-5)
+    # What is printed with ten digits lies on its constraints within as many.
+    assert all(limit <= 2e-5 for name, limit in numbers.items() if name != "cost"), numbers
+    known = Catalogue.load().get(problem_id).primary
+    assert known.best_known == pytest.approx(value, rel=1e-5)
+    assert known.target is not None and value <= known.target
+
+
+def test_no_gear_train_and_no_knapsack_is_better() -> None:
+    products = sorted({one * other for one in range(12, 61) for other in range(12, 61)})
+    ratios = ((1 / 6.931 - above / below) ** 2 for above, below in itertools.product(products, repeat=2))
+    assert min(ratios) == pytest.approx(PUBLISHED["gear-train"][1], rel=1e-9)
+    path = Catalogue.load().get("knapsack").folder / "items.csv"
+    rows = [tuple(map(int, line.split(","))) for line in path.read_text(encoding="utf-8").splitlines()[1:]]
+    best = {0: 0}
+    for _, weight, worth in rows:
+        best |= {
+            total: max(best.get(total, 0), best[total - weight] + worth)
+            for total in range(750, weight - 1, -1)
+            if total - weight in best
+        }
+    assert max(best.values()) == Catalogue.load().get("knapsack").primary.best_known
