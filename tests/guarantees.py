@@ -696,11 +696,11 @@ GUARANTEES = {
     ),
     "agents-see-no-scoring-data": Guarantee(
         "Nothing that an agent can see of a shipped problem holds its target, best value, judge or baseline.",
-        ("e2e/test_problems.py::test_nothing_that_an_agent_sees_holds_scoring_data",),
+        ("e2e/test_problem_exports.py::test_what_agents_see_holds_no_scoring_data_and_is_the_same_taken_in_again",),
     ),
     "export-ingest-export-is-a-fixed-point": Guarantee(
         "A problem that is served, taken in as a server and served again offers what it offered before.",
-        ("e2e/test_problems.py::test_export_ingest_export_is_a_fixed_point",),
+        ("e2e/test_problem_exports.py::test_what_agents_see_holds_no_scoring_data_and_is_the_same_taken_in_again",),
     ),
     "an-attempt-survives-kill-nine": Guarantee(
         "After kill -9 an attempt goes on as the same attempt with its mission, to one submission and one score.",

@@ -49,9 +49,9 @@ SCALARS = st.one_of(
 WORDS = (
     *reading.KEYS, *reading.CITATION_KEYS, *reading.BUDGET_KEYS, *reading.VISIBILITY_KEYS,
     *baseline_reading.BASELINE_KEYS, *baseline_reading.SCRIPT_KEYS, *scorer_reading.SCORER_KEYS,
-    *scorer_reading.METRIC_KEYS, *scorer_reading.RULE_KEYS, "command", "args", "env", "cwd", "url", "headers", "timeouts",
-    "tools", "parameters", "low", "choices", "then", "type", "properties", "required", "$ref", "$schema", "$id",
-    "pattern", "patternProperties", "enum", "items", "allOf",
+    *scorer_reading.METRIC_KEYS, *scorer_reading.RULE_KEYS, "command", "args", "env", "cwd", "url", "headers",
+    "timeouts", "tools", "parameters", "low", "choices", "then", "type", "properties", "required", "$ref", "$schema",
+    "$id", "pattern", "patternProperties", "enum", "items", "allOf",
 )  # fmt: skip
 VALUES = st.recursive(
     SCALARS,

@@ -3,30 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import math
 
 import pytest
+from problem_answers import PUBLISHED
 
 from pursuit.demo.designs import evaluate
 from pursuit.problems.catalogue import Catalogue
-
-PUBLISHED = {
-    "welded-beam": ({"h": 0.2057296398, "l": 3.4704886656, "t": 9.0366239104, "b": 0.2057296398}, 1.724852308597),
-    "three-bar-truss": (
-        {"a1": (3 + math.sqrt(3)) / 6, "a2": 1 / math.sqrt(6)},
-        100 * (math.sqrt(2) + math.sqrt(6) / 2),
-    ),
-    "speed-reducer": (
-        {"b": 3.5, "m": 0.7, "z": 17, "l1": 7.3, "l2": 7.7153199115, "d1": 3.3502146661, "d2": 5.2866544650},
-        2994.471066146,
-    ),
-    "pressure-vessel": (
-        {"shell": 0.8125, "head": 0.4375, "radius": 42.0984455958549, "length": 176.6365958424394},
-        6059.714335048436,
-    ),
-    "gear-train": ({"driver": 16, "idler": 19, "follower": 43, "last": 49}, 2.7008571488865134e-12),
-    "spring": ({"wire": 0.0516891, "coil": 0.3567187, "turns": 11.2889}, 0.012665233),
-}
 
 
 @pytest.mark.parametrize("problem_id", PUBLISHED)

@@ -69,7 +69,7 @@ def schema_faults(schema: Mapping[str, Any]) -> list[tuple[str, str]]:
             found.setdefault(place, f"{pattern[:60]!r} is no pattern: {error}")
     if not found:
         try:
-            compiled(schema).faults({})
+            Validator(cast("SchemaValidator", chosen(body, registry=EMPTY_REGISTRY))).faults({})
         except UnusableSchema as error:  # a `$ref` that leads nowhere or goes round in a circle
             found[""] = f"cannot be used: {_shortened(str(error))}"
     return sorted(found.items())[:_MOST_FAULTS]
