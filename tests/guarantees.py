@@ -664,7 +664,14 @@ GUARANTEES = {
     ),
     "wrong-manifests-say-everything": Guarantee(
         "A wrong problem.toml is told with every fault at once, each with file, field and reason, and nothing is run.",
-        ("unit/test_problem_manifests.py::test_a_wrong_manifest_says_file_field_and_reason",),
+        (
+            "unit/test_problem_manifests.py::test_a_wrong_manifest_says_file_field_and_reason",
+            "property/test_manifests_of_any_kind.py::test_a_shipped_manifest_with_something_else_in_it",
+        ),
+    ),
+    "the-brief-is-the-same-everywhere": Guarantee(
+        "The brief that is shown is the one that agents are served; a server that is not asked keeps its own word.",
+        ("surface/test_problem_briefs.py::test_the_brief_that_is_shown_is_the_brief_that_is_served",),
     ),
     "a-duplicate-problem-names-both-files": Guarantee(
         "Two problems with one id are a fault that names both files.",

@@ -120,14 +120,14 @@ def test_killed_in_the_middle_an_attempt_goes_on(place: Place) -> None:
     assert place.json("problem", "replay", row["attempt_id"])["same"]
 
 
-def test_a_model_tries_and_never_reads_the_target(place: Place) -> None:
+def test_a_model_tries_and_never_reads_the_target(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     truss = {"a1": 0.79, "a2": 0.41}
     first = calls(("problem__evaluate", truss), tokens=(100, 20))
     last = calls(("problem__submit_final", truss), tokens=(200, 30))
     with ModelEndpoint(first, last) as endpoint:
-        place.environment |= endpoint.environment
-        words = ("problem", "attempt", "three-bar-truss", "--proposer", "openai:gpt-4o-mini", "--json")
-        done = json.loads(place.run(*words).stdout)
+        for name, value in endpoint.environment.items():
+            monkeypatch.setenv(name, value)
+        done = place.json("problem", "attempt", "three-bar-truss", "--proposer", "openai:gpt-4o-mini")
         prompts = "\n".join([*endpoint.prompts(), *(json.dumps(one["body"]) for one in endpoint.seen)])
     assert done["solved"] and done["label"] == "openai:gpt-4o-mini" and done["calls"] == 1
     assert "Three-bar truss" in prompts

@@ -49,7 +49,7 @@ PAGES = sorted([*(ROOT / "docs").glob("*.md"), ROOT / "README.md", ROOT / "examp
 BLOCK = re.compile(r"(?:^<!-- (?P<mark>[a-z]+) -->\n)?^```(?P<kind>\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 BASE = {"directive": "x", "budget": {"max_iterations": 1}, "allow_all_tools": True}
 CRITERION = {"criterion_id": "c", "kind": "event", "event_name": "e"}
-MARKS = {None, "continues", "fragment", "output", "refused", "script"}
+MARKS = {None, "continues", "fragment", "output", "refused", "script", "tutorial"}
 
 
 class Block(NamedTuple):

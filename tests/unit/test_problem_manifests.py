@@ -198,6 +198,7 @@ def test_what_is_shipped_is_of_every_kind_and_cites_its_sources() -> None:
     [
         {"text": 'quote " and \\ and \n and \x7f and é', "flag": True, "number": -2.7009e-12, "whole": 3},
         {"list": [1, "two", {"three": [False]}], "odd key": {"": 1, "a.b": "c"}},
+        {"beyond the first plane": "\U0001f98a and \U00010000", "\U0001f98a\x7f": "\x85\u2028\ufeff"},
     ],
 )
 def test_a_table_written_as_toml_reads_back(table: dict[str, Any]) -> None:

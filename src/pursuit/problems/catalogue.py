@@ -76,7 +76,7 @@ def _once(directories: Iterable[Path]) -> list[Path]:
             reason = "there is no such file or directory"
             raise ValidationFailed([Fault(field="", reason=reason, source=str(directory))], f"{directory}: {reason}")
         for path in manifests_in(directory):
-            seen.setdefault(path if not_a_file(path) else path.resolve())
+            seen.setdefault(path.absolute() if not_a_file(path) else path.resolve())
     return list(seen)
 
 

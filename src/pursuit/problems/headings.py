@@ -1,7 +1,7 @@
 """Headings of the first level in Markdown.
 
 Owns: what a reader of Markdown takes for one: `# …`, a line underlined with `=`, `<h1>`; also inside quotes and lists.
-Pure. Invariant: what stands in a code block is no heading.
+Also whether a code block is left open. Pure. Invariant: what stands in a code block is no heading.
 """
 
 from __future__ import annotations
@@ -19,8 +19,17 @@ _LINE_ENDS = re.compile(r"\r\n|\r|\n")
 
 def first_level_heading(text: str) -> str | None:
     """The first line that is a heading of the first level, or nothing."""
-    fence = ""
-    before = ""
+    return _looked_through(text)[0]
+
+
+def open_fence(text: str) -> str | None:
+    """The fence of a code block that is not closed, which would swallow whatever comes after the text; or nothing."""
+    return _looked_through(text)[1]
+
+
+def _looked_through(text: str) -> tuple[str | None, str | None]:
+    fence = before = ""
+    heading: str | None = None
     for line in _LINE_ENDS.split(text):
         found = _FENCE.match(line)
         if fence:
@@ -32,8 +41,8 @@ def first_level_heading(text: str) -> str | None:
             fence, before = found["marks"], ""
             continue
         if _HASHED.match(line) or _HTML.search(_CODE.sub("", line)):
-            return line.strip()
+            heading = heading or line.strip()
         if _UNDERLINE.match(line) and before.strip():
-            return before.strip()
+            heading = heading or before.strip()
         before = line
-    return None
+    return heading, fence or None

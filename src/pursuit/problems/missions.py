@@ -118,11 +118,13 @@ def _thresholds(problem: Manifest, source: str) -> list[dict[str, Any]]:
 
 def as_toml(table: Mapping[str, Any]) -> str:
     """A table as TOML, one key on each line, what is inside written inline."""
-    return "".join(f"{_key(key)} = {_value(value)}\n" for key, value in table.items())
+    return "".join(f"{_text(key)} = {_value(value)}\n" for key, value in table.items())
 
 
-def _key(key: str) -> str:
-    return json.dumps(key)
+def _text(text: str) -> str:
+    # JSON's escapes are TOML's, but for the delete character, which TOML wants escaped, too; and TOML has no pairs of
+    # escapes for one character.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _value(value: object) -> str:
@@ -132,11 +134,10 @@ def _value(value: object) -> str:
         case int() | float():
             return repr(value) if math.isfinite(value) else str(value)
         case str():
-            # JSON's escapes are TOML's, but for the delete character, which TOML wants escaped, too.
-            return json.dumps(value).replace("\x7f", "\\u007f")
+            return _text(value)
         case Mapping():
             pairs = cast("Mapping[str, object]", value).items()
-            return "{ " + ", ".join(f"{_key(key)} = {_value(one)}" for key, one in pairs) + " }"
+            return "{ " + ", ".join(f"{_text(key)} = {_value(one)}" for key, one in pairs) + " }"
         case list() | tuple():
             return "[" + ", ".join(_value(one) for one in cast("Sequence[object]", value)) + "]"
         case _:

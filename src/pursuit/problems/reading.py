@@ -15,7 +15,7 @@ from typing import Any, cast
 from pursuit.errors import Fault, ValidationFailed
 from pursuit.problems.baseline_reading import read_baseline
 from pursuit.problems.files import file_of, not_a_file
-from pursuit.problems.headings import first_level_heading
+from pursuit.problems.headings import first_level_heading, open_fence
 from pursuit.problems.manifest import (
     CITATION_MODES,
     KINDS,
@@ -27,7 +27,7 @@ from pursuit.problems.manifest import (
     Visibility,
     digest_of,
 )
-from pursuit.problems.plain_data import check_plain
+from pursuit.problems.plain_data import check_plain, check_unicode
 from pursuit.problems.scorer_reading import check_command, read_scorer
 from pursuit.problems.secrecy import check_assets, check_words
 from pursuit.tools.documents import parse_toml, read_text, unreadable
@@ -65,6 +65,7 @@ def parse_manifest(table: Mapping[str, Any], path: Path) -> tuple[Manifest | Non
     faults: list[Fault] = []
     root = Fields(table, at="", source=str(path), faults=faults)
     root.only(KEYS)
+    check_unicode(root, table)
     server = _server(root, path)
     scorer = read_scorer(root, path.parent, has_server="server" in table)
     manifest = Manifest(
@@ -134,6 +135,9 @@ def _statement(root: Fields) -> str:
             f"has a heading of the first level, {heading[:60]!r}; the title is the brief's only one, so begin with ##"
         )
         root.fault("statement", reason)
+    fence = open_fence(text)
+    if fence is not None:
+        root.fault("statement", f"has a code block that is not closed; end it with {fence[:20]}")
     return text
 
 
@@ -214,9 +218,9 @@ def _submission(root: Fields) -> Mapping[str, Any] | None:
         return None
     if schema.get("type") != "object":
         root.fault("submission.type", 'must be "object": a submission has named parts')
-    before = len(root.faults)
     check_plain(root, "submission", schema)
-    if len(root.faults) == before:
+    told = {fault.field for fault in root.faults} - {"submission.type"}
+    if not any(field.startswith("submission") for field in told):
         from pursuit.tools.validation import schema_faults  # noqa: PLC0415 - slow to load, and many have none
 
         for place, reason in schema_faults(schema):
@@ -230,6 +234,9 @@ def _budget(root: Fields) -> Limits:
     fields = _section(root, "budget", BUDGET_KEYS)
     calls, evaluations = (fields.number(key, whole=True) for key in ("calls", "evaluations"))
     tools = fields.texts("evaluation_tools") or ()
+    for place, name in enumerate(tools):
+        if not name.strip() or not name.isprintable():
+            fields.fault(f"evaluation_tools[{place}]", f"{name[:60]!r} is no name of a tool")
     if "evaluations" in fields.table and not tools and "evaluation_tools" not in fields.table:
         fields.fault("evaluation_tools", "is missing; name the tools whose calls are evaluations")
     return Limits(

@@ -1,0 +1,124 @@
+"""`pursuit.Problem`: from plain code and inside a running loop, with every way to be served."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from mcp import Client, StdioServerParameters, stdio_client
+from problem_stage import EXAM, SCHEMA, client, problem, text
+
+from pursuit import Problem
+from pursuit.errors import ValidationFailed
+
+CITED = [
+    {"summary": "In short.", "raw": "In full.", "url": "https://example.org/paper"},
+    {"summary": "Also this.", "raw": "x"},
+]
+
+
+def from_manifest(folder: Path) -> Problem:
+    problem(folder, submission=SCHEMA)
+    return Problem.from_manifest(folder)
+
+
+def from_stdio(folder: Path) -> Problem:
+    return Problem.from_stdio(sys.executable, [str(EXAM), "probe"], cwd=str(folder), submission=SCHEMA)
+
+
+def shipped(_: Path) -> Problem:
+    return Problem.shipped("pangram")
+
+
+SOURCES: list[Callable[[Path], Problem]] = [from_manifest, from_stdio, shipped]
+
+
+async def submitted(server: Any, given: dict[str, Any]) -> str:
+    async with Client(server) as agent:
+        assert not (await agent.call_tool("submit_final", given)).is_error
+        assert agent.server_info is not None
+        return agent.server_info.name
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_problem_is_made_and_served_from_plain_code_and_inside_a_loop(
+    tmp_path: Path, source: Callable[[Path], Problem]
+) -> None:
+    given: dict[str, Any] = {"answer": "x"} if source is shipped else {"x": 3}
+    options: dict[str, Any] = {"state": tmp_path / "ledger.db", "server_name": "mine", "label": "me"}
+    made = source(tmp_path)
+    server = made.to_mcp_server(**options)
+    assert server.name == "mine"
+
+    async def main() -> list[str]:
+        inside = source(tmp_path)
+        assert inside.manifest.problem_id == made.problem_id
+        return [await submitted(each, given) for each in (server, inside.to_mcp_server(**options))]
+
+    assert anyio.run(main) == ["mine", "mine"]
+
+
+def test_a_wrong_field_is_told_with_all_others() -> None:
+    with pytest.raises(ValidationFailed) as failed:
+        Problem.from_stdio("x", ["a\0"], title="", assets=["\0"], submission={"type": "object", "required": 3})
+    assert {fault.field for fault in failed.value.faults} == {
+        "title",
+        "assets[0]",
+        "submission.required",
+        "server.args[0]",
+    }
+
+
+def test_half_of_a_character_is_a_fault() -> None:
+    with pytest.raises(ValidationFailed) as failed:
+        Problem.from_stdio("x", statement="a\ud800", submission={"type": "object", "properties": {"\udfff": {}}})
+    told = {fault.field for fault in failed.value.faults if "surrogate" in fault.reason}
+    assert told == {"statement", "submission.properties"}
+
+
+@pytest.mark.parametrize(
+    ("mode", "shown"),
+    [
+        ("summary", "1. In short. <https://example.org/paper>\n2. Also this."),
+        ("raw", "1. In full. <https://example.org/paper>\n2. x"),
+        ("summary+raw", "1. In short. <https://example.org/paper>\n   In full.\n2. Also this.\n   x"),
+    ],
+)
+def test_the_served_brief_has_its_sources_as_the_manifest_says(tmp_path: Path, mode: str, shown: str) -> None:
+    one = problem(tmp_path, visibility={"citation_mode": mode}, citations=CITED)
+
+    async def main() -> None:
+        for cited in (True, False):
+            async with client(one, tmp_path, "2026-07-28", include_citation=cited) as agent:
+                brief = text(await agent.call_tool("design_brief", {}))
+            assert brief == one.brief(include_citation=cited)
+            assert (f"## Sources\n\n{shown}\n\n## Tools" in brief) is cited
+            assert ("example.org" in brief) is cited
+
+    anyio.run(main)
+
+
+def test_the_command_serves_with_a_name_and_without_sources(tmp_path: Path) -> None:
+    words = [
+        "problem",
+        "serve",
+        "pangram",
+        "--server-name",
+        "words",
+        "--no-citation",
+        "--state",
+        str(tmp_path / "a.db"),
+    ]
+
+    async def main() -> None:
+        parameters = StdioServerParameters(command=sys.executable, args=["-m", "pursuit", *words])
+        async with Client(stdio_client(parameters)) as agent:
+            assert agent.server_info is not None and agent.server_info.name == "words"
+            brief = text(await agent.call_tool("design_brief", {}))
+            assert brief.startswith("# Pangram\n") and "Sources" not in brief and "Eckler" not in brief
+
+    anyio.run(main)
