@@ -31,8 +31,8 @@ AWKWARD = st.sampled_from(
         "x\n===", "score.py", "score.py:score", "\0.py:score", "problem.toml", "__python_executable__", "${X}", "é",
         "\u2028", "{", "%s", "\ud800", "1 +", "(" * 300, "lambda: 0", "submission", "nobody", "function", "command",
         "predicates", "tool", "search", "script", "object", "array", "#/nowhere", "#", "[", "(?P<", "doi:", "json",
-        "exit_code", "minimize", "raw", "summary+raw", "mcp", "optimization", "http://x", "stdio", "sse", 0, -1, 1, 10**400,
-        -(10**400), 2**63, 1e308, -0.0, 1e-320, math.inf, -math.inf, math.nan, True, False, [], {}, [[]], [{}],
+        "exit_code", "minimize", "raw", "summary+raw", "mcp", "optimization", "http://x", "stdio", "sse", 0, -1, 1,
+        10**400, -(10**400), 2**63, 1e308, -0.0, 1e-320, math.inf, -math.inf, math.nan, True, False, [], {}, [[]], [{}],
         {"": {}}, [""], ["\0"], ["x", "x"],
     ]
 )  # fmt: skip
