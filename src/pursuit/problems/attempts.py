@@ -7,6 +7,7 @@ gets its receipt; a submission of which nobody knows whether its server took it 
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -76,7 +77,7 @@ class Attempt:
         self._ledger = ledger
         self._clock = clock
         self._problem = problem
-        self._by, self._label, self._mission = by, label, mission
+        self._by, self._label, self._mission = _text(by), _text(label), mission
         self._state: AttemptState | None = None
         self._turn = anyio.Lock()
 
@@ -103,14 +104,15 @@ class Attempt:
                     raise exhausted(*over)
                 number = state.calls + 1
                 event = AttemptCalled(
-                    at=self._clock(), number=number, tool=tool, args=redacted(args), evaluation=evaluation
+                    at=self._clock(), number=number, tool=_text(tool), args=redacted(args), evaluation=evaluation
                 )
                 if await self._append(state, event):
                     return number
 
     async def answered(self, number: int, *, ok: bool, metrics: Mapping[str, float] | None = None) -> None:
         """Writes what became of a call."""
-        event = AttemptAnswered(at=self._clock(), number=number, ok=ok, metrics=dict(metrics or {}))
+        told = {_text(name): value for name, value in (metrics or {}).items() if math.isfinite(value)}
+        event = AttemptAnswered(at=self._clock(), number=number, ok=ok, metrics=told)
         await self._write(event)
 
     def seconds_left(self) -> float | None:
@@ -317,6 +319,11 @@ class Attempt:
             return False
         self._state = after
         return True
+
+
+def _text(text: str) -> str:
+    """A text that can be kept, whatever was given."""
+    return text.encode(errors="replace").decode()
 
 
 def _after(attempt_id: str, state: AttemptState | None, event: AnyAttemptEvent) -> AttemptState | None:

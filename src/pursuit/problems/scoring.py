@@ -21,6 +21,7 @@ from pursuit.engine.commands import run_command
 from pursuit.model.problems import AttemptScored, SubmissionTaken
 from pursuit.problems.manifest import Manifest
 from pursuit.problems.rows import CannotScore, Score, score_of
+from pursuit.problems.submission import kept_result
 from pursuit.sandbox import PredicateValue
 from pursuit.tools.contract import CallFailed, ToolResult
 from pursuit.tools.server_config import PYTHON
@@ -164,7 +165,7 @@ async def _tool(problem: Manifest, submitted: Submitted, call: CallTool | None) 
         raise CannotScore(f"the server whose tool {name!r} scores is not there")
     arguments = {**problem.scorer.arguments, **submitted.submission}
     try:
-        return (await call(name, arguments)).as_dict()
+        return kept_result((await call(name, arguments)).as_dict())
     except CallFailed as error:
         raise CannotScore(f"{name}: {error}"[:LONGEST_WORDS]) from None
 

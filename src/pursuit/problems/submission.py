@@ -35,6 +35,22 @@ def kept_submission(given: Mapping[str, Any]) -> dict[str, Any]:
     return _passed(given, _unkept(given))
 
 
+def kept_result(value: Any) -> Any:
+    """What a server answered, as the ledger can keep it: what no number or no text is stands there as none."""
+    match value:
+        case str():
+            return value.encode(errors="replace").decode()
+        case float():
+            return value if math.isfinite(value) else None
+        case Mapping():
+            named = cast("Mapping[str, Any]", value).items()
+            return {kept_result(key): kept_result(one) for key, one in named}
+        case list() | tuple():
+            return [kept_result(one) for one in cast("list[Any]", value)]
+        case _:
+            return value
+
+
 def _passed(given: Mapping[str, Any], reasons: list[str]) -> dict[str, Any]:
     if reasons:
         faults = [Fault(field="submission", reason=reason) for reason in reasons]

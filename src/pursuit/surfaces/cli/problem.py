@@ -166,7 +166,14 @@ def serve(
     port: PortOption = DEFAULT_PORT,
     allow_host: AllowHostOption = None,
     require_token: RequireTokenOption = False,
-    log_level: Annotated[str, typer.Option("--log-level", help="debug, info, warning or error.")] = "warning",
+    log_level: Annotated[
+        str | None,
+        typer.Option(
+            "--log-level",
+            show_default=False,
+            help="debug, info, warning or error; else warning, and info with --http.",
+        ),
+    ] = None,
     directory: DirOption = None,
     mode: ModeOption = None,
     config: ConfigOption = None,
@@ -185,7 +192,7 @@ def serve(
     faults = [] if http else without_http(said, host=host, allow_host=allow_host, require_token=require_token)
     if faults:
         raise ValidationFailed(faults, "wrong options; nothing was served")
-    logs.configure(log_level, "text")
+    logs.configure(log_level or ("info" if http else "warning"), "text")
     problem = chosen(problem_id, directory or ())
     wanted = Serving(
         server_name=server_name,

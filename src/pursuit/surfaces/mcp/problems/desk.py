@@ -15,6 +15,7 @@ from pathlib import PurePosixPath
 from typing import Any, cast
 
 import anyio
+import anyio.abc
 from mcp.server.context import CallNext, HandlerResult
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND
@@ -39,7 +40,7 @@ _BEGIN = "Read the brief ({address}, the prompt {prompt} or the tool {tool}), th
 
 
 class Desk:
-    """Answers one client; `chain` is the gateway, `look` asks the upstream what it has."""
+    """Answers one client; `chain` is the gateway, `look` asks the upstream what it has, `tasks` outlive a request."""
 
     def __init__(
         self,
@@ -47,8 +48,9 @@ class Desk:
         attempt: Attempt,
         chain: Chain,
         look: Looked,
-        expressions: Expressions,
         *,
+        expressions: Expressions,
+        tasks: anyio.abc.TaskGroup,
         server_name: str | None = None,
         citations: bool = True,
     ) -> None:
@@ -56,7 +58,7 @@ class Desk:
         self._attempt = attempt
         self._chain = chain
         self._seen = look
-        self.submitting = Submitting(problem, attempt, self._inner, expressions)
+        self.submitting = Submitting(problem, attempt, self._inner, expressions, tasks)
         self._server_name = server_name
         self._citations = citations
         self._legs: set[str] = set()

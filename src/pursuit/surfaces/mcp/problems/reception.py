@@ -38,7 +38,6 @@ MOST_DESKS = 32
 """Each may have a process of the problem's server."""
 
 IDLE_SECONDS = 1_800.0
-LONGEST_NAME = 200
 _NOBODY = InvalidArgument(
     "this server cannot tell you from other clients, and an attempt is one client's: give each client an address of "
     "its own (/mcp?client=NAME), or a token (--require-token)"
@@ -132,7 +131,7 @@ class Reception:
             return connection_of(ctx)
         token = get_access_token()
         whose = "" if token is None else token.subject or token.client_id
-        name = "" if ctx.request is None else str(ctx.request.query_params.get("client", ""))[:LONGEST_NAME]
+        name = "" if ctx.request is None else str(ctx.request.query_params.get("client", ""))
         return (whose, name)
 
     def _attempt_of(self, key: Hashable) -> str:

@@ -110,17 +110,18 @@ async def open_desk(problem: Manifest, options: ProblemOptions, *, alone: bool =
             mission=options.mission,
         )
         await attempt.refresh()
-        desk = Desk(
-            problem,
-            attempt,
-            partial(_through, inner),
-            Looking(problem, gateway).look,
-            sandbox,
-            server_name=options.server_name,
-            citations=options.include_citation,
-        )
-        # A judge may take its time, and a client that comes meanwhile is served.
+        # A judge may take its time: no client waits for it in vain, and leaving waits for it.
         async with anyio.create_task_group() as tasks:
+            desk = Desk(
+                problem,
+                attempt,
+                partial(_through, inner),
+                Looking(problem, gateway).look,
+                expressions=sandbox,
+                tasks=tasks,
+                server_name=options.server_name,
+                citations=options.include_citation,
+            )
             tasks.start_soon(desk.submitting.catch_up, partial(_asked_aside, gateway))
             yield desk
 

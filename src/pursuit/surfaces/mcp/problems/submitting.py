@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import anyio
+import anyio.abc
 import anyio.to_thread
 import msgspec
 from mcp.server.context import CallNext, HandlerResult
@@ -29,7 +30,7 @@ from pursuit.problems.attempts import GONE, Attempt
 from pursuit.problems.manifest import Manifest
 from pursuit.problems.rows import CannotScore
 from pursuit.problems.scoring import CallTool, Expressions, Submitted, judge, scored_event
-from pursuit.problems.submission import checked_submission, kept_submission
+from pursuit.problems.submission import checked_submission, kept_result, kept_submission
 from pursuit.problems.versions import judging_digest
 from pursuit.surfaces.logs import event
 from pursuit.surfaces.mcp.failure import Context, sendable
@@ -43,24 +44,36 @@ _log = logging.getLogger(__name__)
 
 
 class Submitting:
-    """Takes submissions for one attempt; `inner` is the gateway, over which the upstream is asked."""
+    """Takes submissions for one attempt; `inner` is the gateway, over which the upstream is asked.
 
-    def __init__(self, problem: Manifest, attempt: Attempt, inner: CallNext, expressions: Expressions) -> None:
+    What was taken is judged in `tasks`, whether its client waits for that or not.
+    """
+
+    def __init__(
+        self,
+        problem: Manifest,
+        attempt: Attempt,
+        inner: CallNext,
+        expressions: Expressions,
+        tasks: anyio.abc.TaskGroup,
+    ) -> None:
         self._problem = problem
         self._attempt = attempt
         self._inner = inner
         self._expressions = expressions
+        self._tasks = tasks
+        self._under_way: anyio.Event | None = None
 
     async def own(self, ctx: Context, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Our own `submit_final`; raises `ValidationFailed`, `AlreadySubmitted`, `BudgetExhausted`."""
         state = await self._attempt.open()
         if state.taken is None:
             arguments = checked_submission(self._problem, arguments)
-        # Once it is taken it is judged, whether its client waits for that or not.
-        with anyio.CancelScope(shield=True):
-            async with self._attempt.alone():
+        async with self._attempt.alone():
+            with anyio.CancelScope(shield=True):
                 await self._attempt.submit(arguments)
-                state = await self._judged(Submitted(submission=arguments), self._calling(ctx))
+            await self._judging(self._calling(ctx)).wait()
+        state = await self._attempt.refresh() or state
         body: dict[str, Any] = {"receipt": readable(state.receipt or {})}
         if self._problem.visibility.score and state.scored is not None and state.scored.error is None:
             body["score"] = list(msgspec.to_builtins(state.scored.rows))
@@ -81,13 +94,16 @@ class Submitting:
             if not alone:
                 await self._attempt.refuse_second()
                 raise AlreadySubmitted("another submission of this attempt is under way")
-            await self._settled(self._calling(ctx))
+            await self._attempt.open()  # which refuses an attempt at another problem
+            if await self._attempt.give_up(GONE):
+                await self._judging(self._calling(ctx)).wait()
             digest = await self._attempt.claim(arguments)
             try:
                 return await self._handed_over(ctx, final, arguments, digest)
             except anyio.get_cancelled_exc_class():
                 with anyio.CancelScope(shield=True):
-                    await self._lost(ctx, CUT_OFF)
+                    await self._attempt.give_up(CUT_OFF)
+                    self._judging(self._calling(ctx))
                 raise
 
     async def _handed_over(self, ctx: Context, final: str, given: Mapping[str, Any], digest: str) -> HandlerResult:
@@ -99,7 +115,7 @@ class Submitting:
         except MCPError as error:
             if isinstance(error.__cause__, LedgerUnavailable):  # before it was sent, or after
                 raise
-            await self._attempt.drop(digest, error.message)
+            await self._drop(digest, error.message)
             raise
         if result is None:
             state = await self._lost(ctx, LATE)
@@ -113,17 +129,40 @@ class Submitting:
             raise UpstreamUnavailable(said, receipt=state.receipt)
         why = _objection(result)
         if why:
-            await self._attempt.drop(digest, why)
+            await self._drop(digest, why)
             return dict(result)
         with anyio.CancelScope(shield=True):
-            await self._attempt.submit(given, result=result, claimed=digest)
-            await self._judged(Submitted(submission=given, result=result), self._calling(ctx))
+            await self._attempt.submit(given, result=kept_result(result), claimed=digest)
+        await self._judging(self._calling(ctx)).wait()
         return dict(result)
+
+    async def _drop(self, digest: str, why: str) -> None:
+        """The upstream refused it, whoever leaves meanwhile."""
+        with anyio.CancelScope(shield=True):
+            await self._attempt.drop(digest, kept_result(why))
 
     async def _lost(self, ctx: Context, why: str) -> AttemptState:
         """Nobody knows what became of it: it is the submission, and is judged as far as that goes."""
-        await self._attempt.give_up(why)
-        return await self._settled(self._calling(ctx))
+        state = await self._attempt.give_up(why) or await self._attempt.open()
+        await self._judging(self._calling(ctx)).wait()
+        return state
+
+    def _judging(self, call: CallTool | None) -> anyio.Event:
+        """Judges what was taken, once at a time and apart from whoever waits for that; the event is its end."""
+        if self._under_way is not None and not self._under_way.is_set():
+            return self._under_way
+        self._under_way = done = anyio.Event()
+
+        async def work() -> None:
+            try:
+                await self._settled(call)
+            except PursuitError as error:  # then the next opening judges it
+                event(_log, logging.ERROR, "not judged", attempt=self._attempt.attempt_id, why=error.message)
+            finally:
+                done.set()
+
+        self._tasks.start_soon(work)
+        return done
 
     async def catch_up(self, call: CallTool | None) -> None:
         """Finishes what an earlier process began and did not end, unless another one is at it."""
@@ -133,24 +172,26 @@ class Submitting:
         async with self._attempt.alone() as alone:
             if alone:
                 with suppress(PursuitError):  # somebody else was faster, or the ledger is not to be had
+                    await self._attempt.give_up(GONE)
                     await self._settled(call)
 
-    async def _settled(self, call: CallTool | None) -> AttemptState:
-        """The state, in which nothing is left that was claimed or taken and has no end; only for who is alone."""
+    async def _settled(self, call: CallTool | None) -> None:
+        """Judges what was taken and is not judged."""
         await self._attempt.open()  # which refuses an attempt at another problem
-        state = await self._attempt.give_up(GONE) or await self._attempt.open()
-        if state.taken is not None and state.scored is None:
-            return await self._judged(Submitted.of(state.taken), call)
-        return state
+        state = await self._attempt.refresh()
+        if state is not None and state.taken is not None and state.scored is None:
+            await self._judged(Submitted.of(state.taken), call)
 
-    async def _judged(self, submitted: Submitted, call: CallTool | None) -> AttemptState:
+    async def _judged(self, submitted: Submitted, call: CallTool | None) -> None:
         version = await anyio.to_thread.run_sync(judging_digest, self._problem)
         try:
             found = await judge(self._problem, submitted, expressions=self._expressions, call=call)
         except CannotScore as error:
             event(_log, logging.ERROR, "not scored", attempt=self._attempt.attempt_id, why=str(error))
-            return await self._attempt.scored(AttemptScored(at=time.time(), error=str(error), judge=version))
-        return await self._attempt.scored(scored_event(found, at=time.time(), version=version))
+            why = str(error).encode(errors="replace").decode()
+            await self._attempt.scored(AttemptScored(at=time.time(), error=why, judge=version))
+            return
+        await self._attempt.scored(scored_event(found, at=time.time(), version=version))
 
     def _calling(self, ctx: Context) -> CallTool:
         """How the judge calls a tool: as the same client, so that the upstream knows whose work it is."""
