@@ -17,6 +17,7 @@ from pursuit import Problem
 from pursuit.errors import ValidationFailed
 from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.problems.attempts import Attempt
+from pursuit.surfaces.mcp.problems.offer import OWN, Offer
 
 DIES, WAITS, KILLS = 666, 777, 999
 BY_RESULT = {
@@ -292,3 +293,54 @@ def test_a_judge_that_prints_or_is_interrupted_reaches_nobody(tmp_path: Path, ca
 
     anyio.run(main)
     assert "loud" not in capfd.readouterr().out
+
+
+SLOW = """
+import time
+from pathlib import Path
+
+def score(submission):
+    Path(__file__).with_name("pipe").write_text("begun")
+    time.sleep(300)
+"""
+
+
+def test_a_slow_judge_holds_up_nobodys_end_and_judges_at_the_next_opening(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "score.py").write_text(SLOW, encoding="utf-8")
+    scorer = {"kind": "function", "function": "score.py:score", "metrics": [METRIC], "timeout": 200}
+    one = problem(tmp_path, submission=SCHEMA, scorer=scorer)
+
+    async def main() -> None:
+        began = anyio.current_time()
+        async with anyio.create_task_group() as tasks:
+
+            async def hand_in() -> None:
+                async with client(one, tmp_path, "legacy", attempt_id="attempt-1") as agent:
+                    await agent.call_tool("submit_final", {"x": 2.5})
+
+            tasks.start_soon(hand_in)
+            await anyio.to_thread.run_sync((tmp_path / "pipe").read_text)
+            tasks.cancel_scope.cancel()
+        assert anyio.current_time() - began < 100
+        (state,) = await attempts(tmp_path)
+        assert state.status == "submitted"
+        (tmp_path / "score.py").write_text("def score(submission):\n    return 0.5\n", encoding="utf-8")
+        async with client(one, tmp_path, "legacy", attempt_id="attempt-1") as agent:
+            await agent.list_tools()
+        (state,) = await attempts(tmp_path)
+        assert state.status == "scored" and state.scored is not None
+        assert state.scored.judge != state.opened.judge, "another version of the judge judged it"
+
+    anyio.run(main)
+
+
+def test_a_form_that_is_decided_stays_whatever_the_server_lists_later(tmp_path: Path) -> None:
+    one = problem(tmp_path, submission=SCHEMA).manifest
+    listed = {"name": "submit_final"}
+    later = Offer(problem=one, tools=frozenset({"submit_final"}), definitions=(listed,), fixed=OWN)
+    assert later.form == OWN and later.shown(listed) is None
+    assert [tool["inputSchema"] for tool in later.more_tools() if tool["name"] == "submit_final"] == [SCHEMA]
+    gone = Offer(problem=one, fixed="submit_final")
+    assert gone.form == "submit_final" and "submit_final" not in [tool["name"] for tool in gone.more_tools()]
+    assert Offer(problem=one, missing="down").form is None

@@ -38,14 +38,15 @@ MOST_DESKS = 32
 """Each may have a process of the problem's server."""
 
 IDLE_SECONDS = 1_800.0
+LONGEST_LABEL = 100
 _NOBODY = InvalidArgument(
     "this server cannot tell you from other clients, and an attempt is one client's: give each client an address of "
     "its own (/mcp?client=NAME), or a token (--require-token)"
 )
 _log = logging.getLogger(__name__)
 
-OpenDesk = Callable[[str, bool], AbstractAsyncContextManager[Desk]]
-"""Opens a desk for an attempt; the second argument is whether one client alone is at it."""
+OpenDesk = Callable[[str, bool, str], AbstractAsyncContextManager[Desk]]
+"""Opens a desk for an attempt, given whether one client alone is at it, and who that is."""
 
 
 @dataclass(slots=True, eq=False)
@@ -60,6 +61,7 @@ class _Place:
     """Where one client is served; `stays` if only the end of its session closes it."""
 
     attempt_id: str
+    who: str = ""
     alone: bool = True
     stays: bool = False
     opened: _Opened | None = None
@@ -117,9 +119,9 @@ class Reception:
         if key == _ALL:
             place = _Place(attempt_id=self._shared or new_attempt_id(), alone=False, stays=True)
         elif is_modern(ctx.protocol_version):
-            place = _Place(attempt_id=self._attempt_of(key), alone=key != _LOBBY)
+            place = _Place(attempt_id=self._attempt_of(key), who=_who(ctx), alone=key != _LOBBY)
         else:
-            place = _Place(attempt_id=new_attempt_id(), stays=True)
+            place = _Place(attempt_id=new_attempt_id(), who=_who(ctx), stays=True)
             connection_of(ctx).exit_stack.callback(self._gone, key)
         self._places[key] = place
         return key, place
@@ -131,8 +133,7 @@ class Reception:
             return connection_of(ctx)
         token = get_access_token()
         whose = "" if token is None else token.subject or token.client_id
-        name = "" if ctx.request is None else str(ctx.request.query_params.get("client", ""))
-        return (whose, name)
+        return (whose, _name_in_address(ctx))
 
     def _attempt_of(self, key: Hashable) -> str:
         """The same id for the same client while this server runs, whether its desk was closed or not."""
@@ -184,7 +185,7 @@ class Reception:
         leave, left = anyio.Event(), anyio.Event()
         opened: _Opened | None = None
         try:
-            async with self._open_desk(place.attempt_id, place.alone) as desk:
+            async with self._open_desk(place.attempt_id, place.alone, place.who) as desk:
                 opened = _Opened(desk, leave, left)
                 task_status.started(opened)
                 await leave.wait()
@@ -197,6 +198,17 @@ class Reception:
             if place.opened is opened:
                 place.opened = None
             left.set()
+
+
+def _name_in_address(ctx: Context) -> str:
+    return "" if ctx.request is None else str(ctx.request.query_params.get("client", ""))
+
+
+def _who(ctx: Context) -> str:
+    """What a client is called where attempts are compared."""
+    token = get_access_token()
+    names = (_name_in_address(ctx), "" if token is None else token.client_id)
+    return " ".join(name for name in names if name)[:LONGEST_LABEL]
 
 
 _ALL: Hashable = "all"

@@ -65,8 +65,9 @@ def problem_server(problem: Manifest, options: ProblemOptions | None = None, *, 
     """
     chosen = options or ProblemOptions()
 
-    def desk_for(attempt_id: str, alone: bool) -> AbstractAsyncContextManager[Desk]:
-        return open_desk(problem, replace(chosen, attempt_id=attempt_id), alone=alone)
+    def desk_for(attempt_id: str, alone: bool, who: str) -> AbstractAsyncContextManager[Desk]:
+        own = replace(chosen, attempt_id=attempt_id, label=chosen.label or who)
+        return open_desk(problem, own, alone=alone)
 
     @asynccontextmanager
     async def opened(_: Server[Any]) -> AsyncGenerator[Desk | Reception]:
