@@ -33,7 +33,7 @@ from pursuit.model.problems import (
 from pursuit.problems.attempts import Attempt
 from pursuit.problems.manifest import Limits, Manifest, Metric, Rule, Scorer
 
-CALLS, EVALUATIONS, SECONDS = 5, 3, 10.0
+CALLS, EVALUATIONS, SECONDS = 3, 2, 30.0
 HOLDERS = 3
 PROBLEM = Manifest(
     path=Path("problem.toml"),
@@ -96,6 +96,7 @@ class Attempts(RuleBasedStateMachine):
         if number is not None:
             self.called.append((tool, self.now))
 
+    @precondition(lambda self: len(self.called) >= 2 or any(one.asking for one in self.holders))
     @rule(who=whom, x=amounts)
     def submit(self, who: int, x: int) -> None:
         if self.holders[who].asking is None and self.run(self.holders[who].attempt.submit, {"x": x}) is not None:
@@ -139,6 +140,20 @@ class Attempts(RuleBasedStateMachine):
     async def _taken(self, holder: Holder) -> Any:
         return await holder.attempt.submit(holder.given, result={"ok": True}, claimed=holder.claimed)
 
+    @rule(whose=st.permutations(range(HOLDERS)), x=amounts, end=st.sampled_from(["taken", "refused", "unknown"]))
+    def race(self, whose: list[int], x: int, end: str) -> None:
+        """One asks the server, and before that answers another one submits and a third one asks."""
+        self.ask_the_server(whose[0], x)
+        self.submit(whose[1], x + 10)
+        self.ask_the_server(whose[2], x + 20)
+        if any(one.asking for one in self.holders):
+            self.the_server_answers(end)
+
+    @rule(whose=st.lists(whom, min_size=EVALUATIONS + 1, max_size=EVALUATIONS + 1))
+    def evaluate_too_often(self, whose: list[int]) -> None:
+        for who in whose:
+            self.call(who, "evaluate")
+
     @rule(who=whom)
     def crash(self, who: int) -> None:
         if self.holders[who].asking is not None:  # the system frees the lock of a process that dies
@@ -152,7 +167,7 @@ class Attempts(RuleBasedStateMachine):
         if state is not None and state.taken is not None and state.scored is None:
             self.run(attempt.scored, AttemptScored(at=self.now))
 
-    @rule(seconds=st.sampled_from([1.0, 4.0, 11.0]))
+    @rule(seconds=st.sampled_from([0.1, 0.5, 1.0, 2.0, 31.0]))
     def wait(self, seconds: float) -> None:
         self.now += seconds
 
@@ -166,6 +181,7 @@ class Attempts(RuleBasedStateMachine):
         assert self.receipts <= {one.digest for one in taken}, "a receipt of what was not taken"
         assert [(one.tool, one.at) for one in calls] == self.called, "a call that was not counted, or not made"
         assert len(calls) <= CALLS and sum(one.evaluation for one in calls) <= EVALUATIONS
+        assert not taken or not self.reached or taken[0].submission == self.reached[0], "not what the server took"
         if state is not None:
             assert all(one.at - state.opened.at < SECONDS for one in calls), "a call after the end"
             assert not taken or all(one.at <= taken[0].at for one in calls), "a call after the submission"
@@ -180,4 +196,4 @@ class Attempts(RuleBasedStateMachine):
 
 @pytest.mark.guarantee("attempts-hold-under-any-order")
 def test_attempts_hold_under_any_order() -> None:
-    run_state_machine_as_test(Attempts, settings=settings(max_examples=25, stateful_step_count=25, deadline=None))
+    run_state_machine_as_test(Attempts, settings=settings(max_examples=30, stateful_step_count=30, deadline=None))
