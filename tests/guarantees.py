@@ -693,6 +693,45 @@ GUARANTEES = {
         "A problem's budget of calls, evaluations or time is enforced, and the error names it.",
         ("surface/test_problem_server.py::test_a_spent_budget_is_named_in_the_error",),
     ),
+    "an-unknown-submission-is-the-one": Guarantee(
+        "A submission that a problem's server may have taken, whoever died meanwhile, is never followed by another.",
+        ("surface/test_problem_submitting.py::test_a_server_that_dies_in_its_own_submit_final_may_have_taken_it",),
+    ),
+    "an-attempts-form-never-changes": Guarantee(
+        "Which submit_final an attempt has is decided once; while its server is down no other form is taken.",
+        ("surface/test_problem_submitting.py::test_while_the_server_is_down_no_other_form_is_taken",),
+    ),
+    "what-was-submitted-is-scored-after-kill-nine": Guarantee(
+        "A submission that was taken and not judged when its process was killed is judged at the next opening.",
+        (
+            "surface/test_problem_submitting.py"
+            "::test_a_submission_that_was_taken_and_not_judged_is_judged_at_the_next_opening",
+        ),
+    ),
+    "an-attempt-crashes-at-every-write": Guarantee(
+        "A crash before or after any write of an attempt makes no call over budget, no second submission, and no loss.",
+        ("fault/test_attempt_crash.py::test_no_call_over_budget_and_no_second_submission",),
+    ),
+    "attempts-hold-under-any-order": Guarantee(
+        "Under any order of calls, submissions, races and crashes an attempt has one submission and keeps its budget.",
+        ("property/test_attempts.py::test_attempts_hold_under_any_order",),
+    ),
+    "clients-of-a-problem-share-nothing": Guarantee(
+        "Over HTTP each client of a problem, in both eras, has an attempt and a server process of its own.",
+        ("surface/test_problem_http.py::test_each_client_has_an_attempt_and_a_server_of_its_own",),
+    ),
+    "open-desks-are-bounded": Guarantee(
+        "The clients at a problem over HTTP are bounded; idle ones make room and come back to their attempt.",
+        ("surface/test_problem_http.py::test_desks_are_bounded_and_idle_ones_make_room",),
+    ),
+    "the-problem-that-was-named-judges": Guarantee(
+        "An attempt is judged by the problem that was named, also if another one has its id.",
+        ("e2e/test_problem_attempts.py::test_the_problem_that_was_named_judges_and_not_its_namesake",),
+    ),
+    "a-missions-agent-never-reads-its-score": Guarantee(
+        "An agent that proposes in a mission on a problem reads no score of it, whatever of the mission it reads.",
+        ("e2e/test_problem_attempts.py::test_an_agent_that_proposes_over_mcp_submits_and_never_reads_its_score",),
+    ),
     "an-attempt-replays-to-the-same-score": Guarantee(
         "An attempt's log is judged again without its server, and another score than the recorded one is found out.",
         ("unit/test_problem_scoring.py::test_an_attempt_is_judged_again_without_its_server",),

@@ -40,7 +40,8 @@ def test_the_brief_is_a_resource_a_prompt_and_a_tool(tmp_path: Path, era: str) -
     anyio.run(main)
 
 
-def test_citations_are_shown_as_the_manifest_says_or_not_at_all(tmp_path: Path) -> None:
+@pytest.mark.parametrize("era", ERAS)
+def test_citations_are_shown_as_the_manifest_says_or_not_at_all(tmp_path: Path, era: str) -> None:
     cited = [{"summary": "In short.", "raw": "In full."}]
     for mode, shown in (("summary", {"In short."}), ("raw", {"In full."}), ("summary+raw", {"In short.", "In full."})):
         one = problem(tmp_path, visibility={"citation_mode": mode}, citations=cited)
@@ -49,7 +50,7 @@ def test_citations_are_shown_as_the_manifest_says_or_not_at_all(tmp_path: Path) 
         assert "## Sources" not in one.brief(include_citation=False)
 
     async def main() -> None:
-        async with client(one, tmp_path, "legacy", include_citation=False) as agent:
+        async with client(one, tmp_path, era, include_citation=False) as agent:
             assert "In full." not in text(await agent.call_tool("design_brief", {}))
 
     anyio.run(main)
@@ -311,14 +312,15 @@ def test_assets_are_resources(tmp_path: Path, era: str) -> None:
     anyio.run(main)
 
 
-def test_a_judge_that_fails_is_told_to_the_operator_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("era", ERAS)
+def test_a_judge_that_fails_is_told_to_the_operator_alone(tmp_path: Path, era: str) -> None:
     (tmp_path / "score.py").write_text("def score(submission):\n    raise KeyError('secret-word')\n", encoding="utf-8")
     one = problem(
         tmp_path, submission=SCHEMA, scorer={"kind": "function", "function": "score.py:score", "metrics": [METRIC]}
     )
 
     async def main() -> None:
-        async with client(one, tmp_path, "legacy") as agent:
+        async with client(one, tmp_path, era) as agent:
             result = await agent.call_tool("submit_final", {"x": 3})
             assert not result.is_error and "secret-word" not in json.dumps(plain(result))
         (state,) = await attempts(tmp_path)

@@ -26,6 +26,8 @@ from pursuit.problems.missions import Plan, as_toml, mission_for, proposer_for
 from pursuit.problems.replay import replay
 from pursuit.problems.rows import CannotScore, Score, score_of
 from pursuit.problems.scoring import Submitted, judge
+from pursuit.problems.submission import kept_result
+from pursuit.problems.versions import judging_digest
 from pursuit.sandbox import Sandbox
 from pursuit.tools.configuration import Configuration
 from pursuit.tools.contract import CallFailed, ToolResult
@@ -312,3 +314,53 @@ def test_a_search_calls_the_other_tool_once_with_the_best_arguments(tmp_path: Pa
     assert report.status == ended
     (best,) = taken
     assert abs(best - 3) == min(abs(x - 3) for x in tried)
+
+
+def test_whole_numbers_of_any_size_are_scored_or_said_to_be_too_large(tmp_path: Path) -> None:
+    one = problem(tmp_path, PREDICATES)
+    assert judged(one, {"x": 2**70}).rows[0].value == float(2**70)
+    for huge in (10**400, -(10**400)):
+        with pytest.raises(CannotScore, match="cost is a whole number that is too large"):
+            judged(one, {"x": huge})
+
+
+def test_what_servers_say_is_kept_as_far_as_it_can_be(tmp_path: Path) -> None:
+    """NaN and half a surrogate pair, which JSON of other languages lets through, spoil no attempt."""
+    odd = {"a\ud800": [float("nan"), "b\udc00", 1]}
+    assert kept_result(odd) == {"a?": [None, "b?", 1]}
+    one = problem(tmp_path, PREDICATES)
+
+    async def main() -> AttemptState:
+        ledger = SqliteLedger.open(tmp_path / "ledger.db")
+        attempt = Attempt(ledger, lambda: 1.0, one, "attempt-1", label="\udc80")
+        number = await attempt.called("look\ud800", odd)
+        await attempt.answered(number, ok=True, metrics={"cost\ud800": float("nan"), "m\ud800": 1.0})
+        state = await load_attempt(ledger, "attempt-1")
+        await ledger.close()
+        return state
+
+    state = anyio.run(main)
+    assert state.series == [(1, {"m?": 1.0})] and state.opened.label == "?"
+
+
+def test_a_scoring_function_may_answer_with_numbers_of_other_libraries(tmp_path: Path) -> None:
+    body = "from fractions import Fraction\ndef score(submission):\n    return {'metrics': {'cost': Fraction(1, 4)}}\n"
+    (tmp_path / "score.py").write_text(body, encoding="utf-8")
+    one = problem(tmp_path, Scorer(kind="function", function="score.py:score", metrics=(COST,)))
+    assert judged(one, {"x": 1}).rows[0].value == 0.25
+
+
+def test_the_version_of_a_judge_is_that_of_all_its_files(tmp_path: Path) -> None:
+    for name in ("score.py", "data.csv", "judge.sh"):
+        (tmp_path / name).write_text("one", encoding="utf-8")
+    scorers = {
+        "score.py": Scorer(kind="function", function="score.py:score", metrics=(COST,)),
+        "judge.sh": Scorer(kind="command", command=("sh", "judge.sh"), metrics=(COST,)),
+    }
+    for file, scorer in scorers.items():
+        one = problem(tmp_path, scorer, assets=("data.csv",))
+        versions = [judging_digest(one)]
+        for name in (file, "data.csv"):
+            (tmp_path / name).write_text(f"two {file}", encoding="utf-8")
+            versions.append(judging_digest(one))
+        assert len(set(versions)) == 3, file

@@ -3,7 +3,7 @@
 Owns: the events of one attempt, its state and its fold, and the one shape of a score. Pure.
 Invariant: the first submission that was taken counts; whatever comes after it is kept as a fact and changes nothing.
 
-    opened    AttemptOpened
+    opened    AttemptOpened · FormFixed
     working   AttemptCalled · AttemptAnswered · BudgetSpent
     the end   SubmissionClaimed · SubmissionDropped · SubmissionTaken · AttemptScored
 """
@@ -40,14 +40,24 @@ class AttemptEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class AttemptOpened(AttemptEvent, frozen=True, kw_only=True):
-    """Somebody began; `manifest` is the digest of the problem's file, `mission` the mission that tries, if one does."""
+    """Somebody began; `manifest` is the digest of the problem's file, `mission` the mission that tries, if one does.
+
+    `judge` is the digest of everything that judges.
+    """
 
     problem_id: str
     manifest: str
+    judge: str = ""
     by: str = "operator"
     label: str = ""
     mission: str | None = None
     limits: dict[str, float] = {}
+
+
+class FormFixed(AttemptEvent, frozen=True, kw_only=True):
+    """Which `submit_final` this attempt has, for good: `own`, or the tool of the problem's server that it is."""
+
+    form: str
 
 
 class AttemptCalled(AttemptEvent, frozen=True, kw_only=True):
@@ -78,6 +88,7 @@ class SubmissionClaimed(AttemptEvent, frozen=True, kw_only=True):
     """A submission is being handed to the problem's own server; until its answer nobody else may submit."""
 
     digest: str
+    submission: dict[str, Any] = {}
 
 
 class SubmissionDropped(AttemptEvent, frozen=True, kw_only=True):
@@ -88,25 +99,34 @@ class SubmissionDropped(AttemptEvent, frozen=True, kw_only=True):
 
 
 class SubmissionTaken(AttemptEvent, frozen=True, kw_only=True):
-    """The submission; `result` is what the problem's own server answered, where that has the last word."""
+    """The submission; `result` is what the problem's own server answered, where that has the last word.
+
+    `unknown` says why nobody knows whether that server took it: it counts as the submission, and has no result.
+    """
 
     digest: str
     submission: dict[str, Any]
     result: dict[str, Any] | None = None
     calls: int = 0
+    unknown: str = ""
 
 
 class AttemptScored(AttemptEvent, frozen=True, kw_only=True):
-    """The judge's word; `evidence` is what came from outside, so that it can be judged again without it."""
+    """The judge's word; `evidence` is what came from outside, so that it can be judged again without it.
+
+    `judge` is the digest of everything that judged.
+    """
 
     rows: tuple[ScoreRow, ...] = ()
     solved: bool = False
     evidence: dict[str, Any] | None = None
     error: str | None = None
+    judge: str = ""
 
 
 AnyAttemptEvent = (
     AttemptOpened
+    | FormFixed
     | AttemptCalled
     | AttemptAnswered
     | BudgetSpent
@@ -146,7 +166,8 @@ class AttemptState:
     evaluations: int = 0
     failed_calls: int = 0
     spent: dict[BudgetName, float] = field(default_factory=dict[BudgetName, float])
-    claimed: str | None = None
+    form: str | None = None
+    claimed: SubmissionClaimed | None = None
     taken: SubmissionTaken | None = None
     scored: AttemptScored | None = None
     series: list[tuple[int, Mapping[str, float]]] = field(default_factory=list[tuple[int, Mapping[str, float]]])
@@ -166,12 +187,13 @@ class AttemptState:
         """What proves the submission, once there is one."""
         if self.taken is None:
             return None
-        return {
+        known = {
             "attempt_id": self.attempt_id,
             "problem_id": self.opened.problem_id,
             "sha256": self.taken.digest,
             "submitted_at": self.taken.at,
         }
+        return {**known, "fate": "unknown", "why": self.taken.unknown} if self.taken.unknown else known
 
 
 def fold_attempt(attempt_id: str, events: Iterable[AnyAttemptEvent]) -> AttemptState | None:
@@ -199,7 +221,7 @@ def advance_attempt(state: AttemptState, event: AnyAttemptEvent) -> None:
         case BudgetSpent():
             state.spent[event.budget] = event.limit
         case SubmissionClaimed():
-            state.claimed = state.claimed or event.digest
+            state.claimed = state.claimed or event
         case SubmissionDropped():
             state.claimed = None if state.taken is None else state.claimed
         case SubmissionTaken():
@@ -208,5 +230,7 @@ def advance_attempt(state: AttemptState, event: AnyAttemptEvent) -> None:
             # Judging again is allowed only where there was no score before.
             if state.scored is None or state.scored.error is not None:
                 state.scored = event
+        case FormFixed():
+            state.form = state.form or event.form
         case AttemptOpened():
             pass

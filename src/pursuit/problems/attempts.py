@@ -2,19 +2,27 @@
 
 Owns: when a fact is written, which budget is spent, and who submitted first. Does not know: MCP or how to score.
 Invariant: a call is counted before it is made; of two submissions that race exactly one is taken, and the other one
-gets its receipt.
+gets its receipt; a submission of which nobody knows whether its server took it counts as the one.
 """
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
 import anyio
+import anyio.to_thread
 
-from pursuit.errors import AlreadySubmitted, AttemptNotFound, BudgetExhausted, Conflict
+from pursuit.errors import (
+    AlreadySubmitted,
+    AttemptNotFound,
+    BudgetExhausted,
+    Conflict,
+    InvalidArgument,
+)
 from pursuit.ledger.contract import Draft, Ledger
 from pursuit.model.audit import redacted
 from pursuit.model.problems import (
@@ -26,6 +34,7 @@ from pursuit.model.problems import (
     AttemptState,
     BudgetName,
     BudgetSpent,
+    FormFixed,
     SubmissionClaimed,
     SubmissionDropped,
     SubmissionTaken,
@@ -35,10 +44,12 @@ from pursuit.model.problems import (
     fold_attempt,
     submission_digest,
 )
+from pursuit.problems.attempt_ids import is_attempt
 from pursuit.problems.manifest import Manifest
+from pursuit.problems.versions import judging_digest
 
 KIND = "attempt"
-PREFIX = "attempt-"
+GONE = "whoever handed it in has gone"
 Clock = Callable[[], float]
 
 
@@ -46,16 +57,6 @@ def exhausted(budget: BudgetName, limit: float) -> BudgetExhausted:
     """The error that names a budget; only the end of the time is the end of the attempt."""
     rest = "the attempt is over" if budget == "wall_seconds" else "submit_final is still open"
     return BudgetExhausted(f"the budget {budget} ({limit:g}) is spent; {rest}", budget=budget, limit=limit)
-
-
-def new_attempt_id() -> str:
-    """An id that nobody can guess."""
-    return f"{PREFIX}{secrets.token_hex(8)}"
-
-
-def shared_attempt_id(problem: Manifest) -> str:
-    """The id of the one attempt that all clients of a shared problem work at."""
-    return f"{PREFIX}shared-{problem.problem_id}"
 
 
 class Attempt:
@@ -76,7 +77,7 @@ class Attempt:
         self._ledger = ledger
         self._clock = clock
         self._problem = problem
-        self._by, self._label, self._mission = by, label, mission
+        self._by, self._label, self._mission = _text(by), _text(label), mission
         self._state: AttemptState | None = None
         self._turn = anyio.Lock()
 
@@ -103,14 +104,15 @@ class Attempt:
                     raise exhausted(*over)
                 number = state.calls + 1
                 event = AttemptCalled(
-                    at=self._clock(), number=number, tool=tool, args=redacted(args), evaluation=evaluation
+                    at=self._clock(), number=number, tool=_text(tool), args=redacted(args), evaluation=evaluation
                 )
                 if await self._append(state, event):
                     return number
 
     async def answered(self, number: int, *, ok: bool, metrics: Mapping[str, float] | None = None) -> None:
         """Writes what became of a call."""
-        event = AttemptAnswered(at=self._clock(), number=number, ok=ok, metrics=dict(metrics or {}))
+        told = {_text(name): value for name, value in (metrics or {}).items() if math.isfinite(value)}
+        event = AttemptAnswered(at=self._clock(), number=number, ok=ok, metrics=told)
         await self._write(event)
 
     def seconds_left(self) -> float | None:
@@ -126,21 +128,65 @@ class Attempt:
         await self._write(BudgetSpent(at=self._clock(), budget="wall_seconds", limit=limit))
         return exhausted("wall_seconds", limit)
 
+    async def fix_form(self, form: str) -> str:
+        """Which `submit_final` the attempt has: this one, unless it has another one already."""
+        async with self._turn:
+            while True:
+                state = await self._opened()
+                if state.form is not None:
+                    return state.form
+                if await self._append(state, FormFixed(at=self._clock(), form=form)):
+                    return form
+
+    @asynccontextmanager
+    async def alone(self) -> AsyncGenerator[bool]:
+        """Whether nobody else, of any process, hands in or judges here now; that stays so inside of the block."""
+        held = await self._ledger.claim(self.attempt_id)
+        try:
+            yield held is not None
+        finally:
+            if held is not None:
+                with anyio.CancelScope(shield=True):
+                    await held.release()
+
+    async def refuse_second(self) -> None:
+        """Raises `AlreadySubmitted` with its receipt if there is a submission."""
+        state = await self.refresh()
+        if state is not None:
+            self._refuse_ended(state)
+
     async def claim(self, submission: Mapping[str, Any]) -> str:
         """Keeps the place for a submission while the problem's own server is asked; returns its digest."""
         async with self._turn:
             while True:
                 state = await self._may_submit()
                 digest = submission_digest(submission)
-                if await self._append(state, SubmissionClaimed(at=self._clock(), digest=digest)):
+                event = SubmissionClaimed(at=self._clock(), digest=digest, submission=dict(submission))
+                if await self._append(state, event):
                     return digest
 
     async def drop(self, digest: str, why: str) -> None:
         """Gives the place back: the server refused."""
         await self._write(SubmissionDropped(at=self._clock(), digest=digest, why=why[:500]))
 
+    async def give_up(self, why: str = GONE) -> AttemptState | None:
+        """Takes what was claimed and never settled as the submission, of which nobody knows whether it was taken.
+
+        Only for whoever claimed it, or is `alone`. What is not claimed stays as it is.
+        """
+        state = await self.refresh()
+        if state is not None and state.claimed is not None and state.taken is None:
+            claimed = state.claimed
+            return await self.submit(claimed.submission, claimed=claimed.digest, unknown=why)
+        return state
+
     async def submit(
-        self, submission: Mapping[str, Any], *, result: Mapping[str, Any] | None = None, claimed: str | None = None
+        self,
+        submission: Mapping[str, Any],
+        *,
+        result: Mapping[str, Any] | None = None,
+        claimed: str | None = None,
+        unknown: str = "",
     ) -> AttemptState:
         """Takes the submission. Raises `AlreadySubmitted` with the first receipt, and `BudgetExhausted`."""
         async with self._turn:
@@ -148,10 +194,11 @@ class Attempt:
                 state = await self._may_submit(claimed)
                 event = SubmissionTaken(
                     at=self._clock(),
-                    digest=submission_digest(submission),
+                    digest=claimed or submission_digest(submission),
                     submission=dict(submission),
                     result=None if result is None else dict(result),
                     calls=state.calls,
+                    unknown=unknown,
                 )
                 if await self._append(state, event):
                     return self._known()
@@ -174,8 +221,30 @@ class Attempt:
             raise AttemptNotFound(f"there is no attempt {self.attempt_id}", attempt_id=self.attempt_id)
         return state
 
+    def fits(self, state: AttemptState) -> bool:
+        """Whether it is an attempt at this problem, as it is now."""
+        return (state.opened.problem_id, state.opened.manifest) == (self._problem.problem_id, self._problem.digest)
+
+    async def check(self) -> None:
+        """Raises `InvalidArgument` if there is an attempt of this id at another problem; begins none."""
+        state = await self.refresh()
+        if state is not None:
+            self._refuse_other(state)
+
+    def _refuse_other(self, state: AttemptState) -> None:
+        mine = self._problem.problem_id
+        if state.opened.problem_id != mine:
+            theirs = f"{self.attempt_id} is an attempt at {state.opened.problem_id!r}, not at {mine!r}"
+            raise InvalidArgument(f"{theirs}; name its own problem, or another attempt", attempt_id=self.attempt_id)
+        if not self.fits(state):
+            changed = f"{self.attempt_id} was begun with another version of {mine}'s problem.toml"
+            raise InvalidArgument(f"{changed}; begin a new attempt", attempt_id=self.attempt_id)
+
     async def _opened(self) -> AttemptState:
         state = self.state or await self.refresh()
+        if state is not None:
+            self._refuse_other(state)
+        digest = "" if state is not None else await anyio.to_thread.run_sync(judging_digest, self._problem)
         while state is None:
             budget = self._problem.budget
             named = {"calls": budget.calls, "evaluations": budget.evaluations, "wall_seconds": budget.wall_seconds}
@@ -183,6 +252,7 @@ class Attempt:
                 at=self._clock(),
                 problem_id=self._problem.problem_id,
                 manifest=self._problem.digest,
+                judge=digest,
                 by=self._by,
                 label=self._label,
                 mission=self._mission,
@@ -217,10 +287,10 @@ class Attempt:
 
     def _refuse_ended(self, state: AttemptState) -> None:
         if state.receipt is not None:
-            raise AlreadySubmitted(
-                f"this attempt has its one submission already (sha256 {state.receipt['sha256'][:12]}…)",
-                receipt=state.receipt,
-            )
+            said = f"this attempt has its one submission already (sha256 {state.receipt['sha256'][:12]}…)"
+            if "fate" in state.receipt:
+                said += ", and nobody knows whether its server took it"
+            raise AlreadySubmitted(said, receipt=state.receipt)
 
     async def _spend(self, state: AttemptState, budget: BudgetName, limit: float) -> None:
         if budget not in state.spent:
@@ -249,6 +319,11 @@ class Attempt:
             return False
         self._state = after
         return True
+
+
+def _text(text: str) -> str:
+    """A text that can be kept, whatever was given."""
+    return text.encode(errors="replace").decode()
 
 
 def _after(attempt_id: str, state: AttemptState | None, event: AnyAttemptEvent) -> AttemptState | None:
@@ -283,11 +358,6 @@ async def load_attempt(ledger: Ledger, attempt_id: str) -> AttemptState:
     if state is None:
         raise AttemptNotFound(f"there is no attempt {attempt_id[:100]!r}", attempt_id=attempt_id[:100])
     return state
-
-
-def is_attempt(text: str) -> bool:
-    """Whether it could be the id of an attempt."""
-    return text.startswith(PREFIX)
 
 
 async def attempts_at(ledger: Ledger, problem_ids: set[str]) -> list[AttemptState]:

@@ -14,10 +14,13 @@ import msgspec
 from pursuit.model.problems import AttemptState
 from pursuit.model.report import iso
 from pursuit.problems.manifest import Manifest
+from pursuit.problems.replay import is_other_version
 
 
-def attempt_row(problem: Manifest, state: AttemptState, spent: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """One attempt as JSON; `spent` is what its mission used (tokens, cost)."""
+def attempt_row(
+    problem: Manifest, state: AttemptState, spent: Mapping[str, Any] | None = None, *, version: str = ""
+) -> dict[str, Any]:
+    """One attempt as JSON; `spent` is what its mission used (tokens, cost), `version` the digest of today's judge."""
     rows = () if state.scored is None else state.scored.rows
     first = rows[0] if rows else None
     opened, taken = state.opened, state.taken
@@ -34,6 +37,8 @@ def attempt_row(problem: Manifest, state: AttemptState, spent: Mapping[str, Any]
         "feasible": None if first is None else first.feasible,
         "solved": False if state.scored is None else state.scored.solved,
         "error": None if state.scored is None else state.scored.error,
+        "fate_unknown": taken is not None and bool(taken.unknown),
+        "other_version": _is_other(problem, state, version),
         "calls": state.calls,
         "evaluations": state.evaluations,
         "failed_calls": state.failed_calls,
@@ -47,6 +52,12 @@ def attempt_row(problem: Manifest, state: AttemptState, spent: Mapping[str, Any]
             [number, numbers[problem.primary.name]] for number, numbers in state.series if _has(problem, numbers)
         ],
     }
+
+
+def _is_other(problem: Manifest, state: AttemptState, version: str) -> bool:
+    if state.opened.manifest != problem.digest:
+        return True
+    return bool(version) and is_other_version(state, version)
 
 
 def _has(problem: Manifest, numbers: Mapping[str, float]) -> bool:

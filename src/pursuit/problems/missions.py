@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from pursuit.errors import Fault, ValidationFailed
+from pursuit.model.spelling import nearest
 from pursuit.problems.brief import SUBMIT, TOOL, write_brief
 from pursuit.problems.manifest import Baseline, Manifest
 from pursuit.tools.server_config import PYTHON
@@ -21,6 +22,7 @@ SERVER = "problem"
 """What the problem's server is called inside such a mission."""
 
 LONGEST_DIRECTIVE = 8_000
+AGENTS = ("client", "sampling")
 MACHINES = ("search", "script")
 """Proposers that are no agents: the operator wrote what they know."""
 
@@ -53,7 +55,12 @@ def proposer_for(problem: Manifest, word: str | None) -> dict[str, Any]:
         if not tools:
             raise _wrong(f"{problem.problem_id} names no evaluation_tools that could be searched")
         return _search({"kind": "search", "tool": tools[0]})
-    return {"kind": "model", "model": word} if ":" in word else {"kind": word}
+    if ":" in word:
+        return {"kind": "model", "model": word}
+    if word not in AGENTS:
+        known = (*MACHINES, *AGENTS)
+        raise _wrong(f"{word[:80]!r} is none of {', '.join(known)} or provider:model{nearest(word, known)}")
+    return {"kind": word}
 
 
 def _wrong(reason: str) -> ValidationFailed:

@@ -6,7 +6,7 @@ that is a server's tool is replaced by what it said.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -15,7 +15,10 @@ from pursuit.errors import InvalidArgument
 from pursuit.model.problems import AttemptState, ScoreRow, submission_digest
 from pursuit.problems.manifest import Manifest
 from pursuit.problems.rows import CannotScore
-from pursuit.problems.scoring import Expressions, Submitted, judge
+from pursuit.problems.scoring import Expressions, Judged, Submitted, judge
+from pursuit.problems.versions import judging_digest
+
+ANOTHER_VERSION = "it was judged by another version of the problem's judge or files than the one here"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +30,7 @@ class Replayed:
     solved: bool
     same: bool
     notes: tuple[str, ...] = ()
+    judged: Judged | None = field(default=None, repr=False)
 
     def as_dict(self) -> dict[str, Any]:
         """It as JSON."""
@@ -45,17 +49,16 @@ async def replay(problem: Manifest, state: AttemptState, expressions: Expression
     taken = state.taken
     if taken is None:
         raise InvalidArgument(f"{state.attempt_id} has no submission to judge", attempt_id=state.attempt_id)
-    notes: list[str] = []
-    if state.opened.manifest != problem.digest:
-        notes.append("the problem's manifest is not the one that the attempt was made with")
+    notes = _versions(problem, state)
     intact = submission_digest(taken.submission) == taken.digest
     if not intact:
         notes.append("the submission does not have the hash of its receipt")
+    if taken.unknown:
+        notes.append(f"nobody knows whether the problem's server took it: {taken.unknown}")
     recorded = state.scored
     evidence = None if recorded is None else recorded.evidence
     try:
-        submitted = Submitted(submission=taken.submission, result=taken.result)
-        found = await judge(problem, submitted, expressions=expressions, evidence=evidence)
+        found = await judge(problem, Submitted.of(taken), expressions=expressions, evidence=evidence)
     except CannotScore as error:
         raise InvalidArgument(f"{state.attempt_id} cannot be judged again: {error}") from None
     rows = found.score.rows
@@ -64,4 +67,20 @@ async def replay(problem: Manifest, state: AttemptState, expressions: Expression
         same = intact
     else:
         same = intact and rows == recorded.rows and found.score.solved == recorded.solved
-    return Replayed(attempt=state, rows=rows, solved=found.score.solved, same=same, notes=tuple(notes))
+    return Replayed(attempt=state, rows=rows, solved=found.score.solved, same=same, notes=tuple(notes), judged=found)
+
+
+def _versions(problem: Manifest, state: AttemptState) -> list[str]:
+    """What is said of a judge that is not the one of then."""
+    if state.opened.manifest != problem.digest:
+        return ["the problem's manifest is not the one that the attempt was made with"]
+    return [ANOTHER_VERSION] if is_other_version(state, judging_digest(problem)) else []
+
+
+def is_other_version(state: AttemptState, current: str) -> bool:
+    """Whether the attempt was judged (or, unjudged, begun) with another version than the current one.
+
+    Of attempts older than this digest nothing is known, and nothing is said.
+    """
+    judge = state.scored.judge if state.scored is not None and state.scored.judge else state.opened.judge
+    return bool(judge) and judge != current

@@ -67,9 +67,12 @@ def _numbers(scorer: Scorer, said: Any) -> tuple[dict[str, float], bool]:
 
 
 def _finite(name: str, value: Any) -> float:
-    if not isinstance(value, bool | int | float) or not math.isfinite(value):
-        raise CannotScore(f"{name} must be a finite number, not {value!r}"[:300])
-    return float(value)
+    try:
+        if isinstance(value, bool | int | float) and math.isfinite(value):
+            return float(value)
+    except OverflowError:
+        raise CannotScore(f"{name} is a whole number that is too large for a score") from None
+    raise CannotScore(f"{name} must be a finite number, not {value!r}"[:300])
 
 
 def better(metric: Metric, one: ScoreRow, other: ScoreRow) -> bool:

@@ -7,25 +7,28 @@ evidence, from which the same score follows without it.
 
 from __future__ import annotations
 
-import importlib.util
-import inspect
 import json
+import re
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Protocol, Self
 
 import anyio
-import anyio.to_thread
 
 from pursuit.engine.commands import run_command
+from pursuit.model.problems import AttemptScored, SubmissionTaken
 from pursuit.problems.manifest import Manifest
 from pursuit.problems.rows import CannotScore, Score, score_of
+from pursuit.problems.submission import kept_result
 from pursuit.sandbox import PredicateValue
 from pursuit.tools.contract import CallFailed, ToolResult
 from pursuit.tools.server_config import PYTHON
 
 LONGEST_WORDS = 500
+_FUNCTION_JUDGE = Path(__file__).with_name("function_judge.py")
+_WHOLE_NUMBER = re.compile(r"-?\d{1,4000}")
 
 
 class Expressions(Protocol):
@@ -41,16 +44,25 @@ CallTool = Callable[[str, Mapping[str, Any]], Awaitable[ToolResult]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submitted:
-    """What is judged: the submission; `result` is the own server's answer to it, where that owns `submit_final`."""
+    """What is judged: the submission; `result` is the own server's answer to it, where that owns `submit_final`.
+
+    `unknown` if nobody knows that answer: then there is a call, and its result is None.
+    """
 
     submission: Mapping[str, Any]
     result: Mapping[str, Any] | None = None
+    unknown: bool = False
+
+    @classmethod
+    def of(cls, taken: SubmissionTaken) -> Self:
+        """What the ledger has of it."""
+        return cls(submission=taken.submission, result=taken.result, unknown=bool(taken.unknown))
 
     def parts(self) -> dict[str, Any]:
         """What a judge is told: the validated submission, or the call's arguments with its result."""
-        if self.result is None:
+        if self.result is None and not self.unknown:
             return {"submission": dict(self.submission)}
-        return {"arguments": dict(self.submission), "result": dict(self.result)}
+        return {"arguments": dict(self.submission), "result": None if self.result is None else dict(self.result)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +71,12 @@ class Judged:
 
     score: Score
     evidence: dict[str, Any] | None = None
+
+
+def scored_event(found: Judged, *, at: float, version: str) -> AttemptScored:
+    """The judge's word as a fact; `version` is the digest of what judged."""
+    score = found.score
+    return AttemptScored(at=at, rows=score.rows, solved=score.solved, evidence=found.evidence, judge=version)
 
 
 async def judge(
@@ -90,33 +108,30 @@ async def judge(
 
 async def _function(problem: Manifest, submitted: Submitted) -> Any:
     file, _, name = (problem.scorer.function or "").partition(":")
-    parts = submitted.parts()
+    asked = {"file": str(problem.folder / file), "name": name, "parts": submitted.parts()}
+    # A process of its own: what it prints, breaks, leaves running or exits is not ours.
+    argv = [sys.executable, "-P", str(_FUNCTION_JUDGE)]
+    told = await _run(problem, argv, asked)
     try:
-        function = getattr(_module(problem, file), name)
-        if inspect.iscoroutinefunction(function):
-            return await function(**parts)
-        return await anyio.to_thread.run_sync(lambda: function(**parts), abandon_on_cancel=True)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - the boundary to the problem's own code, which may leave
-        raise CannotScore(f"{problem.scorer.function}: {type(error).__name__}: {error}"[:LONGEST_WORDS]) from None
+        answer = json.loads(told["stdout"])
+    except ValueError:
+        raise CannotScore(f"{problem.scorer.function}: ended with {told['exit_code']} and no answer") from None
+    if "error" in answer:
+        raise CannotScore(f"{problem.scorer.function}: {answer['error']}"[:LONGEST_WORDS])
+    return answer["said"]
 
 
-def _module(problem: Manifest, file: str) -> Any:
-    path = problem.folder / file
-    spec = importlib.util.spec_from_file_location(f"_pursuit_scorer_{problem.digest[:16]}_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{path} cannot be loaded")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+async def _run(problem: Manifest, argv: list[str], asked: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return await run_command(argv, str(problem.folder), given=json.dumps(asked).encode())
+    except CallFailed as error:
+        raise CannotScore(str(error)) from None
 
 
 async def _command(problem: Manifest, submitted: Submitted) -> Any:
     scorer = problem.scorer
     argv = [sys.executable if word == PYTHON else word for word in scorer.command]
-    try:
-        done = await run_command(argv, str(problem.folder), given=json.dumps(submitted.parts()).encode())
-    except CallFailed as error:
-        raise CannotScore(str(error)) from None
+    done = await _run(problem, argv, submitted.parts())
     code = done["exit_code"]
     if scorer.output == "exit_code":
         return {scorer.metrics[0].name: float(code == 0), "feasible": code == 0}
@@ -134,7 +149,14 @@ async def _predicates(problem: Manifest, submitted: Submitted, expressions: Expr
     wrong = [f"{rule.metric}: {value.error}" for rule, value in zip(rules, values, strict=True) if value.error]
     if wrong:
         raise CannotScore("; ".join(wrong)[:LONGEST_WORDS])
-    return {rule.metric: value.value for rule, value in zip(rules, values, strict=True)}
+    return {rule.metric: _plain(value) for rule, value in zip(rules, values, strict=True)}
+
+
+def _plain(value: PredicateValue) -> Any:
+    """A value of the sandbox; a whole number that is larger than those of JSON comes out of it as its digits."""
+    if not value.is_json and isinstance(value.value, str) and _WHOLE_NUMBER.fullmatch(value.value):
+        return int(value.value)
+    return value.value
 
 
 async def _tool(problem: Manifest, submitted: Submitted, call: CallTool | None) -> dict[str, Any]:
@@ -143,7 +165,7 @@ async def _tool(problem: Manifest, submitted: Submitted, call: CallTool | None) 
         raise CannotScore(f"the server whose tool {name!r} scores is not there")
     arguments = {**problem.scorer.arguments, **submitted.submission}
     try:
-        return (await call(name, arguments)).as_dict()
+        return kept_result((await call(name, arguments)).as_dict())
     except CallFailed as error:
         raise CannotScore(f"{name}: {error}"[:LONGEST_WORDS]) from None
 

@@ -40,6 +40,10 @@ def cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     score = "" if value is None else f"{figure(value)} {row['unit']}".strip()
     if value is not None and not row["feasible"]:
         score += " (infeasible)"
+    if row.get("fate_unknown"):
+        score = f"{score} (fate unknown)".strip()
+    if row.get("other_version"):
+        score = f"{score} (other version)".strip()
     numbers = (row["calls"], row["evaluations"], row["seconds"], row["tokens"])
     return (
         str(row["attempt_id"]),

@@ -12,6 +12,18 @@ from typing import Annotated
 import typer
 
 from pursuit.surfaces.cli.complete import attempt_ids, problem_ids, problem_kinds
+from pursuit.surfaces.cli.http_options import (
+    DEFAULT_HOST,
+    DEFAULT_PORT,
+    AllowHostOption,
+    HostOption,
+    HttpOption,
+    PortOption,
+    RequireTokenOption,
+    http_door,
+    told_on,
+    without_http,
+)
 from pursuit.surfaces.cli.options import ConfigOption, JsonOption, ModeOption, StateOption, common
 
 PANEL = "Problems"
@@ -174,32 +186,49 @@ def serve(
     label: Annotated[
         str, typer.Option("--label", metavar="TEXT", show_default=False, help="Who tries, for comparisons.")
     ] = "",
-    log_level: Annotated[str, typer.Option("--log-level", help="debug, info, warning or error.")] = "warning",
+    http: HttpOption = False,
+    host: HostOption = DEFAULT_HOST,
+    port: PortOption = DEFAULT_PORT,
+    allow_host: AllowHostOption = None,
+    require_token: RequireTokenOption = False,
+    log_level: Annotated[
+        str | None,
+        typer.Option(
+            "--log-level",
+            show_default=False,
+            help="debug, info, warning or error; else warning, and info with --http.",
+        ),
+    ] = None,
     directory: DirOption = None,
     mode: ModeOption = None,
     config: ConfigOption = None,
     state: StateOption = None,
     json: JsonOption = False,
 ) -> int:
-    """Serve a problem to one agent, over stdio."""
+    """Serve a problem: to one agent over stdio, or to many over HTTP."""
     import logging  # noqa: PLC0415 - commands import what they need
 
-    from pursuit.errors import Fault, ValidationFailed  # noqa: PLC0415
+    from pursuit.errors import ValidationFailed  # noqa: PLC0415
     from pursuit.surfaces import logs  # noqa: PLC0415
     from pursuit.surfaces.cli.context import Interrupted, conduct  # noqa: PLC0415
     from pursuit.surfaces.cli.problem_run import Serving, checked_attempt, chosen, serving  # noqa: PLC0415
 
     said = common(ctx, config, state, json)
-    if said.json:
-        raise ValidationFailed([Fault(field="--json", reason="has no meaning here: the output is the server's")])
-    logs.configure(log_level, "text")
+    faults = [] if http else without_http(said, host=host, allow_host=allow_host, require_token=require_token)
+    if faults:
+        raise ValidationFailed(faults, "wrong options; nothing was served")
+    logs.configure(log_level or ("info" if http else "warning"), "text")
     problem = chosen(problem_id, directory or ())
     wanted = Serving(
         server_name=server_name,
         citations=not no_citation,
-        attempt=checked_attempt(attempt),
+        attempt=checked_attempt(said, problem, attempt),
         label=label,
         mode=mode,
+        door=http_door(said, host=host, port=port, allow_host=allow_host, require_token=require_token)
+        if http
+        else None,
+        listening=told_on(said),
     )
     try:
         return conduct(lambda: serving(said, problem, wanted))
@@ -219,7 +248,7 @@ def attempt(
             "--proposer",
             metavar="WHO",
             show_default=False,
-            help="search, script, client, or a model as provider:name; else the problem's baseline.",
+            help="search, script, client, sampling, or a model as provider:name; else the problem's baseline.",
         ),
     ] = None,
     label: Annotated[
@@ -238,11 +267,12 @@ def attempt(
     json: JsonOption = False,
 ) -> int:
     """Run a mission on a problem, and score it."""
-    from pursuit.surfaces.cli.problem_run import Attempting, chosen  # noqa: PLC0415 - commands import what they need
+    from pursuit.surfaces.cli.problem_attempt import Attempting  # noqa: PLC0415 - commands import what they need
+    from pursuit.surfaces.cli.problem_run import chosen  # noqa: PLC0415
 
     said = common(ctx, config, state, json)
     problem = chosen(problem_id, directory or ())
-    trying = Attempting(said, problem, proposer=proposer, label=label, mode=mode, directories=directory or ())
+    trying = Attempting(said, problem, proposer=proposer, label=label, mode=mode)
     return trying.run(max_iterations=max_iterations, max_seconds=max_seconds)
 
 
@@ -285,7 +315,13 @@ def replay(
         str,
         typer.Argument(metavar="ATTEMPT", show_default=False, autocompletion=attempt_ids, help="An attempt's id."),
     ],
-    solved: Annotated[bool, typer.Option("--solved", help="Fail unless the attempt solved its problem.")] = False,
+    solved: Annotated[
+        bool, typer.Option("--solved", help="Tell by the exit code alone whether it solved its problem.")
+    ] = False,
+    problem: Annotated[
+        str | None,
+        typer.Option("--problem", metavar="ID", show_default=False, help="Its problem, or its file; else by its id."),
+    ] = None,
     directory: DirOption = None,
     config: ConfigOption = None,
     state: StateOption = None,
@@ -294,7 +330,7 @@ def replay(
     """Judge an attempt again from its log, without its server."""
     from pursuit.surfaces.cli.problem_run import replayed  # noqa: PLC0415 - commands import what they need
 
-    return replayed(common(ctx, config, state, json), attempt_id, directory or (), solved=solved)
+    return replayed(common(ctx, config, state, json), attempt_id, problem, directory or (), solved=solved)
 
 
 def register(parent: typer.Typer) -> None:

@@ -10,29 +10,31 @@ from typing import Annotated
 
 import typer
 
+from pursuit.surfaces.cli.http_options import (
+    DEFAULT_HOST,
+    DEFAULT_PORT,
+    AllowHostOption,
+    HostOption,
+    HttpOption,
+    PortOption,
+    RequireTokenOption,
+    http_door,
+    told_on,
+    without_http,
+)
 from pursuit.surfaces.cli.options import ConfigOption, JsonOption, ModeOption, StateOption, common
 
 PANEL = "Serve"
-DEFAULT_PORT = 8765
 
 
 def serve(
     ctx: typer.Context,
     *,
-    http: Annotated[
-        bool, typer.Option("--http", help="Serve streamable HTTP at /mcp; else stdio, as clients start it.")
-    ] = False,
-    host: Annotated[
-        str, typer.Option("--host", metavar="ADDRESS", help="Where to listen; any but loopback needs a token.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes any free one.")] = DEFAULT_PORT,
-    allow_host: Annotated[
-        list[str] | None,
-        typer.Option("--allow-host", metavar="NAME", show_default=False, help="A Host header to accept; repeatable."),
-    ] = None,
-    require_token: Annotated[
-        bool, typer.Option("--require-token", help="Ask for a bearer token on loopback, too (see `pursuit token`).")
-    ] = False,
+    http: HttpOption = False,
+    host: HostOption = DEFAULT_HOST,
+    port: PortOption = DEFAULT_PORT,
+    allow_host: AllowHostOption = None,
+    require_token: RequireTokenOption = False,
     gateway: Annotated[
         bool, typer.Option("--gateway", help="Serve the configured servers instead of missions, under policy.")
     ] = False,
@@ -61,10 +63,8 @@ def serve(
     gc.disable()  # what is imported now, about 150,000 objects, stays: searching it for garbage is in vain
     from pursuit.errors import Fault, ValidationFailed  # noqa: PLC0415
     from pursuit.surfaces import logs  # noqa: PLC0415
-    from pursuit.surfaces.cli.context import Interrupted, conduct, driving, ledger_path  # noqa: PLC0415
-    from pursuit.surfaces.cli.screen import Screen  # noqa: PLC0415
+    from pursuit.surfaces.cli.context import Interrupted, conduct, driving  # noqa: PLC0415
     from pursuit.surfaces.mcp.gateway.options import GatewayOptions  # noqa: PLC0415
-    from pursuit.surfaces.mcp.serve import Door  # noqa: PLC0415
     from pursuit.surfaces.mcp.serve import serve as serving  # noqa: PLC0415
     from pursuit.tools.policy import parse_mode  # noqa: PLC0415
 
@@ -73,32 +73,14 @@ def serve(
     said = common(ctx, config, state, json)
     drives = None if mode is None else parse_mode(mode)
     logs.configure(log_level, log_format or ("text" if sys.stderr.isatty() else "json"))
-    given = [
-        ("--allow-host", bool(allow_host)),
-        ("--require-token", require_token),
-        ("--host", host != "127.0.0.1"),
-        ("--json", said.json),
-    ]
-    faults = [Fault(field=name, reason="goes with --http") for name, there in given if there and not http]
+    faults = [] if http else without_http(said, host=host, allow_host=allow_host, require_token=require_token)
     wished = [("--tool-search", tool_search), ("--plain-names", plain_names)]
     faults += [Fault(field=name, reason="goes with --gateway") for name, there in wished if there and not gateway]
     if faults:
         raise ValidationFailed(faults, "wrong options; nothing was served")
     door = None
     if http:
-        from pursuit.surfaces.mcp.doors import check_bind, resolve  # noqa: PLC0415
-        from pursuit.surfaces.tokens import Tokens  # noqa: PLC0415
-
-        tokens = Tokens.beside(ledger_path(said))
-        needed = require_token or not resolve(host).is_loopback
-        check_bind(host, tokens if needed else None)
-        door = Door(
-            host=host,
-            port=port,
-            tokens=tokens if needed else None,
-            operators=tokens,
-            allowed_hosts=allow_host or (),
-        )
+        door = http_door(said, host=host, port=port, allow_host=allow_host, require_token=require_token)
     elif sys.stdin.isatty():
         typer.echo(
             "MCP on this terminal; a client starts this itself: pursuit install --help. Or try --http.", err=True
@@ -111,13 +93,8 @@ def serve(
         spelling = "escaped" if plain_names else "dotted"
         options = GatewayOptions(alone=not http, spelling=spelling, search=tool_search, reloads=reloads)
 
-    def tell(url: str) -> None:
-        if said.json:
-            Screen(said).document({"transport": "http", "url": url})
-            sys.stdout.flush()
-
     async def work() -> int:
-        await serving(driving(said, drives), door, gateway=options, listening=tell)
+        await serving(driving(said, drives), door, gateway=options, listening=told_on(said))
         return 0
 
     try:

@@ -6,7 +6,9 @@ not let through; what a model should read is a tool's result, with the server's 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, cast
 
 from mcp.shared.exceptions import MCPError
@@ -25,6 +27,19 @@ from pursuit.surfaces.mcp.gateway.resources import Resources
 from pursuit.surfaces.mcp.gateway.roster import Roster
 from pursuit.tools.contract import CallFailed, Tool
 from pursuit.tools.listing import is_offered
+
+_failures: ContextVar[list[CallFailed | UpstreamUnavailable] | None] = ContextVar("failures", default=None)
+
+
+@contextmanager
+def failures() -> Generator[list[CallFailed | UpstreamUnavailable]]:
+    """Why calls inside of the block got no answer of their server, which their results alone do not tell."""
+    heard: list[CallFailed | UpstreamUnavailable] = []
+    mark = _failures.set(heard)
+    try:
+        yield heard
+    finally:
+        _failures.reset(mark)
 
 
 class Calls:
@@ -60,6 +75,9 @@ class Calls:
         try:
             return await self._call(visit, *owner, cast("Mapping[str, Any]", arguments or {}))
         except (CallFailed, UpstreamUnavailable) as error:
+            heard = _failures.get()
+            if heard is not None:
+                heard.append(error)
             return tool_error(visit, str(error))
 
     async def _call(self, visit: Visit, server: str, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:

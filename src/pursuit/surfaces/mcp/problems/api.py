@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from pursuit.errors import ValidationFailed
+from pursuit.problems.attempt_ids import checked_attempt_id
 from pursuit.problems.brief import write_brief
 from pursuit.problems.catalogue import Catalogue
 from pursuit.problems.manifest import MANIFEST, Manifest
@@ -94,10 +95,12 @@ class Problem:
         attempt_id: str | None = None,
         label: str = "",
         mode: Mode | None = None,
+        many: bool = False,
     ) -> Server[Any]:
         """The problem as a low-level server of the MCP SDK; each run of it is one client with one attempt.
 
-        `state` is the ledger; else it is found as for the command line.
+        With `many`, for HTTP, the clients of a run are told apart. `state` is the ledger; else it is found as for the
+        command line.
         """
         from pursuit.surfaces.mcp.problems.server import ProblemOptions, problem_server  # noqa: PLC0415 - the SDK is slow
 
@@ -106,7 +109,7 @@ class Problem:
             mode=None if mode is None else parse_mode(mode),
             server_name=server_name,
             include_citation=include_citation,
-            attempt_id=attempt_id,
+            attempt_id=None if attempt_id is None else checked_attempt_id(attempt_id, "attempt_id"),
             label=label,
         )
-        return problem_server(self.manifest, options)
+        return problem_server(self.manifest, options, many=many)

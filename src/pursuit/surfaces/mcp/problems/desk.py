@@ -10,16 +10,18 @@ from __future__ import annotations
 import mimetypes
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any, cast
 
 import anyio
+import anyio.abc
 from mcp.server.context import CallNext, HandlerResult
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND
 
 from pursuit import __version__
-from pursuit.errors import PursuitError
+from pursuit.errors import PursuitError, UpstreamUnavailable
 from pursuit.model.observe import leaves, lift
 from pursuit.problems.attempts import Attempt
 from pursuit.problems.brief import ADDRESS, ASSETS, PROMPT, SUBMIT, TOOL
@@ -27,7 +29,7 @@ from pursuit.problems.manifest import Manifest
 from pursuit.problems.scoring import Expressions
 from pursuit.surfaces.mcp.failure import Context, sendable
 from pursuit.surfaces.mcp.gateway.eras import NEW_ONLY, OLD_ONLY, as_object, enveloped, is_modern
-from pursuit.surfaces.mcp.problems.offer import Offer
+from pursuit.surfaces.mcp.problems.offer import OWN, Offer
 from pursuit.surfaces.mcp.problems.submitting import Submitting, refusal
 
 Looked = Callable[[], Awaitable[Offer]]
@@ -38,7 +40,7 @@ _BEGIN = "Read the brief ({address}, the prompt {prompt} or the tool {tool}), th
 
 
 class Desk:
-    """Answers one client; `chain` is the gateway, `look` asks the upstream what it has."""
+    """Answers one client; `chain` is the gateway, `look` asks the upstream what it has, `tasks` outlive a request."""
 
     def __init__(
         self,
@@ -46,16 +48,17 @@ class Desk:
         attempt: Attempt,
         chain: Chain,
         look: Looked,
-        expressions: Expressions,
         *,
+        expressions: Expressions,
+        tasks: anyio.abc.TaskGroup,
         server_name: str | None = None,
         citations: bool = True,
     ) -> None:
         self._problem = problem
         self._attempt = attempt
         self._chain = chain
-        self._look = look
-        self._submitting = Submitting(problem, attempt, self._inner, expressions)
+        self._seen = look
+        self.submitting = Submitting(problem, attempt, self._inner, expressions, tasks)
         self._server_name = server_name
         self._citations = citations
         self._legs: set[str] = set()
@@ -80,6 +83,11 @@ class Desk:
     async def _inner(self, ctx: Context) -> HandlerResult:
         """What the gateway answers."""
         return await self._chain(ctx, _nobody)
+
+    async def _look(self) -> Offer:
+        """What there is, with the form of a submission that the attempt has."""
+        state = self._attempt.state
+        return replace(await self._seen(), fixed=None if state is None else state.form)
 
     @property
     def _info(self) -> dict[str, Any]:
@@ -172,26 +180,34 @@ class Desk:
         given = cast("Mapping[str, Any]", arguments or {})
         offer = await self._look()
         if name == SUBMIT:
-            return await self._submitted(ctx, offer, given)
+            return await self._submitted(ctx, offer.form, offer.missing, given)
         if name in offer.hidden:
             raise MCPError(INVALID_PARAMS, f"Unknown tool: {sendable(name)}")
         if name == TOOL and TOOL not in offer.tools:
             return self._ours(ctx, {"content": [{"type": "text", "text": await self._brief()}], "isError": False})
-        return await self._counted(ctx, name, given)
+        return await self._counted(ctx, offer.form, name, given)
 
-    async def _submitted(self, ctx: Context, offer: Offer, given: Mapping[str, Any]) -> HandlerResult:
+    async def _submitted(
+        self, ctx: Context, form: str | None, missing: str | None, given: Mapping[str, Any]
+    ) -> HandlerResult:
         try:
-            if offer.final is None:
-                return self._ours(ctx, await self._submitting.own(ctx, given))
-            return await self._submitting.upstream(ctx, offer.final, given)
+            if form is None:
+                said = f"the problem's server has the last word on submissions, and cannot be reached: {missing}"
+                raise UpstreamUnavailable(f"{said}; nothing was recorded, so try again later")
+            form = await self._attempt.fix_form(form)
+            if form == OWN:
+                return self._ours(ctx, await self.submitting.own(ctx, given))
+            return await self.submitting.upstream(ctx, form, given)
         except PursuitError as error:
             return self._ours(ctx, refusal(error))
 
-    async def _counted(self, ctx: Context, name: str, given: Mapping[str, Any]) -> HandlerResult:
+    async def _counted(self, ctx: Context, form: str | None, name: str, given: Mapping[str, Any]) -> HandlerResult:
         """A call of the upstream's tool; the later legs of one call are the same call."""
-        if name not in {one.get("name") for one in (await self._look()).definitions} or self._is_leg(ctx):
+        if self._is_leg(ctx):
             return self._noted(await self._inner(ctx))
         try:
+            if form is not None:
+                await self._attempt.fix_form(form)
             number = await self._attempt.called(name, given)
         except PursuitError as error:
             return self._ours(ctx, refusal(error))

@@ -2,7 +2,8 @@
 
 Owns: the definitions of the brief (resource, prompt, tool) and of `submit_final`, and which of them the upstream has
 already. Does not know: requests. Invariant: what the upstream has is its own; of ours nothing is added beside it, so
-that a problem that was exported and taken in again is exported as it was.
+that a problem that was exported and taken in again is exported as it was. Which `submit_final` an attempt has is
+decided once; of an upstream that nobody has seen yet it is not known.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from pursuit.problems.brief import ADDRESS, ASSETS, PROMPT, SUBMIT, TOOL, write_
 from pursuit.problems.manifest import Manifest
 
 FINAL_ANSWER = "final_answer"
+OWN = "own"
+"""The form of a `submit_final` that is ours."""
+
 FREE_TEXT: Mapping[str, Any] = {
     "type": "object",
     "properties": {
@@ -28,13 +32,18 @@ FREE_TEXT: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """What there is; `tools` are the names of the upstream's tools, and `briefed` whether it has the brief itself."""
+    """What there is; `tools` are the names of the upstream's tools, and `briefed` whether it has the brief itself.
+
+    `fixed` is the form that the attempt has already. `missing` says why an upstream has not been seen yet.
+    """
 
     problem: Manifest
     tools: frozenset[str] = frozenset()
     resources: frozenset[str] = frozenset()
     prompts: frozenset[str] = frozenset()
     definitions: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
+    fixed: str | None = None
+    missing: str | None = None
 
     @property
     def briefed(self) -> bool:
@@ -42,20 +51,22 @@ class Offer:
         return ADDRESS in self.resources
 
     @property
-    def final(self) -> str | None:
-        """The upstream's own tool that takes the submission."""
-        return next((name for name in (SUBMIT, FINAL_ANSWER) if name in self.tools), None)
+    def form(self) -> str | None:
+        """Which `submit_final` it is: ours, or the upstream's tool of this name; None if that is not known."""
+        if self.fixed is not None or self.missing is not None:
+            return self.fixed
+        return next((name for name in (SUBMIT, FINAL_ANSWER) if name in self.tools), OWN)
 
     @property
     def hidden(self) -> frozenset[str]:
         """The upstream's tools that no agent sees under their own names: the judge, and what is shown as another."""
-        renamed = {FINAL_ANSWER} if self.final == FINAL_ANSWER else set[str]()
+        replaced = {FINAL_ANSWER: {FINAL_ANSWER, SUBMIT}, OWN: {SUBMIT}}.get(self.form or "", set[str]())
         judge = {self.problem.scorer.tool} if self.problem.scorer.tool is not None else set[str]()
-        return frozenset(renamed | judge)
+        return frozenset(replaced | judge)
 
     def shown(self, tool: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """A tool of the upstream as agents see it; None if they do not."""
-        if tool.get("name") == self.final == FINAL_ANSWER:
+        if tool.get("name") == self.form == FINAL_ANSWER:
             return {**tool, "name": SUBMIT}
         return None if tool.get("name") in self.hidden else tool
 
@@ -68,7 +79,7 @@ class Offer:
     def more_tools(self) -> list[dict[str, Any]]:
         """Our own tools that the upstream has not."""
         found: list[dict[str, Any]] = []
-        if self.final is None:
+        if self.form == OWN:
             found.append(_submit_tool(self.problem))
         if TOOL not in self.tools:
             found.append(_brief_tool())

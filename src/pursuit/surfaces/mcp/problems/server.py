@@ -1,27 +1,29 @@
 """A problem as a server of the SDK, which opens everything that it needs when it is run.
 
 Owns: the life of it all: the ledger, the upstream, the gateway in front of it, the desk. Knows no transport.
-Invariant: making one does nothing, so that it can be made anywhere; each run is one client with an attempt of its own
-(unless the manifest shares one) and an upstream of its own.
+Invariant: making one does nothing, so that it can be made anywhere; each client has an attempt of its own (unless the
+manifest shares one) and an upstream of its own.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import anyio
 from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel import Server
 
 from pursuit import __version__
 from pursuit.app import Runtime
 from pursuit.errors import UpstreamUnavailable
-from pursuit.problems.attempts import Attempt, new_attempt_id, shared_attempt_id
+from pursuit.problems.attempt_ids import new_attempt_id, shared_attempt_id
+from pursuit.problems.attempts import Attempt
 from pursuit.problems.manifest import UPSTREAM, Manifest
 from pursuit.sandbox import Sandbox
 from pursuit.surfaces.mcp.failure import Context
@@ -30,7 +32,9 @@ from pursuit.surfaces.mcp.gateway.server import Gateway, gateway_server
 from pursuit.surfaces.mcp.problems.asking import Besides, besides
 from pursuit.surfaces.mcp.problems.desk import Desk
 from pursuit.surfaces.mcp.problems.offer import Offer
+from pursuit.surfaces.mcp.problems.reception import IDLE_SECONDS, MOST_DESKS, Reception, reception
 from pursuit.tools.configuration import Configuration
+from pursuit.tools.contract import ToolResult
 from pursuit.tools.policy import Mode
 
 
@@ -49,16 +53,31 @@ class ProblemOptions:
     attempt_id: str | None = None
     label: str = ""
     mission: str | None = None
+    most_clients: int = MOST_DESKS
+    idle_seconds: float = IDLE_SECONDS
 
 
-def problem_server(problem: Manifest, options: ProblemOptions | None = None) -> Server[Any]:
-    """A server that offers one problem; nothing is opened before it runs."""
+def problem_server(problem: Manifest, options: ProblemOptions | None = None, *, many: bool = False) -> Server[Any]:
+    """A server that offers one problem; nothing is opened before it runs.
+
+    A run of it is one client, unless it is for `many` (over HTTP), who are told apart.
+    """
     chosen = options or ProblemOptions()
 
+    def desk_for(attempt_id: str, alone: bool, who: str) -> AbstractAsyncContextManager[Desk]:
+        own = replace(chosen, attempt_id=attempt_id, label=chosen.label or who)
+        return open_desk(problem, own, alone=alone)
+
     @asynccontextmanager
-    async def opened(_: Server[Any]) -> AsyncGenerator[Desk]:
-        async with open_desk(problem, chosen) as desk:
-            yield desk
+    async def opened(_: Server[Any]) -> AsyncGenerator[Desk | Reception]:
+        if not many:
+            async with open_desk(problem, chosen) as desk:
+                yield desk
+            return
+        shared = chosen.attempt_id or (shared_attempt_id(problem) if problem.visibility.shared_attempt else None)
+        most, idle = chosen.most_clients, chosen.idle_seconds
+        async with reception(desk_for, shared=shared, most=most, idle=idle) as found:
+            yield found
 
     name = chosen.server_name or problem.problem_id
     server: Server[Any] = Server(name, version=__version__, title=problem.title, lifespan=opened)
@@ -67,37 +86,49 @@ def problem_server(problem: Manifest, options: ProblemOptions | None = None) -> 
 
 
 async def _answered(ctx: Context, call_next: CallNext) -> HandlerResult:
-    """Hands a message to the desk of this run; what that does not answer is the SDK's."""
-    desk: Desk = ctx.lifespan_context
-    return await desk(ctx, call_next)
+    """Hands a message to whoever answers in this run; what that does not answer is the SDK's."""
+    answering: Desk | Reception = ctx.lifespan_context
+    return await answering(ctx, call_next)
 
 
 @asynccontextmanager
-async def open_desk(problem: Manifest, options: ProblemOptions) -> AsyncGenerator[Desk]:
-    """Everything for one client of a problem."""
+async def open_desk(problem: Manifest, options: ProblemOptions, *, alone: bool = True) -> AsyncGenerator[Desk]:
+    """Everything for one client of a problem, or for several at one attempt."""
+    attempt_id = options.attempt_id or _attempt_id(problem)
     async with AsyncExitStack() as stack:
         runtime = await stack.enter_async_context(_runtime(problem, options))
         sandbox = await stack.enter_async_context(Sandbox())
-        gateway_options = GatewayOptions(alone=True, reloads=False)
+        gateway_options = GatewayOptions(alone=alone, reloads=False)
         inner, gateway = await stack.enter_async_context(gateway_server(runtime, gateway_options))
         attempt = Attempt(
             runtime.service.ledger,
             time.time,
             problem,
-            options.attempt_id or _attempt_id(problem),
+            attempt_id,
             by=str(runtime.service.caller),
             label=options.label,
             mission=options.mission,
         )
-        yield Desk(
-            problem,
-            attempt,
-            partial(_through, inner),
-            Looking(problem, gateway).look,
-            sandbox,
-            server_name=options.server_name,
-            citations=options.include_citation,
-        )
+        await attempt.refresh()
+        # A judge may take its time: no client waits for it in vain, and leaving waits for it.
+        async with anyio.create_task_group() as tasks:
+            desk = Desk(
+                problem,
+                attempt,
+                partial(_through, inner),
+                Looking(problem, gateway).look,
+                expressions=sandbox,
+                tasks=tasks,
+                server_name=options.server_name,
+                citations=options.include_citation,
+            )
+            tasks.start_soon(desk.submitting.catch_up, partial(_asked_aside, gateway))
+            yield desk
+
+
+async def _asked_aside(gateway: Gateway, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+    """A call of the judge's tool for which no client waits."""
+    return await gateway.roster.only.call(name, arguments, call_id=new_attempt_id())
 
 
 def _attempt_id(problem: Manifest) -> str:
@@ -129,20 +160,22 @@ class Looking:
         self._problem = problem
         self._gateway = gateway
         self._besides: Besides | None = None
+        self._last: Offer | None = None
 
     async def look(self) -> Offer:
-        """What is there; of an upstream that cannot be reached nothing is known."""
+        """What is there; one that cannot be reached has what it had, and before it was ever reached nothing."""
         upstream = self._gateway.roster.only
         try:
             tools = await upstream.tools()
             self._besides = self._besides or await besides(upstream)
             resources, prompts = self._besides
-        except UpstreamUnavailable:
-            return Offer(problem=self._problem)
-        return Offer(
+        except UpstreamUnavailable as error:
+            return self._last or Offer(problem=self._problem, missing=error.message)
+        self._last = Offer(
             problem=self._problem,
             tools=frozenset(tool.name for tool in tools),
             resources=resources,
             prompts=prompts,
             definitions=tuple(tool.definition for tool in tools),
         )
+        return self._last

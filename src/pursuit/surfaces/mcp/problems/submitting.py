@@ -1,8 +1,9 @@
 """The one submission of an attempt: taken, stored, judged.
 
 Owns: the order of these steps, for our own `submit_final` and for the upstream's, and what an agent reads of them. Does
-not know: lists or briefs. Invariant: what is judged is in the ledger first; what an agent is told of its score is what
-the manifest allows, and of a judge that failed nothing at all.
+not know: lists or briefs. Invariant: what is judged is in the ledger first; a submission that may have reached the
+upstream is never followed by another one; what an agent is told of its score is what the manifest allows, and of a
+judge that failed nothing at all.
 """
 
 from __future__ import annotations
@@ -11,47 +12,68 @@ import json
 import logging
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, cast
 
 import anyio
+import anyio.abc
+import anyio.to_thread
 import msgspec
 from mcp.server.context import CallNext, HandlerResult
 from mcp.shared.exceptions import MCPError
 
-from pursuit.errors import PursuitError, ValidationFailed
+from pursuit.errors import AlreadySubmitted, LedgerUnavailable, PursuitError, UpstreamUnavailable, ValidationFailed
 from pursuit.model.problems import AttemptScored, AttemptState
 from pursuit.model.report import iso
-from pursuit.problems.attempts import Attempt
+from pursuit.problems.attempts import GONE, Attempt
 from pursuit.problems.manifest import Manifest
 from pursuit.problems.rows import CannotScore
-from pursuit.problems.scoring import CallTool, Expressions, Judged, Submitted, judge
-from pursuit.problems.submission import checked_submission
+from pursuit.problems.scoring import CallTool, Expressions, Submitted, judge, scored_event
+from pursuit.problems.submission import checked_submission, kept_result, kept_submission
+from pursuit.problems.versions import judging_digest
 from pursuit.surfaces.logs import event
 from pursuit.surfaces.mcp.failure import Context, sendable
+from pursuit.surfaces.mcp.gateway.calls import failures
 from pursuit.tools.contract import CallFailed, ToolResult
 
+CUT_OFF = "its client cut it off before the server answered"
+DIED = "the server went away before it answered"
+LATE = "the time was over before the server answered"
 _log = logging.getLogger(__name__)
 
 
 class Submitting:
-    """Takes submissions for one attempt; `inner` is the gateway, over which the upstream is asked."""
+    """Takes submissions for one attempt; `inner` is the gateway, over which the upstream is asked.
 
-    def __init__(self, problem: Manifest, attempt: Attempt, inner: CallNext, expressions: Expressions) -> None:
+    What was taken is judged in `tasks`, whether its client waits for that or not.
+    """
+
+    def __init__(
+        self,
+        problem: Manifest,
+        attempt: Attempt,
+        inner: CallNext,
+        expressions: Expressions,
+        tasks: anyio.abc.TaskGroup,
+    ) -> None:
         self._problem = problem
         self._attempt = attempt
         self._inner = inner
         self._expressions = expressions
+        self._tasks = tasks
+        self._under_way: anyio.Event | None = None
 
     async def own(self, ctx: Context, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Our own `submit_final`; raises `ValidationFailed`, `AlreadySubmitted`, `BudgetExhausted`."""
         state = await self._attempt.open()
         if state.taken is None:
             arguments = checked_submission(self._problem, arguments)
-        # Once it is taken it is judged, whether its client waits for that or not.
-        with anyio.CancelScope(shield=True):
-            await self._attempt.submit(arguments)
-            state = await self._judged(ctx, Submitted(submission=arguments))
+        async with self._attempt.alone():
+            with anyio.CancelScope(shield=True):
+                await self._attempt.submit(arguments)
+            await self._judging(self._calling(ctx)).wait()
+        state = await self._attempt.refresh() or state
         body: dict[str, Any] = {"receipt": readable(state.receipt or {})}
         if self._problem.visibility.score and state.scored is not None and state.scored.error is None:
             body["score"] = list(msgspec.to_builtins(state.scored.rows))
@@ -63,30 +85,113 @@ class Submitting:
         }
 
     async def upstream(self, ctx: Context, final: str, arguments: Mapping[str, Any]) -> HandlerResult:
-        """The upstream's own `submit_final`: its answer is the agent's, untouched."""
-        digest = await self._attempt.claim(arguments)
-        # Cancelled here, nobody knows what became of it: the place stays taken, and nothing is handed in twice.
+        """The upstream's own `submit_final`: its answer is the agent's, untouched.
+
+        Raises what `own` raises, and `UpstreamUnavailable` if nobody knows whether it was taken.
+        """
+        arguments = kept_submission(arguments)
+        async with self._attempt.alone() as alone:
+            if not alone:
+                await self._attempt.refuse_second()
+                raise AlreadySubmitted("another submission of this attempt is under way")
+            await self._attempt.open()  # which refuses an attempt at another problem
+            if await self._attempt.give_up(GONE):
+                await self._judging(self._calling(ctx)).wait()
+            digest = await self._attempt.claim(arguments)
+            try:
+                return await self._handed_over(ctx, final, arguments, digest)
+            except anyio.get_cancelled_exc_class():
+                with anyio.CancelScope(shield=True):
+                    await self._attempt.give_up(CUT_OFF)
+                    self._judging(self._calling(ctx))
+                raise
+
+    async def _handed_over(self, ctx: Context, final: str, given: Mapping[str, Any], digest: str) -> HandlerResult:
+        """Asks the upstream, whose place is kept; afterwards it is taken, given back, or lost."""
+        result: Mapping[str, Any] | None = None
         try:
-            result = cast("Mapping[str, Any]", await self._inner(_asked(ctx, final, arguments)))
+            with anyio.move_on_after(self._attempt.seconds_left()), failures() as failed:
+                result = cast("Mapping[str, Any]", await self._inner(_asked(ctx, final, given)))
         except MCPError as error:
-            await self._attempt.drop(digest, error.message)
+            if isinstance(error.__cause__, LedgerUnavailable):  # before it was sent, or after
+                raise
+            await self._drop(digest, error.message)
             raise
+        if result is None:
+            state = await self._lost(ctx, LATE)
+            over = await self._attempt.overran()
+            over.details["receipt"] = state.receipt
+            raise over
+        if any(isinstance(one, CallFailed) and one.sent for one in failed):
+            event(_log, logging.ERROR, "a submission without an answer", why="; ".join(map(str, failed)))
+            state = await self._lost(ctx, DIED)
+            said = f"{DIED}: nobody knows whether it took the submission, and nobody can submit again in this attempt"
+            raise UpstreamUnavailable(said, receipt=state.receipt)
         why = _objection(result)
         if why:
-            await self._attempt.drop(digest, why)
+            await self._drop(digest, why)
             return dict(result)
         with anyio.CancelScope(shield=True):
-            await self._attempt.submit(arguments, result=result, claimed=digest)
-            await self._judged(ctx, Submitted(submission=arguments, result=result))
+            await self._attempt.submit(given, result=kept_result(result), claimed=digest)
+        await self._judging(self._calling(ctx)).wait()
         return dict(result)
 
-    async def _judged(self, ctx: Context, submitted: Submitted) -> AttemptState:
+    async def _drop(self, digest: str, why: str) -> None:
+        """The upstream refused it, whoever leaves meanwhile."""
+        with anyio.CancelScope(shield=True):
+            await self._attempt.drop(digest, kept_result(why))
+
+    async def _lost(self, ctx: Context, why: str) -> AttemptState:
+        """Nobody knows what became of it: it is the submission, and is judged as far as that goes."""
+        state = await self._attempt.give_up(why) or await self._attempt.open()
+        await self._judging(self._calling(ctx)).wait()
+        return state
+
+    def _judging(self, call: CallTool | None) -> anyio.Event:
+        """Judges what was taken, once at a time and apart from whoever waits for that; the event is its end."""
+        if self._under_way is not None and not self._under_way.is_set():
+            return self._under_way
+        self._under_way = done = anyio.Event()
+
+        async def work() -> None:
+            try:
+                await self._settled(call)
+            except PursuitError as error:  # then the next opening judges it
+                event(_log, logging.ERROR, "not judged", attempt=self._attempt.attempt_id, why=error.message)
+            finally:
+                done.set()
+
+        self._tasks.start_soon(work)
+        return done
+
+    async def catch_up(self, call: CallTool | None) -> None:
+        """Finishes what an earlier process began and did not end, unless another one is at it."""
+        state = await self._attempt.refresh()
+        if state is None or not self._attempt.fits(state) or not _is_unsettled(state):
+            return
+        async with self._attempt.alone() as alone:
+            if alone:
+                with suppress(PursuitError):  # somebody else was faster, or the ledger is not to be had
+                    await self._attempt.give_up(GONE)
+                    await self._settled(call)
+
+    async def _settled(self, call: CallTool | None) -> None:
+        """Judges what was taken and is not judged."""
+        await self._attempt.open()  # which refuses an attempt at another problem
+        state = await self._attempt.refresh()
+        if state is not None and state.taken is not None and state.scored is None:
+            await self._judged(Submitted.of(state.taken), call)
+
+    async def _judged(self, submitted: Submitted, call: CallTool | None) -> None:
+        version = await anyio.to_thread.run_sync(judging_digest, self._problem)
         try:
-            found = await judge(self._problem, submitted, expressions=self._expressions, call=self._calling(ctx))
+            found = await judge(self._problem, submitted, expressions=self._expressions, call=call)
         except CannotScore as error:
             event(_log, logging.ERROR, "not scored", attempt=self._attempt.attempt_id, why=str(error))
-            return await self._attempt.scored(AttemptScored(at=time.time(), error=str(error)))
-        return await self._attempt.scored(scored_event(found, at=time.time()))
+            why = str(error).encode(errors="replace").decode()
+            await self._attempt.scored(AttemptScored(at=time.time(), error=why, judge=version))
+            return
+        await self._attempt.scored(scored_event(found, at=time.time(), version=version))
 
     def _calling(self, ctx: Context) -> CallTool:
         """How the judge calls a tool: as the same client, so that the upstream knows whose work it is."""
@@ -105,9 +210,8 @@ class Submitting:
         return call
 
 
-def scored_event(found: Judged, *, at: float) -> AttemptScored:
-    """The judge's word as a fact."""
-    return AttemptScored(at=at, rows=found.score.rows, solved=found.score.solved, evidence=found.evidence)
+def _is_unsettled(state: AttemptState) -> bool:
+    return state.scored is None if state.taken is not None else state.claimed is not None
 
 
 def _objection(result: Mapping[str, Any]) -> str:

@@ -1,0 +1,102 @@
+"""One try of a problem by a mission: `pursuit problem attempt`.
+
+Owns: the mission's file and the order in which file, mission and attempt are made. Does not judge.
+Invariant: a mission on a problem is an ordinary mission with a file of its own beside the ledger, so that whatever
+stops it, `pursuit resume` goes on with it; what is refused leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from pursuit.app import Runtime
+from pursuit.model.mission import parse_mission
+from pursuit.problems.attempt_ids import new_attempt_id
+from pursuit.problems.attempts import Attempt, load_attempt
+from pursuit.problems.comparing import attempt_row
+from pursuit.problems.manifest import Manifest
+from pursuit.problems.missions import Plan, as_toml, mission_for, proposer_for
+from pursuit.surfaces.cli import show_problems
+from pursuit.surfaces.cli.context import configuration_path, ledger_path
+from pursuit.surfaces.cli.drive import Drive
+from pursuit.surfaces.cli.options import Common
+from pursuit.surfaces.cli.progress import progress
+from pursuit.surfaces.cli.reports import write_whole
+from pursuit.surfaces.cli.text import EXIT
+
+
+class Attempting:
+    """One try of a problem by a mission."""
+
+    def __init__(
+        self, said: Common, problem: Manifest, *, proposer: str | None, label: str | None, mode: str | None
+    ) -> None:
+        self._said = said
+        self._problem = problem
+        self._proposer = proposer_for(problem, proposer)
+        self._label = label or str(self._proposer.get("model") or self._proposer.get("kind"))
+        self._mode = mode or "auto"
+        self.attempt_id = new_attempt_id()
+
+    def run(self, *, max_iterations: int | None, max_seconds: float | None) -> int:
+        """Makes the mission and drives it; the exit code is the mission's."""
+        drive = Drive(self._said, self._mode)
+        table = self._mission(max_iterations, max_seconds)
+        parse_mission({key: value for key, value in table.items() if key != "servers"}, source="the mission")
+        file = self._written(table)
+        begun: list[str] = []
+        try:
+            return drive.conduct(lambda runtime: self._work(runtime, drive, file, begun))
+        except Exception:
+            if not begun:
+                file.unlink(missing_ok=True)
+            raise
+
+    async def _work(self, runtime: Runtime, drive: Drive, file: Path, begun: list[str]) -> int:
+        mission_id = await drive.accept(runtime, file)
+        begun.append(mission_id)
+        ledger, by = runtime.service.ledger, str(runtime.service.caller)
+        attempt = Attempt(
+            ledger, time.time, self._problem, self.attempt_id, by=by, label=self._label, mission=mission_id
+        )
+        await attempt.open()
+        await runtime.use_servers_of(mission_id)
+        async with progress(drive.screen) as see:
+            await runtime.service.run(mission_id, observer=see)
+        status = await runtime.service.status(mission_id)
+        state = await load_attempt(ledger, self.attempt_id)
+        row = attempt_row(self._problem, state, status["budget"]["used"])
+        show_problems.attempt(drive.screen, row, status)
+        if status["status"] not in ("completed", "terminated"):
+            drive.screen.hint(f"go on with: {self._said.command('resume', mission_id)}")
+        return EXIT.get(status["status"], 0)
+
+    def _mission(self, max_iterations: int | None, max_seconds: float | None) -> dict[str, Any]:
+        """The mission: its server and its judge name the very file of this problem."""
+        shared = ["--state", str(ledger_path(self._said).absolute())]
+        config = configuration_path(self._said)
+        if config is not None:
+            shared += ["--config", str(config)]
+        name, own = str(self._problem.path), self.attempt_id
+        judge = ["-m", "pursuit", "problem", "replay", own, "--solved", "--problem", name, *shared]
+        baseline = self._problem.baseline
+        plan = Plan(
+            attempt_id=own,
+            proposer=self._proposer,
+            serve=["-m", "pursuit", "problem", "serve", name, "--attempt", own, *shared],
+            judge=[sys.executable, *judge],
+            max_iterations=max_iterations or (baseline.max_iterations if baseline else 500),
+            max_seconds=max_seconds or (baseline.max_wall_clock_seconds if baseline else 3_600.0),
+        )
+        return mission_for(self._problem, plan)
+
+    def _written(self, table: dict[str, Any]) -> Path:
+        """Writes the mission file beside the ledger."""
+        folder = ledger_path(self._said).absolute().parent / "problems"
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        file = folder / f"{self.attempt_id}.toml"
+        write_whole(file, as_toml(table))
+        return file

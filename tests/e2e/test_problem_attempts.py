@@ -1,0 +1,178 @@
+"""Attempts from the command line: whose problem judges, what is refused, and agents that propose over MCP."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from cli_stage import Place
+from mcp import Client
+from problem_stage import ERAS, METRIC, SCHEMA, problem
+from sampling_stage import says
+
+from pursuit import Problem, Runtime
+from pursuit.ledger.sqlite import SqliteLedger
+from pursuit.problems.attempts import Attempt
+from pursuit.problems.catalogue import SHIPPED
+from pursuit.surfaces.mcp.server import mission_server
+from pursuit.tools.configuration import Configuration
+from pursuit.tools.policy import OperatorPolicy
+
+SCORE = "0.0390625"
+BY_FUNCTION = {"kind": "function", "function": "score.py:score", "metrics": [METRIC]}
+JUDGE = "def score(submission):\n    print('it is', {score})\n    return {score}\n"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path).configured()
+
+
+def mine(place: Place, judge: str = JUDGE.format(score=SCORE), **fields: Any) -> Problem:
+    """A problem whose score is a number that stands nowhere by chance."""
+    folder = place.folder / "mine"
+    folder.mkdir(exist_ok=True)
+    (folder / "score.py").write_text(judge, encoding="utf-8")
+    return problem(folder, submission=SCHEMA, scorer=BY_FUNCTION, **fields)
+
+
+async def submitted(place: Place, one: Problem, attempt_id: str) -> None:
+    """An attempt that nobody lived to judge."""
+    place.ledger.parent.mkdir(exist_ok=True)
+    ledger = SqliteLedger.open(place.ledger)
+    await Attempt(ledger, lambda: 1000.0, one.manifest, attempt_id).submit({"x": 3})
+    await ledger.close()
+
+
+@asynccontextmanager
+async def connected(place: Place, era: str, **able: Any) -> AsyncIterator[Client]:
+    config = Configuration(policy=OperatorPolicy(mode="auto"))
+    async with (
+        Runtime(state=place.ledger, config=config) as runtime,
+        mission_server(runtime) as server,
+        Client(server, mode=era, cache=None, **able) as agent,
+    ):
+        yield agent
+
+
+async def readable(agent: Client, mission_id: str) -> str:
+    """Everything of a mission that a client can read."""
+    words = [str((await agent.call_tool("mission_status", {"session_id": mission_id})).structured_content)]
+    for part in ("", "/events", "/report"):
+        words.append(str(await agent.read_resource(f"mission://{mission_id}{part}")))
+    return "\n".join(words)
+
+
+@pytest.mark.guarantee("a-missions-agent-never-reads-its-score")
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("proposer", ["sampling", "client"])
+def test_an_agent_that_proposes_over_mcp_submits_and_never_reads_its_score(
+    place: Place, era: str, proposer: str
+) -> None:
+    one = mine(place)
+    words = ("problem", "attempt", one.manifest.path, "--proposer", proposer, "--json")
+    begun = json.loads(place.ask(*words, code=4)[0])
+    asked: list[str] = []
+    call = {"tool": "problem__submit_final", "args": {"x": 3}}
+
+    async def sample(_context: Any, params: Any) -> Any:
+        asked.append(str(params))
+        return says(json.dumps({"why": "done", "calls": [call]}))
+
+    async def main() -> None:
+        able = {"sampling_callback": sample} if proposer == "sampling" else {}
+        async with connected(place, era, **able) as agent:
+            given: dict[str, Any] = {"session_id": begun["session_id"]}
+            if proposer == "client":
+                given["proposal"] = {"tool_calls": [{"tool_name": "problem.submit_final", "args": {"x": 3}}]}
+            done = await agent.call_tool("mission_iterate", given)
+            assert done.structured_content is not None and done.structured_content["status"] == "completed"
+            told = await readable(agent, begun["session_id"])
+        assert "submit_final" in told and "receipt" in told
+        for secret in (SCORE, str(METRIC["target"]), "score.py"):
+            assert secret not in told and not any(secret in one for one in asked), secret
+
+    anyio.run(main)
+    (found,) = place.json("problem", "compare", one.manifest.path)["problems"]
+    assert str(found["attempts"][0]["value"]) == SCORE and found["attempts"][0]["label"] == proposer
+
+
+def test_whether_an_attempt_is_solved_is_told_by_the_exit_code_alone(place: Place) -> None:
+    one = mine(place)
+    anyio.run(submitted, place, one, "attempt-1")
+    named = ("--problem", one.manifest.path)
+    assert place.ask("problem", "replay", "attempt-1", "--solved", *named) == ("", "")
+    mine(place, "def score(submission):\n    raise ValueError('secret-word')\n")
+    words = "".join(place.ask("problem", "replay", "attempt-1", "--solved", *named, code=2))
+    assert "secret-word" not in words and "says why" in words
+    assert "secret-word" in place.ask("problem", "replay", "attempt-1", *named, code=2)[1]
+
+
+def test_what_nobody_lived_to_judge_is_judged_by_replay_and_written(place: Place) -> None:
+    one = mine(place)
+    anyio.run(submitted, place, one, "attempt-1")
+    first, again = (place.json("problem", "replay", "attempt-1", "--dir", "mine") for _ in range(2))
+    assert first["notes"] == ["the ledger has no score of it"] and again["notes"] == []
+    assert first["score"] == again["score"] and again["same"]
+
+
+def test_another_version_of_the_judge_is_said(place: Place) -> None:
+    one = mine(place)
+    anyio.run(submitted, place, one, "attempt-1")
+    place.json("problem", "replay", "attempt-1", "--dir", "mine")
+    (found,) = place.json("problem", "compare", "exam", "--dir", "mine")["problems"]
+    assert found["attempts"][0]["other_version"] is False
+    mine(place, "# the same, said otherwise\n" + JUDGE.format(score=SCORE))
+    again = place.json("problem", "replay", "attempt-1", "--dir", "mine")
+    assert again["same"] and "another version" in again["notes"][0]
+    (found,) = place.json("problem", "compare", "exam", "--dir", "mine")["problems"]
+    assert found["attempts"][0]["other_version"] is True
+    assert "(other version)" in place.ask("problem", "compare", "exam", "--dir", "mine")[0]
+
+
+def shipped_copy(place: Place) -> Path:
+    """A problem of one's own with the id of a shipped one, and a judge that finds nothing solved."""
+    shutil.copytree(SHIPPED / "pangram", place.folder / "own")
+    file = place.folder / "own" / "problem.toml"
+    text = re.sub(r"(?m)^target = .*$", "target = 1", file.read_text(encoding="utf-8"))
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+@pytest.mark.guarantee("the-problem-that-was-named-judges")
+def test_the_problem_that_was_named_judges_and_not_its_namesake(place: Place) -> None:
+    file = shipped_copy(place)
+    words = ("problem", "attempt", file, "--max-iterations", 1, "--json")
+    done = json.loads(place.ask(*words, code=3)[0])
+    assert done["status"] == "scored" and not done["solved"] and done["mission_status"] == "terminated"
+    assert not place.json("problem", "replay", done["attempt_id"], "--dir", "own")["solved"]
+    for command in ("show", "serve", "attempt"):
+        told = place.ask("problem", command, "pangram", "--dir", "own", code=2)[1]
+        assert str(file) in told and str(SHIPPED / "pangram" / "problem.toml") in told and "name the file" in told
+
+
+def test_an_attempt_of_another_problem_or_name_is_refused_at_once(place: Place) -> None:
+    one = mine(place)
+    anyio.run(submitted, place, one, "attempt-1")
+    told = place.ask("problem", "serve", "pangram", "--attempt", "attempt-1", code=2)[1]
+    assert "attempt-1 is an attempt at 'exam', not at 'pangram'" in told
+    told = place.ask("problem", "serve", "pangram", "--attempt", "attempt-A.b", code=2)[1]
+    assert "--attempt: 'attempt-A.b' cannot be kept" in told and "such as attempt-mine-1" in told
+    told = place.ask("problem", "replay", "attempt-1", "--problem", "pangram", code=2)[1]
+    assert "not at 'pangram'" in told
+
+
+def test_an_unknown_proposer_changes_nothing(place: Place) -> None:
+    before = sorted(place.folder.rglob("*"))
+    told = place.ask("problem", "attempt", "pangram", "--proposer", "scripd", code=2)[1]
+    assert "did you mean 'script'" in told and "sampling" in told
+    assert sorted(place.folder.rglob("*")) == before
+    place.ask("problem", "attempt", "pangram", "--proposer", "bogus:model", code=2)
+    assert list(place.folder.rglob("attempt-*")) == []
