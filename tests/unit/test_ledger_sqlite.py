@@ -211,7 +211,8 @@ def test_a_disk_that_refuses_stores_nothing_and_can_be_tried_again(
     on_ledger(tmp_path / "ledger.db", case)
 
 
-def test_a_value_that_sqlite_refuses_fails_its_own_append_only(tmp_path: Path) -> None:
+@pytest.mark.parametrize("good", [2, 49], ids=["rows one by one", "rows of one statement"])
+def test_a_value_that_sqlite_refuses_fails_its_own_append_only(tmp_path: Path, good: int) -> None:
     async def case(ledger: SqliteLedger) -> None:
         ledger._handles.writer.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 10_000)
         outcomes: dict[int, str] = {}
@@ -224,10 +225,11 @@ def test_a_value_that_sqlite_refuses_fails_its_own_append_only(tmp_path: Path) -
                 outcomes[number] = "refused"
 
         async with anyio.create_task_group() as tasks:
-            for number, size in enumerate((10, 20_000, 10)):
+            for number, size in enumerate((10, 20_000, *[10] * (good - 1))):
                 tasks.start_soon(append, number, size)
-        assert outcomes == {0: "stored", 1: "refused", 2: "stored"}
-        assert (await ledger.verify()).ok
+        assert outcomes == {number: "refused" if number == 1 else "stored" for number in range(good + 1)}
+        found = await ledger.verify()
+        assert (found.events, found.faults) == (good, ())
 
     on_ledger(tmp_path / "ledger.db", case)
 
