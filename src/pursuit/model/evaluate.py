@@ -44,8 +44,8 @@ def evaluate(state: MissionState, answers: Mapping[str, Answer]) -> list[Criteri
 
 def required_met(criteria: Sequence[AnyCriterion], results: Sequence[CriterionResult]) -> bool:
     """Whether every required criterion is met; an optional one never blocks."""
-    status = {result.criterion_id: result.status for result in results}
-    return all(status.get(c.criterion_id) == "met" for c in criteria if c.required)
+    met = {result.criterion_id for result in results if result.status == "met"}
+    return all(criterion.criterion_id in met for criterion in criteria if criterion.required)
 
 
 def evaluate_one(state: MissionState, criterion: AnyCriterion, answer: Answer | None) -> CriterionResult:

@@ -7,7 +7,7 @@ child keeps to its own; what is not known to be unused stays lent.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from pursuit.model.events import CallIntended, CallSettled
 from pursuit.model.fleet import SPAWN
@@ -36,18 +36,29 @@ def reservation(budget: Budget) -> dict[str, float]:
     return {name: getattr(budget, name) for name in POOLED if getattr(budget, name) != -1}
 
 
+_OWN: dict[str, Callable[[MissionState], float]] = {
+    "max_iterations": lambda state: state.iteration_count + (state.open is not None),
+    "max_tool_calls": lambda state: state.tool_calls,
+    "max_tokens": lambda state: state.tokens,
+    "max_cost_usd": lambda state: state.cost_usd,
+}
+
+
 def used_of(state: MissionState) -> dict[str, float]:
     """What a mission has used, its own children included."""
-    own = (state.iteration_count + (state.open is not None), state.tool_calls, state.tokens, state.cost_usd)
-    return {name: _sum(mine, state.lent.get(name, 0)) for name, mine in zip(POOLED, own, strict=True)}
+    return {name: _used(state, name) for name in POOLED}
+
+
+def _used(state: MissionState, name: str) -> float:
+    return _sum(_OWN[name](state), state.lent.get(name, 0))
 
 
 class Purse:
     """What is left of a mission's caps, while one batch of calls is admitted."""
 
     def __init__(self, state: MissionState) -> None:
-        used = used_of(state)
-        self.left = {name: _sum(cap, -used[name]) for name in POOLED if (cap := state.cap(name)) is not None}
+        caps = state.budget
+        self.left = {name: _sum(caps[name], -_used(state, name)) for name in POOLED if caps[name] != -1}
 
     def lacks(self, wanted: Amounts) -> str | None:
         """Which of these amounts is more than what is left, in words."""

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from pursuit.model.events import (
+    CallIntended,
     Event,
     IterationEnded,
     MissionEnded,
@@ -64,6 +65,10 @@ def listing_after(state: MissionState, events: Sequence[Event] = ()) -> Listing:
     goal, background, detail = state.run_goal, state.background, state.wait_detail
     for event in events:
         match event:
+            case CallIntended():
+                pass  # half of all appends, so it is asked first
+            case IterationEnded():
+                count = event.iteration + 1
             case MissionResumed() if status in ("paused", "failed"):
                 status, waiting_for, until = "running", None, None
             case RunClaimed():
@@ -73,8 +78,6 @@ def listing_after(state: MissionState, events: Sequence[Event] = ()) -> Listing:
                     status, waiting_for, until = "running", None, None
             case ModelAsked() if status == "waiting":
                 status, waiting_for, until = "running", None, None
-            case IterationEnded():
-                count = event.iteration + 1
             case MissionEnded():
                 status, waiting_for, until = event.status, None, None
             case WaitBegan() if status in ("running", "pending", "waiting"):

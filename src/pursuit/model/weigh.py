@@ -20,16 +20,17 @@ def reached_cap(state: MissionState, *, elapsed: float, iterations: int | None =
     """The first cap that is used up, as the reason of a verdict."""
     caps, lent = state.budget, state.lent
     done = state.iteration_count + 1 if iterations is None else iterations
-    if done + lent.get("max_iterations", 0) >= caps["max_iterations"] != -1:
+    if -1 != caps["max_iterations"] <= done + lent.get("max_iterations", 0):
         return "max_iterations"
-    if state.elapsed_before + max(elapsed, state.elapsed) >= caps["max_wall_clock_seconds"] != -1:
+    if -1 != caps["max_wall_clock_seconds"] <= state.elapsed_before + max(elapsed, state.elapsed):
         return "max_wall_clock"
-    if state.tool_calls + lent.get("max_tool_calls", 0) >= caps["max_tool_calls"] != -1:
+    if -1 != caps["max_tool_calls"] <= state.tool_calls + lent.get("max_tool_calls", 0):
         return "max_tool_calls"
-    if state.tokens + lent.get("max_tokens", 0) >= caps["max_tokens"] != -1:
+    if -1 != caps["max_tokens"] <= state.tokens + lent.get("max_tokens", 0):
         return "max_tokens"
-    cost = round(state.cost_usd + lent.get("max_cost_usd", 0), 9)
-    return "max_cost" if cost >= caps["max_cost_usd"] != -1 else None
+    if -1 != caps["max_cost_usd"] <= round(state.cost_usd + lent.get("max_cost_usd", 0), 9):
+        return "max_cost"
+    return None
 
 
 def is_checkpoint(state: MissionState, *, now: float, cap: str | None) -> bool:
