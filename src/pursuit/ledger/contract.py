@@ -141,8 +141,8 @@ class Ledger(Protocol):
         stream. `status` and `summary` replace what the listing shows; None leaves them, and they may come
         without an event. `text` is what `search` finds the stream by, instead of what it was found by before; no
         hash covers it, so it must follow from the events. A blob is named by its sha256 (hex) and belongs to every
-        stream that it was appended to. A caller that is cancelled while it waits
-        still gets the outcome, and its cancellation at the next await; one that was cancelled before stores nothing.
+        stream that it was appended to. A caller that is cancelled before its commit
+        stores nothing; one that is cancelled in it still gets the outcome, and its cancellation at the next await.
         A disk that refuses raises `LedgerUnavailable` and stores nothing of this call. A forgotten stream, an
         append of nothing and a blob under a wrong name are `InvalidArgument`.
         """

@@ -13,6 +13,7 @@ import random
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
+from itertools import compress
 from pathlib import Path
 
 import anyio
@@ -36,13 +37,15 @@ class _Batch:
     """Requests that will share a commit; the task that opened it is the one that commits it.
 
     Each follower waits on a future of its own, which costs less than an event for all and is its own to cancel.
+    In a `young` batch there is a turn of the event loop still to come before its commit.
     """
 
-    __slots__ = ("done", "followers", "requests")
+    __slots__ = ("done", "followers", "requests", "young")
 
     def __init__(self, first: Request) -> None:
         self.requests = [first]
         self.followers: list[asyncio.Future[None]] = []
+        self.young = True
         self.done = asyncio.Event()
 
     def join(self, request: Request) -> asyncio.Future[None]:
@@ -51,6 +54,13 @@ class _Batch:
         follower: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.followers.append(follower)
         return follower
+
+    def leave_out_cancelled(self) -> None:
+        """Lets go of those who have been cancelled meanwhile: nothing is stored for them."""
+        staying = [not follower.cancelled() for follower in self.followers]
+        if not all(staying):
+            self.requests = [self.requests[0], *compress(self.requests[1:], staying)]
+            self.followers = list(compress(self.followers, staying))
 
     def end(self) -> None:
         """Wakes everybody: the outcomes are there."""
@@ -75,8 +85,10 @@ class Writer:
         self._closed = False
 
     async def append(self, request: Request) -> Head:
-        """Stores one request together with all that are queued; a task cancelled meanwhile still awaits the outcome."""
-        await anyio.lowlevel.checkpoint_if_cancelled()
+        """Stores one request together with all that are queued; one that is cancelled before its commit is left out."""
+        if self._filling is None or not self._filling.young:
+            # In a young batch there is time for a cancellation to arrive: looking for one costs more than the wait.
+            await anyio.lowlevel.checkpoint_if_cancelled()
         if self._closed:
             raise LedgerUnavailable(f"the ledger {self._path} is closed; open it again", path=str(self._path))
         batch = self._filling
@@ -88,10 +100,10 @@ class Writer:
             ended = batch.join(request)
             if len(batch.requests) >= _MOST_IN_A_BATCH:
                 self._filling = None
-            try:  # a shield around every wait would cost more than the wait, so it comes when needed
+            try:
                 await ended
             except asyncio.CancelledError:
-                if not await _comes_again(batch):
+                if request.outcome is None or not _comes_again():
                     raise
         if isinstance(request.outcome, Head):
             return request.outcome
@@ -110,6 +122,9 @@ class Writer:
         try:
             # One turn of the loop: whoever is ready to append now comes along.
             await asyncio.sleep(0)
+            batch.young = False
+            if batch.followers:
+                await asyncio.sleep(0)
             while True:
                 now = time.monotonic()
                 if self._try_commit(batch, courteous=now < courtesy) or now > deadline:
@@ -133,6 +148,7 @@ class Writer:
         """One try, without waiting: False if another process is writing, else every request has its outcome."""
         if not self._gate.try_pass() and courteous:
             return False
+        batch.leave_out_cancelled()
         try:
             self._commit(batch.requests)
         except sqlite3.Error as error:
@@ -173,8 +189,6 @@ class Writer:
         )
 
 
-async def _comes_again(batch: _Batch) -> bool:
-    """Waits for the outcome first; whether the cancellation comes again by itself, as that of a cancel scope does."""
-    with anyio.CancelScope(shield=True):
-        await batch.done.wait()
+def _comes_again() -> bool:
+    """Whether a cancellation comes again by itself, as that of a cancel scope does."""
     return anyio.current_effective_deadline() == -math.inf
