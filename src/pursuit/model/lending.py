@@ -54,26 +54,34 @@ def _used(state: MissionState, name: str) -> float:
 
 
 class Purse:
-    """What is left of a mission's caps, while one batch of calls is admitted."""
+    """What is left of a mission's caps, while one batch of calls is admitted and the state stays as it is."""
 
     def __init__(self, state: MissionState) -> None:
-        caps = state.budget
-        self.left = {name: _sum(caps[name], -_used(state, name)) for name in POOLED if caps[name] != -1}
+        self._state = state
+        self._taken: dict[str, float] = {}
+
+    @property
+    def left(self) -> dict[str, float]:
+        """What is left of each cap that is set."""
+        return {name: self._left(name) for name in POOLED if self._state.budget[name] != -1}
 
     def lacks(self, wanted: Amounts) -> str | None:
         """Which of these amounts is more than what is left, in words."""
         short = [
-            f"{name} = {amount:g}, and {max(self.left[name], 0):g} is left"
+            f"{name} = {amount:g}, and {max(self._left(name), 0):g} is left"
             for name, amount in wanted.items()
-            if amount > self.left.get(name, amount)
+            if self._state.budget[name] != -1 and amount > self._left(name)
         ]
         return "; ".join(short) or None
 
     def take(self, wanted: Amounts) -> None:
         """Counts these amounts as gone."""
         for name, amount in wanted.items():
-            if name in self.left:
-                self.left[name] = _sum(self.left[name], -amount)
+            self._taken[name] = _sum(self._taken.get(name, 0), amount)
+
+    def _left(self, name: str) -> float:
+        used = _sum(_used(self._state, name), self._taken.get(name, 0))
+        return _sum(self._state.budget[name], -used)
 
 
 def lend(state: MissionState, event: CallIntended) -> None:
