@@ -106,12 +106,12 @@ async def act(run: Run) -> None:
 
 async def verify(run: Run) -> Asked:
     """Asks the sandbox and runs the checks, if the criteria are due."""
+    run.tell("verify")
+    if not run.state.asks:
+        return Asked({}, run.clock.now(), run.elapsed())
     asked = Asked(None, run.clock.now(), run.elapsed())
     if not _due(run.state, asked):
         return asked
-    run.tell("verify")
-    if not run.state.asks:
-        return Asked({}, asked.now, asked.elapsed)
     answers = await answers_for(run)
     return Asked(None if run.state.stopped else answers, run.clock.now(), run.elapsed())
 
