@@ -14,8 +14,9 @@ FASTMCP := .venv-fastmcp/.installed
 demo: $(RUN)  ## size a welded beam with a scripted strategy, no key and no server needed
 	@$(BIN)/python -m pursuit.demo.show
 
+# Three workers for two cores, since many tests wait for processes; in the files' order, which puts the long ones first.
 test: $(STAMP) $(SUITE) $(REAL) $(MCP1) $(FASTMCP) check-static  ## everything CI runs
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder tests
 
 check: $(STAMP) check-static  ## the fast loop: format, lint, types, import rules, unit tests
 	$(BIN)/python -m pytest -n 2 -m "not slow" tests/unit tests/property tests/meta
