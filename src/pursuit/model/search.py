@@ -7,6 +7,7 @@ Invariant: a range that exists has something in it; bounds that are left out are
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, cast
 
@@ -65,12 +66,7 @@ def broken_range(given: Mapping[str, Any]) -> Iterable[Broken]:
     """What is wrong between the bounds of a range; values of a wrong type are somebody else's fault."""
     low, high, step = (_number(given.get(name)) for name in ("low", "high", "step"))
     if low is not None and high is not None:
-        if low >= high:
-            yield Broken(f"low ({low:g}) must be below high ({high:g}); one value is given in args", "low")
-        elif not math.isfinite(high - low):
-            yield Broken("the range is too wide for a floating point number", "high")
-        elif step is not None and step > high - low:
-            yield Broken(f"step ({step:g}) must fit between low and high", "step")
+        yield from _broken_span(low, high, step)
     if given.get("log") is True:
         if low is not None and low <= 0:
             yield Broken(f"log needs a low above 0, not {low:g}", "low")
@@ -80,6 +76,20 @@ def broken_range(given: Mapping[str, Any]) -> Iterable[Broken]:
         for name, value in (("low", low), ("high", high), ("step", step)):
             if value is not None and value != math.floor(value):
                 yield Broken(f"must be whole for an int, not {value:g}", name)
+
+
+def _broken_span(low: float, high: float, step: float | None) -> Iterable[Broken]:
+    if low >= high:
+        yield Broken(f"low ({low:g}) must be below high ({high:g}); one value is given in args", "low")
+    elif not math.isfinite(high - low):
+        yield Broken("the range is too wide for a floating point number", "high")
+    elif high - low < sys.float_info.min:
+        yield Broken("the range is too narrow for a floating point number; one value is given in args", "high")
+    elif step is not None and step > high - low:
+        yield Broken(f"step ({step:g}) must fit between low and high", "step")
+    elif step is not None and not math.isfinite((high - low) / step):
+        reason = f"step ({step:g}) is too small to count from low to high; give a larger one, or narrower bounds"
+        yield Broken(reason, "step")
 
 
 def _number(value: object) -> float | None:

@@ -212,10 +212,16 @@ class _Desk:
         name = row["tool_name"] = self._tool("proposer.tool_name", search.tool_name, tools)
         if search.then is not None:
             row["then"] = self._tool("proposer.then", search.then, tools)
+            if row["then"] == name:
+                self.fault("proposer.then", f"{name} is the tool that is searched; name another, or leave it out")
         if name not in self.catalogue.tools:
             return
         found, faults = searched(search, self.catalogue.tools[name].input_schema)
-        faults += aim_of(mission, search, name)[1]
+        aim, broken = aim_of(mission, search, name)
+        faults += broken
+        if search.then is not None and not broken and not aim.wanted and search.trials is None:
+            reason = f"needs a number: no required threshold of {name} says when {search.then} is due"
+            faults.append(Fault(field="proposer.trials", reason=reason))
         self.faults += faults
         if not faults:
             reasons = [reason for args in corners(found, search.args) for reason in self.catalogue.check(name, args)]

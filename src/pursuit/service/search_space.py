@@ -7,6 +7,7 @@ Invariant: the parameters that it gives are whole, or there is a fault that says
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, cast
 
@@ -19,6 +20,7 @@ Schema = Mapping[str, Any]
 AT = "proposer.parameters"
 MOST_STEPS = 32
 LARGEST_INT = 2**53 - 1
+LARGEST = sys.float_info.max
 
 
 def searched(search: SearchProposer, schema: Schema) -> tuple[dict[str, Parameter], list[Fault]]:
@@ -116,9 +118,12 @@ def _completed(name: str, given: Parameter, declared: Schema, faults: list[Fault
 
 def _multiple(low: float, step: float) -> float:
     """The first multiple of the step from here on: multiples count from 0."""
-    if low.is_integer() and step.is_integer():
-        return float(-(-int(low) // int(step)) * int(step))
-    return math.ceil(low / step - 1e-9) * step
+    try:
+        if low.is_integer() and step.is_integer():
+            return float(-(-int(low) // int(step)) * int(step))
+        return math.ceil(low / step - 1e-9) * step
+    except OverflowError:
+        return low  # such a step does not fit its range, which is said of the range
 
 
 def _too_large(fields: Mapping[str, Any]) -> Iterator[Broken]:
@@ -199,7 +204,7 @@ def _bounds(declared: Schema) -> tuple[float | None, float | None]:
 
 def _inside(bound: float, sign: int) -> float:
     """A number next to an excluded bound that twelve digits can tell from it."""
-    return bound + sign * (abs(bound) * 1e-9 or 1e-9)
+    return max(-LARGEST, min(LARGEST, bound + sign * (abs(bound) * 1e-9 or 1e-9)))
 
 
 def _step(declared: Schema) -> float | None:
