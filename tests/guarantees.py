@@ -76,6 +76,7 @@ GUARANTEES = {
         (
             "fault/test_search_kill.py::test_killed_at_random_points_it_makes_the_same_trials",
             "unit/test_search.py::test_one_that_is_interrupted_makes_the_trials_of_one_that_is_not",
+            "unit/test_search_ends.py::test_a_small_space_is_tried_without_repeats_also_when_interrupted",
         ),
     ),
     "the-operator-wins": Guarantee(

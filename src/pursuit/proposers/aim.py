@@ -61,8 +61,8 @@ class Aim:
             return None
         value = None if self.objective is None else _bounded(self.objective.of(metrics[self.objective.metric]))
         excess = tuple(_excess(limit, metrics[limit.metric]) for limit in self.limits)
-        met = all(one.metric in metrics and holds(one, metrics[one.metric]) for one in self.wanted)
-        return Score(value, excess, met)
+        met = [one.metric in metrics and holds(one, metrics[one.metric]) for one in self.wanted]
+        return Score(value, excess, bool(met) and all(met))
 
 
 def aim_of(mission: Mission, search: SearchProposer, tool: str) -> tuple[Aim, list[Fault]]:

@@ -18,6 +18,7 @@ from pursuit.model.search import Sampler
 from pursuit.proposers.aim import Score
 from pursuit.proposers.space import LISTABLE, Space
 from pursuit.proposers.surrogate import EXCESS, FAILED, Surrogate
+from pursuit.proposers.untried import Fresh, Points
 
 LARGEST_SEED = 2**32
 
@@ -38,8 +39,9 @@ class Study:
             self._steady = Surrogate(space, seed, aimless=aimless)
         elif self.kind == "cmaes":
             self._steady = optuna.samplers.CmaEsSampler(seed=seed % LARGEST_SEED, warn_independent_sampling=False)
+        self._points = Points.of(space, seed)
         with _silence():
-            self._study = optuna.create_study(sampler=self._steady or optuna.samplers.RandomSampler(seed=0))
+            self._study = optuna.create_study(sampler=self._sampler(self._steady or self._random(0)))
 
     @property
     def remembers(self) -> bool:
@@ -50,26 +52,52 @@ class Study:
         """The searched arguments of the next trial."""
         match self.kind:
             case "tpe":
-                self._study.sampler = optuna.samplers.TPESampler(seed=self._seed_of(self._count), multivariate=True)
+                inner = optuna.samplers.TPESampler(seed=self._seed_of(self._count), multivariate=True)
+                self._study.sampler = self._sampler(inner)
             case "random":
-                self._study.sampler = optuna.samplers.RandomSampler(seed=self._seed_of(self._count))
+                self._study.sampler = self._sampler(self._random(self._seed_of(self._count)))
             case _:
                 pass
-        return self.space.heard(self._begun().params)
+        return self._begun()
 
     def take(self, args: Mapping[str, Any]) -> None:
         """Makes these arguments the next trial, without asking the sampler."""
         self._study.enqueue_trial(self.space.told(args))
         self._begun()
 
-    def _begun(self) -> optuna.Trial:
+    @property
+    def size(self) -> int | None:
+        """How many points its space has; None if there are too many to list."""
+        return None if self._points is None else self._points.size
+
+    @property
+    def left(self) -> int | None:
+        """How many of them were never tried."""
+        return None if self._points is None else self._points.left
+
+    def _begun(self) -> dict[str, Any]:
         self._count += 1
         self._asked.append(self._study.ask(self.space.distributions))
-        return self._asked[-1]
+        args = self.space.heard(self._asked[-1].params)
+        if self._points is not None:
+            self._points.begin(args)
+        return args
 
-    def tell(self, score: Score | None, *, failed: bool = False) -> None:
-        """Tells the oldest trial that is not told yet; no score is one without a result, `failed` one to keep off."""
+    def _sampler(self, inner: optuna.samplers.BaseSampler) -> optuna.samplers.BaseSampler:
+        return inner if self._points is None else Fresh(inner, self.space, self._points)
+
+    @staticmethod
+    def _random(seed: int) -> optuna.samplers.BaseSampler:
+        return optuna.samplers.RandomSampler(seed=seed)
+
+    def tell(self, score: Score | None, *, failed: bool = False, made: bool = True) -> None:
+        """Tells the oldest trial that is not told yet; no score is one without a result, `failed` one to keep off.
+
+        One that was not `made` says nothing about its arguments, and they are still untried.
+        """
         trial = self._asked.popleft()
+        if self._points is not None:
+            self._points.end(self.space.heard(trial.params), made=made)
         if score is None:
             if failed:
                 trial.set_user_attr(FAILED, True)

@@ -14,17 +14,19 @@ import anyio.to_thread
 
 from pursuit.errors import ExtraMissing
 from pursuit.model.events import AnyEvent, IterationEnded
-from pursuit.model.mission import Mission, Proposal, ToolCall
+from pursuit.model.mission import EverySeconds, Mission, OnEvent, Proposal, ToolCall
 from pursuit.model.search import SearchProposer
 from pursuit.model.state import MissionState
 from pursuit.proposers.aim import Score, aim_of
 from pursuit.proposers.contract import Failed, Past, Waiting
-from pursuit.proposers.trials import Trial, Trials
+from pursuit.proposers.trials import UNMADE, Trial, Trials
 
 if TYPE_CHECKING:
     from pursuit.proposers.samplers import Study
 
 BAD = frozenset({"failed", "timed_out"})
+IDLE = 1.0
+"""How many seconds an iteration without calls takes at least where nothing limits how many there are."""
 
 
 def require_search() -> None:
@@ -41,6 +43,7 @@ class Search:
 
     def __init__(self, mission: Mission, search: SearchProposer, past: Past) -> None:
         self._search = search
+        self._cadence = mission.checkpoint_cadence
         self._past = past
         self._aim = aim_of(mission, search, search.tool_name)[0]
         self._trials = Trials(search.tool_name)
@@ -48,7 +51,8 @@ class Search:
         self._heard = 0
         self._study: Study | None = None
         self._again: Mapping[str, Any] | None = None
-        self._tried: set[str] = set()
+        self._shown = False  # whether the metrics stand as the best trial left them, which met every threshold
+        self._judged = False  # whether there was a checkpoint since the other tool was called
         self._planned: tuple[int, list[dict[str, Any]]] = (-1, [])
 
     async def propose(self, state: MissionState, reasons: Sequence[str]) -> Proposal | Waiting | Failed:
@@ -60,40 +64,58 @@ class Search:
         news = await self._past(self._heard)
         # In a thread: a model of the metrics takes milliseconds, the first import of Optuna half a second.
         planned = await anyio.to_thread.run_sync(self._advance, news)
+        if planned is None:
+            return await self._idle(state)
         if isinstance(planned, Failed | Proposal):
             return planned
         calls = [ToolCall(tool_name=self._search.tool_name, args=args) for args in planned]
         return Proposal(tool_calls=calls, rationale=self._rationale(len(calls)))
 
-    def _advance(self, news: Sequence[tuple[int, AnyEvent]]) -> list[dict[str, Any]] | Failed | Proposal:
+    async def _idle(self, state: MissionState) -> Proposal | Failed:
+        """Nothing to do until the checkpoint; the last iteration that a budget allows is one, whatever the cadence."""
+        if state.budget["max_iterations"] == -1:
+            if isinstance(self._cadence, OnEvent):
+                reason = f"{self._search.then} was called, and no {self._cadence.event_name} came for a checkpoint"
+                return Failed(reason, final=True)
+            if isinstance(self._cadence, EverySeconds):
+                await anyio.sleep(min(self._cadence.t, IDLE))
+        return Proposal(tool_calls=[], rationale=f"{self._search.then} was called; the checkpoint is yet to come")
+
+    def _advance(self, news: Sequence[tuple[int, AnyEvent]]) -> list[dict[str, Any]] | Failed | Proposal | None:
         study = self._study = self._study or self._new_study()
         for seq, event in news:
             ended = self._trials.hear(event)
             if isinstance(event, IterationEnded):
                 self._learn(study, ended, checkpoint=event.facts.checkpoint)
+                self._judged = self._trials.others > 0 and (self._judged or event.facts.checkpoint)
             self._heard = seq
         if self._search.then is not None:
             return self._planned_then(study, self._search.then)
         return self._more(study)
 
-    def _planned_then(self, study: Study, tool: str) -> list[dict[str, Any]] | Failed | Proposal:
-        """More trials until one met every threshold or there are no more; then one call of the other tool."""
+    def _planned_then(self, study: Study, tool: str) -> list[dict[str, Any]] | Failed | Proposal | None:
+        """More trials until one met every threshold or there are no more; then one call of the other tool.
+
+        None once it was called: what is left to do is to wait for the checkpoint.
+        """
         if self._trials.others:
-            return Failed(f"{tool} was called, and the mission has not ended", final=True)
-        more = Failed("") if self._best is not None and self._best[0][0] else self._more(study)
+            return Failed(f"{tool} was called, and the mission has not ended", final=True) if self._judged else None
+        more = Failed("") if self._shown else self._more(study)
         if not isinstance(more, Failed) or self._best is None:
             return more
         call = ToolCall(tool_name=tool, args=dict(self._best[1]))
         return Proposal(tool_calls=[call], rationale=f"{tool} with the best arguments of {self._trials.made} trials")
 
     def _more(self, study: Study) -> list[dict[str, Any]] | Failed:
-        made, most = self._trials.made, self._search.trials
+        if self._again is not None:  # it has won: neither `trials` nor a space that is used up takes that away
+            return self._plan(study, 1)
+        made, most, left = self._trials.made, self._search.trials, study.left
         if most is not None and made >= most:
             return Failed(f"all {most} trials of the search were made", final=True)
-        if study.space.size is not None and len(self._tried) >= study.space.size and self._again is None:
-            return Failed(f"all {study.space.size} combinations were tried", final=True)
-        count = self._search.batch if most is None else min(self._search.batch, most - made)
-        return self._plan(study, count)
+        if left == 0:
+            return Failed(f"all {study.size} combinations were tried", final=True)
+        limits = [self._search.batch, *([] if most is None else [most - made]), *([] if left is None else [left])]
+        return self._plan(study, min(limits))
 
     def _new_study(self) -> Study:
         from pursuit.proposers.samplers import Study  # noqa: PLC0415 - Optuna loads only for a search
@@ -124,16 +146,31 @@ class Search:
         met: Trial | None = None
         for trial in ended:
             score = self._score(trial)
-            study.tell(score, failed=trial.outcome in BAD or trial.outcome == "ok")
-            if trial.outcome not in ("skipped", "cancelled"):
-                self._tried.add(repr([trial.args.get(name) for name in study.space.distributions]))
+            study.tell(score, failed=trial.outcome in BAD or trial.outcome == "ok", made=trial.outcome not in UNMADE)
             if score is not None:
                 self._compare(trial, score)
             if score is not None and score.met:
                 met = trial
-        # A criterion is decided over the last value, at a checkpoint: a trial that met all is shown once more.
-        unseen = met is not None and (not checkpoint or met is not ended[-1])
-        self._again = {name: met.args[name] for name in study.space.distributions} if met and unseen else None
+        if self._again is not None and all(trial.outcome in UNMADE for trial in ended):
+            return  # its second call was never made, so that it is still to come
+        self._again = self._unseen(met, ended[-1], checkpoint=checkpoint)
+
+    def _unseen(self, met: Trial | None, last: Trial, *, checkpoint: bool) -> Mapping[str, Any] | None:
+        """The arguments to show once more: a criterion is decided over the last value, at a checkpoint.
+
+        What comes after a search keeps the metrics as they stand, so only the best trial's have to stand last.
+        """
+        self._shown = False
+        if met is None or self._best is None:
+            return None
+        winner = met.args
+        if self._search.then is None:
+            unseen = met is not last or not checkpoint
+        else:
+            winner = self._best[1]
+            self._shown = met is last and last.args == winner
+            unseen = not self._shown
+        return {name: one for name, one in winner.items() if name not in self._search.args} if unseen else None
 
     def _compare(self, trial: Trial, score: Score) -> None:
         """Keeps the best trial: one that met all, else the one that exceeds the limits least, else by the objective."""

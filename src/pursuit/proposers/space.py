@@ -59,6 +59,10 @@ class Range:
             return int((self.high - self.low) // self.step) + 1
         return round((self.high - self.low) / self.step) + 1 if self.step else None
 
+    def values(self) -> list[float | int]:
+        """Its values, if it can be listed."""
+        return list(dict.fromkeys(self.value(self.low + place * self.step) for place in range(self.levels or 1)))
+
     def distribution(self) -> BaseDistribution:
         """The same for Optuna; a grid of fractions is counted, so that no rounding can miss it."""
         if self.whole:
@@ -100,6 +104,14 @@ class Choice:
         """Where its columns lie."""
         return slice(self.column, self.column + len(self.choices))
 
+    def told(self, value: object) -> int:
+        """The number of a choice."""
+        return self.choices.index(value)
+
+    def heard(self, told: int) -> Any:
+        """The choice of a number."""
+        return self.choices[told]
+
 
 class Space:
     """All searched parameters together: numeric ones first, each a column from 0 to 1, then the choices."""
@@ -124,18 +136,17 @@ class Space:
     def distributions(self) -> dict[str, BaseDistribution]:
         """The space as Optuna knows it, in the order of the mission."""
         found: dict[str, BaseDistribution] = {one.name: one.distribution() for one in self.ranges}
-        found.update({one.name: CategoricalDistribution(one.choices) for one in self.choices})
+        found.update({one.name: CategoricalDistribution(range(len(one.choices))) for one in self.choices})
         return {name: found[name] for name in self._names}
 
     def told(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        """The searched arguments as Optuna counts them."""
-        found = {one.name: one.told(args[one.name]) for one in self.ranges}
-        return {name: found.get(name, args[name]) for name in self._names}
+        """The searched arguments as Optuna counts them; choices are numbered, since it does not take all of them."""
+        return {one.name: one.told(args[one.name]) for one in (*self.ranges, *self.choices)}
 
     def heard(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments that Optuna means."""
-        found = {one.name: one.heard(params[one.name]) for one in self.ranges}
-        return {name: found.get(name, params[name]) for name in self._names}
+        found = {one.name: one.heard(params[one.name]) for one in (*self.ranges, *self.choices)}
+        return {name: found[name] for name in self._names}
 
     @cached_property
     def size(self) -> int | None:
@@ -150,11 +161,17 @@ class Space:
         """How far neighbours on the grid are apart, for each numeric column; 0 without a grid."""
         return np.where(self._log, 0.0, self._step / self._span)
 
+    def axes(self) -> dict[str, Sequence[Any]]:
+        """The values of each parameter, of a space that can be listed; a step that is lost in rounding gives none."""
+        found: dict[str, Sequence[Any]] = {one.name: one.values() for one in self.ranges}
+        found.update({one.name: one.choices for one in self.choices})
+        return {name: found[name] for name in self._names}
+
     def everything(self) -> Rows:
         """Every point, of a space that can be listed."""
-        axes = [[one.value(one.low + place * one.step) for place in range(one.levels or 1)] for one in self.ranges]
-        names = [one.name for one in self.ranges] + [one.name for one in self.choices]
-        points = product(*axes, *[one.choices for one in self.choices])
+        axes = self.axes()
+        names = [one.name for one in (*self.ranges, *self.choices)]
+        points = product(*[axes[name] for name in names])
         return np.array([self.encode(dict(zip(names, point, strict=True))) for point in points])
 
     def snap(self, rows: Rows) -> Rows:

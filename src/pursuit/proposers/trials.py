@@ -13,6 +13,9 @@ from typing import Any
 from pursuit.model.events import AnyEvent, CallRefused, CallSettled, IterationEnded, IterationProposed, Outcome
 from pursuit.model.observe import leaves
 
+UNMADE = frozenset({"skipped", "cancelled"})
+"""The outcomes of calls that were never made, or not to their end: they say nothing about their arguments."""
+
 
 @dataclass(slots=True)
 class Trial:
@@ -30,18 +33,20 @@ class Trials:
     def __init__(self, tool: str) -> None:
         self.made = 0
         self.others = 0
-        """Calls of any other tool."""
+        """Calls of any other tool, but for those that were never made."""
         self._tool = tool
+        self._beside: set[str] = set()
         self._open: dict[str, Trial] = {}
 
     def hear(self, event: AnyEvent) -> Sequence[Trial]:
         """Takes in one event; the trials of an iteration come when it ends."""
         match event:
             case IterationProposed():
-                self._open = {}
+                self._open, self._beside = {}, set()
                 for call in event.calls:
                     if call.tool != self._tool:
                         self.others += 1
+                        self._beside.add(call.call_id)
                         continue
                     self._open[call.call_id] = Trial(self.made, call.args)
                     self.made += 1
@@ -50,6 +55,8 @@ class Trials:
                 trial.outcome, trial.metrics = event.outcome, dict(leaves(event.metrics))
             case CallRefused() if event.call_id in self._open:
                 self._open[event.call_id].outcome = event.outcome
+            case CallSettled() | CallRefused() if event.call_id in self._beside and event.outcome == "skipped":
+                self.others -= 1
             case IterationEnded():
                 ended, self._open = list(self._open.values()), {}
                 return ended

@@ -1,0 +1,260 @@
+"""How a search ends: what it found counts, whatever limit it has reached, and no small space is tried twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+from engine_stage import events_of, mission, play, stage
+from pydantic import Field
+
+from pursuit import Budget, ValidationFailed, event, metric
+from pursuit.model.events import (
+    AnyEvent,
+    CallSettled,
+    Facts,
+    IterationEnded,
+    IterationProposed,
+    Outcome,
+    PlannedCall,
+)
+from pursuit.model.mission import EveryN, OnEvent, Proposal
+from pursuit.model.search import SearchProposer
+from pursuit.model.state import MissionState
+from pursuit.proposers.search import Search
+
+WHOLE = {"x": {"low": 0, "high": 7, "kind": "int"}}
+SAMPLERS = ["surrogate", "tpe", "cmaes", "random"]
+
+
+def peak(x: int) -> dict[str, Any]:
+    """One number of eight is right."""
+    return {"metrics": {"m": 1.0 if x == 3 else 0.0}}
+
+
+def certify(x: int) -> dict[str, Any]:
+    """Puts a seal on a number."""
+    return {"events": [{"event_name": "certified"}]}
+
+
+FOUND = metric("m", source="world.peak") >= 1
+CERTIFIED = event("certified", source="world.certify")
+
+
+def searching(**given: Any) -> dict[str, Any]:
+    return {"kind": "search", "tool": "world.peak", "parameters": WHOLE, "seed": 2, **given}
+
+
+def ended(folder: Path, *tools: Any, **given: Any) -> tuple[Any, list[list[tuple[str, Any]]], list[str]]:
+    """The report, the calls of each iteration, and what the proposer failed with."""
+
+    async def scene() -> Any:
+        async with stage(folder, *(tools or (peak, certify))) as runtime:
+            report = await runtime.pursue(mission(**{"budget": Budget(max_iterations=25), **given}))
+            proposed = await events_of(runtime, report.session_id, IterationProposed)
+            calls = [[(call.tool[6:], call.args["x"]) for call in one.calls] for one in proposed]
+            return report, calls, [reason for one in proposed for reason in one.failed or ()]
+
+    return play(scene)
+
+
+def test_a_winner_within_the_last_batch_counts_though_no_trial_is_left(tmp_path: Path) -> None:
+    report, calls, failed = ended(tmp_path, criteria=[FOUND], proposer=searching(batch=8, trials=8))
+    assert calls[0][-1] != ("peak", 3), "the last value of the batch is another's"
+    assert (report.verdict_reason, calls[1:], failed) == ("criteria_met", [[("peak", 3)]], [])
+
+
+def test_a_winner_off_a_checkpoint_counts_though_no_trial_is_left(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"criteria": [FOUND], "checkpoint_cadence": EveryN(n=10)}
+    _, free, _ = ended(tmp_path / "free", **given, proposer=searching())
+    most = free.index([("peak", 3)]) + 1
+    assert most < 8, "the limit is reached before the checkpoint"
+    report, calls, failed = ended(tmp_path / "limited", **given, proposer=searching(trials=most))
+    assert (report.verdict_reason, len(calls), failed) == ("criteria_met", 10, [])
+
+
+@pytest.mark.parametrize("batch", [1, 4, 8])
+def test_the_best_trial_stands_last_before_the_other_tool_is_called(tmp_path: Path, batch: int) -> None:
+    proposer = searching(then="world.certify", batch=batch, trials=8)
+    report, calls, failed = ended(tmp_path, criteria=[FOUND, CERTIFIED], proposer=proposer)
+    assert (report.verdict_reason, failed) == ("criteria_met", [])
+    assert [iteration[-1] for iteration in calls[-2:]] == [("peak", 3), ("certify", 3)]
+
+
+def test_after_the_other_tool_it_waits_for_the_checkpoint_and_fails_only_then(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"proposer": searching(then="world.certify"), "checkpoint_cadence": EveryN(n=20)}
+    report, calls, failed = ended(tmp_path / "met", criteria=[FOUND, CERTIFIED], **given)
+    assert (report.verdict_reason, len(calls), failed) == ("criteria_met", 20, [])
+    assert calls.count([("certify", 3)]) == 1 and calls[-1] == []
+    report, calls, failed = ended(tmp_path / "unmet", criteria=[FOUND, event("never")], **given)
+    assert (report.verdict_reason, len(calls)) == ("proposer_failed", 23)
+    assert set(failed) == {"world.certify was called, and the mission has not ended"}
+
+
+def test_a_checkpoint_that_nothing_can_bring_is_not_waited_for(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"proposer": searching(then="world.certify"), "criteria": [FOUND, CERTIFIED]}
+    cadence = OnEvent(event_name="dawn")
+    unlimited = Budget(max_wall_clock_seconds=60)
+    report, _, failed = ended(tmp_path / "a", **given, checkpoint_cadence=cadence, budget=unlimited)
+    assert report.verdict_reason == "proposer_failed" and "no dawn came" in failed[0]
+    report, _, failed = ended(tmp_path / "b", **given, checkpoint_cadence=cadence)
+    assert (report.verdict_reason, failed) == ("criteria_met", []), "the last iteration is a checkpoint"
+
+
+def told(iteration: int, outcome: Outcome, *calls: tuple[str, int]) -> list[AnyEvent]:
+    """The events of one iteration whose calls all came out alike."""
+    planned = [
+        PlannedCall(call_id=f"{iteration}:{order}", tool=tool, args={"x": x}) for order, (tool, x) in enumerate(calls)
+    ]
+    settled = [
+        CallSettled(at=0, call_id=one.call_id, iteration=iteration, outcome=outcome, metrics=_metrics(one, outcome))
+        for one in planned
+    ]
+    return [
+        IterationProposed(at=0, iteration=iteration, proposer="search", calls=planned),
+        *settled,
+        IterationEnded(at=0, iteration=iteration, verdict="continue", reason="in_progress", facts=Facts()),
+    ]
+
+
+def _metrics(one: PlannedCall, outcome: Outcome) -> dict[str, Any]:
+    return peak(**one.args)["metrics"] if one.tool == "world.peak" and outcome == "ok" else {}
+
+
+def test_a_call_that_the_budget_cut_off_is_still_to_be_made() -> None:
+    """Time may run out between the start of an iteration and its only call; later there is more of it."""
+    search = SearchProposer(**searching(then="world.certify", batch=3))
+    wanted = mission(criteria=[FOUND, CERTIFIED], proposer=search)
+    winner, seal = ("world.peak", 3), ("world.certify", 3)
+    parts: list[tuple[list[AnyEvent], tuple[str, int]]] = [
+        (told(0, "ok", ("world.peak", 1), winner, ("world.peak", 2)), winner),
+        (told(1, "skipped", winner), winner),
+        (told(2, "ok", winner), seal),
+        (told(3, "skipped", seal), seal),
+    ]
+    events: list[AnyEvent] = []
+
+    async def past(after: int) -> list[tuple[int, AnyEvent]]:
+        return [(seq, one) for seq, one in enumerate(events, 1) if seq > after]
+
+    async def scene() -> None:
+        state = MissionState(mission=wanted, tools=("world.peak", "world.certify"))
+        lively = Search(wanted, search, past)
+        for news, next_call in parts:
+            events.extend(news)
+            for proposer in (lively, Search(wanted, search, past)):
+                proposal = await proposer.propose(state, [])
+                assert isinstance(proposal, Proposal) and proposal.tool_calls is not None
+                assert [(one.tool_name, one.args["x"]) for one in proposal.tool_calls] == [next_call]
+
+    play(scene)
+
+
+def test_without_a_threshold_the_best_of_all_trials_is_handed_on(tmp_path: Path) -> None:
+    def near(x: int) -> dict[str, Any]:
+        """How near a number is."""
+        return {"metrics": {"far": abs(x - 5)}}
+
+    proposer = searching(tool="world.near", then="world.certify", objective="far", direction="minimize")
+    report, calls, _ = ended(tmp_path, near, certify, criteria=[CERTIFIED], proposer={**proposer, "trials": 8})
+    assert (report.verdict_reason, len(calls), calls[-1]) == ("criteria_met", 9, [("certify", 5)])
+    assert set(refused(tmp_path, near, certify, criteria=[CERTIFIED], proposer=proposer)) == {"proposer.trials"}
+
+
+def refused(folder: Path, *tools: Any, **given: Any) -> dict[str, str]:
+    with pytest.raises(ValidationFailed) as caught:
+        ended(folder, *tools, **given)
+    return {fault.field: fault.reason for fault in caught.value.faults}
+
+
+@pytest.mark.parametrize("name", ["world.peak", "peak"])
+def test_the_searched_tool_is_not_the_one_that_comes_after(tmp_path: Path, name: str) -> None:
+    found = refused(tmp_path, criteria=[FOUND], proposer=searching(then=name))
+    assert list(found) == ["proposer.then"] and "name another" in found["proposer.then"]
+
+
+@pytest.mark.parametrize(
+    ("bounds", "field"),
+    [
+        ({"low": 0.1, "high": 1e300, "step": 1e-12}, "step"),
+        ({"low": 0, "high": 5e-324}, "high"),
+    ],
+)
+def test_numbers_that_arithmetic_cannot_tell_apart_are_refused(
+    tmp_path: Path, bounds: dict[str, Any], field: str
+) -> None:
+    given = searching(parameters={"x": bounds})
+    assert list(refused(tmp_path, criteria=[FOUND], proposer=given)) == [f"proposer.parameters.x.{field}"]
+
+
+def fine(x: Annotated[float, Field(ge=1e10, le=1e300, multiple_of=1e-300)]) -> dict[str, Any]:
+    """Steps that nobody can count."""
+    return {"metrics": {"m": x}}
+
+
+def coarse(x: Annotated[float, Field(ge=1.7e308, le=1.75e308, multiple_of=1e308)]) -> dict[str, Any]:
+    """No multiple lies between these bounds, and the next is no number."""
+    return {"metrics": {"m": x}}
+
+
+def beyond(x: Annotated[float, Field(gt=1.7976931348623157e308, lt=1.7976931348623157e308)]) -> dict[str, Any]:
+    """There is no number above the largest."""
+    return {"metrics": {"m": x}}
+
+
+@pytest.mark.parametrize(("tool", "field"), [(fine, "step"), (coarse, "step"), (beyond, "low")])
+def test_a_schema_with_such_numbers_is_a_fault_that_names_the_argument(tmp_path: Path, tool: Any, field: str) -> None:
+    given = {"kind": "search", "tool": f"world.{tool.__name__}"}
+    assert list(refused(tmp_path, tool, criteria=[metric("m") >= 1], proposer=given)) == [
+        f"proposer.parameters.x.{field}"
+    ]
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_a_choice_may_be_larger_than_any_floating_point_number(tmp_path: Path, sampler: str) -> None:
+    def digits(x: Any) -> dict[str, Any]:
+        """How long a number is."""
+        return {"metrics": {"m": len(str(x))}}
+
+    proposer = searching(tool="world.digits", parameters={"x": {"choices": [10**400, 1, "a"]}}, sampler=sampler)
+    report, calls, _ = ended(tmp_path, digits, criteria=[metric("m") > 400], proposer=proposer)
+    assert report.completed and calls[-1] == [("digits", 10**400)]
+
+
+GRID = {
+    "x": {"low": 0, "high": 1, "step": 0.5},
+    "n": {"low": 1, "high": 2, "kind": "int", "log": True},
+    "flag": {"choices": [None, True, "true", 0]},
+    "one": {"choices": ["only"]},
+}
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("batch", [1, 7])
+@pytest.mark.guarantee("search-goes-on-where-it-was")
+def test_a_small_space_is_tried_without_repeats_also_when_interrupted(tmp_path: Path, sampler: str, batch: int) -> None:
+    def grid(x: float, n: int, flag: Any, one: str) -> dict[str, Any]:
+        """Fails at one point in six."""
+        if n == 2 and x > 0.5:
+            raise ValueError("no")
+        return {"metrics": {"m": x * n + len(str(flag))}}
+
+    given: dict[str, Any] = {
+        "criteria": [metric("m") >= 99],
+        "budget": Budget(max_iterations=99),
+        "proposer": searching(tool="world.grid", parameters=GRID, sampler=sampler, batch=batch),
+    }
+
+    async def part(folder: Path, mission_id: str | None, iterations: int) -> tuple[str, list[str], Any]:
+        async with stage(folder, grid) as runtime:
+            mission_id = mission_id or (await runtime.service.start(mission(**given))).session_id
+            await runtime.service.iterate(mission_id, iterations=iterations)
+            proposed = await events_of(runtime, mission_id, IterationProposed)
+            return mission_id, [repr(call.args) for one in proposed for call in one.calls], proposed[-1].failed
+
+    (tmp_path / "whole").mkdir()
+    _, whole, failed = play(lambda: part(tmp_path / "whole", None, 99))
+    assert (len(whole), len(set(whole)), failed) == (24, 24, ["all 24 combinations were tried"])
+    mission_id, _, _ = play(lambda: part(tmp_path, None, 6))
+    assert play(lambda: part(tmp_path, mission_id, 99))[1] == whole
