@@ -2,8 +2,9 @@
 
 The missions have texts as `model.lessons` writes them, made up of a few hundred words of which some are in every second
 text; every search is for all words of one mission's goal, of which one is its own, and must find it first. A second
-kind is for two words that thousands of texts have. The floor is what anybody would write without an index: a scan with
-LIKE for the same words over the same texts in a plain table.
+kind is for two words that thousands of texts have. A second ledger holds one mission that ran ten thousand times, where
+every word that is looked for is in every text. The floor is what anybody would write without an index: a scan with LIKE
+for the same words over the same texts in a plain table.
 
 Run: python benchmarks/memory.py [--check]
 """
@@ -15,6 +16,7 @@ import sqlite3
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -53,7 +55,26 @@ def text_of(number: int) -> str:
     return "\n".join(lines)
 
 
-async def fill(ledger: SqliteLedger) -> None:
+NIGHTLY = (
+    "Get the checkout service p95 latency below 200 ms while the error rate stays under 1 percent and the throughput "
+    "of orders stays above 500 requests per second"
+)
+ABOUT = "p95_latency_ms < 200; error_rate_percent < 1; throughput_rps >= 500; shop.tune; shop.measure; shop.deploy"
+
+
+def same_text(number: int) -> str:
+    """What the same mission leaves each time; only its numbers are its own."""
+    pick = random.Random(number)
+    lessons = [
+        f"p95_latency_ms < 200 was met: the best p95_latency_ms was {pick.randrange(100, 200)}, from shop.tune with "
+        f'{{"cache_mb":{pick.randrange(1000)}}} in iteration {pick.randrange(40)}.',
+        "error_rate_percent < 1 was met: the best error_rate_percent was 0.5, from shop.measure in iteration 3.",
+        "shop.tune failed 3 of 20 times: ValueError: cache_mb must not be negative (3 times).",
+    ]
+    return "\n".join([NIGHTLY, "completed: criteria_met", ABOUT, *lessons])
+
+
+async def fill(ledger: SqliteLedger, text_of: Callable[[int], str] = text_of) -> None:
     limiter = anyio.CapacityLimiter(AT_ONCE)
 
     async def one(number: int) -> None:
@@ -70,6 +91,21 @@ def scanned(connection: sqlite3.Connection, words: list[str]) -> list[int]:
     score = " + ".join("(text LIKE ?)" for _ in words)
     query = f"SELECT rowid FROM plain ORDER BY {score} DESC LIMIT 5"
     return [row[0] for row in connection.execute(query, [f"%{word}%" for word in words])]
+
+
+async def repeated(folder: Path) -> float:
+    """How long the lessons of the same mission take to be found, 95th percentile; the newest come first."""
+    ledger = SqliteLedger.open(folder / "nightly.db")
+    await fill(ledger, same_text)
+    took: list[float] = []
+    for number in range(SEARCHES):
+        words = (f"{ABOUT} {NIGHTLY}", NIGHTLY, "checkout latency", "cache negative")[number % 4]
+        begin = time.perf_counter()
+        found = await recall(ledger, words, limit=6)
+        took.append(time.perf_counter() - begin)
+        assert len(found) == 6
+    await ledger.close()
+    return statistics.quantiles(took, n=20)[-1]
 
 
 async def measure(folder: Path) -> list[Figure]:
@@ -99,12 +135,14 @@ async def measure(folder: Path) -> list[Figure]:
             assert len(await recall(ledger, f"{part} {quality}", limit=5)) == 5
             common.append(time.perf_counter() - begin)
     await ledger.close()
+    alike = await repeated(folder)
     worst = statistics.quantiles(ours, n=20)[-1]
     many = statistics.quantiles(common, n=20)[-1]
     return [
         Figure(what="a lesson found, median", value=statistics.median(ours) * 1e3, unit="ms", rule="<", limit=50),
         Figure(what="the same, 95th percentile", value=worst * 1e3, unit="ms", rule="<", limit=50),
         Figure(what="by two common words, 95th percentile", value=many * 1e3, unit="ms", rule="<", limit=50),
+        Figure(what="of one mission run each night, 95th percentile", value=alike * 1e3, unit="ms", rule="<", limit=50),
         Figure(what="by a LIKE scan of the same texts", value=ratio_of_rounds(ours, theirs), unit="x", limit=0.5),
         Figure(what="the LIKE scan, median", value=statistics.median(theirs) * 1e3, unit="ms"),
     ]

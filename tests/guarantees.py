@@ -518,6 +518,10 @@ GUARANTEES = {
             "property/test_prompt.py::test_another_process_asks_the_same_bytes",
         ),
     ),
+    "operators-words-are-whole": Guarantee(
+        "A model is told the goal, the instructions and every criterion whole wherever they fit.",
+        ("property/test_prompt.py::test_goal_instructions_and_every_criterion_are_whole_wherever_they_fit",),
+    ),
     "prompt-is-bounded": Guarantee(
         "A prompt is never longer than its limit, whatever the history.",
         (

@@ -172,6 +172,7 @@ class Runtime:
                 checks=configuration.checks,
                 models=choice.models,
                 client_models=configuration.client_models.union([self.model] if self.model else []),
+                prompt_bytes=choice.prompt_bytes,
                 audit=audit,
                 caller=self._caller,
             )
@@ -318,7 +319,14 @@ async def open_planner(
     """What shows the first proposal of a mission: no ledger is opened or made for it."""
     choice = _choice(configuration)
     async with open_toolbox(configuration, mode=mode, servers=servers) as toolbox:
-        yield Planner(host=toolbox.host, checks=configuration.checks, models=choice.models, proposer_for=choice)
+        yield Planner(
+            host=toolbox.host,
+            checks=configuration.checks,
+            models=choice.models,
+            proposer_for=choice,
+            prompt_bytes=choice.prompt_bytes,
+            model_timeout=_settings(configuration.settings).model_timeout,
+        )
 
 
 async def scaffold(
@@ -332,11 +340,13 @@ async def scaffold(
 
     if model is None:
         return await draft_by_templates(directive)
+    configuration = configuration or Configuration()
+    timeout = _settings(configuration.settings).model_timeout
     if not isinstance(model, str):
-        return await draft_by_model(directive, model)
-    models = _choice(configuration or Configuration()).models
+        return await draft_by_model(directive, model, timeout=timeout)
+    models = _choice(configuration).models
     await models.check(model)
-    return await draft_by_model(directive, models.open(model), proposer=model)
+    return await draft_by_model(directive, models.open(model), proposer=model, timeout=timeout)
 
 
 async def examined(config: Path | None, state: Path) -> list[Finding]:

@@ -19,7 +19,7 @@ from pursuit.model import events as ev
 from pursuit.model.fold import advance
 from pursuit.model.mission import ModelProposer
 from pursuit.model.state import MissionState
-from pursuit.proposers.asked import AskModel
+from pursuit.proposers.asked import AskModel, lack_of_room
 from pursuit.proposers.choice import NobodyHere
 from pursuit.proposers.language import OfferedTool
 from pursuit.proposers.prompt import LEAST, LIMIT, Prompt, Words, build_prompt
@@ -358,3 +358,109 @@ def test_a_goal_of_full_length_is_told_whole_wherever_its_lines_break() -> None:
 def test_a_goal_that_is_too_long_in_bytes_is_cut_within_its_line() -> None:
     told = build_prompt(begun("Do it:\n" + "é" * 8_000), words(limit=LEAST)).prompt
     assert "éééé" in told and "(cut here)" in told
+
+
+def lines_of(prompt: Prompt, kind: str) -> list[str]:
+    """The quoted lines of a block, without the quote."""
+    lines = prompt.prompt.split("\n")
+    (mark,) = {fence[2] for line in lines if (fence := FENCE.fullmatch(line))}
+    return [line[2:] for line in lines[lines.index(f"<<< {mark} {kind}") + 1 : lines.index(f">>> {mark} {kind}")]]
+
+
+def wanting(texts: list[str], **more: Any) -> list[dict[str, Any]]:
+    """Criteria whose descriptions are these."""
+    kind = {"kind": "predicate", **more}
+    return [{"criterion_id": f"c{place}", **kind, "expression": text} for place, text in enumerate(texts)]
+
+
+sentences = st.builds(
+    lambda word, count: f"{word} " * count + "end", st.sampled_from(["go", "я", "é\U0001d4d8"]), st.integers(0, 2_000)
+)
+expressions = st.builds(lambda count: f"obs['metrics']['m'] > {'1' * 3}" + " or 1 > 2" * count, st.integers(0, 200))
+
+
+@pytest.mark.guarantee("operators-words-are-whole")
+@settings(max_examples=80, deadline=None)
+@given(
+    st.integers(LEAST, 2 * LIMIT),
+    sentences,
+    st.none() | sentences,
+    st.lists(expressions, min_size=1, max_size=64),
+    st.integers(0, 3),
+    st.lists(st.text(max_size=400), max_size=12),
+)
+def test_goal_instructions_and_every_criterion_are_whole_wherever_they_fit(
+    limit: int, goal: str, instructions: str | None, wanted: list[str], iterations: int, several: list[str]
+) -> None:
+    proposer = {"kind": "model", "model": "openai:x", "instructions": instructions}
+    state = begun(goal[:8_000], criteria=wanting(wanted), proposer=proposer)
+    for _ in range(iterations):
+        iterated(state, {"value": several}, calls=5, rationale=goal, metrics={"m": 1.0})
+    told = build_prompt(
+        state, words(limit=limit, instructions=instructions, lessons=several, reasons=several, refused=several)
+    )
+    assert len(told) <= limit
+    well_fenced(told)
+    missing = lack_of_room(state.mission, limit)
+    own = sum(len(one.encode()) for one in (state.mission.directive, instructions or "", *wanted))
+    if own + 64 * len(wanted) + 6_000 <= limit - limit // 8:
+        assert not missing, "so much always fits"
+    if not missing:
+        assert "\n".join(lines_of(told, "goal")) == state.mission.directive
+        assert not instructions or "\n".join(lines_of(told, "instructions")) == instructions
+        assert [json.loads(line)["wanted"] for line in lines_of(told, "criteria")] == wanted
+    if iterations:
+        assert f'"iteration":{iterations - 1}' in told.prompt, "the newest results always have their place"
+    enough = lack_of_room(state.mission, limit + missing)
+    assert enough == 0, "what is said to be missing is enough"
+
+
+def test_words_that_once_were_cut_though_there_was_room_are_whole() -> None:
+    rules = "".join(f"Rule {place:04d}: do it carefully always.\n" for place in range(220))[:7_980]
+    metrics = [
+        {
+            "criterion_id": f"c{n:02d}",
+            "kind": "metric_threshold",
+            "metric": f"quality_of_the_subsystem_{n:02d}",
+            "op": ">",
+            "target": 1,
+        }
+        for n in range(64)
+    ]
+    state = begun("я" * 7_000 + " КОНЕЦ", criteria=metrics)
+    told = build_prompt(state, words(instructions=rules))
+    assert "(cut here)" not in told.prompt
+    assert "КОНЕЦ" in told.prompt
+    assert "\n".join(lines_of(told, "instructions")) == rules
+    assert len(lines_of(told, "criteria")) == 64
+    (long,) = lines_of(build_prompt(begun(criteria=wanting(["1 > 0" + " or 2 > 1" * 400])), words()), "criteria")
+    assert json.loads(long)["wanted"].endswith("2 > 1")
+
+
+def test_of_criteria_that_do_not_fit_the_open_ones_come_first() -> None:
+    state = begun(criteria=wanting([f"obs['metrics']['m{place}'] > 1{' or 1 > 2' * 20}" for place in range(64)]))
+    advance(state, ev.IterationProposed(iteration=0, proposer="model"))
+    results = [ev.CriterionResult(criterion_id=f"c{n}", status="met" if n < 60 else "unmet") for n in range(64)]
+    advance(
+        state,
+        ev.IterationEnded(
+            iteration=0, verdict="continue", reason="in_progress", facts=ev.Facts(), criteria=results, rationale="x"
+        ),
+    )
+    told = build_prompt(state, words(limit=LEAST))
+    assert len(told) <= LEAST
+    rows = [json.loads(line) for line in lines_of(told, "criteria") if line.startswith("{")]
+    assert [row["id"] for row in rows[:4]] == ["c60", "c61", "c62", "c63"]
+    assert all(row["status"] == "met" for row in rows[4:])
+    assert re.fullmatch(r"\(\d+ more\)", lines_of(told, "criteria")[-1])
+
+
+def test_evidence_takes_no_room_from_criteria() -> None:
+    state = begun(criteria=wanting(["obs['metrics']['m'] > 1"] * 40))
+    advance(state, ev.IterationProposed(iteration=0, proposer="model"))
+    huge = [ev.CriterionResult(criterion_id=f"c{n}", status="unmet", evidence={"x": "y" * 9_000}) for n in range(40)]
+    ended = ev.IterationEnded(iteration=0, verdict="continue", reason="in_progress", facts=ev.Facts(), criteria=huge)
+    advance(state, ended)
+    rows = [json.loads(line) for line in lines_of(build_prompt(state, words()), "criteria")]
+    assert len(rows) == 40
+    assert all("9000 characters" in row["evidence"]["x"] for row in rows)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -59,3 +61,76 @@ def test_a_model_that_proposes_nothing_that_can_be_done_is_said(
         out, _notes = shop.ask("run", "--plan", "mission.toml", code=1)
     assert "no proposal: no tool was called" in out
     assert len(endpoint.seen) == 3
+
+
+SILENT = Reply(fault="hang")
+
+
+@pytest.mark.parametrize(
+    ("setting", "cap", "why"),
+    [
+        ("[settings]\nmodel_timeout = 0.1\n", "", "no answer within 0.1 s"),
+        ("", "max_wall_clock_seconds = 0.1\n", "cut off by max_wall"),
+    ],
+)
+def test_a_model_that_never_answers_is_not_waited_for_longer_than_in_a_mission(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str, cap: str, why: str
+) -> None:
+    shop = Shop(tmp_path, setting)
+    shop.write("mission.toml", MODEL + cap)
+    with ModelEndpoint(SILENT) as endpoint:
+        for name, value in endpoint.environment.items():
+            monkeypatch.setenv(name, value)
+        out, _notes = shop.ask("run", "--plan", "mission.toml", code=1)
+    assert f"no proposal: openai:gpt-4o-mini: {why}" in out
+
+
+@pytest.mark.parametrize("command", [("run", "--plan", "mission.toml"), ("scaffold", "Be fast", "--model", "openai:x")])
+def test_a_signal_while_a_model_is_asked_ends_it_with_a_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    shop = Shop(tmp_path)
+    shop.write("mission.toml", MODEL)
+
+    def stop(_request: object) -> Reply:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return SILENT
+
+    with ModelEndpoint(stop) as endpoint:
+        for name, value in endpoint.environment.items():
+            monkeypatch.setenv(name, value)
+        assert shop.ask(*command, code=143) == ("", "stopped by SIGTERM\n")
+        assert shop.json(*command, code=143) == {"interrupted": "SIGTERM", "resume": None}
+    assert not shop.ledger.exists()
+
+
+def test_a_cost_that_nobody_knows_is_not_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop = Shop(tmp_path, '[policy]\nmode = "auto"\n')
+    shop.write("mission.toml", MODEL.replace("gpt-4o-mini", "nobody-knows-its-price"))
+    with ModelEndpoint(calls(("shop__step", {"log": "a"}))) as endpoint:
+        for name, value in endpoint.environment.items():
+            monkeypatch.setenv(name, value)
+        assert shop.json("run", "--plan", "mission.toml")["used"] == {"tokens": 120, "cost_usd": None}
+        assert "used 120 tokens at a price that is not known" in shop.ask("run", "--plan", "mission.toml")[1]
+        told = shop.json("run", "mission.toml")
+    mission_id = told["session_id"]
+    assert (told["budget"]["used"]["tokens"], told["budget"]["used"]["cost_usd"]) == (120, None)
+    assert "cost in USD: unknown" in shop.ask("status", mission_id)[0]
+    assert shop.json("report", mission_id)["budget"]["used"]["cost_usd"] is None
+    assert "| Cost | unknown | no limit |" in shop.ask("report", mission_id)[0]
+
+
+def test_words_that_do_not_fit_into_a_prompt_are_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop = Shop(tmp_path, "[settings]\nprompt_bytes = 8192\n")
+    shop.write("mission.toml", MODEL.replace("Take steps", "Take steps " * 600))
+    with ModelEndpoint(calls(("shop__step", {"log": "a"}))) as endpoint:
+        for name, value in endpoint.environment.items():
+            monkeypatch.setenv(name, value)
+        (warning,) = shop.json("run", "--plan", "mission.toml")["warnings"]
+        assert warning in shop.ask("start", "mission.toml")[1]
+        needed = warning.split("prompt_bytes = ")[1].split()[0]
+        config = (tmp_path / "pursuit.toml").read_text(encoding="utf-8").replace("8192", needed)
+        shop.write("pursuit.toml", config)
+        assert shop.json("run", "--plan", "mission.toml")["warnings"] == []
+    assert "(cut here)" in endpoint.prompts()[0]
+    assert "(cut here)" not in endpoint.prompts()[-1]

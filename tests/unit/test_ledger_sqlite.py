@@ -439,3 +439,30 @@ def test_a_ledger_too_damaged_to_open_is_named(written: Path) -> None:
     damage(written, "events")
     with pytest.raises(LedgerUnavailable, match=r"ledger\.db is unavailable: it is damaged"):
         SqliteLedger.open(written)
+
+
+def test_words_that_every_text_has_are_looked_for_among_the_newest_only(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+
+    async def begin(ledger: SqliteLedger) -> None:
+        await ledger.append("first", 0, [draft("x")], text="nightly nightly checkout zebra")
+
+    on_ledger(path, begin)
+    row = (
+        "INSERT INTO streams SELECT ?1, ?2, kind, status, 1, 1, 1, head_hash, summary FROM streams WHERE name = 'first'"
+    )
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.executemany(row, ((number, f"m{number}") for number in range(2, 4_002)))
+        text = "INSERT INTO texts (rowid, text) VALUES (?, 'the nightly run of the checkout lowered its latency')"
+        connection.executemany(text, ((number,) for number in range(2, 4_002)))
+
+    async def look(ledger: SqliteLedger) -> None:
+        async def names(words: str) -> list[str]:
+            return [one.row.name for one in await ledger.search(words, limit=3)]
+
+        # The first one has the word more often than all others: it would be the best if all of them were ranked.
+        assert await names("nightly checkout latency") == ["m4001", "m4000", "m3999"]
+        assert await names("nightly checkout latency") == await names("latency, checkout: nightly")
+        assert (await names("nightly checkout zebra"))[0] == "first", "a word that tells finds it all the same"
+
+    on_ledger(path, look)

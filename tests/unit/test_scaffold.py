@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from test_model_input import Client
 
 import pursuit
-from pursuit.drafting.draft import Draft
+from pursuit.drafting.draft import Draft, draft_by_model
 from pursuit.drafting.objections import clashes, objection
 from pursuit.drafting.page import comment, key, value
 from pursuit.drafting.templates import read
@@ -24,7 +24,7 @@ from pursuit.mission_file import load_mission_file
 from pursuit.model.criteria import AnyCriterion, MetricThreshold, describe
 from pursuit.model.events import ModelAnswer, WantedCall
 from pursuit.model.mission import parse_mission
-from pursuit.proposers.language import NoAnswer
+from pursuit.proposers.language import ModelRequest, NoAnswer
 from pursuit.sandbox import Sandbox
 
 
@@ -288,6 +288,20 @@ def test_a_model_cannot_draft_a_command_or_a_mission_that_is_done_at_once() -> N
 def test_a_model_that_does_not_answer_is_said() -> None:
     with pytest.raises(ModelUnavailable, match="out of order"):
         drafted("Make the shop fast", Client(NoAnswer("out of order")))
+
+
+def test_a_model_that_never_answers_is_given_up() -> None:
+    class Silent(Client):
+        async def answer(self, request: ModelRequest) -> ModelAnswer:
+            await anyio.sleep_forever()
+            raise AssertionError
+
+    async def scene() -> None:
+        with anyio.fail_after(5):
+            await draft_by_model("Make the shop fast", Silent(), timeout=0.01)
+
+    with pytest.raises(ModelUnavailable, match=r"no answer within 0\.01 s"):
+        anyio.run(scene)
 
 
 def test_what_was_paid_for_is_kept_when_the_model_stops_answering() -> None:

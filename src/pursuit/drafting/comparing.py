@@ -105,6 +105,9 @@ _REACH_OF = re.compile(
 _BE = re.compile(r"\b(?:must|should|shall|has to|have to|needs? to)\s+be\s+(?=[-$€.\d]|zero\b)", re.I)
 
 
+_TWICE = "it has two bounds on one side; say which of them counts, and of what"
+
+
 def find_all(text: str, commas: bool) -> list[Found | Fuzzy]:
     """Every comparison of a clause, in its order."""
     context = frozenset(words_in(text))
@@ -113,7 +116,28 @@ def find_all(text: str, commas: bool) -> list[Found | Fuzzy]:
         for one in finder(text, context, commas):
             if not any(one.start < other.end and other.start < one.end for other in found):
                 found.append(one)
-    return sorted(found, key=lambda one: one.start)
+    return _one_side(text, sorted(found, key=lambda one: one.start))
+
+
+def _one_side(text: str, found: list[Found | Fuzzy]) -> list[Found | Fuzzy]:
+    """The same, but two bounds in a row on one side ("p95 < 200 ms < 300 ms") are none: one of them is too many."""
+    told: list[Found | Fuzzy] = []
+    for one in found:
+        last = told[-1] if told else None
+        if last is not None and not text[last.end : one.start].strip() and _too_many(last, one):
+            told[-1] = Fuzzy(start=last.start, end=one.end, reason=_TWICE)
+        else:
+            told.append(one)
+    return told
+
+
+def _too_many(last: Found | Fuzzy, one: Found | Fuzzy) -> bool:
+    if isinstance(last, Fuzzy) or isinstance(one, Fuzzy):
+        return isinstance(last, Fuzzy) and last.reason == _TWICE
+    sides = {(found.op or " ")[0] for found in (last, one)}
+    same = len(sides) == 1 and bool(sides & {"<", ">"}) and last.negated == one.negated
+    bare = last.and_op is None and one.and_op is None and not last.chained
+    return same and bare and last.unit.kind == one.unit.kind
 
 
 def _prefixed(text: str, context: frozenset[str], commas: bool) -> Iterator[Found | Fuzzy]:

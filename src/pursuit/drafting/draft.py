@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import anyio
+
 from pursuit.drafting.asking import forbidden, question, sketched
 from pursuit.drafting.objections import clashes, objection
 from pursuit.drafting.page import criterion_lines, mission_page
@@ -21,11 +23,12 @@ from pursuit.errors import Fault, ModelUnavailable, ValidationFailed
 from pursuit.model.criteria import AnyCriterion, Check, Predicate, describe
 from pursuit.model.events import ModelAnswer
 from pursuit.model.mission import Mission, parse_mission
-from pursuit.proposers.language import LanguageModel, NoAnswer, NoAnswerYet
+from pursuit.proposers.language import LanguageModel, ModelRequest, NoAnswer, NoAnswerYet
 from pursuit.sandbox import Sandbox
 
 BUDGET = {"max_iterations": 50, "max_wall_clock_seconds": 3600}
 TRIES = 3
+TIMEOUT = 600.0
 _STAND_IN = {"criterion_id": "x", "kind": "event", "event_name": "x"}
 
 
@@ -104,8 +107,10 @@ async def draft_by_templates(directive: str) -> Draft:
     return _draft(directive, checked, by="templates", proposer=None)
 
 
-async def draft_by_model(directive: str, model: LanguageModel, *, proposer: str | None = None) -> Draft:
-    """Asks a model for criteria, again with the reasons while any is refused.
+async def draft_by_model(
+    directive: str, model: LanguageModel, *, proposer: str | None = None, timeout: float = TIMEOUT
+) -> Draft:
+    """Asks a model for criteria, again with the reasons while any is refused; each time for so many seconds at most.
 
     What was drafted before it stopped answering is kept, with the `trouble`. Raises `ModelUnavailable` if there is
     nothing to keep, and `ValidationFailed` if nothing that it drafts can be used.
@@ -117,7 +122,7 @@ async def draft_by_model(directive: str, model: LanguageModel, *, proposer: str 
     async with Sandbox() as sandbox:
         for attempt in range(TRIES):
             try:
-                answer = await model.answer(question(directive, reasons, attempt))
+                answer = await _in_time(model, question(directive, reasons, attempt), timeout)
             except (NoAnswer, NoAnswerYet) as error:
                 trouble = f"{model.name} did not answer: {error}"
                 if not best.kept:
@@ -137,6 +142,13 @@ async def draft_by_model(directive: str, model: LanguageModel, *, proposer: str 
     if not best.kept:
         raise _nothing(best.refused, reasons, spent)
     return _draft(directive, best, by=model.name, proposer=proposer, spent=spent, trouble=trouble)
+
+
+async def _in_time(model: LanguageModel, request: ModelRequest, timeout: float) -> ModelAnswer:
+    """What the model says, if it says it in time; raises `NoAnswer`, too."""
+    with anyio.move_on_after(timeout):
+        return await model.answer(request)
+    raise NoAnswer(f"no answer within {timeout:g} s")
 
 
 def _with_cost(trouble: str, spent: _Spent, reasons: Sequence[str]) -> str:

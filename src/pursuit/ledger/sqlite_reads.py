@@ -39,13 +39,19 @@ _GROWN = (
 )
 _MOST_RANKED = 3_000
 """Ranking a match takes a few microseconds, counting it a hundredth of that."""
+_GLANCE = 500
+_COUNTED = 8
+"""A word that more texts have than a glance counts is counted on, the first so many; of more there is no room for."""
+_NEWEST = 1_000
+"""Of words that more texts have than can be ranked only so many matches are, the newest."""
 _COUNT = "SELECT count(*) FROM (SELECT 1 FROM texts WHERE texts MATCH ? LIMIT ?)"
-# The matches are ordered by their numbers alone; texts are read only of those that are wanted.
+# The matches are ordered by their numbers alone; texts are read only of those that are wanted. FTS5 gives the newest
+# first without a sort, so that no more are ranked than asked for.
 _FOUND = (
     "SELECT streams.id, name, kind, status, created_at, updated_at, head_seq, head_hash, summary, texts.text, "
-    "found.closeness FROM (SELECT texts.rowid AS id, -bm25(texts) AS closeness FROM texts WHERE texts MATCH ?1 "
-    "AND (?2 IS NULL OR (SELECT kind FROM streams WHERE streams.id = texts.rowid) = ?2) "
-    "ORDER BY closeness DESC, id DESC LIMIT ?3) AS found "
+    "found.closeness FROM (SELECT id, closeness FROM (SELECT texts.rowid AS id, -bm25(texts) AS closeness FROM texts "
+    "WHERE texts MATCH ?1 AND (?2 IS NULL OR (SELECT kind FROM streams WHERE streams.id = texts.rowid) = ?2) "
+    "ORDER BY texts.rowid DESC LIMIT ?4) ORDER BY closeness DESC, id DESC LIMIT ?3) AS found "
     "JOIN streams ON streams.id = found.id JOIN texts ON texts.rowid = found.id "
     "ORDER BY found.closeness DESC, found.id DESC"
 )
@@ -115,25 +121,34 @@ class SqliteReads:
         """Streams by their texts, the best match first."""
         if limit < 1:
             raise InvalidArgument(f"a search needs a limit of at least 1, not {limit}", limit=limit)
-        query = self._query(telling_words(words))
-        rows = self._all(_FOUND, (query, kind, min(limit, LARGEST))) if query else []
+        query, most = self._query(telling_words(words))
+        rows = self._all(_FOUND, (query, kind, min(limit, LARGEST), max(most, min(limit, LARGEST)))) if query else []
         return [Found(row=_stream_row(row[:9]), text=row[9], rank=row[10]) for row in rows]
 
-    def _query(self, words: Sequence[str]) -> str:
-        """The rarest of these words, as many as do not make too many matches to rank; all of them in a small ledger.
+    def _query(self, words: Sequence[str]) -> tuple[str, int]:
+        """The rarest of these words, as many as do not make too many matches to rank, and how many of those to rank.
 
-        Quoted, a word is a word to FTS5, whatever it is.
+        All of them in a small ledger; where even the rarest is in too many texts, it alone. Quoted, a word is a word to
+        FTS5, whatever it is.
         """
-        counted = sorted((self._all(_COUNT, (f'"{word}"', _MOST_RANKED))[0][0], word) for word in words)
-        there = [(count, word) for count, word in counted if count]
-        room = max(_MOST_RANKED, there[0][0] if there else 0)
+        glanced = {word: self._count(word, _GLANCE) for word in words}
+        common = [word for word, count in glanced.items() if count == _GLANCE][:_COUNTED]
+        counted = [(count, word) for word, count in glanced.items() if 0 < count < _GLANCE]
+        there = sorted([*counted, *((self._count(word, _MOST_RANKED), word) for word in common)])
+        if there and there[0][0] >= _MOST_RANKED:
+            return f'"{there[0][1]}"', _NEWEST
+        room = _MOST_RANKED
         kept: list[str] = []
         for count, word in there:
             room -= count
             if room < 0:
                 break
             kept.append(f'"{word}"')
-        return " OR ".join(kept)
+        return " OR ".join(kept), _MOST_RANKED
+
+    def _count(self, word: str, most: int) -> int:
+        """How many texts have a word, counted up to so many."""
+        return self._all(_COUNT, (f'"{word}"', most))[0][0]
 
     def blob(self, digest: str) -> bytes | None:
         """The bytes of a blob."""

@@ -134,6 +134,7 @@ def _model_answered(state: MissionState, event: ModelAnswered) -> None:
     state.elapsed = max(state.elapsed, event.elapsed)
     state.tokens += event.tokens
     state.cost_usd = round(state.cost_usd + (event.cost_usd or 0.0), 9)  # ten times 0.1 is 1
+    state.unpriced = state.unpriced or (event.error is None and event.cost_usd is None)
     state.densest = learnt(state.densest, size=state.question_size, tokens=event.read)
     state.answers[event.attempt] = event
     state.unanswered = 0

@@ -45,8 +45,14 @@ _OWN: dict[str, Callable[[MissionState], float]] = {
 
 
 def used_of(state: MissionState) -> dict[str, float]:
-    """What a mission has used, its own children included."""
-    return {name: _used(state, name) for name in POOLED}
+    """What a mission has used, its own children included; without `max_cost_usd` if nobody knows the cost."""
+    unknown = cost_unknown(state)
+    return {name: _used(state, name) for name in POOLED if name != "max_cost_usd" or not unknown}
+
+
+def cost_unknown(state: MissionState) -> bool:
+    """Whether an answer to this mission or to a child of it had a price that nobody knows."""
+    return state.unpriced or any(child.unpriced for child in state.children.values())
 
 
 def _used(state: MissionState, name: str) -> float:
@@ -101,6 +107,7 @@ def give_back(state: MissionState, call: CallRecord, event: CallSettled) -> None
         return
     child.outcome = event.outcome
     child.used = child.reserved if event.used is None else event.used
+    child.unpriced = bool(event.used) and "max_cost_usd" not in child.used
     for name in {*child.reserved, *child.used}:
         change = child.used.get(name, 0) - child.reserved.get(name, 0)
         state.lent[name] = _sum(state.lent.get(name, 0), change)

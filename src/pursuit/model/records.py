@@ -53,6 +53,7 @@ class Child(msgspec.Struct, kw_only=True, gc=False):
     reserved: dict[str, float]
     used: dict[str, float] | None = None
     outcome: Outcome | None = None
+    unpriced: bool = False
 
 
 class Iteration(msgspec.Struct, kw_only=True, gc=False):

@@ -21,6 +21,7 @@ from pursuit.model.events import (
     ScriptEnded,
 )
 from pursuit.model.fold import fold
+from pursuit.model.lending import cost_unknown
 from pursuit.model.lessons import lessons_of
 from pursuit.model.observe import leaves, source_matches
 from pursuit.model.series import Point
@@ -118,14 +119,17 @@ def criteria_rows(state: MissionState) -> list[dict[str, Any]]:
 
 
 def budget_row(state: MissionState) -> dict[str, Any]:
-    """The caps and what was used of them, also by children; what is set aside for those under way counts as used."""
+    """The caps and what was used of them, also by children; what is set aside for those under way counts as used.
+
+    A cost that nobody knows is None, and never nothing.
+    """
     lent = state.lent
     used = {
         "iterations": state.iteration_count + int(lent.get("max_iterations", 0)),
         "wall_clock_seconds": round(state.wall_clock, 3),
         "tool_calls": state.tool_calls + int(lent.get("max_tool_calls", 0)),
         "tokens": state.tokens + int(lent.get("max_tokens", 0)),
-        "cost_usd": round(state.cost_usd + lent.get("max_cost_usd", 0), 9),
+        "cost_usd": None if cost_unknown(state) else round(state.cost_usd + lent.get("max_cost_usd", 0), 9),
     }
     return {**state.budget, "on_exhausted": state.mission.budget.on_exhausted, "used": used}
 

@@ -66,6 +66,8 @@ class MissionState:
     tool_calls: int = 0
     tokens: int = 0
     cost_usd: float = 0.0
+    unpriced: bool = False
+    """Whether an answer had a price that nobody knows: the budget counts it as nothing, people are not told so."""
     elapsed_before: float = 0.0
     elapsed: float = 0.0
     run: str | None = None

@@ -11,12 +11,12 @@ from typing import Any
 
 from pursuit.errors import ValidationFailed
 from pursuit.model.events import ModelAnswer, WantedCall
-from pursuit.model.mission import AskedProposer, Proposal, parse_proposal
+from pursuit.model.mission import AskedProposer, Mission, Proposal, parse_proposal
 from pursuit.model.state import MissionState
 from pursuit.proposers.contract import Failed, Waiting
 from pursuit.proposers.language import LanguageModel, ModelRequest, NoAnswer, NoAnswerYet, OfferedTool, OutOfBudget
 from pursuit.proposers.offer import LONGEST_DESCRIPTION, ROOM, offer
-from pursuit.proposers.prompt import LIMIT, Words, build_prompt
+from pursuit.proposers.prompt import LIMIT, Words, build_prompt, lacking
 from pursuit.proposers.tool_names import ToolNames
 
 NOTHING = "do_nothing"
@@ -149,6 +149,16 @@ class AskModel:
             known = ", ".join(self._names.all()[:20])
             return [f"{at}: there is no tool {call.name[:100]!r}; the tools are {known}"]
         return []
+
+
+def lack_of_room(mission: Mission, limit: int) -> int:
+    """How many bytes are missing for the model of a mission to be told its goal, instructions and criteria whole."""
+    if not isinstance(mission.proposer, AskedProposer):
+        return 0
+    script = SCRIPT if mission.allow_scripted_strategies else None
+    instructions = mission.proposer.instructions
+    words = Words(name_of=str, nothing=NOTHING, script=script, instructions=instructions, limit=limit)
+    return lacking(mission, words)
 
 
 def _told(answer: ModelAnswer) -> dict[str, Any]:

@@ -1,38 +1,37 @@
 """What a language model is told: the goal, how the criteria stand, what is left, and what happened lately.
 
 Owns: the words, their order, and what is left out when there is no room. Pure and deterministic: equal states give
-equal bytes. Invariants: system text and prompt together are never longer than the limit; whatever was not written in
-this file stands on lines that begin with `| `, between two lines that carry the prompt's own mark, so no text of a
-tool, a client or a lesson can end its block or look like the runtime's word.
+equal bytes. Invariants: system text and prompt together are never longer than the limit; the operator's own words come
+before all else and are whole wherever they fit; whatever was not written here stands on lines that begin with `| `,
+between two lines that carry the prompt's own mark, so no text of a tool, a client or a lesson can end its block or look
+like the runtime's word.
 """
 
 from __future__ import annotations
 
 import hashlib
-import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
-
-import msgspec
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from pursuit.model.criteria import describe
 from pursuit.model.cutting import cut_to
+from pursuit.model.events import CriterionResult
+from pursuit.model.mission import Mission
 from pursuit.model.records import CallRecord, Iteration
 from pursuit.model.state import MissionState
 from pursuit.model.view import call_value
+from pursuit.proposers.quoting import NO_MARK, Block, Page, around, bytes_of, divided, fairly, quoted, row_of, whole
 
 LIMIT = 48 * 1024
 LEAST = 8 * 1024
-QUOTE = "| "
 _RESULT = 2_000
 _ARGS = 1_000
 _CALLS = 32
-_NO_MARK = "0" * 16
-_BREAKS = re.compile("\r\n|[\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029]")
-_ODD = re.compile(
-    "[\x00-\x08\x0e-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufeff\ufff9-\uffff\U000e0000-\U000e0fff]"
-)
+_RESERVE = 3 * 1024
+_BUDGET = 640
+_WEIGHTS = {"goal": 4, "instructions": 2, "criteria": 3}
+"""How the operator's words share what there is when they do not fit."""
 
 _SYSTEM = """\
 You pursue a goal for an operator by calling tools. You are asked once for each iteration; answer with the tool calls \
@@ -86,17 +85,11 @@ class Prompt:
 
 def build_prompt(state: MissionState, words: Words) -> Prompt:
     """The prompt for the next iteration of a mission."""
-    limit = max(words.limit, LEAST)
-    system = _SYSTEM.format(
-        nothing=words.nothing, script=_SCRIPT.format(script=words.script) if words.script is not None else ""
-    )
-    room = limit - len(system.encode())
-    page = _Page(room)
-    page.text("goal", "The goal:", state.mission.directive, share=5)
-    if words.instructions:
-        page.text("instructions", "What the operator says about how to pursue it:", words.instructions, share=10)
-    page.rows("criteria", "The criteria, as they stand:", _criteria(state), share=8)
-    page.rows("budget", "The budget, and what is used of it:", [_budget(state)], share=10)
+    system = _system(words.nothing, words.script)
+    room = max(words.limit, LEAST) - len(system.encode())
+    own = _operators_words(state.mission, words.instructions, state.results, room)
+    page = Page(room - sum(block.size for block in own))
+    page.rows("budget", "The budget, and what is used of it:", [_budget(state)], share=10, least=_BUDGET)
     if state.metrics:
         page.rows("metrics", "The last values, and the best so far:", _metrics(state), share=12)
     if words.lessons:
@@ -107,120 +100,114 @@ def build_prompt(state: MissionState, words: Words) -> Prompt:
     if words.left_off:
         page.rows("tools", "Tools that are not described here for want of room:", words.left_off, share=24)
     ask = f"This is iteration {state.iteration_count}. What should it do?"
-    tail = _Page(room // 5)  # all shares together leave a twentieth to the rest
+    tail = Page(page.room // 5)  # all shares together leave a good part to the iterations
     if words.reasons:
         tail.rows("refused", "Your last answer for this iteration was:", [words.refused], share=3)
         tail.rows("reasons", "It was refused, for these reasons; mend them:", words.reasons, share=2)
-    left = room - page.used - tail.used - len(ask) - 8
+    left = page.room - page.used - tail.used - len(ask) - 8
     history = _history(state, words, left)
-    blocks = [*page.blocks, *history, *tail.blocks]
-    mark = hashlib.sha256(repr(blocks).encode()).hexdigest()[: len(_NO_MARK)]
-    return Prompt(system, "\n\n".join([*(_shown(block, mark) for block in blocks), ask]))
+    blocks = [*own, *page.blocks, *history, *tail.blocks]
+    mark = hashlib.sha256(repr(blocks).encode()).hexdigest()[: len(NO_MARK)]
+    return Prompt(system, "\n\n".join([*(block.shown(mark) for block in blocks), ask]))
 
 
-class _Block(NamedTuple):
-    """Quoted lines, what they are, and the runtime's word about them."""
-
-    title: str
-    kind: str
-    lines: Sequence[str]
-
-
-def _shown(block: _Block, mark: str = _NO_MARK) -> str:
-    return "\n".join([block.title, f"<<< {mark} {block.kind}", *block.lines, f">>> {mark} {block.kind}"])
-
-
-@dataclass(slots=True)
-class _Page:
-    """Blocks that together have so much room, each its share of it."""
-
-    room: int
-    used: int = 0
-    blocks: list[_Block] = field(default_factory=list[_Block])
-
-    def text(self, kind: str, title: str, text: str, *, share: int) -> None:
-        self._add(title, kind, _quoted(text, self.room // share - _around(kind, title)))
-
-    def rows(self, kind: str, title: str, rows: Iterable[Any], *, share: int) -> None:
-        """One JSON value on each line; those at the end go first if there are too many, and it is said how many."""
-        self._add(title, kind, _fitting(list(rows), self.room // share - _around(kind, title)))
-
-    def _add(self, title: str, kind: str, lines: Sequence[str]) -> None:
-        block = _Block(title, kind, lines)
-        self.used += len(_shown(block).encode()) + 2
-        self.blocks.append(block)
+def lacking(mission: Mission, words: Words) -> int:
+    """How many bytes more a prompt would need to hold the goal, the instructions and the criteria whole."""
+    room = max(words.limit, LEAST) - len(_system(words.nothing, words.script).encode())
+    own = _whole_words(mission, words.instructions, _criteria(mission, {}))
+    # Room that is added is not all theirs while the rest has its part of it.
+    need, limit = sum(block.size for block in own), room
+    while need > limit - _reserve(limit):
+        limit += max(1, need - (limit - _reserve(limit)))
+    return limit - room
 
 
-def _around(kind: str, title: str) -> int:
-    """What a block takes besides its lines, and the gap after it."""
-    return len(_shown(_Block(title, kind, ())).encode()) + 3
+def _system(nothing: str, script: str | None) -> str:
+    return _SYSTEM.format(nothing=nothing, script=_SCRIPT.format(script=script) if script is not None else "")
 
 
-def _quoted(text: str, room: int) -> list[str]:
-    """The text line by line, each behind the quote, as far as it fits."""
-    lines: list[str] = []
-    for line in _BREAKS.split(text.encode(errors="replace").decode()):
-        shown = QUOTE + _ODD.sub("\N{REPLACEMENT CHARACTER}", line)
-        size = len(shown.encode()) + 1
-        if size > room:
-            cut = shown.encode()[: max(0, room - 40)].decode(errors="ignore")
-            if len(cut) > len(QUOTE):
-                lines.append(cut)
-            return [*lines, f"{QUOTE}… (cut here)"]
-        room -= size
-        lines.append(shown)
-    return lines
+def _reserve(room: int) -> int:
+    """What the operator's words leave to the rest, the newest results above all."""
+    return max(room // 8, _RESERVE)
 
 
-def _fitting(rows: Sequence[Any], room: int) -> list[str]:
-    """The rows, each cut to its share of the room; the last ones are counted instead of shown if it is too small."""
-    if not rows:
-        return [f"{QUOTE}(none)"]
-    each = max(room // len(rows), 160)
-    lines: list[str] = []
-    for place, row in enumerate(rows):
-        line = _row(row, each)
-        if _bytes(line) > room - 40:
-            return [*lines, f"{QUOTE}({len(rows) - place} more)"]
-        room -= _bytes(line)
-        lines.append(line)
-    return lines
+def _operators_words(
+    mission: Mission, instructions: str | None, results: Mapping[str, CriterionResult], room: int
+) -> list[Block]:
+    """The goal, the instructions and the criteria: whole, or each cut to its share."""
+    rows = _criteria(mission, results)
+    blocks = _whole_words(mission, instructions, rows)
+    most = room - _reserve(room)
+    sizes = [block.size for block in blocks]
+    spare = max(min(most - sum(sizes), most // 8), _reserve(room) // 8)
+    if sum(sizes) > most:
+        parts = divided(most, sizes, [_WEIGHTS[block.kind] for block in blocks])
+        texts = {"goal": mission.directive, "instructions": instructions or ""}
+        for place, (block, part) in enumerate(zip(blocks, parts, strict=True)):
+            if part < block.size:
+                left = part - around(block.kind, block.title)
+                text = texts.get(block.kind)
+                lines = fairly(_open_first(rows), left) if text is None else quoted(text, left)
+                blocks[place] = block._replace(lines=lines)
+        if parts[-1] < sizes[-1]:
+            return blocks
+    evident = _with_evidence(rows, results, spare)
+    return [*blocks[:-1], blocks[-1]._replace(lines=[whole(row) for row in evident])]
 
 
-def _bytes(line: str) -> int:
-    return len(line.encode()) + 1
+def _whole_words(mission: Mission, instructions: str | None, rows: Sequence[Mapping[str, Any]]) -> list[Block]:
+    blocks = [Block("The goal:", "goal", quoted(mission.directive))]
+    if instructions:
+        title = "What the operator says about how to pursue it:"
+        blocks.append(Block(title, "instructions", quoted(instructions)))
+    return [*blocks, Block("The criteria, as they stand:", "criteria", [whole(row) for row in rows])]
 
 
-def _row(value: Any, most: int) -> str:
-    """A value on one quoted line of at most so many bytes, its break included."""
-    return _line(cut_to(value, most, lambda shown: _bytes(_line(shown))))
-
-
-def _line(value: Any) -> str:
-    text = msgspec.json.encode(value).decode()
-    # In JSON such a character only ever stands inside a text, where it may be written like this.
-    return QUOTE + _ODD.sub(lambda found: _escaped(found.group()), text)
-
-
-def _escaped(character: str) -> str:
-    body = character.encode("utf-16-be")
-    return "".join(f"\\u{body[at]:02x}{body[at + 1]:02x}" for at in range(0, len(body), 2))
-
-
-def _criteria(state: MissionState) -> list[dict[str, Any]]:
+def _criteria(mission: Mission, results: Mapping[str, CriterionResult]) -> list[dict[str, Any]]:
+    """Each criterion and how it stands, without its evidence: that is no word of the operator's."""
     rows: list[dict[str, Any]] = []
-    for criterion in state.mission.criteria:
-        result = state.results.get(criterion.criterion_id)
+    for criterion in mission.criteria:
+        result = results.get(criterion.criterion_id)
         row: dict[str, Any] = {"id": criterion.criterion_id, "wanted": describe(criterion)}
         if not criterion.required:
             row["required"] = False
         if (source := getattr(criterion, "source", None)) is not None:
             row["source"] = source
         row["status"] = result.status if result is not None else "not evaluated yet"
-        if result is not None and result.evidence is not None:
-            row["evidence"] = result.evidence
         rows.append(row)
     return rows
+
+
+def _open_first(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows with those that are not met before those that are, and what is required before what is not."""
+    return sorted(rows, key=lambda row: (row["status"] == "met", row.get("required") is False))
+
+
+def _with_evidence(
+    rows: Sequence[dict[str, Any]], results: Mapping[str, CriterionResult], spare: int
+) -> list[dict[str, Any]]:
+    """The rows with so many bytes of evidence among them; what is not met yet has it first."""
+    told: dict[str, dict[str, Any]] = {row["id"]: row for row in rows}
+    found = [row for row in _open_first(rows) if _evidence(results, row) is not None]
+    each = min(max(spare // max(len(found), 1), 80), _RESULT)
+    for row in found:
+        bare = bytes_of(whole(row))
+        shown = cut_to(_evidence(results, row), each, lambda one, row=row, bare=bare: _added(row, one) - bare)
+        size = _added(row, shown) - bare
+        if size > min(each, spare):
+            continue
+        spare -= size
+        told[row["id"]] = {**row, "evidence": shown}
+    return list(told.values())
+
+
+def _added(row: dict[str, Any], evidence: Any) -> int:
+    return bytes_of(whole({**row, "evidence": evidence}))
+
+
+def _evidence(results: Mapping[str, CriterionResult], row: dict[str, Any]) -> Any:
+    result = results.get(row["id"])
+    return None if result is None else result.evidence
 
 
 def _budget(state: MissionState) -> dict[str, Any]:
@@ -230,7 +217,7 @@ def _budget(state: MissionState) -> dict[str, Any]:
         "max_wall_clock_seconds": int(state.wall_clock),
         "max_tool_calls": state.tool_calls,
         "max_tokens": state.tokens,
-        "max_cost_usd": state.cost_usd,
+        "max_cost_usd": None if state.unpriced else state.cost_usd,
     }
     return {name: {"cap": cap, "used": used[name]} for name, cap in state.budget.items() if cap != -1} or {"caps": None}
 
@@ -247,15 +234,15 @@ def _metrics(state: MissionState) -> list[dict[str, Any]]:
     return [*rows.values(), *({"metric": name, "last": state.metrics[name]} for name in rest)]
 
 
-def _history(state: MissionState, words: Words, room: int) -> list[_Block]:
+def _history(state: MissionState, words: Words, room: int) -> list[Block]:
     """The newest iterations that fit, oldest first; what is older is counted."""
     title = "The last iterations, oldest first:"
-    room -= _around("history", title) + 120
+    room -= around("history", title) + 120
     kept: list[str] = []
     shown = 0
     for iteration in reversed(state.recent):
         lines = _iteration(iteration, words, room)
-        size = sum(_bytes(line) for line in lines)
+        size = sum(bytes_of(line) for line in lines)
         if size > room:
             break
         room -= size
@@ -264,7 +251,7 @@ def _history(state: MissionState, words: Words, room: int) -> list[_Block]:
     older = state.iteration_count - shown
     if older > 0:
         title = f"The last {shown} iterations, oldest first ({older} earlier ones are left out):"
-    return [_Block(title, "history", kept)] if kept or older > 0 else []
+    return [Block(title, "history", kept)] if kept or older > 0 else []
 
 
 def _iteration(iteration: Iteration, words: Words, room: int) -> list[str]:
@@ -280,7 +267,7 @@ def _iteration(iteration: Iteration, words: Words, room: int) -> list[str]:
     most = max(1, min(_CALLS, room // 400))
     if len(calls) > most:
         head["calls"] = f"{len(calls)}, of which the last {most} are shown"
-    lines = [_row(head, min(_RESULT, max(room // 4, 100)))]
+    lines = [row_of(head, min(_RESULT, max(room // 4, 100)))]
     each = max(100, min(_RESULT, room // (2 * min(most, len(calls) or 1))))
     return [*lines, *(_call(call, words, each) for call in calls[-most:])]
 
@@ -292,8 +279,8 @@ def _call(call: CallRecord, words: Words, most: int) -> str:
         row["error"] = call.error
     elif call.outcome == "ok":
         row["result"] = call_value(call)
-    return _row(row, most)
+    return row_of(row, most)
 
 
 def _shortened(value: Any, most: int) -> Any:
-    return cut_to(value, most, lambda shown: len(_line(shown)))
+    return cut_to(value, most, lambda shown: len(whole(shown)))

@@ -152,12 +152,13 @@ def _times(report: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 def _gauges(report: Mapping[str, Any]) -> tuple[Gauge, ...]:
     budget = _mapping(report.get("budget"))
     used = {"iterations": report.get("iteration_count"), **_mapping(budget.get("used"))}
-    return tuple(
-        gauge for label, cap, key, show in _GAUGES if (gauge := _gauge(label, budget.get(cap), used.get(key), show))
-    )
+    rows = (_gauge(label, budget.get(cap), used.get(key, 0.0), show) for label, cap, key, show in _GAUGES)
+    return tuple(gauge for gauge in rows if gauge is not None)
 
 
 def _gauge(label: str, limit: Any, used: Any, show: Callable[[Any], str]) -> Gauge | None:
+    if used is None and label == "Cost":
+        return Gauge(label=label, used="unknown", limit=None, share=None)
     cap, spent = number(limit), number(used) or 0.0
     if cap is None or cap <= 0:
         return Gauge(label=label, used=show(spent), limit=None, share=None) if spent else None

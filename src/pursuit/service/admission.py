@@ -18,8 +18,9 @@ from pursuit.model.records import SCRIPT_SOURCE
 from pursuit.model.search import SearchProposer
 from pursuit.proposers.aim import aim_of
 from pursuit.proposers.language import Models
+from pursuit.proposers.prompt import LIMIT
 from pursuit.proposers.search import require_search
-from pursuit.service.models import model_faults
+from pursuit.service.models import model_faults, prompt_warnings
 from pursuit.service.search_space import corners, searched
 from pursuit.tools.catalogue import Catalogue, is_control_tool
 from pursuit.tools.pool import Pool
@@ -47,10 +48,11 @@ async def admit(
     models: Models | None = None,
     *,
     among: Collection[str] | None = None,
+    room: int | None = None,
 ) -> Admitted:
     """Connects the servers that the mission needs and resolves every name in it; its language model is looked for.
 
-    `among` are the models that it may have; None is any.
+    `among` are the models that it may have; None is any. `room` is how long a prompt for one may be.
     """
     if isinstance(mission.proposer, SearchProposer):
         require_search()
@@ -70,12 +72,13 @@ async def admit(
         desk.faults += await model_faults(mission, models, among)
     if desk.faults:
         raise ValidationFailed(desk.faults)
+    admitted = Mission(**whole)
     return Admitted(
-        mission=Mission(**whole),
+        mission=admitted,
         tools=tuple(tools),
         denied=tuple(name for name in named if name not in tools),
         parameters={name: list(catalogue.tools[name].input_schema.get("properties") or ()) for name in tools},
-        warnings=tuple(_warnings(mission, tools, catalogue)),
+        warnings=(*_warnings(mission, tools, catalogue), *prompt_warnings(admitted, room or LIMIT)),
     )
 
 

@@ -1,4 +1,4 @@
-"""Whether the language model of a mission can be asked here, and whether its caps can be kept.
+"""Whether the language model of a mission can be asked here, be told everything, and kept to its caps.
 
 Owns: these checks and their words. Asks no model anything.
 """
@@ -9,7 +9,9 @@ from collections.abc import Collection
 
 from pursuit.errors import ExtraMissing, Fault, ModelUnavailable
 from pursuit.model.mission import Mission, ModelProposer
+from pursuit.proposers.asked import lack_of_room
 from pursuit.proposers.language import Models
+from pursuit.proposers.prompt import LEAST
 
 
 async def model_faults(mission: Mission, models: Models, among: Collection[str] | None = None) -> list[Fault]:
@@ -33,6 +35,18 @@ async def model_faults(mission: Mission, models: Models, among: Collection[str] 
         )
         return [Fault(field="budget.max_cost_usd", reason=reason)]
     return []
+
+
+def prompt_warnings(mission: Mission, room: int) -> list[str]:
+    """That the operator's own words are longer than a prompt has room for."""
+    limit = max(room, LEAST)
+    missing = lack_of_room(mission, limit)
+    if not missing:
+        return []
+    return [
+        f"directive, instructions and criteria do not fit into a prompt of {limit} bytes and are cut in it; "
+        f"say them shorter, or set prompt_bytes = {limit + missing} under [settings] in pursuit.toml"
+    ]
 
 
 def _not_yours(name: str, among: Collection[str]) -> str:

@@ -1,7 +1,7 @@
 """What a mission would do first, and what policy would say to it.
 
 Owns: one proposal outside of any ledger. Invariant: no tool is called and nothing is stored; a language model that
-proposes is asked, and what that used up is told.
+proposes is asked for as long as a mission would, and what that used up is told, a cost that nobody knows as None.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import anyio
+
 from pursuit.engine.afford import affordable
+from pursuit.engine.deadline import Deadline
 from pursuit.engine.driver import ProposerFactory
 from pursuit.engine.fit import faults_in, qualified
 from pursuit.engine.models import offered
@@ -22,7 +25,7 @@ from pursuit.model.mission import Mission, Proposal
 from pursuit.model.state import MissionState
 from pursuit.model.tokens import learnt
 from pursuit.proposers.contract import Failed, Proposer, Waiting
-from pursuit.proposers.language import LanguageModel, Means, ModelRequest, Models, Terms
+from pursuit.proposers.language import LanguageModel, Means, ModelRequest, Models, NoAnswer, Terms
 from pursuit.service.admission import admit
 from pursuit.tools.host import ToolHost
 
@@ -35,16 +38,18 @@ class Planner:
     checks: Mapping[str, Mapping[str, Any]]
     models: Models
     proposer_for: ProposerFactory
+    prompt_bytes: int | None = None
+    model_timeout: float = 600.0
 
     async def plan(self, mission: Mission) -> dict[str, Any]:
         """The first proposal of a mission, each of its calls with policy's word, and what asking for it used up."""
-        admitted = await admit(mission, self.host.pool, self.checks, self.models)
+        admitted = await admit(mission, self.host.pool, self.checks, self.models, room=self.prompt_bytes)
         created = MissionCreated(
             mission=admitted.mission.model_dump(mode="json"), tools=list(admitted.tools), parameters=admitted.parameters
         )
         state = advance(None, created)
         tools = await self.host.tools_for(admitted.tools, mission.policy)
-        spent = _Spent(state)
+        spent = _Spent(state, self.model_timeout)
 
         async def past(after: int) -> list[tuple[int, AnyEvent]]:
             return [(1, created)] if after < 1 else []
@@ -52,7 +57,7 @@ class Planner:
         means = Means(tools=offered(state, tools), record=spent.over, past=past)
         shown = await _first(self.proposer_for(admitted.mission, None, means), state, tools)
         frame: dict[str, Any] = {"proposer": mission.proposer.kind, "calls": []}
-        return {**frame, **shown, "used": spent.used, "warnings": list(admitted.warnings)}
+        return {**frame, **shown, "used": spent.as_json(), "warnings": list(admitted.warnings)}
 
 
 async def _first(proposer: Proposer, state: MissionState, tools: Tools) -> dict[str, Any]:
@@ -89,13 +94,25 @@ def _shown(state: MissionState, tools: Tools, proposal: Proposal) -> dict[str, A
 
 @dataclass(slots=True)
 class _Spent:
-    """Counts what models used up, against the budget that the mission would have."""
+    """Counts what models used up, against the budget and the time that the mission would have."""
 
     state: MissionState
-    used: dict[str, Any] = field(default_factory=lambda: {"tokens": 0, "cost_usd": 0.0})
+    timeout: float
+    began: float = field(default_factory=anyio.current_time)
+    unpriced: bool = False
 
     def over(self, model: LanguageModel) -> LanguageModel:
         return _Counted(model, self)
+
+    def as_json(self) -> dict[str, Any]:
+        """What is told of it; the budget counts a cost that nobody knows as nothing, people must not."""
+        return {"tokens": self.state.tokens, "cost_usd": None if self.unpriced else self.state.cost_usd}
+
+    def deadline(self) -> Deadline:
+        """Until when the next question may take."""
+        cap = self.state.budget["max_wall_clock_seconds"]
+        left = None if cap == -1 else cap - (anyio.current_time() - self.began)
+        return Deadline(set(), timeout=self.timeout, ceiling=self.timeout, wall_clock_left=left)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +132,13 @@ class _Counted:
 
     async def answer(self, request: ModelRequest) -> ModelAnswer:
         state = self.spent.state
-        answer = await self.model.answer(affordable(state, request, self.terms))
+        request = affordable(state, request, self.terms)
+        limit = self.spent.deadline()
+        answer = await limit.bound(self.model.answer(request))
+        if answer is None:
+            raise NoAnswer(f"{self.name}: {limit.why()}")
         state.densest = learnt(state.densest, size=request.size, tokens=answer.input_tokens)
         state.tokens += answer.input_tokens + answer.output_tokens
         state.cost_usd = round(state.cost_usd + (answer.cost_usd or 0.0), 9)
-        self.spent.used.update(tokens=state.tokens, cost_usd=state.cost_usd)
+        self.spent.unpriced = self.spent.unpriced or answer.cost_usd is None
         return answer

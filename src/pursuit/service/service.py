@@ -78,6 +78,7 @@ class Service(Looking):
     checks: Mapping[str, Mapping[str, Any]]
     models: Models | None = None
     client_models: frozenset[str] = frozenset()
+    prompt_bytes: int | None = None
     caller: Caller = OPERATOR
 
     async def start(
@@ -95,7 +96,7 @@ class Service(Looking):
         the `client_models` only.
         """
         among = None if operators_own else self.client_models | (kinship.models if kinship else frozenset[str]())
-        admitted = await admit(mission, self.pool, self.checks, self.models, among=among)
+        admitted = await admit(mission, self.pool, self.checks, self.models, among=among, room=self.prompt_bytes)
         mission_id = f"mission-{secrets.token_hex(8)}" if kinship is None else kinship.session_id
         created = MissionCreated(
             at=self.clock.now(),

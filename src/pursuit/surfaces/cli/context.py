@@ -19,19 +19,12 @@ from pursuit.app import Runtime
 from pursuit.errors import InvalidArgument
 from pursuit.places import locate_state
 from pursuit.service.caller import Caller, user_name
+from pursuit.surfaces.cli.failure import Interrupted
 from pursuit.surfaces.cli.options import Common
 from pursuit.tools.configuration import Configuration, find_configuration
 from pursuit.tools.policy import Mode
 
 T = TypeVar("T")
-
-
-class Interrupted(Exception):
-    """A signal asked this process to stop; everything under way has been recorded."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
 
 
 class NoLedger(InvalidArgument):

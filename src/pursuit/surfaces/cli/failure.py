@@ -7,6 +7,7 @@ Invariant: whatever the error, one answer, and no traceback unless PURSUIT_DEBUG
 from __future__ import annotations
 
 import os
+import signal
 import traceback
 from typing import Any, cast
 
@@ -19,12 +20,24 @@ DEBUG_VARIABLE = "PURSUIT_DEBUG"
 USAGE = 2
 
 
+class Interrupted(Exception):
+    """A signal asked this process to stop; everything under way has been recorded."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
 def explain(error: Exception, *, as_json: bool) -> int:
     """Tells the error and returns the exit code."""
     cause = the_cause(error)
     if isinstance(cause, PursuitError):
         _tell(cause.as_dict(), _lines(cause), as_json=as_json)
         return cause.exit_code
+    if isinstance(cause, Interrupted):  # of a command that has nothing of its own to say to it
+        name = signal.Signals(cause.number).name
+        _tell({"interrupted": name, "resume": None}, [f"stopped by {name}"], as_json=as_json)
+        return 128 + cause.number
     if isinstance(cause, typer.Abort):
         _tell(
             {"code": "cancelled", "message": "nothing was done", "details": {}}, ["nothing was done"], as_json=as_json

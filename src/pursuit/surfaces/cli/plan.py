@@ -60,6 +60,6 @@ def _show(screen: Screen, found: Mapping[str, Any]) -> None:
     for warning in found["warnings"]:
         screen.note(f"warning: {warning}")
     used = found["used"]
-    cost = f", {used['cost_usd']:g} USD" if used["cost_usd"] else ""
-    spent = f"; asking for it used {used['tokens']} tokens{cost}" if used["tokens"] else ""
+    cost = "at a price that is not known" if used["cost_usd"] is None else f"for ${used['cost_usd']:.4g}"
+    spent = f"; asking for it used {used['tokens']} tokens {cost}" if used["tokens"] else ""
     screen.hint(f"nothing was run or stored{spent}")

@@ -108,12 +108,18 @@ def _mission_rich(screen: Screen, status: Mapping[str, Any]) -> None:
 
 def _share(row: Mapping[str, Any]) -> str:
     """What a child used of what was set aside for it."""
-    used = row["used"]
+    used: Mapping[str, float] = row["used"] or {}
     parts = [
-        f"{name.removeprefix('max_')} {of_cap('?' if used is None else figure(used.get(name, 0)), figure(amount))}"
+        f"{name.removeprefix('max_')} {of_cap(figure(used.get(name, 0)) if _known(row, name) else '?', figure(amount))}"
         for name, amount in row["reserved"].items()
     ]
     return f" [{', '.join(parts)}]" if parts else ""
+
+
+def _known(row: Mapping[str, Any], name: str) -> bool:
+    """Whether it is known how much of this a child used; one that never began used nothing."""
+    used = row["used"]
+    return used is not None and (not used or name in used)
 
 
 def criteria_table(status: Mapping[str, Any]) -> Any:

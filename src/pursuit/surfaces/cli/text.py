@@ -52,6 +52,9 @@ def budget_parts(budget: Mapping[str, Any]) -> list[tuple[str, str, str | None, 
     found: list[tuple[str, str, str | None, str | None]] = []
     for label, cap_name, used_name, words in rows:
         cap, used = budget[cap_name], budget["used"][used_name]
+        if used is None:  # a cost that nobody knows
+            found.append((label, "unknown", None if cap == -1 else words(cap), None))
+            continue
         if cap == -1 and label in ("tokens", "cost in USD") and not used:
             continue
         capped = cap != -1

@@ -64,7 +64,7 @@ BUDGET = record(
                 "wall_clock_seconds": NUMBER,
                 "tool_calls": COUNT,
                 "tokens": COUNT,
-                "cost_usd": NUMBER,
+                "cost_usd": {"type": ["number", "null"], "description": "null: nobody knows"},
             }
         ),
     },
