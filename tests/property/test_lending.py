@@ -36,6 +36,7 @@ from pursuit.model.events import (
 from pursuit.model.fleet import SPAWN
 from pursuit.model.fold import advance, fold
 from pursuit.model.lending import POOLED, Purse, child_id, used_of
+from pursuit.model.report import budget_row
 from pursuit.model.spawning import Refused, Spawns
 from pursuit.model.state import MissionState
 from pursuit.model.weigh import reached_cap
@@ -241,3 +242,21 @@ def test_a_child_keeps_what_nobody_knows_to_be_unused() -> None:
     machine.tell(CallSettled(call_id=machine.real[name].call_id, iteration=0, outcome="cancelled"))
     assert Purse(machine.state).left == {"max_iterations": 1}
     machine.never_over_spent()
+
+
+def test_a_childs_cost_that_nobody_knows_is_its_parents_too() -> None:
+    fleet = {"max_children": 2, "share_tools": True}
+    state = advance(None, MissionCreated(mission=mission_data(budget={"max_iterations": 9}, fleet=fleet), tools=TOOLS))
+    advance(state, IterationProposed(iteration=0, proposer="script"))
+    whole = {"max_iterations": 1, "max_tool_calls": 0, "max_tokens": 7, "max_cost_usd": 0.5}
+    priced = {name: amount for name, amount in whole.items() if name != "max_cost_usd"}
+    told: list[float | None] = []
+    for place, used in enumerate(({}, whole, priced)):
+        task = f"task-{place:016x}{0:016x}"
+        intended = CallIntended(call_id=f"{place}", iteration=0, tool=SPAWN, args={}, task=task, reserved={})
+        advance(state, intended)
+        advance(state, CallSettled(call_id=f"{place}", iteration=0, outcome="ok", used=dict(used)))
+        told.append(budget_row(state)["used"]["cost_usd"])
+    assert told == [0, 0.5, None]
+    assert "max_cost_usd" not in used_of(state)
+    assert Purse(state).left == {"max_iterations": 6}, "what is counted stays a number"
