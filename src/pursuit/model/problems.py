@@ -161,6 +161,9 @@ class AttemptState:
 
     attempt_id: str
     opened: AttemptOpened
+    began: float | None = None
+    """When the first call came, of a tool or of `submit_final`; an attempt may be open before it."""
+
     seq: int = 1
     calls: int = 0
     evaluations: int = 0
@@ -210,6 +213,8 @@ def fold_attempt(attempt_id: str, events: Iterable[AnyAttemptEvent]) -> AttemptS
 def advance_attempt(state: AttemptState, event: AnyAttemptEvent) -> None:
     """Takes one more fact into account."""
     state.seq += 1
+    if state.began is None and not isinstance(event, AttemptOpened):
+        state.began = event.at
     match event:
         case AttemptCalled():
             state.calls = event.number

@@ -46,6 +46,7 @@ from pursuit.model.problems import (
 )
 from pursuit.problems.attempt_ids import is_attempt
 from pursuit.problems.manifest import Manifest
+from pursuit.problems.numerals import plain_number
 from pursuit.problems.versions import judging_digest
 
 KIND = "attempt"
@@ -56,7 +57,7 @@ Clock = Callable[[], float]
 def exhausted(budget: BudgetName, limit: float) -> BudgetExhausted:
     """The error that names a budget; only the end of the time is the end of the attempt."""
     rest = "the attempt is over" if budget == "wall_seconds" else "submit_final is still open"
-    return BudgetExhausted(f"the budget {budget} ({limit:g}) is spent; {rest}", budget=budget, limit=limit)
+    return BudgetExhausted(f"the budget {budget} ({plain_number(limit)}) is spent; {rest}", budget=budget, limit=limit)
 
 
 class Attempt:
@@ -120,7 +121,7 @@ class Attempt:
         limit = self._problem.budget.wall_seconds
         if limit is None or self._state is None:
             return limit
-        return max(0.0, limit - (self._clock() - self._state.opened.at))
+        return max(0.0, limit - self._elapsed(self._state))
 
     async def overran(self) -> BudgetExhausted:
         """A call was cut off at the end of the wall clock: writes it down, and says so."""
@@ -262,10 +263,14 @@ class Attempt:
             state = self.state
         return state
 
+    def _elapsed(self, state: AttemptState) -> float:
+        """The seconds since the first call, which may be the one under way."""
+        return 0.0 if state.began is None else self._clock() - state.began
+
     def _over(self, state: AttemptState, *, evaluation: bool) -> tuple[BudgetName, float] | None:
         """The first budget that leaves no room for another call."""
         budget = self._problem.budget
-        if budget.wall_seconds is not None and self._clock() - state.opened.at >= budget.wall_seconds:
+        if budget.wall_seconds is not None and self._elapsed(state) >= budget.wall_seconds:
             return "wall_seconds", budget.wall_seconds
         if budget.calls is not None and state.calls >= budget.calls:
             return "calls", budget.calls
@@ -280,7 +285,7 @@ class Attempt:
         if claimed is None and state.claimed is not None:
             raise AlreadySubmitted("another submission of this attempt is under way", attempt_id=self.attempt_id)
         limit = self._problem.budget.wall_seconds
-        if claimed is None and limit is not None and self._clock() - state.opened.at >= limit:
+        if claimed is None and limit is not None and self._elapsed(state) >= limit:
             await self._spend(state, "wall_seconds", limit)
             raise exhausted("wall_seconds", limit)
         return state

@@ -8,19 +8,52 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from posixpath import normpath
 from typing import Any
+from urllib.parse import quote, unquote
 
 from pursuit.problems.manifest import Citation, CitationMode, Manifest
+from pursuit.problems.numerals import plain_number
 
 ADDRESS = "problem://design-brief"
 ASSETS = "problem://assets/"
 PROMPT = "design-brief"
 TOOL = "design_brief"
 SUBMIT = "submit_final"
+FINAL_ANSWER = "final_answer"
 LONGEST_LINE = 200
 
 
 Tools = Sequence[Mapping[str, Any]]
+
+
+def asset_address(name: str) -> str:
+    """The address of an asset, as a URI."""
+    return ASSETS + quote(normpath(name), safe="/")
+
+
+def asset_at(address: str, assets: Sequence[str]) -> str | None:
+    """The asset that an address means; None if it is no asset's."""
+    wanted = normpath(unquote(address.removeprefix(ASSETS))) if address.startswith(ASSETS) else None
+    return next((name for name in assets if address == asset_address(name) or normpath(name) == wanted), None)
+
+
+def limit_rows(problem: Manifest) -> list[str]:
+    """The limits that a problem has itself, as lines of a brief."""
+    budget = problem.budget
+    tools = ", ".join(f"`{name}`" for name in budget.evaluation_tools)
+    rows = [
+        None if budget.calls is None else f"- calls of tools: {budget.calls}",
+        None if budget.evaluations is None else f"- evaluations ({tools}): {budget.evaluations}",
+        None if budget.wall_seconds is None else f"- seconds from the first call: {plain_number(budget.wall_seconds)}",
+    ]
+    return [words for words in rows if words is not None]
+
+
+def more_limits(problem: Manifest) -> str:
+    """What is told after the brief of a server that is a problem itself; nothing where no further limit holds."""
+    rows = limit_rows(problem)
+    return "\n".join(["", "## Further limits", "", *rows, ""]) if rows else ""
 
 
 def write_brief(problem: Manifest, tools: Tools | None = None, *, citations: bool = True) -> str:
@@ -31,7 +64,7 @@ def write_brief(problem: Manifest, tools: Tools | None = None, *, citations: boo
     if citations and problem.citations:
         parts += ["## Sources", _sources(problem.citations, problem.visibility.citation_mode)]
     if problem.assets:
-        parts += ["## Files", "\n".join(f"- `{ASSETS}{name}`" for name in problem.assets)]
+        parts += ["## Files", "\n".join(f"- `{asset_address(name)}`" for name in problem.assets)]
     parts += ["## Tools", _tools(tools), "## Limits", _limits(problem), "## Submission", _submission(problem, tools)]
     return "\n\n".join(parts) + "\n"
 
@@ -64,15 +97,7 @@ def _about(tool: Mapping[str, Any]) -> str:
 
 
 def _limits(problem: Manifest) -> str:
-    budget = problem.budget
-    tools = ", ".join(f"`{name}`" for name in budget.evaluation_tools)
-    rows = [
-        ("calls", None if budget.calls is None else f"- calls of tools: {budget.calls}"),
-        ("evaluations", None if budget.evaluations is None else f"- evaluations ({tools}): {budget.evaluations}"),
-        ("time", None if budget.wall_seconds is None else f"- seconds from the first call: {budget.wall_seconds:g}"),
-    ]
-    said = [words for _, words in rows if words is not None]
-    return "\n".join([*said, "- submissions: 1; the first one counts."])
+    return "\n".join([*limit_rows(problem), "- submissions: 1; the first one counts."])
 
 
 def _submission(problem: Manifest, tools: Tools | None) -> str:

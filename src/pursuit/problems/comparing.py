@@ -43,7 +43,7 @@ def attempt_row(
         "evaluations": state.evaluations,
         "failed_calls": state.failed_calls,
         "spent_budgets": sorted(state.spent),
-        "seconds": None if taken is None else max(0.0, taken.at - opened.at),
+        "seconds": None if taken is None else max(0.0, taken.at - (opened.at if state.began is None else state.began)),
         "tokens": None if spent is None else spent.get("tokens"),
         "cost_usd": None if spent is None else spent.get("cost_usd"),
         "started_at": iso(opened.at),

@@ -7,11 +7,19 @@ Invariant: whatever the name is, the answer is a file or a reason; nothing outsi
 from __future__ import annotations
 
 import ast
+import codecs
 import stat
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 MOST_BYTES = 4 * 1024 * 1024
+_OVERLAP = 64 * 1024
+_MARKS = (
+    ((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE), "utf-32"),
+    ((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE), "utf-16"),
+    ((codecs.BOM_UTF8,), "utf-8-sig"),
+)
 _LONGEST_NAME = 80
 
 
@@ -41,6 +49,40 @@ def text_of(path: Path) -> str | None:
         return path.read_text(encoding="utf-8")
     except (OSError, ValueError):  # ValueError: bytes that are no text
         return None
+
+
+def pieces_of(path: Path) -> Iterator[str]:
+    """What a file says, piece after piece, whatever its size; each begins with the end of the one before.
+
+    Bytes that are no Unicode are read as Latin-1. A file that cannot be read has no pieces.
+    """
+    before = ""
+    try:
+        with path.open(encoding=_encoding_of(path), errors="replace") as file:
+            while piece := file.read(MOST_BYTES):
+                yield before + piece
+                before = piece[-_OVERLAP:]
+    except (OSError, ValueError):
+        return
+
+
+def _encoding_of(path: Path) -> str:
+    with path.open("rb") as file:
+        begin = file.read(_OVERLAP)
+    for marks, name in _MARKS:
+        if begin.startswith(marks):
+            return name
+    # In UTF-16 without a mark every other byte of a Western text is null.
+    for place, name in ((1, "utf-16-le"), (0, "utf-16-be")):
+        if begin[place::2].count(0) * 2 > len(begin[place::2]) and 0 not in begin[1 - place :: 2]:
+            return name
+    try:
+        with path.open(encoding="utf-8") as file:
+            while file.read(MOST_BYTES):
+                pass
+    except UnicodeDecodeError:
+        return "latin-1"
+    return "utf-8"
 
 
 def not_a_file(path: Path) -> str | None:

@@ -39,6 +39,8 @@ def _called(file: str, name: str, parts: dict[str, Any]) -> Any:
     if spec is None or spec.loader is None:
         raise ImportError(f"{file} cannot be loaded")
     module = importlib.util.module_from_spec(spec)
+    # Its own modules lie beside it, as for any script that is run.
+    sys.path.insert(0, os.path.dirname(os.path.abspath(file)))  # noqa: PTH100, PTH120 - quick to start
     spec.loader.exec_module(module)
     function = getattr(module, name)
     if inspect.iscoroutinefunction(function):

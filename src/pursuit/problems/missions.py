@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 from pursuit.errors import Fault, ValidationFailed
 from pursuit.model.spelling import nearest
+from pursuit.problems.attempt_ids import PREFIX
 from pursuit.problems.brief import SUBMIT, TOOL, write_brief
 from pursuit.problems.manifest import Baseline, Manifest
 from pursuit.tools.server_config import PYTHON
 
 SERVER = "problem"
-"""What the problem's server is called inside such a mission."""
+"""What a baseline calls the problem's server; in a mission each attempt has one of its own (`server_of`)."""
+
+_OWN_WORD = re.compile(rf"(?<=[\"']){SERVER}\.(?=[\w{{])")
 
 LONGEST_DIRECTIVE = 8_000
 AGENTS = ("client", "sampling")
@@ -39,6 +43,11 @@ class Plan:
     max_seconds: float = 300.0
 
 
+def server_of(attempt_id: str) -> str:
+    """What the server of an attempt is called: one process may drive several, each with its own."""
+    return f"{SERVER}-{attempt_id.removeprefix(PREFIX)[-8:]}"
+
+
 def proposer_for(problem: Manifest, word: str | None) -> dict[str, Any]:
     """The table of a proposer by its word; without one, and for `search` and `script`, the problem's baseline."""
     baseline = problem.baseline
@@ -54,7 +63,7 @@ def proposer_for(problem: Manifest, word: str | None) -> dict[str, Any]:
         tools = problem.budget.evaluation_tools
         if not tools:
             raise _wrong(f"{problem.problem_id} names no evaluation_tools that could be searched")
-        return _search({"kind": "search", "tool": tools[0]})
+        return {"kind": "search", "tool": tools[0]}
     if ":" in word:
         return {"kind": "model", "model": word}
     if word not in AGENTS:
@@ -72,36 +81,44 @@ def _baseline(problem: Manifest, baseline: Baseline) -> dict[str, Any]:
     file = table.pop("file", None)
     if file is not None:
         table["script"] = (problem.folder / str(file)).read_text(encoding="utf-8")
-    return _search(table) if table.get("kind") == "search" else table
+    return table
 
 
-def _search(table: dict[str, Any]) -> dict[str, Any]:
-    tool = str(table.pop("tool", None) or table.pop("tool_name"))
-    return {**table, "tool": f"{SERVER}.{tool.removeprefix(f'{SERVER}.')}", "then": f"{SERVER}.{SUBMIT}"}
+def _addressed(proposer: Mapping[str, Any], server: str) -> dict[str, Any]:
+    """The proposer with the tools of this attempt's server."""
+    table = dict(proposer)
+    if table.get("kind") == "search":
+        tool = str(table.pop("tool", None) or table.pop("tool_name"))
+        return {**table, "tool": f"{server}.{tool.removeprefix(f'{SERVER}.')}", "then": f"{server}.{SUBMIT}"}
+    if isinstance(table.get("script"), str):
+        table["script"] = _OWN_WORD.sub(f"{server}.", table["script"])
+    return table
 
 
 def mission_for(problem: Manifest, plan: Plan) -> dict[str, Any]:
     """The mission as the table of a mission file."""
-    searched = plan.proposer.get("tool") if plan.proposer.get("kind") == "search" else None
+    server = server_of(plan.attempt_id)
+    proposer = _addressed(plan.proposer, server)
+    searched = proposer.get("tool") if proposer.get("kind") == "search" else None
     criteria: list[dict[str, Any]] = [] if searched is None else _thresholds(problem, str(searched))
-    criteria.append({"criterion_id": "submitted", "kind": "tool_call_succeeded", "tool_name": f"{SERVER}.{SUBMIT}"})
+    criteria.append({"criterion_id": "submitted", "kind": "tool_call_succeeded", "tool_name": f"{server}.{SUBMIT}"})
     judged = {"command": list(plan.judge), "expect": {"exit_code": 0}, "idempotent": True}
     criteria.append({"criterion_id": "solved", "kind": "check", **judged})
     return {
-        "directive": _directive(problem),
-        "tool_allowlist": [f"{SERVER}.*"],
+        "directive": _directive(problem, server),
+        "tool_allowlist": [f"{server}.*"],
         "criteria": criteria,
         "budget": {"max_iterations": plan.max_iterations, "max_wall_clock_seconds": plan.max_seconds},
-        "proposer": dict(plan.proposer),
-        "servers": {SERVER: {"command": PYTHON, "args": list(plan.serve), "required": True}},
+        "proposer": proposer,
+        "servers": {server: {"command": PYTHON, "args": list(plan.serve), "required": True}},
     }
 
 
-def _directive(problem: Manifest) -> str:
+def _directive(problem: Manifest, server: str) -> str:
     brief = write_brief(problem)  # its server runs only in the mission, and is not asked for this
     if len(brief) <= LONGEST_DIRECTIVE:
         return brief
-    return f"{problem.title}: {problem.summary} Read {SERVER}.{TOOL}, then call {SERVER}.{SUBMIT} once."
+    return f"{problem.title}: {problem.summary} Read {server}.{TOOL}, then call {server}.{SUBMIT} once."
 
 
 def _thresholds(problem: Manifest, source: str) -> list[dict[str, Any]]:
@@ -111,7 +128,7 @@ def _thresholds(problem: Manifest, source: str) -> list[dict[str, Any]]:
     wanted += [(name, "<=", scorer.tolerance) for name in scorer.constraints]
     return [
         {
-            "criterion_id": f"{name} {op} {target:g}",
+            "criterion_id": f"{name} {op} {repr(target).removesuffix('.0')}",
             "kind": "metric_threshold",
             "metric": name,
             "op": op,

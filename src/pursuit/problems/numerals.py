@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from math import floor, isfinite, log10
 
 _HIGH = "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079"
@@ -82,6 +83,11 @@ def _numeral(digits: str, power: str, start: int) -> Numeral | None:
     except ValueError:
         return None
     return Numeral(value, len(written), start) if isfinite(value) else None
+
+
+def plain_number(value: float) -> str:
+    """A number as people write it: all of its digits, without a power of ten."""
+    return format(Decimal(repr(value)), "f").removesuffix(".0")
 
 
 def digits_of(value: float) -> str:

@@ -10,9 +10,11 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from posixpath import normpath
 from typing import Any, cast
 
 from pursuit.errors import Fault, ValidationFailed
+from pursuit.problems.asset_secrecy import check_assets
 from pursuit.problems.baseline_reading import read_baseline
 from pursuit.problems.files import file_of, not_a_file
 from pursuit.problems.headings import first_level_heading, open_fence
@@ -29,7 +31,7 @@ from pursuit.problems.manifest import (
 )
 from pursuit.problems.plain_data import check_plain, check_unicode
 from pursuit.problems.scorer_reading import check_command, read_scorer
-from pursuit.problems.secrecy import check_assets, check_words
+from pursuit.problems.secrecy import check_words
 from pursuit.tools.documents import parse_toml, read_text, unreadable
 from pursuit.tools.fields import Fields, as_table, kind
 from pursuit.tools.server_config import ServerConfig, parse_servers
@@ -122,6 +124,8 @@ def _line(fields: Fields, key: str, longest: int) -> str:
         fields.fault(key, "is a heading of the first level; the title is the brief's only one")
     elif len(text) > longest:
         fields.fault(key, f"has {len(text)} characters; at most {longest}")
+    if key == "summary":
+        _check_fence(fields, key, text)
     return text
 
 
@@ -135,10 +139,15 @@ def _statement(root: Fields) -> str:
             f"has a heading of the first level, {heading[:60]!r}; the title is the brief's only one, so begin with ##"
         )
         root.fault("statement", reason)
+    _check_fence(root, "statement", text)
+    return text
+
+
+def _check_fence(fields: Fields, key: str, text: str) -> None:
+    """That a text leaves no code block open, which would swallow the rest of the brief."""
     fence = open_fence(text)
     if fence is not None:
-        root.fault("statement", f"has a code block that is not closed; end it with {fence[:20]}")
-    return text
+        fields.fault(key, f"has a code block that is not closed; end it with {fence[:20]}")
 
 
 def _tags(root: Fields) -> tuple[str, ...]:
@@ -172,6 +181,7 @@ def _citations(root: Fields) -> tuple[Citation, ...]:
         elif citation.url is not None and not (citation.url.isprintable() and " " not in citation.url):
             fields.fault("url", "has blanks or characters that cannot be printed")
         for part in ("summary", "raw"):
+            _check_fence(fields, part, getattr(citation, part) or "")
             if first_level_heading(getattr(citation, part) or "") is not None:
                 fields.fault(part, "has a heading of the first level; the title is the brief's only one")
         found.append(citation)
@@ -184,7 +194,7 @@ def _assets(root: Fields, folder: Path) -> tuple[str, ...]:
         found = file_of(folder, name)
         if isinstance(found, str):
             root.fault(f"assets[{place}]", found)
-        elif name in assets[:place]:
+        elif normpath(name) in map(normpath, assets[:place]):
             root.fault(f"assets[{place}]", f"{name!r} stands there twice")
     return assets
 

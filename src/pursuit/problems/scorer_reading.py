@@ -16,6 +16,7 @@ from typing import cast
 
 from pursuit.model.expressions import SyntaxProblem, checked_expression
 from pursuit.model.spelling import nearest
+from pursuit.problems.brief import FINAL_ANSWER, SUBMIT, TOOL
 from pursuit.problems.files import file_of, parsed_python, text_of
 from pursuit.problems.manifest import COMMAND_OUTPUTS, DIRECTIONS, SCORER_KINDS, Metric, Rule, Scorer, ScorerKind
 from pursuit.problems.plain_data import check_plain
@@ -31,6 +32,9 @@ _OF_KIND: Mapping[ScorerKind, tuple[str, ...]] = {
 _SHARED = ("kind", "metrics", "constraints", "tolerance", "timeout")
 SCORER_KEYS = (*_SHARED, *(key for keys in _OF_KIND.values() for key in keys))
 INTERPRETERS = (PYTHON, "python", "python3", "sh", "bash", "node", "ruby", "perl")
+TAKEN = (SUBMIT, FINAL_ANSWER, TOOL)
+"""Tools that are the agents', and so can be no judge."""
+
 METRIC_KEYS = ("metric", "unit", "direction", "target", "best_known")
 RULE_KEYS = ("metric", "expression")
 
@@ -92,6 +96,8 @@ def _needs_of(fields: Fields, chosen: ScorerKind, folder: Path, *, has_server: b
         _check_function(fields, fields.table[key], folder)
     elif chosen == "command" and isinstance(fields.table[key], list):
         check_command(fields, key, cast("list[object]", fields.table[key]), folder)
+    if chosen == "tool" and fields.table.get(key) in TAKEN:
+        fields.fault("tool", f"{fields.table[key]!r} is what agents call; name a tool that only the judge calls")
     if chosen == "tool" and not has_server:
         fields.fault("tool", "there is no [server] whose tool it could be")
 

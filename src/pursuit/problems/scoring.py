@@ -20,6 +20,7 @@ import anyio
 from pursuit.engine.commands import run_command
 from pursuit.model.problems import AttemptScored, SubmissionTaken
 from pursuit.problems.manifest import Manifest
+from pursuit.problems.numerals import plain_number
 from pursuit.problems.rows import CannotScore, Score, score_of
 from pursuit.problems.submission import kept_result
 from pursuit.sandbox import PredicateValue
@@ -103,7 +104,7 @@ async def judge(
                 said = _told(found)
         return Judged(score_of(scorer, said), found)
     assert scope.cancelled_caught  # noqa: S101 - the only way out of the block without an answer
-    raise CannotScore(f"the scorer took longer than {scorer.timeout:g} s")
+    raise CannotScore(f"the scorer took longer than {plain_number(scorer.timeout)} s")
 
 
 async def _function(problem: Manifest, submitted: Submitted) -> Any:

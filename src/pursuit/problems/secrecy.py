@@ -11,7 +11,7 @@ import ast
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,7 +28,9 @@ _TELLING_WORDS = re.compile(
 )
 _PLAIN_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _SENTENCE_END = re.compile(r"[.!?;](?=\s)|\n")
-_LONG_LINE = 24
+_SENTENCE = 400
+_NAME_PARTS = re.compile(r"[^\w.]|_|(?<=[^\W\d])(?=\d)")
+_BETWEEN_DIGITS = "[.,_'\u2019 \u00a0\u2009\u202f]"
 _LONG_ANSWER = 16
 
 
@@ -67,11 +69,34 @@ def told_in(text: str, secrets: list[Secret], *, data: bool = False) -> list[Sec
     found: dict[str, Secret] = {}
     if not secrets:
         return []
-    for numeral in numerals(text):
-        for secret in secrets:
-            if secret.field not in found and _tells(text, numeral, secret.value, data=data):
-                found[secret.field] = secret
+    for start, end in _telling_spans(text, secrets) if data else [(0, len(text))]:
+        for numeral in numerals(text[start:end]):
+            placed = replace(numeral, start=numeral.start + start)
+            for secret in secrets:
+                if secret.field not in found and _tells(text, placed, secret.value, data=data):
+                    found[secret.field] = secret
     return list(found.values())
+
+
+def in_words(name: str) -> str:
+    """A name or address, and its parts as words: what stands in it between letters and underscores is a number, too."""
+    return f"{name} {_NAME_PARTS.sub(' ', name)}"
+
+
+def _telling_spans(text: str, secrets: list[Secret]) -> list[tuple[int, int]]:
+    """Where data could tell a secret: around the words for what is scored, and where its digits stand in a row."""
+    digits = {digits_of(one.value) for one in secrets}
+    rows = [f"{_BETWEEN_DIGITS}?".join(one) for one in sorted(digits) if len(one) >= _SURE_DIGITS]
+    near = [(found.start() - _SENTENCE, found.end() + _SENTENCE) for found in _TELLING_WORDS.finditer(text)]
+    if rows:
+        near += [(found.start() - 64, found.end() + 64) for found in re.finditer("|".join(rows), text)]
+    spans: list[tuple[int, int]] = []
+    for start, end in sorted(near):
+        if spans and start <= spans[-1][1]:
+            spans[-1] = (spans[-1][0], max(end, spans[-1][1]))
+        else:
+            spans.append((max(0, start), end))
+    return spans
 
 
 def _tells(text: str, numeral: Numeral, value: float, *, data: bool) -> bool:
@@ -86,9 +111,9 @@ def _tells(text: str, numeral: Numeral, value: float, *, data: bool) -> bool:
 
 def _speaks_of_it(text: str, at: int) -> bool:
     """Whether the sentence around this place has a word for what is scored."""
-    ends = [found.end() for found in _SENTENCE_END.finditer(text, max(0, at - 400), at + 400)]
-    start = max((end for end in ends if end <= at), default=max(0, at - 400))
-    stop = min((end for end in ends if end > at), default=at + 400)
+    ends = [found.end() for found in _SENTENCE_END.finditer(text, max(0, at - _SENTENCE), at + _SENTENCE)]
+    start = max((end for end in ends if end <= at), default=max(0, at - _SENTENCE))
+    stop = min((end for end in ends if end > at), default=at + _SENTENCE)
     return _TELLING_WORDS.search(text, start, stop) is not None
 
 
@@ -99,8 +124,7 @@ def hidden_files(path: Path, scorer: Scorer | None, baseline: Baseline | None) -
     if scorer is not None and scorer.function is not None:
         named.append((scorer.function.partition(":")[0], "the judge"))
     if scorer is not None:
-        words = [part for word in scorer.command for part in (word, word.partition("=")[2]) if part]
-        named += [(word, "the judge") for word in words]
+        named += [(word, "the judge") for word in _words_of(scorer.command)]
     if baseline is not None and isinstance(baseline.proposer.get("file"), str):
         named.append((cast("str", baseline.proposer["file"]), "the baseline"))
     found = {path.resolve(): "the manifest"}
@@ -113,6 +137,15 @@ def hidden_files(path: Path, scorer: Scorer | None, baseline: Baseline | None) -
     return found
 
 
+def _words_of(command: tuple[str, ...]) -> Iterator[str]:
+    """The words of a command that may be files: as they stand, after an option's `=`, and as modules after `-m`."""
+    for before, word in zip(("", *command), command, strict=False):
+        yield from (part for part in (word, word.partition("=")[2]) if part)
+        if before == "-m":
+            stem = word.replace(".", "/")
+            yield from (f"{stem}.py", f"{stem}/__init__.py", f"{stem}/__main__.py")
+
+
 def _imported(file: Path, folder: Path) -> set[Path]:
     """The modules of the folder that a Python file brings in, and those that these bring in."""
     seen: set[Path] = set()
@@ -122,8 +155,10 @@ def _imported(file: Path, folder: Path) -> set[Path]:
         names = {name for node in ast.walk(tree) for name in _modules(node)} if tree is not None else set[str]()
         for name in names:
             stem = name.replace(".", "/")
-            for place in (f"{stem}.py", f"{stem}/__init__.py"):
-                found = file_of(folder, place)
+            # Modules are looked for beside the file that is run, and in the folder.
+            places = [beside / f"{stem}{end}" for beside in (file.parent, folder) for end in (".py", "/__init__.py")]
+            for place in places:
+                found = file_of(folder, str(place))
                 if isinstance(found, Path) and found != file and found not in seen:
                     seen.add(found)
                     left.append(found)
@@ -144,70 +179,32 @@ def _parsed(path: Path) -> ast.AST | None:
     return None if text is None else parsed_python(text)
 
 
-def check_assets(root: Fields, manifest: Manifest) -> None:
-    """No asset is, or holds, a file with scoring data, or tells a number of the scorer or the baseline's answer."""
-    hidden = hidden_files(manifest.path, manifest.scorer, manifest.baseline)
-    # Of the manifest itself agents read a good part, so that a line of it tells nothing.
-    lines = [(what, _long_lines(path)) for path, what in hidden.items() if path != manifest.path]
-    secrets, answers = numbers_of(manifest.scorer), _answers(manifest)
-    for place, name in enumerate(manifest.assets):
-        path = file_of(manifest.folder, name)
-        if isinstance(path, str):
-            continue
-        at = f"assets[{place}]"
-        what = next((what for file, what in hidden.items() if _is_one(path, file)), None)
-        if what is not None:
-            root.fault(at, f"{name!r} is {what}: scoring data, which no agent may see")
-            continue
-        text = text_of(path) or ""
-        held = next((what for what, some in lines if some and _holds(text, some)), None)
-        if held is not None:
-            root.fault(at, f"{name!r} holds lines of {held}: scoring data, which no agent may see")
-        for secret in told_in(text, secrets, data=True):
-            root.fault(at, f"{name!r} tells agents the number of {secret.field}")
-        if any(_answered(text, answer) for answer in answers):
-            root.fault(at, f"{name!r} holds the answer of the baseline")
-
-
-def _is_one(path: Path, hidden: Path) -> bool:
-    try:
-        return path == hidden or path.samefile(hidden)
-    except OSError:
-        return False
-
-
-def _long_lines(path: Path) -> list[str]:
-    lines = {line.strip() for line in (text_of(path) or "").splitlines()}
-    return [line for line in lines if len(line) >= _LONG_LINE and not line.startswith(("import ", "from "))]
-
-
-def _holds(text: str, lines: list[str]) -> bool:
-    return sum(line in text for line in lines) >= min(3, len(lines))
-
-
 def check_words(root: Fields, manifest: Manifest) -> None:
     """Nothing that an agent reads in the brief tells a number of the scorer or the baseline's answer."""
-    secrets, answers = numbers_of(manifest.scorer), _answers(manifest)
+    secrets, answers = numbers_of(manifest.scorer), answers_of(manifest)
     for field, text in _shown(manifest):
         for secret in told_in(text, secrets):
             root.fault(field, f"tells agents the number of {secret.field}")
-        if any(_answered(text, answer) for answer in answers):
+        if any(answered(text, answer) for answer in answers):
             root.fault(field, "tells agents the answer of the baseline")
 
 
 def _shown(manifest: Manifest) -> Iterator[tuple[str, str]]:
+    yield "problem_id", in_words(manifest.problem_id)
     yield from (("title", manifest.title), ("summary", manifest.summary), ("statement", manifest.statement))
     for place, one in enumerate(manifest.citations):
         yield f"citations[{place}].summary", one.summary or ""
         yield f"citations[{place}].raw", one.raw or ""
+        yield f"citations[{place}].url", in_words(one.url or "")
     if manifest.submission is not None:
         yield from _leaves(manifest.submission, "submission")
 
 
 def _leaves(value: object, at: str) -> Iterator[tuple[str, str]]:
-    """The texts and numbers of a schema, each with its place."""
+    """The names, texts and numbers of a schema, each with its place."""
     if isinstance(value, Mapping):
         for key, one in cast("Mapping[str, Any]", value).items():
+            yield f"{at}.{key}", in_words(str(key))
             yield from _leaves(one, f"{at}.{key}")
     elif isinstance(value, list | tuple):
         for place, one in enumerate(cast("list[Any]", value)):
@@ -219,14 +216,14 @@ def _leaves(value: object, at: str) -> Iterator[tuple[str, str]]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class Answer:
     """What a baseline's script hands in: a text, or numbers that stand together."""
 
     text: str = ""
     numbers: tuple[float, ...] = ()
 
 
-def _answers(manifest: Manifest) -> list[_Answer]:
+def answers_of(manifest: Manifest) -> list[Answer]:
     """The answers that stand in the baseline's script as they are handed in."""
     if manifest.baseline is None:
         return []
@@ -237,16 +234,16 @@ def _answers(manifest: Manifest) -> list[_Answer]:
     if tree is None:
         return []
     offered = json.dumps(manifest.submission or {}, ensure_ascii=False, default=str)
-    found: list[_Answer] = []
+    found: list[Answer] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and any(_names_submission(one) for one in node.args[:1]):
             parts = [one.value for arg in node.args[1:] for one in ast.walk(arg) if isinstance(one, ast.Constant)]
             texts = [part for part in parts if isinstance(part, str) and len(part) >= _LONG_ANSWER]
             # What the schema lists as a choice is no secret.
-            found += [_Answer(text=text) for text in texts if text not in offered]
+            found += [Answer(text=text) for text in texts if text not in offered]
             numbers = tuple(float(n) for n in parts if isinstance(n, int | float) and not isinstance(n, bool))
             if len(numbers) >= 3:
-                found.append(_Answer(numbers=numbers))
+                found.append(Answer(numbers=numbers))
     return found
 
 
@@ -254,7 +251,8 @@ def _names_submission(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.endswith("submit_final")
 
 
-def _answered(text: str, answer: _Answer) -> bool:
+def answered(text: str, answer: Answer) -> bool:
+    """Whether a text holds an answer."""
     if answer.text:
         return _plain(answer.text) in _plain(text)
     told = [float(number) for number in _PLAIN_NUMBER.findall(text)]

@@ -2,7 +2,7 @@
 
 Owns: the mission's file and the order in which file, mission and attempt are made. Does not judge.
 Invariant: a mission on a problem is an ordinary mission with a file of its own beside the ledger, so that whatever
-stops it, `pursuit resume` goes on with it; what is refused leaves nothing behind.
+stops it, the command that is printed goes on with it; what is refused leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pursuit.problems.attempt_ids import new_attempt_id
 from pursuit.problems.attempts import Attempt, load_attempt
 from pursuit.problems.comparing import attempt_row
 from pursuit.problems.manifest import Manifest
-from pursuit.problems.missions import Plan, as_toml, mission_for, proposer_for
+from pursuit.problems.missions import AGENTS, Plan, as_toml, mission_for, proposer_for, server_of
 from pursuit.surfaces.cli import show_problems
 from pursuit.surfaces.cli.context import configuration_path, ledger_path
 from pursuit.surfaces.cli.drive import Drive
@@ -58,6 +58,8 @@ class Attempting:
     async def _work(self, runtime: Runtime, drive: Drive, file: Path, begun: list[str]) -> int:
         mission_id = await drive.accept(runtime, file)
         begun.append(mission_id)
+        if self._proposer.get("kind") not in AGENTS:  # who waits for an agent says so at once
+            drive.screen.note(f"if this is stopped, {self._go_on(mission_id)}")
         ledger, by = runtime.service.ledger, str(runtime.service.caller)
         attempt = Attempt(
             ledger, time.time, self._problem, self.attempt_id, by=by, label=self._label, mission=mission_id
@@ -71,8 +73,18 @@ class Attempting:
         row = attempt_row(self._problem, state, status["budget"]["used"])
         show_problems.attempt(drive.screen, row, status)
         if status["status"] not in ("completed", "terminated"):
-            drive.screen.hint(f"go on with: {self._said.command('resume', mission_id)}")
+            drive.screen.hint(self._go_on(mission_id))
         return EXIT.get(status["status"], 0)
+
+    def _go_on(self, mission_id: str) -> str:
+        """What goes on with it; the mode is the driver's to say, and no mission remembers it."""
+        mode = ("--mode", self._mode)
+        if self._proposer.get("kind") not in AGENTS:
+            return f"go on with: {self._said.command('resume', mission_id, *mode)}"
+        able = " that declares sampling" if self._proposer["kind"] == "sampling" else ""
+        tools = f"its tools are {server_of(self.attempt_id)}.*"
+        serve = self._said.command("serve", *mode)
+        return f"go on with mission_iterate of {mission_id} ({tools}) from an MCP client{able}, connected to: {serve}"
 
     def _mission(self, max_iterations: int | None, max_seconds: float | None) -> dict[str, Any]:
         """The mission: its server and its judge name the very file of this problem."""

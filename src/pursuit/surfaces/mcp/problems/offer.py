@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from posixpath import normpath
 from typing import Any
 
-from pursuit.problems.brief import ADDRESS, ASSETS, PROMPT, SUBMIT, TOOL, write_brief
+from pursuit.problems.brief import ADDRESS, FINAL_ANSWER, PROMPT, SUBMIT, TOOL, asset_address, write_brief
 from pursuit.problems.manifest import Manifest
 
-FINAL_ANSWER = "final_answer"
 OWN = "own"
 """The form of a `submit_final` that is ours."""
 
@@ -96,7 +96,7 @@ class Offer:
             "description": "The problem: statement, sources, tools, limits.",
             "mimeType": "text/markdown",
         }
-        assets = [{"uri": f"{ASSETS}{name}", "name": name} for name in self.problem.assets]
+        assets = [{"uri": asset_address(name), "name": normpath(name)} for name in self.problem.assets]
         return [brief, *assets]
 
     def more_prompts(self) -> list[dict[str, Any]]:
