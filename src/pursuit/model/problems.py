@@ -213,8 +213,7 @@ def fold_attempt(attempt_id: str, events: Iterable[AnyAttemptEvent]) -> AttemptS
 def advance_attempt(state: AttemptState, event: AnyAttemptEvent) -> None:
     """Takes one more fact into account."""
     state.seq += 1
-    if state.began is None and not isinstance(event, AttemptOpened):
-        state.began = event.at
+    state.began = event.at if state.began is None else state.began
     match event:
         case AttemptCalled():
             state.calls = event.number

@@ -37,17 +37,20 @@ RequireTokenOption = Annotated[
 ]
 
 
-def without_http(said: Common, *, host: str, allow_host: Sequence[str] | None, require_token: bool) -> list[Fault]:
-    """What was given and has no meaning over stdio."""
+_OF_HTTP = ("allow_host", "require_token", "host", "port")
+
+
+def without_http(ctx: typer.Context, said: Common) -> list[Fault]:
+    """What was given, also if it is the default, and has no meaning over stdio."""
     from pursuit.errors import Fault  # noqa: PLC0415 - commands import what they need
 
-    given = [
-        ("--allow-host", bool(allow_host)),
-        ("--require-token", require_token),
-        ("--host", host != DEFAULT_HOST),
-        ("--json", said.json),
-    ]
-    return [Fault(field=name, reason="goes with --http") for name, there in given if there]
+    given = [f"--{name.replace('_', '-')}" for name in _OF_HTTP if _is_given(ctx, name)]
+    return [Fault(field=name, reason="goes with --http") for name in (*given, *(["--json"] if said.json else []))]
+
+
+def _is_given(ctx: typer.Context, name: str) -> bool:
+    source = ctx.get_parameter_source(name)
+    return source is not None and source.name != "DEFAULT"
 
 
 def http_door(said: Common, *, host: str, port: int, allow_host: Sequence[str] | None, require_token: bool) -> Door:

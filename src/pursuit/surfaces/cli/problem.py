@@ -214,7 +214,7 @@ def serve(
     from pursuit.surfaces.cli.problem_run import Serving, checked_attempt, chosen, serving  # noqa: PLC0415
 
     said = common(ctx, config, state, json)
-    faults = [] if http else without_http(said, host=host, allow_host=allow_host, require_token=require_token)
+    faults = [] if http else without_http(ctx, said)
     if faults:
         raise ValidationFailed(faults, "wrong options; nothing was served")
     logs.configure(log_level or ("info" if http else "warning"), "text")

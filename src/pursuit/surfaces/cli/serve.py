@@ -73,7 +73,7 @@ def serve(
     said = common(ctx, config, state, json)
     drives = None if mode is None else parse_mode(mode)
     logs.configure(log_level, log_format or ("text" if sys.stderr.isatty() else "json"))
-    faults = [] if http else without_http(said, host=host, allow_host=allow_host, require_token=require_token)
+    faults = [] if http else without_http(ctx, said)
     wished = [("--tool-search", tool_search), ("--plain-names", plain_names)]
     faults += [Fault(field=name, reason="goes with --gateway") for name, there in wished if there and not gateway]
     if faults:

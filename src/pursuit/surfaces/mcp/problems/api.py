@@ -1,25 +1,30 @@
 """Problems in Python: taken from a manifest or from an MCP server, and given out as one.
 
-Owns: the class `pursuit.Problem`. Invariant: nothing here waits or connects, so that it works from plain code and
-inside a running event loop alike; what is opened is opened when the server runs.
+Owns: the class `pursuit.Problem`. Invariant: nothing here but `replay`, which is awaited, waits or connects, so that it
+works from plain code and inside a running event loop alike; what is opened is opened when the server runs.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from pursuit.errors import ValidationFailed
+from pursuit.errors import AttemptNotFound, InvalidArgument, ValidationFailed
+from pursuit.places import locate_state
 from pursuit.problems.attempt_ids import checked_attempt_id
 from pursuit.problems.brief import write_brief
 from pursuit.problems.catalogue import Catalogue
-from pursuit.problems.manifest import MANIFEST, Manifest
+from pursuit.problems.manifest import MANIFEST, Manifest, digest_of
 from pursuit.problems.reading import parse_manifest, read_manifest
 from pursuit.tools.policy import Mode, parse_mode
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
+
+    from pursuit.problems.replay import Replayed
 
 _ANYTHING: Mapping[str, Any] = {
     "kind": "predicates",
@@ -75,7 +80,8 @@ class Problem:
         manifest, faults = parse_manifest(given, Path.cwd() / MANIFEST)
         if manifest is None:
             raise ValidationFailed(faults)
-        return cls(manifest)
+        # There is no file whose bytes could say which version it is: the table does.
+        return cls(replace(manifest, digest=digest_of(json.dumps(given, sort_keys=True, default=str))))
 
     @property
     def problem_id(self) -> str:
@@ -113,3 +119,26 @@ class Problem:
             label=label,
         )
         return problem_server(self.manifest, options, many=many)
+
+    async def replay(self, attempt_id: str, *, state: Path | str | None = None) -> Replayed:
+        """Judges an attempt at this problem again from its log, without its server; the ledger stays as it is.
+
+        Raises `AttemptNotFound`, and `InvalidArgument` if there is nothing that could be judged.
+        """
+        from pursuit.ledger.sqlite import SqliteLedger  # noqa: PLC0415 - who only serves needs none of it
+        from pursuit.problems.attempts import load_attempt  # noqa: PLC0415
+        from pursuit.problems.replay import replay  # noqa: PLC0415
+        from pursuit.sandbox import Sandbox  # noqa: PLC0415
+
+        path = locate_state(None if state is None else Path(state), None)
+        if not path.exists():
+            raise AttemptNotFound(f"there is no ledger at {path}, and so no attempt", attempt_id=attempt_id[:100])
+        ledger = SqliteLedger.open(path)
+        try:
+            found = await load_attempt(ledger, attempt_id)
+        finally:
+            await ledger.close()
+        if found.opened.problem_id != self.problem_id:
+            raise InvalidArgument(f"{attempt_id} is an attempt at {found.opened.problem_id!r}, not {self.problem_id!r}")
+        async with Sandbox() as sandbox:
+            return await replay(self.manifest, found, sandbox)

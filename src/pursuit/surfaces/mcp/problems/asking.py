@@ -11,7 +11,7 @@ from typing import Any, cast
 from mcp.shared.exceptions import MCPError
 
 from pursuit.errors import UpstreamUnavailable
-from pursuit.problems.brief import ADDRESS
+from pursuit.problems.brief import ADDRESS, more_limits
 from pursuit.problems.manifest import UPSTREAM, Manifest
 from pursuit.surfaces.mcp.gateway.eras import as_object
 from pursuit.surfaces.mcp.problems.offer import Offer
@@ -50,7 +50,7 @@ async def asked_brief(problem: Manifest, *, citations: bool = True) -> tuple[str
         )
         if not offer.briefed:
             return offer.brief(citations=citations), offer
-        return await _own_brief(upstream), offer
+        return await _own_brief(upstream) + more_limits(problem), offer
 
 
 async def _own_brief(upstream: McpUpstream) -> str:

@@ -11,7 +11,7 @@ import mimetypes
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from pathlib import PurePosixPath
+from pathlib import Path
 from typing import Any, cast
 
 import anyio
@@ -21,14 +21,16 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND
 
 from pursuit import __version__
-from pursuit.errors import PursuitError, UpstreamUnavailable
+from pursuit.errors import InvalidArgument, PursuitError, UpstreamUnavailable
 from pursuit.model.observe import leaves, lift
 from pursuit.problems.attempts import Attempt
-from pursuit.problems.brief import ADDRESS, ASSETS, PROMPT, SUBMIT, TOOL
+from pursuit.problems.brief import ADDRESS, PROMPT, SUBMIT, TOOL, asset_at, more_limits
+from pursuit.problems.files import file_of
 from pursuit.problems.manifest import Manifest
 from pursuit.problems.scoring import Expressions
-from pursuit.surfaces.mcp.failure import Context, sendable
+from pursuit.surfaces.mcp.failure import Context, about, sendable
 from pursuit.surfaces.mcp.gateway.eras import NEW_ONLY, OLD_ONLY, as_object, enveloped, is_modern
+from pursuit.surfaces.mcp.problems.further import with_further
 from pursuit.surfaces.mcp.problems.offer import OWN, Offer
 from pursuit.surfaces.mcp.problems.submitting import Submitting, refusal
 
@@ -149,17 +151,32 @@ class Desk:
 
     async def _read(self, ctx: Context) -> HandlerResult:
         uri = (ctx.params or {}).get("uri")
-        if (await self._look()).briefed or not isinstance(uri, str):
+        if not isinstance(uri, str):
             return await self._inner(ctx)
+        if (await self._look()).briefed:
+            return await self._inner(ctx) if uri != ADDRESS else await self._upstreams_brief(ctx)
         if uri == ADDRESS:
             return self._ours(ctx, _document(ADDRESS, await self._brief()))
-        name = uri.removeprefix(ASSETS)
-        if name != uri and name in self._problem.assets:
-            return self._ours(ctx, self._asset(uri, name))
+        name = asset_at(uri, self._problem.assets)
+        if name is not None:
+            with about(ctx, uri):
+                return self._ours(ctx, self._asset(uri, name))
         return await self._inner(ctx)
 
+    async def _upstreams_brief(self, ctx: Context) -> HandlerResult:
+        """The brief of an upstream that is a problem itself; what is limited here, too, is told at its end."""
+        body = cast("Mapping[str, Any]", await self._inner(ctx))
+        return dict(with_further(ctx.method, body, more_limits(self._problem)))
+
     def _asset(self, uri: str, name: str) -> dict[str, Any]:
-        data = (self._problem.folder / PurePosixPath(name)).read_bytes()
+        """What an asset holds; raises `InvalidArgument` without the machine's own words if it is not there now."""
+        path = file_of(self._problem.folder, name)
+        try:
+            data = path.read_bytes() if isinstance(path, Path) else None
+        except OSError:
+            data = None
+        if data is None:
+            raise InvalidArgument(f"the file {sendable(name)!r} of this problem cannot be read now")
         kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
         try:
             return {"contents": [{"uri": uri, "mimeType": kind, "text": data.decode()}]}
@@ -167,8 +184,10 @@ class Desk:
             return {"contents": [{"uri": uri, "mimeType": kind, "blob": b64encode(data).decode()}]}
 
     async def _prompt(self, ctx: Context) -> HandlerResult:
-        if (ctx.params or {}).get("name") != PROMPT or not (await self._look()).more_prompts():
-            return await self._inner(ctx)
+        offer = await self._look()
+        if (ctx.params or {}).get("name") != PROMPT or not offer.more_prompts():
+            asked = offer.briefed and (ctx.params or {}).get("name") == PROMPT
+            return await self._upstreams_brief(ctx) if asked else await self._inner(ctx)
         message = {"role": "user", "content": {"type": "text", "text": await self._brief()}}
         return self._ours(ctx, {"description": self._problem.summary, "messages": [message]})
 
@@ -185,6 +204,8 @@ class Desk:
             raise MCPError(INVALID_PARAMS, f"Unknown tool: {sendable(name)}")
         if name == TOOL and TOOL not in offer.tools:
             return self._ours(ctx, {"content": [{"type": "text", "text": await self._brief()}], "isError": False})
+        if name == TOOL and offer.briefed:  # free, as its description says
+            return await self._upstreams_brief(ctx)
         return await self._counted(ctx, offer.form, name, given)
 
     async def _submitted(
