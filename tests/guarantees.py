@@ -755,6 +755,13 @@ GUARANTEES = {
     ),
     "an-attempt-survives-kill-nine": Guarantee(
         "After kill -9 an attempt goes on as the same attempt with its mission, to one submission and one score.",
-        ("e2e/test_problems.py::test_killed_in_the_middle_an_attempt_goes_on",),
+        ("e2e/test_problems.py::test_killed_in_the_middle_an_attempt_goes_on_with_what_was_printed",),
+    ),
+    "an-attempt-goes-on-with-what-is-printed": Guarantee(
+        "What is printed after an attempt goes on with it as it stands, several of them in one process.",
+        (
+            "e2e/test_problem_attempts.py::"
+            "test_one_server_as_the_hint_names_it_goes_on_with_several_attempts_and_asks_nobody",
+        ),
     ),
 }

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
+import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,7 +16,7 @@ from typing import Any
 import anyio
 import pytest
 from cli_stage import Place
-from mcp import Client
+from mcp import Client, StdioServerParameters, stdio_client
 from problem_stage import ERAS, METRIC, SCHEMA, problem
 from sampling_stage import says
 
@@ -21,6 +24,7 @@ from pursuit import Problem, Runtime
 from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.problems.attempts import Attempt
 from pursuit.problems.catalogue import SHIPPED
+from pursuit.problems.missions import server_of
 from pursuit.surfaces.mcp.server import mission_server
 from pursuit.tools.configuration import Configuration
 from pursuit.tools.policy import OperatorPolicy
@@ -80,7 +84,8 @@ def test_an_agent_that_proposes_over_mcp_submits_and_never_reads_its_score(
     words = ("problem", "attempt", one.manifest.path, "--proposer", proposer, "--json")
     begun = json.loads(place.ask(*words, code=4)[0])
     asked: list[str] = []
-    call = {"tool": "problem__submit_final", "args": {"x": 3}}
+    server = server_of(begun["attempt_id"])
+    call = {"tool": f"{server}__submit_final", "args": {"x": 3}}
 
     async def sample(_context: Any, params: Any) -> Any:
         asked.append(str(params))
@@ -91,7 +96,7 @@ def test_an_agent_that_proposes_over_mcp_submits_and_never_reads_its_score(
         async with connected(place, era, **able) as agent:
             given: dict[str, Any] = {"session_id": begun["session_id"]}
             if proposer == "client":
-                given["proposal"] = {"tool_calls": [{"tool_name": "problem.submit_final", "args": {"x": 3}}]}
+                given["proposal"] = {"tool_calls": [{"tool_name": f"{server}.submit_final", "args": {"x": 3}}]}
             done = await agent.call_tool("mission_iterate", given)
             assert done.structured_content is not None and done.structured_content["status"] == "completed"
             told = await readable(agent, begun["session_id"])
@@ -102,6 +107,56 @@ def test_an_agent_that_proposes_over_mcp_submits_and_never_reads_its_score(
     anyio.run(main)
     (found,) = place.json("problem", "compare", one.manifest.path)["problems"]
     assert str(found["attempts"][0]["value"]) == SCORE and found["attempts"][0]["label"] == proposer
+
+
+def begun_by_client(place: Place, one: Problem) -> tuple[dict[str, Any], str]:
+    """An attempt that waits for a client's proposals, and the command that the hint names."""
+    words = ("problem", "attempt", one.manifest.path, "--proposer", "client", "--json")
+    out, notes = place.ask(*words, code=4)
+    hint = notes.strip().splitlines()[-1]
+    begun = json.loads(out)
+    server = server_of(begun["attempt_id"])
+    assert f"mission_iterate of {begun['session_id']} (its tools are {server}.*)" in hint
+    calls = [{"tool_name": f"{server}.submit_final", "args": {"x": 3}}]
+    given = {"session_id": begun["session_id"], "proposal": {"tool_calls": calls}}
+    return given, hint.partition("connected to: ")[2]
+
+
+@pytest.mark.guarantee("an-attempt-goes-on-with-what-is-printed")
+def test_one_server_as_the_hint_names_it_goes_on_with_several_attempts_and_asks_nobody(place: Place) -> None:
+    place.write("pursuit.toml", '[policy]\nmode = "ask"\n[servers.problem]\ncommand = "python3"\n')
+    one = mine(place)
+    (first, hint), (second, other) = (begun_by_client(place, one) for _ in range(2))
+    assert hint == other
+    program, *words = shlex.split(hint)
+    assert program == "pursuit"
+
+    async def main() -> None:
+        run = StdioServerParameters(command=sys.executable, args=["-m", "pursuit", *words], cwd=place.folder)
+        async with Client(stdio_client(run), cache=None) as agent:
+            for given in (first, second):
+                done = await agent.call_tool("mission_iterate", given)
+                assert done.structured_content is not None and done.structured_content["status"] == "completed"
+
+    anyio.run(main)
+
+
+def test_an_agent_takes_as_long_as_it_likes_until_its_first_call(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = mine(place, budget={"wall_seconds": 60})
+    given, _ = begun_by_client(place, one)
+    (found,) = place.json("problem", "compare", one.manifest.path)["problems"]
+    begun = found["attempts"][0]["attempt_id"]
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 3600)
+
+    async def main() -> None:
+        server = one.to_mcp_server(state=place.ledger, attempt_id=begun)
+        async with Client(server, cache=None) as agent:
+            assert not (await agent.call_tool("submit_final", given["proposal"]["tool_calls"][0]["args"])).is_error
+
+    anyio.run(main)
+    (found,) = place.json("problem", "compare", one.manifest.path)["problems"]
+    assert found["attempts"][0]["solved"] and found["attempts"][0]["seconds"] < 60
 
 
 def test_whether_an_attempt_is_solved_is_told_by_the_exit_code_alone(place: Place) -> None:

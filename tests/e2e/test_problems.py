@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 from cli_stage import Place
-from model_endpoint import ModelEndpoint, calls
+from model_endpoint import ModelEndpoint, Reply, calls
 
 from pursuit import Problem, Runtime
 from pursuit.model.mission import parse_mission
 from pursuit.problems.catalogue import SHIPPED, Catalogue
-from pursuit.problems.missions import Plan, mission_for, proposer_for
+from pursuit.problems.missions import Plan, mission_for, proposer_for, server_of
 
 IDS = [one.problem_id for one in Catalogue.load()]
 
@@ -37,7 +40,7 @@ async def baseline(problem: Problem, state: Path, attempt_id: str) -> str:
     table = mission_for(problem.manifest, plan)
     table.pop("servers")
     server = problem.to_mcp_server(state=state, attempt_id=attempt_id)
-    async with Runtime(state=state, servers={"problem": server}, mode="auto") as runtime:
+    async with Runtime(state=state, servers={server_of(attempt_id): server}, mode="auto") as runtime:
         return (await runtime.pursue(parse_mission(table))).status
 
 
@@ -98,7 +101,12 @@ def test_attempts_are_compared_in_a_table_and_on_a_page(place: Place) -> None:
 
 def test_a_client_proposes_and_the_mission_goes_on_with_resume(place: Place) -> None:
     begun = place.json("problem", "attempt", "pangram", "--proposer", "client", code=4)
-    calls = [{"tool_name": "problem.submit_final", "args": {"answer": "Cwm fjord bank glyphs vext quiz"}}]
+    calls = [
+        {
+            "tool_name": f"{server_of(begun['attempt_id'])}.submit_final",
+            "args": {"answer": "Cwm fjord bank glyphs vext quiz"},
+        }
+    ]
     place.write("proposal.json", json.dumps({"tool_calls": calls}))
     status = place.json("iterate", begun["session_id"], "--proposal", "proposal.json", "--mode", "auto")
     assert status["status"] == "completed"
@@ -109,11 +117,15 @@ def test_a_client_proposes_and_the_mission_goes_on_with_resume(place: Place) -> 
 
 
 @pytest.mark.guarantee("an-attempt-survives-kill-nine")
-def test_killed_in_the_middle_an_attempt_goes_on(place: Place) -> None:
+def test_killed_in_the_middle_an_attempt_goes_on_with_what_was_printed(place: Place) -> None:
+    place.write("pursuit.toml", '[policy]\nmode = "ask"\n[servers.problem]\ncommand = "python3"\n')
     running = place.begin("problem", "attempt", "welded-beam")
+    hint = running.until("if this is stopped, go on with: ")
     running.until("iteration 6/")
     running.end(signal.SIGKILL)
-    place.ask("resume", "--all", "--mode", "auto")
+    words = shlex.split(hint.partition("go on with: ")[2])
+    assert words[0] == "pursuit"
+    place.ask(*words[1:])
     (found,) = place.json("problem", "compare", "welded-beam")["problems"]
     (row,) = found["attempts"]
     assert row["solved"] and row["calls"] > 6
@@ -122,9 +134,11 @@ def test_killed_in_the_middle_an_attempt_goes_on(place: Place) -> None:
 
 def test_a_model_tries_and_never_reads_the_target(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     truss = {"a1": 0.79, "a2": 0.41}
-    first = calls(("problem__evaluate", truss), tokens=(100, 20))
-    last = calls(("problem__submit_final", truss), tokens=(200, 30))
-    with ModelEndpoint(first, last) as endpoint:
+
+    def calling(tool: str, tokens: tuple[int, int]) -> Callable[[dict[str, Any]], Reply]:
+        return lambda body: calls((re.findall(rf"problem-\w{{8}}__{tool}", json.dumps(body))[0], truss), tokens=tokens)
+
+    with ModelEndpoint(calling("evaluate", (100, 20)), calling("submit_final", (200, 30))) as endpoint:
         for name, value in endpoint.environment.items():
             monkeypatch.setenv(name, value)
         done = place.json("problem", "attempt", "three-bar-truss", "--proposer", "openai:gpt-4o-mini")

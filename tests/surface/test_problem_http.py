@@ -186,6 +186,9 @@ def _leaves(error: BaseException) -> list[BaseException]:
 
 def test_the_command_serves_over_http_with_the_options_of_serve(tmp_path: Path) -> None:
     place = Place(tmp_path).configured()
+    for word in (("--port", "8765"), ("--host", "127.0.0.1"), ("--allow-host", "x"), ("--require-token",)):
+        for command in (("problem", "serve", "pangram"), ("serve",)):
+            assert f"{word[0]}: goes with --http" in place.ask(*command, *word, code=2)[1]
     assert "--host: goes with --http" in place.ask("problem", "serve", "pangram", "--host", "0.0.0.0", code=2)[1]
     assert "no token" in place.ask("problem", "serve", "pangram", "--http", "--host", "0.0.0.0", code=2)[1]
     running = place.begin("problem", "serve", "pangram", "--http", "--port", 0, "--json")

@@ -10,10 +10,10 @@ from typing import Any
 import anyio
 import pytest
 from mcp import Client, StdioServerParameters, stdio_client
-from problem_stage import EXAM, SCHEMA, client, problem, text
+from problem_stage import EXAM, SCHEMA, attempts, client, problem, text
 
 from pursuit import Problem
-from pursuit.errors import ValidationFailed
+from pursuit.errors import AttemptNotFound, InvalidArgument, ValidationFailed
 
 CITED = [
     {"summary": "In short.", "raw": "In full.", "url": "https://example.org/paper"},
@@ -120,5 +120,46 @@ def test_the_command_serves_with_a_name_and_without_sources(tmp_path: Path) -> N
             assert agent.server_info is not None and agent.server_info.name == "words"
             brief = text(await agent.call_tool("design_brief", {}))
             assert brief.startswith("# Pangram\n") and "Sources" not in brief and "Eckler" not in brief
+
+    anyio.run(main)
+
+
+def test_an_attempt_at_a_server_is_judged_again_by_the_table_that_it_was_made_of(tmp_path: Path) -> None:
+    def made(target: float) -> Problem:
+        rule = {"metric": "distance", "expression": "abs(submission['x'] - 3)"}
+        measured = {"metric": "distance", "direction": "minimize", "target": target}
+        scorer = {"kind": "predicates", "predicates": [rule], "metrics": [measured]}
+        words = [str(EXAM), "probe"]
+        return Problem.from_stdio(sys.executable, words, cwd=str(tmp_path), submission=SCHEMA, scorer=scorer)
+
+    async def main() -> None:
+        one, state = made(0.4321), tmp_path / "ledger.db"
+        with pytest.raises(AttemptNotFound):
+            await one.replay("attempt-1", state=state)
+        await submitted(one.to_mcp_server(state=state, attempt_id="attempt-1"), {"x": 3.25})
+        again = await made(0.4321).replay("attempt-1", state=state)
+        assert again.same and again.solved and again.rows[0].value == 0.25 and again.notes == ()
+        other = await made(0.1234).replay("attempt-1", state=state)
+        assert not other.same and "not the one that the attempt was made with" in other.notes[0]
+        with pytest.raises(InvalidArgument, match="is an attempt at 'problem', not 'pangram'"):
+            await Problem.shipped("pangram").replay("attempt-1", state=state)
+
+    anyio.run(main)
+
+
+@pytest.mark.parametrize("era", ["legacy", "2026-07-28"])
+def test_a_problem_taken_in_tells_further_limits_and_its_brief_costs_no_call(tmp_path: Path, era: str) -> None:
+    words = ["-m", "pursuit", "problem", "serve", "pangram", "--state", str(tmp_path / "inner.db")]
+    outer = Problem.from_stdio(sys.executable, words, budget={"calls": 1, "wall_seconds": 2_592_000})
+    further = "\n## Further limits\n\n- calls of tools: 1\n- seconds from the first call: 2592000\n"
+
+    async def main() -> None:
+        async with client(outer, tmp_path, era) as agent:
+            briefs = [text(await agent.call_tool("design_brief", {})) for _ in range(3)]
+            (content,) = (await agent.read_resource("problem://design-brief")).contents
+            (message,) = (await agent.get_prompt("design-brief")).messages
+            briefs += [getattr(content, "text", ""), getattr(message.content, "text", "")]
+            assert set(briefs) == {Problem.shipped("pangram").brief() + further}
+        assert await attempts(tmp_path, "problem") == []
 
     anyio.run(main)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import anyio
 import pytest
@@ -297,7 +298,10 @@ def test_of_submissions_that_race_exactly_one_is_taken(tmp_path: Path) -> None:
 def test_assets_are_resources(tmp_path: Path, era: str) -> None:
     (tmp_path / "data.csv").write_text("a,b\n", encoding="utf-8")
     (tmp_path / "raw.bin").write_bytes(b"\xff\x00")
-    one = problem(tmp_path, assets=["data.csv", "raw.bin"], submission=SCHEMA)
+    for name in ("my data.csv", "dot.csv", "100%.csv"):
+        (tmp_path / name).write_text(name, encoding="utf-8")
+    names = ["data.csv", "raw.bin", "my data.csv", "./dot.csv", "100%.csv"]
+    one = problem(tmp_path, assets=names, submission=SCHEMA)
 
     async def main() -> None:
         async with client(one, tmp_path, era) as agent:
@@ -305,6 +309,15 @@ def test_assets_are_resources(tmp_path: Path, era: str) -> None:
             assert getattr(content, "text", "") == "a,b\n"
             (content,) = (await agent.read_resource("problem://assets/raw.bin")).contents
             assert getattr(content, "blob", "") == "/wA="
+            listed = {str(each.uri): each.name for each in (await agent.list_resources()).resources}
+            assert all(f"`{uri}`" in one.brief() for uri in listed if uri != "problem://design-brief")
+            for uri in ("my%20data.csv", "dot.csv", "100%25.csv"):
+                (content,) = (await agent.read_resource(f"problem://assets/{uri}")).contents
+                assert getattr(content, "text", "") == listed[f"problem://assets/{uri}"] == unquote(uri)
+            (tmp_path / "data.csv").unlink()
+            with pytest.raises(MCPError, match=r"the file 'data\.csv' of this problem cannot be read now") as gone:
+                await agent.read_resource("problem://assets/data.csv")
+            assert gone.value.code == (-32002 if era == "legacy" else -32602) and str(tmp_path) not in str(gone.value)
             for other in ("problem.toml", "../x", "score.py"):
                 with pytest.raises(MCPError):
                     await agent.read_resource(f"problem://assets/{other}")

@@ -12,6 +12,7 @@ import pytest
 
 from pursuit.errors import ProblemNotFound, ValidationFailed
 from pursuit.problems.catalogue import SHIPPED, Catalogue, discover
+from pursuit.problems.files import MOST_BYTES
 from pursuit.problems.missions import as_toml
 from pursuit.problems.reading import parse_manifest, read_manifest
 from pursuit.problems.secrecy import is_telling
@@ -67,6 +68,10 @@ def stage(folder: Path) -> None:
     }
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
+    (folder / "utf16.txt").write_text(JUDGE, encoding="utf-16")
+    (folder / "bare16.txt").write_text(JUDGE, encoding="utf-16-le")
+    (folder / "latin.txt").write_text(f"caf\u00e9\n{JUDGE}", encoding="latin-1")
+    (folder / "optimum_263.8958.txt").write_text("", encoding="utf-8")
     (folder / "link.txt").symlink_to("judge.py")
     (folder / "hard.txt").hardlink_to(folder / "judge.py")
 
@@ -80,6 +85,8 @@ def test_the_corpus_is_large_enough() -> None:
 def test_a_wrong_manifest_says_file_field_and_reason(tmp_path: Path, name: str) -> None:
     case = CASES[name]
     stage(tmp_path)
+    if "large.txt" in case["text"]:
+        (tmp_path / "large.txt").write_text("x" * (MOST_BYTES - 40) + JUDGE, encoding="utf-8")
     path = write(tmp_path, case["text"])
     with pytest.raises(ValidationFailed) as failed:
         read_manifest(path)

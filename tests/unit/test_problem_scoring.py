@@ -18,7 +18,8 @@ from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.model.mission import parse_mission
 from pursuit.model.problems import AttemptScored, AttemptState, ScoreRow, submission_digest
 from pursuit.model.search import Parameter
-from pursuit.problems.attempts import Attempt, load_attempt
+from pursuit.problems.attempts import Attempt, exhausted, load_attempt
+from pursuit.problems.brief import write_brief
 from pursuit.problems.catalogue import Catalogue
 from pursuit.problems.comparing import attempt_row, ranked
 from pursuit.problems.manifest import Limits, Manifest, Metric, Rule, Scorer
@@ -194,6 +195,10 @@ def test_an_attempt_goes_on_in_another_process(tmp_path: Path) -> None:
         now[0] += 101
         late = Attempt(ledger, lambda: now[0], one, "attempt-2")
         await late.open()
+        now[0] += 101  # nobody has called anything yet, so that no time has passed
+        assert late.seconds_left() == 100
+        await late.called("probe", {})
+        assert late.seconds_left() == 100
         now[0] += 101
         with pytest.raises(BudgetExhausted, match="wall_seconds"):
             await late.submit({"x": 1})
@@ -276,7 +281,7 @@ def test_a_missions_file_holds_targets_only_where_no_agent_reads_them() -> None:
         parse_mission({key: value for key, value in mission.items() if key != "servers"})
         return as_toml(mission)
 
-    assert "1.76" in written(None) and "1.76" in written("search") and "problem.submit_final" in written(None)
+    assert "1.76" in written(None) and "1.76" in written("search") and "problem-1.submit_final" in written(None)
     for agent in ("client", "anthropic:some-model"):
         assert not {number for number in ("1.76", "1.7248", "metric_threshold") if number in written(agent)}
     with pytest.raises(ValidationFailed, match="no script"):
@@ -348,6 +353,45 @@ def test_a_scoring_function_may_answer_with_numbers_of_other_libraries(tmp_path:
     (tmp_path / "score.py").write_text(body, encoding="utf-8")
     one = problem(tmp_path, Scorer(kind="function", function="score.py:score", metrics=(COST,)))
     assert judged(one, {"x": 1}).rows[0].value == 0.25
+
+
+def test_a_scoring_function_has_the_modules_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "judge").mkdir()
+    (tmp_path / "judge" / "helper.py").write_text("K = 0.25\n", encoding="utf-8")
+    (tmp_path / "judge" / "score.py").write_text(
+        "from helper import K\ndef score(submission):\n    import helper\n    return K + helper.K\n", encoding="utf-8"
+    )
+    one = problem(tmp_path, Scorer(kind="function", function="judge/score.py:score", metrics=(COST,)))
+    assert judged(one, {"x": 1}).rows[0].value == 0.5
+
+
+@pytest.mark.parametrize(
+    ("scorer", "name"),
+    [
+        (Scorer(kind="function", function="judge/score.py:score", metrics=(COST,)), "judge/helper.py"),
+        (Scorer(kind="command", command=("judge", "--data=data.json"), metrics=(COST,)), "data.json"),
+        (Scorer(kind="command", command=("python3", "-m", "judge.score"), metrics=(COST,)), "judge/helper.py"),
+    ],
+)
+def test_what_a_judge_imports_or_is_given_is_of_its_version(tmp_path: Path, scorer: Scorer, name: str) -> None:
+    (tmp_path / "judge").mkdir()
+    (tmp_path / "judge" / "score.py").write_text("import helper\ndef score(): pass\n", encoding="utf-8")
+    for file in ("judge/helper.py", "data.json"):
+        (tmp_path / file).write_text("1", encoding="utf-8")
+    one = problem(tmp_path, scorer)
+    before = judging_digest(one)
+    (tmp_path / name).write_text("2", encoding="utf-8")
+    assert judging_digest(one) != before
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(2_592_000.0, "2592000"), (3, "3"), (0.5, "0.5"), (1e-7, "0.0000001"), (1234567.5, "1234567.5")],
+)
+def test_a_limit_is_written_with_all_of_its_digits(tmp_path: Path, value: float, words: str) -> None:
+    one = problem(tmp_path, PREDICATES, budget=Limits(wall_seconds=value))
+    assert f"- seconds from the first call: {words}\n" in write_brief(one)
+    assert f"wall_seconds ({words}) is spent" in exhausted("wall_seconds", value).message
 
 
 def test_the_version_of_a_judge_is_that_of_all_its_files(tmp_path: Path) -> None:
