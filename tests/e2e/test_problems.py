@@ -112,6 +112,8 @@ def test_a_client_proposes_and_the_mission_goes_on_with_resume(place: Place) -> 
     assert status["status"] == "completed"
     (found,) = place.json("problem", "compare", "pangram")["problems"]
     assert found["attempts"][0]["value"] == 26 and found["attempts"][0]["label"] == "client"
+    told = place.ask("problem", "attempt", "pangram", "--mode", "ask", code=4)[1].splitlines()[-1]
+    assert re.fullmatch(r"it asks first: pursuit approvals (\S+), then pursuit resume \1 --mode ask", told), told
     wrong = place.ask("problem", "attempt", "pangram", "--proposer", "search", code=2)[1]
     assert "evaluation_tools" in wrong
 

@@ -178,7 +178,7 @@ class Drive:
             show.mission(self.screen, status)
             if files:
                 self.screen.fact("report", files["html"])
-            self.screen.hint(self._next(status))
+            self.screen.hint(self.next_step(status))
         return EXIT.get(status["status"], 0)
 
     async def _files(self, runtime: Runtime, status: dict[str, Any]) -> dict[str, str]:
@@ -192,7 +192,7 @@ class Drive:
             self.screen.note(f"the report stays in the ledger: {error}")
             return {}
 
-    def _next(self, status: dict[str, Any]) -> str:
+    def next_step(self, status: dict[str, Any]) -> str:
         """The line that says what can be done now."""
         say, mission_id = self.common.command, status["session_id"]
         match (status["status"], status.get("waiting_for")):

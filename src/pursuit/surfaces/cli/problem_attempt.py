@@ -73,7 +73,8 @@ class Attempting:
         row = attempt_row(self._problem, state, status["budget"]["used"])
         show_problems.attempt(drive.screen, row, status)
         if status["status"] not in ("completed", "terminated"):
-            drive.screen.hint(self._go_on(mission_id))
+            first = status.get("waiting_for") in ("approval", "budget")  # something is to be done before
+            drive.screen.hint(drive.next_step(status) if first else self._go_on(mission_id))
         return EXIT.get(status["status"], 0)
 
     def _go_on(self, mission_id: str) -> str:
