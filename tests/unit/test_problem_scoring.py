@@ -123,7 +123,8 @@ def test_a_tool_of_the_server_is_a_judge(tmp_path: Path) -> None:
         return call
 
     assert judged(one, {"x": 1}, call=answering(ToolResult(structured={"metrics": {"cost": 1}}))).solved
-    assert seen == [("grade", {"strict": True, "x": 1})]
+    assert judged(one, {"x": 1, "strict": False}, call=answering(ToolResult(structured={"cost": 1}))).solved
+    assert seen == [("grade", {"strict": True, "x": 1})] * 2, "nothing handed in replaces what the manifest says"
     text = ToolResult(content=({"type": "text", "text": '{"cost": 1}'},))
     assert judged(one, {"x": 1}, call=answering(text)).solved
     for wrong in (ToolResult(is_error=True), ToolResult(content=({"type": "text", "text": "no"},))):
