@@ -100,7 +100,7 @@ def test_what_a_server_writes_to_stderr_is_told_to_no_agent(
     anyio.run(main)
     assert "the answer is 77.125" in caplog.text
     # What is logged by default may be shown to the agents of whoever started us.
-    loud = "".join(one.getMessage() for one in caplog.records if one.levelno > logging.DEBUG)
+    loud = "".join(str(vars(record)) for record in caplog.records if record.levelno > logging.DEBUG)
     assert "exited with 1" in loud and "77.125" not in loud
 
 

@@ -330,7 +330,8 @@ def test_a_judge_that_fails_is_told_to_the_operator_alone(
 
     anyio.run(main)
     # Whoever started this process may show its log to agents of its own.
-    assert "not scored" in caplog.text and "secret-word" not in caplog.text
+    logged = "".join(str(vars(record)) for record in caplog.records)
+    assert "not scored" in logged and "secret-word" not in logged
 
 
 def test_from_plain_code_and_inside_a_running_loop(tmp_path: Path) -> None:
