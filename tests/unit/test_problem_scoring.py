@@ -230,7 +230,7 @@ def test_an_attempt_is_judged_again_without_its_server(tmp_path: Path) -> None:
     by_tool = problem(tmp_path, Scorer(kind="tool", tool="grade", metrics=(COST,)))
     kinds = [(problem(tmp_path, PREDICATES), None), (by_tool, {"structuredContent": {"cost": 1.5}, "content": []})]
 
-    async def main(one: Manifest, evidence: dict[str, Any] | None, value: float) -> tuple[bool, tuple[str, ...]]:
+    async def main(one: Manifest, evidence: dict[str, Any] | None, value: float) -> tuple[bool | None, tuple[str, ...]]:
         ledger = SqliteLedger.open(tmp_path / f"{one.scorer.kind}{value}.db")
         attempt = Attempt(ledger, lambda: 1.0, one, "attempt-1")
         await attempt.submit({"x": 1.5})
@@ -245,6 +245,8 @@ def test_an_attempt_is_judged_again_without_its_server(tmp_path: Path) -> None:
     for one, evidence in kinds:
         assert anyio.run(main, one, evidence, 1.5) == (True, ())
         assert anyio.run(main, one, evidence, 1.4)[0] is False
+    with pytest.raises(InvalidArgument, match="problem serve p --attempt attempt-1` asks it"):
+        anyio.run(main, by_tool, None, 1.3)
 
 
 def test_an_attempt_without_a_submission_cannot_be_judged(tmp_path: Path) -> None:

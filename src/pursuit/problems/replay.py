@@ -57,6 +57,9 @@ async def replay(problem: Manifest, state: AttemptState, expressions: Expression
         notes.append(f"nobody knows whether the problem's server took it: {taken.unknown}")
     recorded = state.scored
     evidence = None if recorded is None else recorded.evidence
+    if problem.scorer.kind == "tool" and evidence is None:
+        ask = f"`pursuit problem serve {problem.problem_id} --attempt {state.attempt_id}` asks it"
+        raise InvalidArgument(f"{state.attempt_id}: the tool that judges has not said anything yet; {ask}")
     try:
         found = await judge(problem, Submitted.of(taken), expressions=expressions, evidence=evidence)
     except CannotScore as error:
