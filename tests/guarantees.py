@@ -698,6 +698,18 @@ GUARANTEES = {
         "A problem's budget of calls, evaluations or time is enforced, and the error names it.",
         ("surface/test_problem_server.py::test_a_spent_budget_is_named_in_the_error",),
     ),
+    "a-judge-never-speaks-to-an-agent": Guarantee(
+        "A server's tool that judges can neither tell an agent anything nor ask it, in both eras, whatever the mode.",
+        ("surface/test_problem_judges.py::test_a_judge_that_talks_is_heard_by_nobody_and_believes_nobody",),
+    ),
+    "a-problems-stderr-is-the-operators": Guarantee(
+        "What a problem's server writes to stderr, and why it failed, is told to no agent.",
+        ("surface/test_problem_judges.py::test_what_a_server_writes_to_stderr_is_told_to_no_agent",),
+    ),
+    "a-leg-is-its-own-call-alone": Guarantee(
+        "A requestState goes on with the call that it was given for, and passes no budget and no end of an attempt.",
+        ("surface/test_problem_judges.py::test_a_call_goes_on_only_as_itself_and_only_while_there_is_time",),
+    ),
     "an-unknown-submission-is-the-one": Guarantee(
         "A submission that a problem's server may have taken, whoever died meanwhile, is never followed by another.",
         ("surface/test_problem_submitting.py::test_a_server_that_dies_in_its_own_submit_final_may_have_taken_it",),

@@ -174,7 +174,7 @@ def test_what_nobody_lived_to_judge_is_judged_by_replay_and_written(place: Place
     one = mine(place)
     anyio.run(submitted, place, one, "attempt-1")
     first, again = (place.json("problem", "replay", "attempt-1", "--dir", "mine") for _ in range(2))
-    assert first["notes"] == ["the ledger has no score of it"] and again["notes"] == []
+    assert first["notes"] == ["the ledger had no score of it"] and again["notes"] == []
     assert first["score"] == again["score"] and again["same"]
 
 

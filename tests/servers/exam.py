@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ if not all(file.exists() for file in FILES):
     sys.exit("not today")
 
 import anyio  # noqa: E402 - slow, and in vain where it does not start
-from mcp.server.mcpserver import MCPServer  # noqa: E402
+from mcp.server.mcpserver import Context, MCPServer  # noqa: E402
 from mcp.server.mcpserver.exceptions import ToolError  # noqa: E402
+from mcp.shared.exceptions import MCPError  # noqa: E402
+from pydantic import BaseModel  # noqa: E402
 
 server = MCPServer("exam", instructions="Ask me anything.")
 state = {"tries": 0}
@@ -26,6 +29,9 @@ DIES, WAITS, KILLS = 666, 777, 999
 
 async def probe(x: float) -> dict[str, Any]:
     """Says how far it is."""
+    if x == DIES:
+        print("the answer is 77.125", file=sys.stderr, flush=True)
+        os._exit(1)
     state["tries"] += 1
     return {"metrics": {"distance": abs(x - 3)}, "tries": state["tries"]}
 
@@ -38,6 +44,26 @@ async def look(x: float = 0) -> str:
 async def grade(x: float) -> dict[str, Any]:
     """The judge, which no agent may call."""
     return {"metrics": {"distance": abs(x - 3), "tries": state["tries"]}}
+
+
+class Word(BaseModel):
+    good: bool
+
+
+async def gossip(ctx: Context, x: float, reference: float = 0.0) -> dict[str, Any]:
+    """A judge that tells the agent all that it knows, in every way that there is, and believes what it is told."""
+    words = f"the answer is {reference}"
+    print(words, file=sys.stderr, flush=True)
+    await ctx.report_progress(0.5, 1.0, words)
+    with suppress(MCPError):
+        await ctx.info(words)
+    believed = 0
+    with suppress(MCPError):
+        answer = await ctx.elicit(f"{words}; is it right?", Word)
+        believed = int(getattr(getattr(answer, "data", None), "good", False))
+    if x == DIES:
+        os._exit(1)
+    return {"metrics": {"distance": abs(x - reference), "believed": believed, "tries": state["tries"]}}
 
 
 async def submit_final(x: float) -> dict[str, Any]:
@@ -68,7 +94,7 @@ async def nap() -> str:
 
 
 for name in (word for word in sys.argv[1:] if "/" not in word):
-    server.add_tool({one.__name__: one for one in (probe, look, grade, submit_final, final_answer, nap)}[name])
+    server.add_tool({one.__name__: one for one in (probe, look, grade, gossip, submit_final, final_answer, nap)}[name])
 
 if __name__ == "__main__":
     server.run("stdio")

@@ -15,6 +15,7 @@ from cli_stage import Place
 from http_stage import client
 from mcp import Client
 from mcp.shared.exceptions import MCPError
+from mcp_types import SERVER_INFO_META_KEY
 from problem_stage import ERAS, SCHEMA, attempts, problem, text
 
 from pursuit import Problem
@@ -91,6 +92,7 @@ def test_who_cannot_be_told_apart_may_look_and_not_work(tmp_path: Path) -> None:
             for tool in ("probe", "submit_final"):
                 refused = await agent.call_tool(tool, {"x": 1})
                 assert refused.is_error and "?client=NAME" in text(refused)
+                assert refused.meta is not None and refused.meta[SERVER_INFO_META_KEY]["name"] == "exam"
         assert await attempts(tmp_path) == []
 
     anyio.run(main)

@@ -326,7 +326,9 @@ def test_assets_are_resources(tmp_path: Path, era: str) -> None:
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_a_judge_that_fails_is_told_to_the_operator_alone(tmp_path: Path, era: str) -> None:
+def test_a_judge_that_fails_is_told_to_the_operator_alone(
+    tmp_path: Path, era: str, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "score.py").write_text("def score(submission):\n    raise KeyError('secret-word')\n", encoding="utf-8")
     one = problem(
         tmp_path, submission=SCHEMA, scorer={"kind": "function", "function": "score.py:score", "metrics": [METRIC]}
@@ -340,6 +342,9 @@ def test_a_judge_that_fails_is_told_to_the_operator_alone(tmp_path: Path, era: s
         assert state.scored is not None and "secret-word" in (state.scored.error or "")
 
     anyio.run(main)
+    # Whoever started this process may show its log to agents of its own.
+    logged = "".join(str(vars(record)) for record in caplog.records)
+    assert "not scored" in logged and "secret-word" not in logged
 
 
 def test_from_plain_code_and_inside_a_running_loop(tmp_path: Path) -> None:

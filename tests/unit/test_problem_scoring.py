@@ -124,7 +124,8 @@ def test_a_tool_of_the_server_is_a_judge(tmp_path: Path) -> None:
         return call
 
     assert judged(one, {"x": 1}, call=answering(ToolResult(structured={"metrics": {"cost": 1}}))).solved
-    assert seen == [("grade", {"strict": True, "x": 1})]
+    assert judged(one, {"x": 1, "strict": False}, call=answering(ToolResult(structured={"cost": 1}))).solved
+    assert seen == [("grade", {"strict": True, "x": 1})] * 2, "nothing handed in replaces what the manifest says"
     text = ToolResult(content=({"type": "text", "text": '{"cost": 1}'},))
     assert judged(one, {"x": 1}, call=answering(text)).solved
     for wrong in (ToolResult(is_error=True), ToolResult(content=({"type": "text", "text": "no"},))):
@@ -234,7 +235,7 @@ def test_an_attempt_is_judged_again_without_its_server(tmp_path: Path) -> None:
     by_tool = problem(tmp_path, Scorer(kind="tool", tool="grade", metrics=(COST,)))
     kinds = [(problem(tmp_path, PREDICATES), None), (by_tool, {"structuredContent": {"cost": 1.5}, "content": []})]
 
-    async def main(one: Manifest, evidence: dict[str, Any] | None, value: float) -> tuple[bool, tuple[str, ...]]:
+    async def main(one: Manifest, evidence: dict[str, Any] | None, value: float) -> tuple[bool | None, tuple[str, ...]]:
         ledger = SqliteLedger.open(tmp_path / f"{one.scorer.kind}{value}.db")
         attempt = Attempt(ledger, lambda: 1.0, one, "attempt-1")
         await attempt.submit({"x": 1.5})
@@ -249,6 +250,8 @@ def test_an_attempt_is_judged_again_without_its_server(tmp_path: Path) -> None:
     for one, evidence in kinds:
         assert anyio.run(main, one, evidence, 1.5) == (True, ())
         assert anyio.run(main, one, evidence, 1.4)[0] is False
+    with pytest.raises(InvalidArgument, match="problem serve p --attempt attempt-1` asks it"):
+        anyio.run(main, by_tool, None, 1.3)
 
 
 def test_an_attempt_without_a_submission_cannot_be_judged(tmp_path: Path) -> None:

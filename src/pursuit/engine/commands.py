@@ -21,8 +21,13 @@ from pursuit.tools.contract import CallFailed
 KEPT = 64 * 1024
 
 
-async def run_command(argv: Sequence[str], cwd: str | None, *, given: bytes | None = None) -> dict[str, Any]:
-    """The exit code and the tails of stdout and stderr; `given` is what it may read on standard input."""
+async def run_command(
+    argv: Sequence[str], cwd: str | None, *, given: bytes | None = None, whole: int | None = None
+) -> dict[str, Any]:
+    """The exit code and the tails of stdout and stderr; `given` is what it may read on standard input.
+
+    With `whole` all of stdout is kept, and one that has more bytes than that is refused. Raises `CallFailed`.
+    """
     try:
         process = await anyio.open_process(
             list(argv),
@@ -34,13 +39,14 @@ async def run_command(argv: Sequence[str], cwd: str | None, *, given: bytes | No
         )
     except (OSError, ValueError) as error:
         raise CallFailed(f"cannot run {argv[0]!r}: {error}") from None
+    most = KEPT if whole is None else whole + 1
     tails = {"stdout": bytearray(), "stderr": bytearray()}
     code = -1
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_feed, process.stdin, given)
-            tasks.start_soon(_drain, process.stdout, tails["stdout"])
-            tasks.start_soon(_drain, process.stderr, tails["stderr"])
+            tasks.start_soon(_drain, process.stdout, tails["stdout"], most)
+            tasks.start_soon(_drain, process.stderr, tails["stderr"], KEPT)
             code = await process.wait()
             _kill_group(process)
     except BaseException:
@@ -51,6 +57,8 @@ async def run_command(argv: Sequence[str], cwd: str | None, *, given: bytes | No
     finally:
         with anyio.CancelScope(shield=True):
             await process.aclose()
+    if whole is not None and len(tails["stdout"]) > whole:
+        raise CallFailed(f"{argv[0]!r} printed more than {whole} bytes, which is the most that is read")
     return {"exit_code": code, **{name: tail.decode(errors="replace") for name, tail in tails.items()}}
 
 
@@ -63,14 +71,14 @@ async def _feed(stream: ByteSendStream | None, given: bytes | None) -> None:
     await stream.aclose()
 
 
-async def _drain(stream: ByteReceiveStream | None, tail: bytearray) -> None:
+async def _drain(stream: ByteReceiveStream | None, tail: bytearray, most: int) -> None:
     """Reads everything and keeps the end."""
     if stream is None:
         return
     with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
         async for chunk in stream:
             tail.extend(chunk)
-            del tail[:-KEPT]
+            del tail[:-most]
 
 
 def _kill_group(process: Process) -> None:

@@ -110,6 +110,16 @@ class Attempt:
                 if await self._append(state, event):
                     return number
 
+    async def check_open(self) -> None:
+        """Whether a call that was counted may go on; raises `AlreadySubmitted` and `BudgetExhausted`."""
+        async with self._turn:
+            state = await self._opened()
+            self._refuse_ended(state)
+            limit = self._problem.budget.wall_seconds
+            if limit is not None and self._clock() - state.opened.at >= limit:
+                await self._spend(state, "wall_seconds", limit)
+                raise exhausted("wall_seconds", limit)
+
     async def answered(self, number: int, *, ok: bool, metrics: Mapping[str, float] | None = None) -> None:
         """Writes what became of a call."""
         told = {_text(name): value for name, value in (metrics or {}).items() if math.isfinite(value)}

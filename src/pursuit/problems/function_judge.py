@@ -25,7 +25,7 @@ def main() -> None:
     os.dup2(2, 1)
     asked = json.load(sys.stdin)
     try:
-        written = json.dumps({"said": _called(asked["file"], asked["name"], asked["parts"])}, default=_number)
+        written = json.dumps({"said": _called(asked["file"], asked["name"], asked["parts"])}, default=_plain)
     except BaseException as error:  # noqa: BLE001 - the boundary to the problem's own code, which may leave
         written = json.dumps({"error": f"{type(error).__name__}: {error}"[:LONGEST]})
     with answer:
@@ -48,9 +48,14 @@ def _called(file: str, name: str, parts: dict[str, Any]) -> Any:
     return function(**parts)
 
 
-def _number(value: Any) -> float:
-    """A number of another library as a plain one; what is none raises."""
-    return float(value)
+def _plain(value: Any) -> Any:
+    """A number or truth value of another library as a plain one; what is none raises."""
+    item = getattr(value, "item", None)
+    found = item() if callable(item) else None
+    if isinstance(found, bool | int | float):
+        return found
+    is_number = hasattr(value, "__float__") or hasattr(value, "__index__")
+    return bool(value) if hasattr(value, "__bool__") and not is_number else float(value)
 
 
 if __name__ == "__main__":

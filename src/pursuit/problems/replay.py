@@ -23,12 +23,12 @@ ANOTHER_VERSION = "it was judged by another version of the problem's judge or fi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """What came out, and whether it is what the ledger says."""
+    """What came out, and whether it is what the ledger says; `same` is None where it says nothing."""
 
     attempt: AttemptState
     rows: tuple[ScoreRow, ...]
     solved: bool
-    same: bool
+    same: bool | None
     notes: tuple[str, ...] = ()
     judged: Judged | None = field(default=None, repr=False)
 
@@ -57,14 +57,18 @@ async def replay(problem: Manifest, state: AttemptState, expressions: Expression
         notes.append(f"nobody knows whether the problem's server took it: {taken.unknown}")
     recorded = state.scored
     evidence = None if recorded is None else recorded.evidence
+    if problem.scorer.kind == "tool" and evidence is None:
+        ask = f"`pursuit problem serve {problem.problem_id} --attempt {state.attempt_id}` asks it"
+        raise InvalidArgument(f"{state.attempt_id}: the tool that judges has not said anything yet; {ask}")
     try:
         found = await judge(problem, Submitted.of(taken), expressions=expressions, evidence=evidence)
     except CannotScore as error:
         raise InvalidArgument(f"{state.attempt_id} cannot be judged again: {error}") from None
     rows = found.score.rows
     if recorded is None or recorded.error is not None:
-        notes.append("the ledger has no score of it")
-        same = intact
+        failed = "" if recorded is None else f": the judge failed ({recorded.error})"
+        notes.append(f"the ledger had no score of it{failed}")
+        same = None if intact else False
     else:
         same = intact and rows == recorded.rows and found.score.solved == recorded.solved
     return Replayed(attempt=state, rows=rows, solved=found.score.solved, same=same, notes=tuple(notes), judged=found)

@@ -28,6 +28,9 @@ from pursuit.tools.contract import CallFailed, ToolResult
 from pursuit.tools.server_config import PYTHON
 
 LONGEST_WORDS = 500
+MOST_OUTPUT = 1024 * 1024
+"""Of a judge's standard output: all of it is its answer."""
+
 _FUNCTION_JUDGE = Path(__file__).with_name("function_judge.py")
 _WHOLE_NUMBER = re.compile(r"-?\d{1,4000}")
 
@@ -124,7 +127,7 @@ async def _function(problem: Manifest, submitted: Submitted) -> Any:
 
 async def _run(problem: Manifest, argv: list[str], asked: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        return await run_command(argv, str(problem.folder), given=json.dumps(asked).encode())
+        return await run_command(argv, str(problem.folder), given=json.dumps(asked).encode(), whole=MOST_OUTPUT)
     except CallFailed as error:
         raise CannotScore(str(error)) from None
 
@@ -164,7 +167,8 @@ async def _tool(problem: Manifest, submitted: Submitted, call: CallTool | None) 
     name = problem.scorer.tool or ""
     if call is None:
         raise CannotScore(f"the server whose tool {name!r} scores is not there")
-    arguments = {**problem.scorer.arguments, **submitted.submission}
+    # The manifest's last: nothing that is handed in may replace what the operator tells the judge.
+    arguments = {**submitted.submission, **problem.scorer.arguments}
     try:
         return kept_result((await call(name, arguments)).as_dict())
     except CallFailed as error:

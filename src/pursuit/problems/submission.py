@@ -112,6 +112,8 @@ def _typed(schema: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
         return compiled(schema).faults(given)
     except UnusableSchema as error:
         return [f"the problem's own schema cannot be used: {error}"]
+    except OverflowError:
+        return ["a number in it is too large to be compared with those of the schema"]
 
 
 def _free(given: Mapping[str, Any]) -> list[str]:

@@ -86,7 +86,7 @@ class Conversation:
                 except ConnectionLost:
                     raise CallFailed(await self._supervisor.obituary(connection)) from None
                 except CallBroken as error:
-                    raise CallFailed(self._supervisor.sentence(str(error))) from None
+                    raise CallFailed(self._supervisor.sentence(str(error), "it gave no proper answer")) from None
                 except ValueError as error:
                     raise CallFailed(f"not sent: the arguments are no JSON: {error}", sent=False) from None
         raise AssertionError("the loop above always returns or raises")

@@ -88,6 +88,9 @@ class ServerConfig:
     operators: bool = True
     """Whether the operator brings it; the word of a mission file on its own server may only tighten."""
 
+    discreet: bool = False
+    """Whether what it writes to stderr, and why it fails, is for the log alone and for nobody who calls it."""
+
 
 def parse_servers(
     table: object, *, source: str, base: Path, prefix: str = "servers", foreign: bool = False

@@ -9,6 +9,7 @@ after which it is given up.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import deque
 
@@ -31,6 +32,7 @@ LONGEST_PAUSE = 30.0
 # A pause that is no longer than this is waited out; for a longer one the caller is told when to come back.
 LONGEST_WAIT = 2.0
 _OBITUARY_SECONDS = 1.0
+_log = logging.getLogger(__name__)
 
 
 class Restarts:
@@ -119,7 +121,7 @@ class Supervisor:
             self.era = connection.era
             return connection
         await connection.done.wait()
-        raise self.unavailable(connection.failure)
+        raise self.unavailable(connection.failure, "it could not be started, or does not answer")
 
     async def _settled(self, era: Era) -> Connection:
         connection = self._current
@@ -195,15 +197,23 @@ class Supervisor:
         """Why the connection broke; waits a moment for the exit code and the last words."""
         with anyio.move_on_after(_OBITUARY_SECONDS):
             await connection.done.wait()
-        return self.sentence(f"the connection broke: {connection.ending()}")
+        return self.sentence(f"the connection broke: {connection.ending()}", "the connection broke")
 
-    def unavailable(self, reason: str) -> UpstreamUnavailable:
+    def unavailable(self, reason: str, bare: str | None = None) -> UpstreamUnavailable:
         """The error that says why it cannot be reached."""
-        return UpstreamUnavailable(self.sentence(reason), server=self.config.name)
+        return UpstreamUnavailable(self.sentence(reason, bare), server=self.config.name)
 
-    def sentence(self, reason: str) -> str:
-        """A failure in words, with the last lines of stderr and without secrets."""
+    def sentence(self, reason: str, bare: str | None = None) -> str:
+        """A failure in words, with the last lines of stderr and without secrets.
+
+        Of a discreet server `bare` is told instead, and the rest is for the log: its stderr only where faults are
+        looked for, as whoever started this process may show our own log.
+        """
         tail = self.tail.text()
         who, said = f"server {self.config.name!r}", self.tail.redacted(reason)
         whole = said if said.startswith(f"{who} ") else f"{who}: {said}"
+        if self.config.discreet:
+            _log.warning("%s", whole)
+            _log.debug("%s: last lines of its stderr: %s", who, tail)
+            return whole if bare is None else f"{who}: {bare}"
         return whole + (f"\nlast lines of its stderr:\n{tail}" if tail else "")

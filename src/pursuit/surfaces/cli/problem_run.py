@@ -186,10 +186,10 @@ def replayed(said: Common, attempt_id: str, named: str | None, directories: Sequ
         screen.document({"attempt_id": attempt_id, "solved": found["solved"]} if solved else found)
     elif not solved:
         show_problems.score(screen, found)
-        screen.fact("same as recorded", "yes" if found["same"] else "no")
+        screen.fact("same as recorded", {True: "yes", False: "no", None: "no score was recorded"}[found["same"]])
         for note in found["notes"]:
             screen.note(note)
-    if not found["same"]:
+    if found["same"] is False:
         return 1
     return UNSOLVED if solved and not found["solved"] else 0
 
@@ -201,8 +201,9 @@ async def _judged(runtime: Runtime, attempt_id: str, named: str | None, director
     attempt = Attempt(ledger, time.time, problem, attempt_id)
     async with Sandbox() as sandbox, attempt.alone() as alone:
         found = await replay(problem, state, sandbox)
-        # Whoever took it did not live to judge it, and nobody is at it now.
-        if alone and state.scored is None and attempt.fits(state) and found.judged is not None:
+        # Whoever took it did not live to judge it, or the judge failed; and nobody is at it now.
+        unscored = state.scored is None or state.scored.error is not None
+        if alone and unscored and found.same is None and attempt.fits(state) and found.judged is not None:
             version = await anyio.to_thread.run_sync(judging_digest, problem)
             await attempt.scored(scored_event(found.judged, at=time.time(), version=version))
         return found.as_dict()

@@ -16,7 +16,7 @@ from mcp_types import INVALID_PARAMS
 
 from pursuit.errors import UpstreamUnavailable
 from pursuit.surfaces.mcp.failure import sendable
-from pursuit.surfaces.mcp.gateway.eras import enveloped
+from pursuit.surfaces.mcp.gateway.eras import as_object, enveloped
 from pursuit.surfaces.mcp.gateway.gate import Gate
 from pursuit.surfaces.mcp.gateway.guests import Visit
 from pursuit.surfaces.mcp.gateway.handles import as_task
@@ -80,6 +80,14 @@ class Calls:
                 heard.append(error)
             return tool_error(visit, str(error))
 
+    async def aside(self, visit: Visit) -> dict[str, Any]:
+        """A call of the operator's own; raises `CallFailed` and `UpstreamUnavailable`, and `MCPError` as servers do."""
+        name = str(visit.params["name"])
+        owner = self._roster.names.owner(name)
+        if owner is None:
+            raise CallFailed(f"Unknown tool: {sendable(name)}", sent=False)
+        return await self._call(visit, *owner, as_object(visit.params["arguments"]))
+
     async def _call(self, visit: Visit, server: str, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         tool = await self._lists.find(visit, server, name)
         params: Mapping[str, Any] = visit.params
@@ -87,9 +95,10 @@ class Calls:
             params = {**params, "name": name}
         if tool is None:
             tool = self._unlisted(server, name)
-            if not self._gate.lets_through(visit, tool, arguments):
+            if not visit.aside and not self._gate.lets_through(visit, tool, arguments):
                 raise MCPError(INVALID_PARAMS, self._unknown(server, name))
-        passed = await self._gate.admit(visit, tool, arguments)
+        decide = self._gate.appoint if visit.aside else self._gate.admit
+        passed = await decide(visit, tool, arguments)
         if passed.refusal is not None:
             return tool_error(visit, passed.refusal)
         if passed.question is not None:

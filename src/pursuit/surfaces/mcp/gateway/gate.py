@@ -28,7 +28,7 @@ from pursuit.surfaces.mcp.forms import filled, form
 from pursuit.surfaces.mcp.gateway.eras import as_object
 from pursuit.surfaces.mcp.gateway.guests import Visit
 from pursuit.tools.contract import CallFailed, Tool, UpstreamError
-from pursuit.tools.policy import Layers, decide
+from pursuit.tools.policy import Layers, OperatorPolicy, decide
 from pursuit.tools.predicates import tool_approval_description
 
 FORM = form(where="until the gateway ends")
@@ -94,6 +94,14 @@ class Gate:
                 del self._tickets[ticket]
                 return Passage(tool=tool, arguments=arguments, caller=caller, asked=True, leg=_leg(visit.params))
         return await self._ask(visit, tool, arguments, caller, ruling.reason)
+
+    async def appoint(self, visit: Visit, tool: Tool, arguments: Mapping[str, Any]) -> Passage:
+        """Decides about a call that the operator makes: nobody is asked about it, and only a denial holds it up."""
+        caller = caller_of(visit.ctx)
+        why = denial(self._layers(caller).operator, tool, arguments)
+        if why is not None:
+            return await self._refused(tool, arguments, caller, why)
+        return Passage(tool=tool, arguments=arguments, caller=caller)
 
     async def _ask(
         self, visit: Visit, tool: Tool, arguments: Mapping[str, Any], caller: Caller, reason: str
@@ -201,6 +209,12 @@ class Gate:
         except LedgerUnavailable as error:
             # The call was made: its client gets the result, and the trail says that the outcome is unknown.
             _log.error("the outcome of %s could not be recorded: %s", call_id, error.message)
+
+
+def denial(policy: OperatorPolicy, tool: Tool, arguments: Mapping[str, Any]) -> str | None:
+    """Why the operator's own rules forbid a call that nobody need be asked about; None if they do not."""
+    ruling = policy.decide(tool, arguments)
+    return f"{tool.qualified} is denied by policy: {ruling.reason}" if ruling.decision == "deny" else None
 
 
 class _Settled:

@@ -2,7 +2,7 @@
 
 Owns: what a client said of itself, in its own JSON, and raw messages to it. The only module here that reaches into the
 SDK's session. Does not know: servers. Invariant: what is told outside of a request is told in order, and a client that
-reads slowly holds up nobody else.
+reads slowly holds up nobody else; once there is silence, clients hear nothing but answers, and are asked nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import anyio
 from mcp.server.connection import Connection
 from mcp.shared.exceptions import MCPError, NoBackChannelError
-from mcp_types import CLIENT_CAPABILITIES_META_KEY, METHOD_NOT_FOUND, REQUEST_TIMEOUT
+from mcp_types import CLIENT_CAPABILITIES_META_KEY, LOG_LEVEL_META_KEY, METHOD_NOT_FOUND, REQUEST_TIMEOUT
 
 from pursuit.surfaces.mcp.failure import Context
 from pursuit.surfaces.mcp.gateway.eras import as_object, is_modern
@@ -28,16 +28,35 @@ BACKLOG = 1_000
 ASK_SECONDS = 55.0
 """How long a client may take to answer a server's question: servers themselves give up after about a minute."""
 
+ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 _INTERACTIVE = ("elicitation", "sampling", "roots", "tasks")
+_OF_THE_CLIENT = ("progressToken", LOG_LEVEL_META_KEY)
 _log = logging.getLogger(__name__)
+
+
+class Silence:
+    """Whether servers may speak to clients only by answering them; once it is so, it stays so."""
+
+    def __init__(self) -> None:
+        self.kept = False
+
+    def drops(self, method: str) -> bool:
+        """Whether clients are not told this; that they are listening is our word."""
+        return self.kept and method != ACKNOWLEDGED
+
+    def refuse(self, method: str) -> None:
+        """Raises `UpstreamError` where nobody is asked, as a client that cannot be asked would."""
+        if self.kept:
+            raise UpstreamError(METHOD_NOT_FOUND, f"{method}: nobody can be asked here")
 
 
 class Guest:
     """A client as one request shows it: one of the new era is not known beyond it."""
 
-    def __init__(self, capabilities: Mapping[str, Any], *, modern: bool = True) -> None:
+    def __init__(self, capabilities: Mapping[str, Any], *, modern: bool = True, silence: Silence | None = None) -> None:
         self.capabilities = capabilities
         self.modern = modern
+        self.silence = silence or Silence()
         self.unicode = False
         self.level: str | None = None
 
@@ -64,8 +83,15 @@ class Guest:
 class Session(Guest):
     """A client of the old era, for as long as its connection is there; `unicode` if it can be sent nothing else."""
 
-    def __init__(self, capabilities: Mapping[str, Any], connection: Connection, *, unicode: bool = False) -> None:
-        super().__init__(capabilities, modern=False)
+    def __init__(
+        self,
+        capabilities: Mapping[str, Any],
+        connection: Connection,
+        *,
+        unicode: bool = False,
+        silence: Silence | None = None,
+    ) -> None:
+        super().__init__(capabilities, modern=False, silence=silence)
         self.unicode = unicode
         self.gone = anyio.Event()
         self.ready = anyio.Event()
@@ -87,6 +113,8 @@ class Session(Guest):
 
     def tell(self, method: str, params: Mapping[str, Any]) -> None:
         """Tells it something outside of any request, soon."""
+        if self.silence.drops(method):
+            return
         if len(self._untold) >= BACKLOG:
             _log.warning("a client does not read; %s was dropped", method)
             return
@@ -105,6 +133,7 @@ class Session(Guest):
     async def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """Asks it something outside of any request, once it has shaken hands; raises `UpstreamError`."""
         await self.ready.wait()
+        self.silence.refuse(method)
         return await _asked(self._connection, method, self.readable(params))
 
 
@@ -114,6 +143,9 @@ class Visit:
     __slots__ = ("ctx", "guest", "limit", "method", "params")
     patient = False
     """Whether nobody waits for it, so that it may take as long as it takes."""
+
+    aside = False
+    """Whether it is no wish of the client's: then its client is neither told nor asked anything."""
 
     def __init__(self, ctx: Context, guest: Guest) -> None:
         self.ctx = ctx
@@ -129,6 +161,8 @@ class Visit:
 
     async def tell(self, method: str, params: Mapping[str, Any]) -> None:
         """Tells the client something about this request; one that has gone is not told."""
+        if self.guest.silence.drops(method):
+            return
         with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
             channel = self.ctx.session._request_outbound  # pyright: ignore[reportPrivateUsage]
             await channel.notify(method, self.guest.readable(params))
@@ -141,9 +175,36 @@ class Visit:
 
     async def ask(self, method: str, params: Mapping[str, Any], *, seconds: float | None = None) -> dict[str, Any]:
         """Asks a client of the old era something while its request waits; raises `UpstreamError`."""
+        self.guest.silence.refuse(method)
         with self.limit.paused():
             channel = self.ctx.session._request_outbound  # pyright: ignore[reportPrivateUsage]
             return await _asked(channel, method, self.guest.readable(params), seconds or ASK_SECONDS)
+
+
+class AsideVisit(Visit):
+    """A call that the operator makes while a client's request waits, over the same connection; `guest` is that client.
+
+    It goes where the client's own calls go, and shows the server nothing of what that client can do or wants to hear.
+    """
+
+    aside = True
+    patient = True
+
+    def __init__(self, ctx: Context, guest: Guest, name: str, arguments: Mapping[str, Any]) -> None:
+        super().__init__(ctx, guest)
+        self.method = "tools/call"
+        given = as_object((ctx.params or {}).get("_meta"))
+        meta = {key: value for key, value in given.items() if key not in _OF_THE_CLIENT}
+        if CLIENT_CAPABILITIES_META_KEY in given:
+            meta[CLIENT_CAPABILITIES_META_KEY] = {}
+        self.params = {"name": name, "arguments": dict(arguments), **({"_meta": meta} if meta else {})}
+
+    async def tell(self, method: str, params: Mapping[str, Any]) -> None:
+        """Tells nobody."""
+
+    async def ask(self, method: str, params: Mapping[str, Any], *, seconds: float | None = None) -> dict[str, Any]:
+        """Refuses."""
+        raise UpstreamError(METHOD_NOT_FOUND, f"{method}: nobody can be asked here")
 
 
 def connection_of(ctx: Context) -> Connection:
@@ -152,9 +213,10 @@ def connection_of(ctx: Context) -> Connection:
 
 
 class Guests:
-    """The clients of the old era that are connected now."""
+    """The clients of the old era that are connected now, and the silence that is kept towards all clients."""
 
     def __init__(self) -> None:
+        self.silence = Silence()
         self._here: dict[Connection, Session] = {}
 
     def __iter__(self) -> Iterator[Session]:
@@ -169,7 +231,9 @@ class Guests:
             known.capabilities = said
             return known
         # What the SDK writes over HTTP in the old era must be UTF-8.
-        session = self._here[connection] = Session(said, connection, unicode=ctx.request is not None)
+        session = self._here[connection] = Session(
+            said, connection, unicode=ctx.request is not None, silence=self.silence
+        )
         connection.exit_stack.callback(self._leave, connection)
         return session
 
@@ -178,7 +242,11 @@ class Guests:
         if not is_modern(ctx.protocol_version):
             return self._here.get(connection_of(ctx))
         meta = as_object((ctx.params or {}).get("_meta"))
-        return Guest(as_object(meta.get(CLIENT_CAPABILITIES_META_KEY)))
+        return Guest(as_object(meta.get(CLIENT_CAPABILITIES_META_KEY)), silence=self.silence)
+
+    def of_aside(self, ctx: Context) -> Guest:
+        """Whose request an errand of the operator belongs to; one that has gone could do nothing."""
+        return self.of(ctx) or Guest({}, silence=self.silence)
 
     def _leave(self, connection: Connection) -> None:
         self._here.pop(connection).gone.set()

@@ -23,12 +23,12 @@ PROGRESS = "notifications/progress"
 
 def is_offered(visit: Visit, about: About) -> bool:
     """Whether a server of the second generation may make a task of this request."""
-    return visit.method == CALL and visit.guest.modern and generation_of(about) == 2
+    return visit.method == CALL and visit.guest.modern and not visit.aside and generation_of(about) == 2
 
 
 def offering(visit: Visit) -> None:
     """From here on the client looks to servers like one that follows tasks."""
-    visit.guest = Guest(declared(visit.guest.capabilities))
+    visit.guest = Guest(declared(visit.guest.capabilities), silence=visit.guest.silence)
 
 
 def as_task(params: Mapping[str, Any], tool: Tool, about: About) -> Mapping[str, Any]:

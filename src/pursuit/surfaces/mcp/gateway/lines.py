@@ -198,7 +198,8 @@ class Lines:
             if talk is not None:
                 yield talk
             else:
-                async with upstream.leased(ClientSide(capabilities=visit.guest.capabilities)) as lent:
+                able = dict[str, Any]() if visit.aside else visit.guest.capabilities
+                async with upstream.leased(ClientSide(capabilities=able)) as lent:
                     yield lent
         finally:
             visits.remove(visit)

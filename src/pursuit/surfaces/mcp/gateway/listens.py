@@ -23,7 +23,7 @@ from mcp_types import INVALID_PARAMS
 from pursuit.errors import PursuitError
 from pursuit.surfaces.mcp.gateway.ears import FLAGS, UPDATED, Ear, Words, followed, overheard, relayed, say
 from pursuit.surfaces.mcp.gateway.eras import as_object, enveloped, is_modern
-from pursuit.surfaces.mcp.gateway.guests import Session, Visit
+from pursuit.surfaces.mcp.gateway.guests import ACKNOWLEDGED, Session, Visit
 from pursuit.surfaces.mcp.gateway.hello import INFO
 from pursuit.surfaces.mcp.gateway.lines import ASIDE_SECONDS, Lines
 from pursuit.surfaces.mcp.gateway.resources import Resources
@@ -32,7 +32,6 @@ from pursuit.tools.client_side import ClientSide
 from pursuit.tools.session import McpUpstream
 
 _log = logging.getLogger(__name__)
-ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 
 
 @dataclass(frozen=True, slots=True)

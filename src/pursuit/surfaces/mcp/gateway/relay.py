@@ -102,7 +102,9 @@ class Relay:
 
     async def _asked(self, visit: Visit, talk: Talk, params: Mapping[str, Any], about: About) -> dict[str, Any]:
         """Sends it; a client of the old era is asked what a server of the new one wants to know."""
-        body = params_for(params, to_modern=is_modern(about.protocol_version), level=visit.guest.level)
+        body = params_for(
+            params, to_modern=is_modern(about.protocol_version), level=None if visit.aside else visit.guest.level
+        )
         progress = Progress(visit.token)
         hearing, wanted = self._hearing(visit, about, progress), progress.token is not None
         result = await talk.request(visit.method, body, on_notify=hearing, progress=wanted, waiting=visit.limit.waiting)
@@ -156,7 +158,7 @@ class Relay:
                     note(result)
                 return result
 
-        if visit.method in ASKING:
+        if visit.method in ASKING and not visit.aside:
             return await self._parking.run(visit, params, perform)
         return await perform(ClientSide(capabilities=visit.guest.capabilities), None)
 

@@ -21,7 +21,7 @@ from mcp_types import INVALID_PARAMS
 
 from pursuit import __version__
 from pursuit.app import Runtime
-from pursuit.errors import PursuitError
+from pursuit.errors import PursuitError, UpstreamUnavailable
 from pursuit.service.caller import Caller
 from pursuit.service.gateway import GatewayJournal, GatewayQuestions
 from pursuit.surfaces.logs import event
@@ -33,7 +33,7 @@ from pursuit.surfaces.mcp.gateway.ears import AGAIN, FLAGS
 from pursuit.surfaces.mcp.gateway.eras import NEW_ONLY, OLD_ONLY, enveloped, is_modern
 from pursuit.surfaces.mcp.gateway.errands import GatewayErrands
 from pursuit.surfaces.mcp.gateway.gate import Gate
-from pursuit.surfaces.mcp.gateway.guests import Guests, Session, Visit
+from pursuit.surfaces.mcp.gateway.guests import AsideVisit, Guests, Session, Visit
 from pursuit.surfaces.mcp.gateway.levels import Levels
 from pursuit.surfaces.mcp.gateway.lines import LOGGED, Lines
 from pursuit.surfaces.mcp.gateway.listens import Listens, unstamped
@@ -46,7 +46,8 @@ from pursuit.surfaces.mcp.gateway.roster import Roster
 from pursuit.surfaces.mcp.gateway.search import Search, check_names
 from pursuit.surfaces.mcp.seal import Seal
 from pursuit.surfaces.mcp.tasks.door import TaskDoor
-from pursuit.tools.contract import CallFailed
+from pursuit.tools.client_side import ClientSide
+from pursuit.tools.contract import CallFailed, UpstreamError
 from pursuit.tools.policy import Layers
 from pursuit.tools.session import McpUpstream
 
@@ -76,7 +77,7 @@ class Gateway:
         )
         gate = Gate(self._layers, self.journal)
         resources = Resources(self.roster, self._relay)
-        calls = Calls(
+        self._calls = calls = Calls(
             self.roster,
             relay=self._relay,
             lists=self.lists,
@@ -177,6 +178,34 @@ class Gateway:
     async def _custom(self, visit: Visit) -> dict[str, Any]:
         """What the protocol does not know goes to the only server as it is."""
         return await self._relay.send(visit, self.roster.only, visit.params)
+
+    async def aside(self, ctx: Context | None, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Calls a tool of the only server for the operator, in the place of a client's request, or of none's.
+
+        From here on the server speaks to clients only by answering them. Raises `CallFailed`.
+        """
+        self._guests.silence.kept = True
+        try:
+            if ctx is not None:
+                return await self._calls.aside(AsideVisit(ctx, self._guests.of_aside(ctx), name, arguments))
+            side = ClientSide(heard=lambda _method, _params: None)
+            async with self.roster.only.leased(side, apart=True) as talk:
+                params = {"name": name, "arguments": dict(arguments)}
+                return await talk.request("tools/call", params, progress=False)
+        except (UpstreamUnavailable, MCPError) as error:
+            raise CallFailed(error.message) from None
+        except UpstreamError as error:
+            raise CallFailed(f"the server refused the call: {error.message}") from None
+
+    async def knows(self, ctx: Context, name: str) -> bool:
+        """Whether a client sees a tool of this name; one that cannot be asked now may have it."""
+        owner, guest = self.roster.names.owner(name), self._guests.of(ctx)
+        if owner is None or guest is None:
+            return False
+        try:
+            return await self.lists.find(Visit(ctx, guest), *owner) is not None
+        except (CallFailed, UpstreamUnavailable, MCPError):
+            return True
 
     def _heard(self, upstream: McpUpstream, method: str, params: Mapping[str, Any]) -> None:
         """Hands on what a server says outside of any request on the connection that all share."""

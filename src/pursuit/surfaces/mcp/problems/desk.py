@@ -31,18 +31,22 @@ from pursuit.problems.scoring import Expressions
 from pursuit.surfaces.mcp.failure import Context, about, sendable
 from pursuit.surfaces.mcp.gateway.eras import NEW_ONLY, OLD_ONLY, as_object, enveloped, is_modern
 from pursuit.surfaces.mcp.problems.further import with_further
+from pursuit.surfaces.mcp.problems.legs import Legs
 from pursuit.surfaces.mcp.problems.offer import OWN, Offer
-from pursuit.surfaces.mcp.problems.submitting import Submitting, refusal
+from pursuit.surfaces.mcp.problems.submitting import Aside, Submitting, refusal
 
 Looked = Callable[[], Awaitable[Offer]]
+Knows = Callable[[Context, str], Awaitable[bool]]
 Chain = Callable[[Context, CallNext], Awaitable[HandlerResult]]
-MOST_LEGS = 1_000
 _DECLARED: Mapping[str, Any] = {"tools": {}, "resources": {}, "prompts": {}}
 _BEGIN = "Read the brief ({address}, the prompt {prompt} or the tool {tool}), then work, then call {submit} once."
 
 
 class Desk:
-    """Answers one client; `chain` is the gateway, `look` asks the upstream what it has, `tasks` outlive a request."""
+    """Answers one client; `chain` is the gateway, `look` asks the upstream what it has, `tasks` outlive a request.
+
+    `knows` says whether the client sees a tool of a name, and `aside` calls one for the operator.
+    """
 
     def __init__(
         self,
@@ -51,6 +55,8 @@ class Desk:
         chain: Chain,
         look: Looked,
         *,
+        aside: Aside,
+        knows: Knows,
         expressions: Expressions,
         tasks: anyio.abc.TaskGroup,
         server_name: str | None = None,
@@ -60,10 +66,11 @@ class Desk:
         self._attempt = attempt
         self._chain = chain
         self._seen = look
-        self.submitting = Submitting(problem, attempt, self._inner, expressions, tasks)
+        self._knows = knows
+        self.submitting = Submitting(problem, attempt, self._inner, aside=aside, expressions=expressions, tasks=tasks)
         self._server_name = server_name
         self._citations = citations
-        self._legs: set[str] = set()
+        self._legs = Legs()
         self._answers: dict[str, Callable[[Context], Awaitable[HandlerResult]]] = {
             "initialize": self._greet,
             "server/discover": self._greet,
@@ -93,8 +100,7 @@ class Desk:
 
     @property
     def _info(self) -> dict[str, Any]:
-        name = self._server_name or self._problem.problem_id
-        return {"name": name, "title": self._problem.title, "version": __version__}
+        return info_of(self._problem, self._server_name)
 
     def _ours(self, ctx: Context, body: Mapping[str, Any]) -> dict[str, Any]:
         """An answer of our own in the client's era."""
@@ -200,7 +206,7 @@ class Desk:
         offer = await self._look()
         if name == SUBMIT:
             return await self._submitted(ctx, offer.form, offer.missing, given)
-        if name in offer.hidden:
+        if name in offer.hidden or not (name in offer.tools or name == TOOL or await self._knows(ctx, name)):
             raise MCPError(INVALID_PARAMS, f"Unknown tool: {sendable(name)}")
         if name == TOOL and TOOL not in offer.tools:
             return self._ours(ctx, {"content": [{"type": "text", "text": await self._brief()}], "isError": False})
@@ -223,41 +229,35 @@ class Desk:
             return self._ours(ctx, refusal(error))
 
     async def _counted(self, ctx: Context, form: str | None, name: str, given: Mapping[str, Any]) -> HandlerResult:
-        """A call of the upstream's tool; the later legs of one call are the same call."""
-        if self._is_leg(ctx):
-            return self._noted(await self._inner(ctx))
+        """A call of the upstream's tool; the later legs of one call are the same call, and end with the attempt."""
+        number = self._legs.number((ctx.params or {}).get("requestState"), name, given)
         try:
-            if form is not None:
-                await self._attempt.fix_form(form)
-            number = await self._attempt.called(name, given)
+            if number is not None:
+                await self._attempt.check_open()
+            else:
+                if form is not None:
+                    await self._attempt.fix_form(form)
+                number = await self._attempt.called(name, given)
         except PursuitError as error:
             return self._ours(ctx, refusal(error))
-        ok, metrics = False, dict[str, float]()
+        ok, asked, metrics = False, False, dict[str, float]()
         try:
             with anyio.move_on_after(self._attempt.seconds_left()):
-                result = self._noted(await self._inner(ctx))
+                result = dict(cast("Mapping[str, Any]", await self._inner(ctx)))
+                asked = self._legs.note(result, number, name, given)
                 ok = not result.get("isError")
                 metrics = dict(leaves(lift(name, result)[0]))
                 return result
         finally:
-            with anyio.CancelScope(shield=True):
-                await self._attempt.answered(number, ok=ok, metrics=metrics)
+            if not asked:
+                with anyio.CancelScope(shield=True):
+                    await self._attempt.answered(number, ok=ok, metrics=metrics)
         return self._ours(ctx, refusal(await self._attempt.overran()))
 
-    def _noted(self, result: HandlerResult) -> dict[str, Any]:
-        """The result; a question in it is remembered by its state."""
-        body = dict(cast("Mapping[str, Any]", result))
-        state = body.get("requestState")
-        if isinstance(state, str) and len(self._legs) < MOST_LEGS:
-            self._legs.add(state)
-        return body
 
-    def _is_leg(self, ctx: Context) -> bool:
-        state = (ctx.params or {}).get("requestState")
-        if not isinstance(state, str) or state not in self._legs:
-            return False
-        self._legs.discard(state)
-        return True
+def info_of(problem: Manifest, server_name: str | None) -> dict[str, Any]:
+    """What a problem's server says that it is."""
+    return {"name": server_name or problem.problem_id, "title": problem.title, "version": __version__}
 
 
 async def _nobody(ctx: Context) -> HandlerResult:

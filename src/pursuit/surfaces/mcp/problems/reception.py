@@ -14,9 +14,10 @@ from __future__ import annotations
 import hmac
 import logging
 import secrets
-from collections.abc import AsyncGenerator, Callable, Hashable
+from collections.abc import AsyncGenerator, Callable, Hashable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import anyio
 import anyio.abc
@@ -30,7 +31,6 @@ from pursuit.surfaces.logs import event
 from pursuit.surfaces.mcp.failure import Context, wire_error
 from pursuit.surfaces.mcp.gateway.eras import enveloped, is_modern
 from pursuit.surfaces.mcp.gateway.guests import connection_of
-from pursuit.surfaces.mcp.gateway.hello import INFO
 from pursuit.surfaces.mcp.problems.desk import Desk
 from pursuit.surfaces.mcp.problems.submitting import refusal
 
@@ -71,19 +71,21 @@ class _Place:
 
 
 class Reception:
-    """Leads each client to its desk; with `shared` all work at that one attempt."""
+    """Leads each client to its desk; with `shared` all work at that one attempt; `info` is the server's name."""
 
     def __init__(
         self,
         open_desk: OpenDesk,
         tasks: anyio.abc.TaskGroup,
         *,
+        info: Mapping[str, Any],
         shared: str | None = None,
         most: int = MOST_DESKS,
         idle_seconds: float = IDLE_SECONDS,
     ) -> None:
         self._open_desk = open_desk
         self._tasks = tasks
+        self._info = info
         self._shared = shared
         self._most = most
         self._idle_seconds = idle_seconds
@@ -97,7 +99,7 @@ class Reception:
         if ctx.request_id is None and place.opened is None:
             return await call_next(ctx)
         if key == _LOBBY and ctx.method == "tools/call" and (ctx.params or {}).get("name") != TOOL:
-            return enveloped(ctx.method, refusal(_NOBODY), INFO)
+            return enveloped(ctx.method, refusal(_NOBODY), self._info)
         place.busy += 1
         try:
             desk = await self._desk_at(place)
@@ -216,10 +218,12 @@ _LOBBY: Hashable = ("", "")
 
 
 @asynccontextmanager
-async def reception(open_desk: OpenDesk, *, shared: str | None, most: int, idle: float) -> AsyncGenerator[Reception]:
+async def reception(
+    open_desk: OpenDesk, *, info: Mapping[str, Any], shared: str | None, most: int, idle: float
+) -> AsyncGenerator[Reception]:
     """A reception whose desks are closed with it."""
     async with anyio.create_task_group() as tasks:
-        found = Reception(open_desk, tasks, shared=shared, most=most, idle_seconds=idle)
+        found = Reception(open_desk, tasks, info=info, shared=shared, most=most, idle_seconds=idle)
         tasks.start_soon(found.tend)
         yield found
         tasks.cancel_scope.cancel()

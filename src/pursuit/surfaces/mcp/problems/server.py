@@ -8,7 +8,7 @@ manifest shares one) and an upstream of its own.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,20 +21,21 @@ from mcp.server.lowlevel import Server
 
 from pursuit import __version__
 from pursuit.app import Runtime
-from pursuit.errors import UpstreamUnavailable
+from pursuit.errors import PolicyDenied, UpstreamUnavailable
 from pursuit.problems.attempt_ids import new_attempt_id, shared_attempt_id
 from pursuit.problems.attempts import Attempt
 from pursuit.problems.manifest import UPSTREAM, Manifest
 from pursuit.sandbox import Sandbox
 from pursuit.surfaces.mcp.failure import Context
+from pursuit.surfaces.mcp.gateway.gate import denial
 from pursuit.surfaces.mcp.gateway.options import GatewayOptions
 from pursuit.surfaces.mcp.gateway.server import Gateway, gateway_server
 from pursuit.surfaces.mcp.problems.asking import Besides, besides
-from pursuit.surfaces.mcp.problems.desk import Desk
+from pursuit.surfaces.mcp.problems.desk import Desk, info_of
 from pursuit.surfaces.mcp.problems.offer import Offer
 from pursuit.surfaces.mcp.problems.reception import IDLE_SECONDS, MOST_DESKS, Reception, reception
 from pursuit.tools.configuration import Configuration
-from pursuit.tools.contract import ToolResult
+from pursuit.tools.contract import Tool
 from pursuit.tools.policy import Mode
 
 
@@ -60,9 +61,11 @@ class ProblemOptions:
 def problem_server(problem: Manifest, options: ProblemOptions | None = None, *, many: bool = False) -> Server[Any]:
     """A server that offers one problem; nothing is opened before it runs.
 
-    A run of it is one client, unless it is for `many` (over HTTP), who are told apart.
+    A run of it is one client, unless it is for `many` (over HTTP), who are told apart. Raises `PolicyDenied` if the
+    operator's own rules forbid the tool that judges.
     """
     chosen = options or ProblemOptions()
+    _check_judge(problem, chosen)
 
     def desk_for(attempt_id: str, alone: bool, who: str) -> AbstractAsyncContextManager[Desk]:
         own = replace(chosen, attempt_id=attempt_id, label=chosen.label or who)
@@ -76,7 +79,9 @@ def problem_server(problem: Manifest, options: ProblemOptions | None = None, *, 
             return
         shared = chosen.attempt_id or (shared_attempt_id(problem) if problem.visibility.shared_attempt else None)
         most, idle = chosen.most_clients, chosen.idle_seconds
-        async with reception(desk_for, shared=shared, most=most, idle=idle) as found:
+        async with reception(
+            desk_for, info=info_of(problem, chosen.server_name), shared=shared, most=most, idle=idle
+        ) as found:
             yield found
 
     name = chosen.server_name or problem.problem_id
@@ -117,18 +122,26 @@ async def open_desk(problem: Manifest, options: ProblemOptions, *, alone: bool =
                 attempt,
                 partial(_through, inner),
                 Looking(problem, gateway).look,
+                aside=gateway.aside,
+                knows=gateway.knows,
                 expressions=sandbox,
                 tasks=tasks,
                 server_name=options.server_name,
                 citations=options.include_citation,
             )
-            tasks.start_soon(desk.submitting.catch_up, partial(_asked_aside, gateway))
+            tasks.start_soon(desk.submitting.catch_up)
             yield desk
 
 
-async def _asked_aside(gateway: Gateway, name: str, arguments: Mapping[str, Any]) -> ToolResult:
-    """A call of the judge's tool for which no client waits."""
-    return await gateway.roster.only.call(name, arguments, call_id=new_attempt_id())
+def _check_judge(problem: Manifest, options: ProblemOptions) -> None:
+    """Nobody is asked about the judge, which is the operator's; one that is denied would leave all without a score."""
+    scorer = problem.scorer
+    if scorer.tool is None or options.config is None:
+        return
+    tool = Tool(server=UPSTREAM, name=scorer.tool, input_schema={}, definition={})
+    why = denial(options.config.policy, tool, scorer.arguments)
+    if why is not None:
+        raise PolicyDenied(f"the problem {problem.problem_id!r} cannot be judged: {why}", tool=tool.qualified)
 
 
 def _attempt_id(problem: Manifest) -> str:
@@ -138,7 +151,8 @@ def _attempt_id(problem: Manifest) -> str:
 def _runtime(problem: Manifest, options: ProblemOptions) -> Runtime:
     """The operator's policy and the problem's own server, and no other one."""
     given = options.config or Configuration()
-    servers = {} if problem.server is None else {UPSTREAM: problem.server}
+    # What it writes to stderr may be about the judge, and agents read why a call failed.
+    servers = {} if problem.server is None else {UPSTREAM: replace(problem.server, discreet=True)}
     configuration = replace(given, servers=servers, commands={}, checks={})
     # A problem without a server has one without tools, so that everything else is the same.
     handed_in: dict[str, Any] = {} if servers else {UPSTREAM: []}

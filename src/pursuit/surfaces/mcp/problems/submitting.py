@@ -3,7 +3,7 @@
 Owns: the order of these steps, for our own `submit_final` and for the upstream's, and what an agent reads of them. Does
 not know: lists or briefs. Invariant: what is judged is in the ledger first; a submission that may have reached the
 upstream is never followed by another one; what an agent is told of its score is what the manifest allows, and of a
-judge that failed nothing at all.
+judge that failed nothing at all, nor is the agent asked or told anything while it judges.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import anyio
@@ -42,11 +43,15 @@ DIED = "the server went away before it answered"
 LATE = "the time was over before the server answered"
 _log = logging.getLogger(__name__)
 
+Aside = Callable[[Context | None, str, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
+"""Calls a tool for the operator: where the calls of a client go, or at a server of its own if there is no client."""
+
 
 class Submitting:
     """Takes submissions for one attempt; `inner` is the gateway, over which the upstream is asked.
 
-    What was taken is judged in `tasks`, whether its client waits for that or not.
+    A tool that judges is asked `aside`: its agent neither sees that nor has a say in it. What was taken is judged in
+    `tasks`, whether its client waits for that or not.
     """
 
     def __init__(
@@ -54,12 +59,15 @@ class Submitting:
         problem: Manifest,
         attempt: Attempt,
         inner: CallNext,
+        *,
+        aside: Aside,
         expressions: Expressions,
         tasks: anyio.abc.TaskGroup,
     ) -> None:
         self._problem = problem
         self._attempt = attempt
         self._inner = inner
+        self._aside = aside
         self._expressions = expressions
         self._tasks = tasks
         self._under_way: anyio.Event | None = None
@@ -147,7 +155,7 @@ class Submitting:
         await self._judging(self._calling(ctx)).wait()
         return state
 
-    def _judging(self, call: CallTool | None) -> anyio.Event:
+    def _judging(self, call: CallTool) -> anyio.Event:
         """Judges what was taken, once at a time and apart from whoever waits for that; the event is its end."""
         if self._under_way is not None and not self._under_way.is_set():
             return self._under_way
@@ -164,8 +172,11 @@ class Submitting:
         self._tasks.start_soon(work)
         return done
 
-    async def catch_up(self, call: CallTool | None) -> None:
-        """Finishes what an earlier process began and did not end, unless another one is at it."""
+    async def catch_up(self) -> None:
+        """Finishes what an earlier process began and did not end, unless another one is at it.
+
+        A judge that failed is asked once more.
+        """
         state = await self._attempt.refresh()
         if state is None or not self._attempt.fits(state) or not _is_unsettled(state):
             return
@@ -173,45 +184,58 @@ class Submitting:
             if alone:
                 with suppress(PursuitError):  # somebody else was faster, or the ledger is not to be had
                     await self._attempt.give_up(GONE)
-                    await self._settled(call)
+                    await self._settled(self._calling(None), again=True)
 
-    async def _settled(self, call: CallTool | None) -> None:
-        """Judges what was taken and is not judged."""
+    async def _settled(self, call: CallTool, *, again: bool = False) -> None:
+        """Judges what was taken and is not judged; with `again` also where the judge failed before."""
         await self._attempt.open()  # which refuses an attempt at another problem
         state = await self._attempt.refresh()
-        if state is not None and state.taken is not None and state.scored is None:
-            await self._judged(Submitted.of(state.taken), call)
+        if state is None or state.taken is None:
+            return
+        if state.scored is None or (again and state.scored.error is not None):
+            failed = None if state.scored is None else state.scored.error
+            await self._judged(Submitted.of(state.taken), call, failed)
 
-    async def _judged(self, submitted: Submitted, call: CallTool | None) -> None:
+    async def _judged(self, submitted: Submitted, call: CallTool, failed: str | None) -> None:
+        """Asks the judge and writes what it says; `failed` is why it could not before, which is not written twice."""
         version = await anyio.to_thread.run_sync(judging_digest, self._problem)
         try:
             found = await judge(self._problem, submitted, expressions=self._expressions, call=call)
         except CannotScore as error:
-            event(_log, logging.ERROR, "not scored", attempt=self._attempt.attempt_id, why=str(error))
             why = str(error).encode(errors="replace").decode()
-            await self._attempt.scored(AttemptScored(at=time.time(), error=why, judge=version))
+            self._log_failure(why)
+            if why != failed:
+                await self._attempt.scored(AttemptScored(at=time.time(), error=why, judge=version))
             return
         await self._attempt.scored(scored_event(found, at=time.time(), version=version))
 
-    def _calling(self, ctx: Context) -> CallTool:
-        """How the judge calls a tool: as the same client, so that the upstream knows whose work it is."""
+    def _log_failure(self, why: str) -> None:
+        """Says that the judge failed; why is in the ledger, as whoever started this process may show agents its log."""
+        attempt = self._attempt.attempt_id
+        told = f"`pursuit problem compare {self._problem.problem_id} --json` says why"
+        event(_log, logging.ERROR, "not scored", attempt=attempt, told=told)
+        event(_log, logging.DEBUG, "the judge failed", attempt=attempt, why=why)
 
-        async def call(name: str, arguments: Mapping[str, Any]) -> ToolResult:
-            try:
-                result = cast("Mapping[str, Any]", await self._inner(_asked(ctx, name, arguments)))
-            except MCPError as error:
-                raise CallFailed(error.message) from None
-            return ToolResult(
-                content=tuple(result.get("content", ())),
-                structured=result.get("structuredContent"),
-                is_error=result.get("isError") is True,
-            )
+    def _calling(self, ctx: Context | None) -> CallTool:
+        """How the judge calls a tool: where the client's calls went, as what is judged may be there."""
+        return partial(_called, self._aside, ctx)
 
-        return call
+
+async def _called(aside: Aside, ctx: Context | None, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+    result = await aside(ctx, name, arguments)
+    if result.get("resultType", "complete") != "complete":
+        raise CallFailed("it asks something first, and nobody is asked while it judges")
+    return ToolResult(
+        content=tuple(result.get("content", ())),
+        structured=result.get("structuredContent"),
+        is_error=result.get("isError") is True,
+    )
 
 
 def _is_unsettled(state: AttemptState) -> bool:
-    return state.scored is None if state.taken is not None else state.claimed is not None
+    if state.taken is None:
+        return state.claimed is not None
+    return state.scored is None or state.scored.error is not None
 
 
 def _objection(result: Mapping[str, Any]) -> str:

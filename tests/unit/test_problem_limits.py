@@ -1,0 +1,78 @@
+"""What judges may answer with and how much, and numbers in submissions that nothing can measure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from problem_stage import problem
+
+from pursuit import Problem
+from pursuit.errors import ValidationFailed
+from pursuit.problems.rows import CannotScore, Score
+from pursuit.problems.scoring import MOST_OUTPUT, Submitted, judge
+from pursuit.problems.submission import checked_submission
+from pursuit.sandbox import Sandbox
+
+COST = {"metric": "cost", "direction": "minimize"}
+
+
+def judged(one: Problem, submission: Mapping[str, Any]) -> Score:
+    async def main() -> Score:
+        async with Sandbox() as sandbox:
+            return (await judge(one.manifest, Submitted(submission=submission), expressions=sandbox)).score
+
+    return anyio.run(main)
+
+
+FOREIGN = """
+class Truth:
+    def __init__(self, value):
+        self.value = value
+
+    def __bool__(self):
+        return self.value
+
+class Scalar(Truth):
+    def item(self):
+        return self.value
+
+    def __float__(self):
+        return float(self.value)
+
+def score(submission):
+    kind = {"truth": Truth, "scalar": Scalar}[submission["kind"]]
+    return {"metrics": {"cost": 1}, "feasible": kind(submission["good"])}
+"""
+
+
+@pytest.mark.parametrize("kind", ["truth", "scalar"])
+def test_a_scoring_function_may_answer_with_truths_of_other_libraries(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "score.py").write_text(FOREIGN, encoding="utf-8")
+    one = problem(tmp_path, scorer={"kind": "function", "function": "score.py:score", "metrics": [COST]})
+    assert [judged(one, {"kind": kind, "good": good}).rows[0].feasible for good in (True, False)] == [True, False]
+
+
+def test_a_judge_may_print_a_mebibyte_and_is_told_when_it_is_more(tmp_path: Path) -> None:
+    body = (
+        "import json, sys\nn = json.load(sys.stdin)['submission']['n']\nprint(json.dumps({'cost': 1, 'why': 'x' * n}))"
+    )
+    (tmp_path / "judge.py").write_text(body, encoding="utf-8")
+    one = problem(
+        tmp_path, scorer={"kind": "command", "command": ["__python_executable__", "judge.py"], "metrics": [COST]}
+    )
+    assert judged(one, {"n": MOST_OUTPUT - 100}).rows[0].value == 1
+    with pytest.raises(CannotScore, match="printed more than 1048576 bytes"):
+        judged(one, {"n": MOST_OUTPUT})
+
+
+def test_a_number_that_no_schema_can_measure_is_no_valid_submission(tmp_path: Path) -> None:
+    schema = {"type": "object", "properties": {"x": {"type": "number", "multipleOf": 0.5}}}
+    one = problem(tmp_path, submission=schema)
+    assert checked_submission(one.manifest, {"x": 1.5}) == {"x": 1.5}
+    with pytest.raises(ValidationFailed) as refused:
+        checked_submission(one.manifest, {"x": 10**400})
+    assert "does not count" in refused.value.message and "too large" in refused.value.faults[0].reason
