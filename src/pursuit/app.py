@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pursuit.engine.clock import SystemClock
 from pursuit.engine.driver import Driver
-from pursuit.engine.run import Observer, Settings
+from pursuit.engine.run import Observer
 from pursuit.engine.states import States
 from pursuit.errors import Fault, ValidationFailed
 from pursuit.ledger.contract import Ledger
@@ -23,13 +23,8 @@ from pursuit.mission_file import load_mission_file, servers_in
 from pursuit.model.fleet import FLEET
 from pursuit.model.mission import Mission
 from pursuit.places import locate_state
-from pursuit.proposers.choice import Choice
 from pursuit.proposers.language import LanguageModel
-from pursuit.proposers.offer import ROOM
-from pursuit.proposers.prices import Price
-from pursuit.proposers.prompt import LIMIT
-from pursuit.proposers.provider import Providers
-from pursuit.sandbox import Sandbox, SandboxLimits
+from pursuit.sandbox import Sandbox
 from pursuit.service import Service, Started
 from pursuit.service.audit import Audit
 from pursuit.service.caller import OPERATOR, Caller
@@ -37,9 +32,9 @@ from pursuit.service.checkup import Finding
 from pursuit.service.command_tools import CommandUpstream, LaterCalls
 from pursuit.service.doctor import examine
 from pursuit.service.plan import Planner
+from pursuit.service.settings import MEGABYTE, choice_of, engine_settings, sandbox_limits, task_limits
 from pursuit.service.tasks import Tasks
 from pursuit.service.toolbox import Toolbox
-from pursuit.tasks.limits import DAY, Limits
 from pursuit.tasks.store import TaskStore
 from pursuit.tools.command_config import UPSTREAM
 from pursuit.tools.configuration import Configuration, find_configuration, load_configuration
@@ -52,8 +47,6 @@ from pursuit.tools.server_config import ServerConfig
 if TYPE_CHECKING:
     from pursuit.drafting.draft import Draft
     from pursuit.service.fleet import Children
-
-MEGABYTE = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +133,7 @@ class Runtime:
             self.model = configuration.model
             ledger = self._open_ledger(self.state_path)
             stack.push_async_callback(ledger.close)
-            sandbox = await stack.enter_async_context(Sandbox(_limits(configuration.settings)))
+            sandbox = await stack.enter_async_context(Sandbox(sandbox_limits(configuration.settings)))
             self._configured = {n: c for n, c in configuration.servers.items() if n not in self._servers}
             clock = SystemClock()
             audit = Audit(ledger, clock)
@@ -151,7 +144,7 @@ class Runtime:
             self._later = LaterCalls(self.tasks, self._upstream)
             host = ToolHost(self._pool, self._policy(configuration), self._later)
             states = States(ledger)
-            choice = _choice(configuration)
+            choice = choice_of(configuration)
             driver = Driver(
                 ledger=ledger,
                 states=states,
@@ -160,7 +153,7 @@ class Runtime:
                 clock=clock,
                 proposer_for=choice,
                 ready=choice.ready,
-                settings=_settings(configuration.settings),
+                settings=engine_settings(configuration.settings),
                 checks=configuration.checks,
             )
             self.service = Service(
@@ -279,7 +272,7 @@ class Runtime:
 
     def _open_tasks(self, ledger: Ledger, audit: Audit, configuration: Configuration) -> Tasks:
         return Tasks(
-            TaskStore(ledger, limits=_task_limits(configuration.settings)),
+            TaskStore(ledger, limits=task_limits(configuration.settings)),
             self.state_path.absolute().parent / "tasks",
             audit=audit,
             commands=configuration.commands,
@@ -317,7 +310,7 @@ async def open_planner(
     configuration: Configuration, *, mode: Mode | None = None, servers: Mapping[str, ServerConfig] | None = None
 ) -> AsyncGenerator[Planner]:
     """What shows the first proposal of a mission: no ledger is opened or made for it."""
-    choice = _choice(configuration)
+    choice = choice_of(configuration)
     async with open_toolbox(configuration, mode=mode, servers=servers) as toolbox:
         yield Planner(
             host=toolbox.host,
@@ -325,7 +318,7 @@ async def open_planner(
             models=choice.models,
             proposer_for=choice,
             prompt_bytes=choice.prompt_bytes,
-            model_timeout=_settings(configuration.settings).model_timeout,
+            model_timeout=engine_settings(configuration.settings).model_timeout,
         )
 
 
@@ -341,10 +334,10 @@ async def scaffold(
     if model is None:
         return await draft_by_templates(directive)
     configuration = configuration or Configuration()
-    timeout = _settings(configuration.settings).model_timeout
+    timeout = engine_settings(configuration.settings).model_timeout
     if not isinstance(model, str):
         return await draft_by_model(directive, model, timeout=timeout)
-    models = _choice(configuration).models
+    models = choice_of(configuration).models
     await models.check(model)
     return await draft_by_model(directive, models.open(model), proposer=model, timeout=timeout)
 
@@ -362,49 +355,6 @@ def _toolbox(
         audit=audit,
         caller=caller,
         checks=configuration.checks,
-        settings=_settings(configuration.settings),
+        settings=engine_settings(configuration.settings),
         disabled=[name for name, server in configuration.servers.items() if not server.enabled],
-    )
-
-
-def _choice(configuration: Configuration) -> Choice:
-    prices = {name: Price(input=read, output=written) for name, (read, written) in configuration.prices.items()}
-    limit = int(configuration.settings.get("prompt_bytes", LIMIT))
-    room = int(configuration.settings.get("tools_bytes", ROOM))
-    return Choice(models=Providers(prices=prices), prompt_bytes=limit, tools_bytes=room)
-
-
-def _limits(settings: Mapping[str, float]) -> SandboxLimits:
-    names = {"predicate_seconds": 1, "predicate_memory_mb": MEGABYTE, "script_seconds": 1, "script_memory_mb": MEGABYTE}
-    given = {
-        name.removesuffix("_mb"): settings[name] * unit if unit == 1 else int(settings[name] * unit)
-        for name, unit in names.items()
-        if name in settings
-    }
-    for name in ("script_calls", "script_workers"):
-        if name in settings:
-            given[name] = int(settings[name])
-    return SandboxLimits(**given)  # pyright: ignore[reportArgumentType]
-
-
-def _settings(settings: Mapping[str, float]) -> Settings:
-    defaults = Settings()
-    return Settings(
-        call_timeout=settings.get("call_timeout", defaults.call_timeout),
-        call_ceiling=settings.get("call_ceiling", defaults.call_ceiling),
-        approval_timeout=settings.get("approval_timeout", defaults.approval_timeout),
-        task_patience=settings.get("task_patience", defaults.task_patience),
-        model_timeout=settings.get("model_timeout", defaults.model_timeout),
-        memory_lessons=int(settings.get("memory_lessons", defaults.memory_lessons)),
-    )
-
-
-def _task_limits(settings: Mapping[str, float]) -> Limits:
-    defaults = Limits()
-    return Limits(
-        concurrent=int(settings.get("tasks_at_once", defaults.concurrent)),
-        concurrent_each=int(settings.get("tasks_each", defaults.concurrent_each)),
-        longest=settings.get("task_ttl_max", defaults.longest),
-        kept_seconds=settings.get("task_kept_days", defaults.kept_seconds / DAY) * DAY,
-        kept=int(settings.get("task_kept", defaults.kept)),
     )
