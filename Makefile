@@ -18,8 +18,12 @@ demo: $(RUN)  ## size a welded beam with a scripted strategy, no key and no serv
 test: $(STAMP) $(SUITE) $(REAL) $(MCP1) $(FASTMCP) check-static  ## everything CI runs
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder tests
 
-check: $(STAMP) check-static  ## the fast loop: format, lint, types, import rules, unit tests
-	$(BIN)/python -m pytest -n 2 -m "not slow" tests/unit tests/property tests/meta
+check: $(STAMP)  ## the fast loop: format, lint, types, import rules, unit tests
+	@$(MAKE) --no-print-directory -j 2 check-static check-unit
+
+.PHONY: check-unit
+check-unit: $(STAMP)
+	$(BIN)/python -m pytest -n 2 -m "not slow" tests/unit tests/meta
 
 .PHONY: check-static
 check-static: $(STAMP)

@@ -102,6 +102,7 @@ def test_every_mark_is_one_that_is_looked_at() -> None:
     assert {block.mark for block in blocks()} <= MARKS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", programs())
 def test_python_runs_and_prints_what_the_page_says(program: Program, tmp_path: Path) -> None:
     file = tmp_path / "block.py"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
 COMMAND = [sys.executable, "-m", "pursuit.demo.show"]
 
 

@@ -14,6 +14,7 @@ from pursuit import Budget, metric, tool
 from pursuit.model.events import IterationProposed
 from pursuit.model.mission import EveryN
 
+pytestmark = pytest.mark.slow
 ROD = {"d": {"low": 1.0, "high": 10.0}, "n": {"low": 1, "high": 8, "kind": "int"}, "alloy": {"choices": ["a", "b"]}}
 STRENGTH = {"a": 1.0, "b": 1.6}
 
