@@ -6,6 +6,7 @@ Invariant: a command that only looks never reads the configuration and never mak
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Awaitable, Callable
@@ -79,11 +80,19 @@ def existing_ledger(common: Common) -> Path:
     return path
 
 
+def loaded() -> None:
+    """Has garbage looked for from here on, which `main` spared the loading of modules: they make none."""
+    if not gc.isenabled():
+        gc.freeze()
+        gc.enable()
+
+
 def conduct(work: Callable[[], Awaitable[T]], *, hang_up: bool = True) -> T:
     """Runs work that a signal may stop: the first one lets it record and clean up, a second one ends it at once.
 
     Without `hang_up`, SIGHUP means something else to the work.
     """
+    loaded()
     return anyio.run(_conduct, work, hang_up)
 
 
@@ -124,4 +133,5 @@ def look(common: Common, verb: Callable[[Runtime], Awaitable[Any]]) -> Any:
         async with looking(common) as runtime:
             return await verb(runtime)
 
+    loaded()
     return anyio.run(work)

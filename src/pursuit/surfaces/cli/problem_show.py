@@ -19,6 +19,7 @@ from pursuit.problems.catalogue import Catalogue, discover
 from pursuit.problems.manifest import Manifest
 from pursuit.problems.secrecy import numbers_of, told_in
 from pursuit.surfaces.cli import show_problems
+from pursuit.surfaces.cli.context import loaded
 from pursuit.surfaces.cli.options import Common
 from pursuit.surfaces.cli.screen import Screen
 
@@ -43,6 +44,7 @@ def found_problems(
 def shown(said: Common, problem: Manifest, *, citations: bool) -> int:
     """Shows the brief of a problem; its server, if it has one, is asked for its tools."""
     screen = Screen(said)
+    loaded()
     brief = anyio.run(partial(_brief, problem, screen, citations=citations))
     if screen.json:
         screen.document({**problem.summary_row(), "brief": brief})

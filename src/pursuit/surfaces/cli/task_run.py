@@ -29,7 +29,7 @@ from pursuit.model.tasks import TASK_STATUSES, TaskState, TaskStatus
 from pursuit.service.tasks import Tasks
 from pursuit.surfaces.cli import show_tasks
 from pursuit.surfaces.cli.call_arguments import read_arguments
-from pursuit.surfaces.cli.context import driving
+from pursuit.surfaces.cli.context import driving, loaded
 from pursuit.surfaces.cli.options import Common
 from pursuit.surfaces.cli.screen import Screen
 from pursuit.surfaces.cli.task_progress import watching
@@ -97,6 +97,7 @@ def run_task(common: Common, wish: Wish, *, detach: bool) -> int:
     wish.check()
     screen = Screen(common)
     try:
+        loaded()
         return anyio.run(_run, common, screen, wish, detach)
     except PathTraversal:
         if not wish.by_name:
