@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pursuit.app import Runtime
 from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.model.events import CallIntended, CallRefused, CallSettled, decode
+from pursuit.model.mission import Mission
 from pursuit.tools.configuration import Configuration
 from pursuit.tools.functions import tool
 
@@ -103,3 +104,25 @@ async def calls_of(ledger: Any, mission_id: str) -> dict[str, dict[str, Any]]:
             row = calls.setdefault(event.call_id, {"tool": event.tool, "intents": 0, "settled": [], "key": ""})
             row["settled"].append(event.outcome)
     return calls
+
+
+async def first_run(
+    mission: Mission, world: World, state: Path, at: int | None, when: Literal["before", "after"]
+) -> tuple[str | None, int]:
+    """Runs until the crash; gives the mission's id, if it got one, and how many writes there were."""
+    mission_id: str | None = None
+    runtime = CrashingRuntime(world, state, at, when)
+    try:
+        async with runtime:
+            mission_id = (await runtime.service.start(mission)).session_id
+            await runtime.service.run(mission_id)
+    except BaseException as error:
+        if not is_crash(error):
+            raise
+    return mission_id, runtime.ledger.writes
+
+
+def is_crash(error: BaseException) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return all(is_crash(inner) for inner in error.exceptions)
+    return isinstance(error, Crash)

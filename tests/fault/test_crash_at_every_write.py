@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import anyio
 import pytest
-from crashing import Crash, CrashingRuntime, World, calls_of
+from crashing import CrashingRuntime, World, calls_of, first_run
 
 from pursuit import Budget, Mission
 from pursuit.errors import LedgerUnavailable
@@ -58,32 +58,10 @@ def mission() -> Mission:
     )
 
 
-async def _first_run(
-    world: World, state: Path, at: int | None, when: Literal["before", "after"]
-) -> tuple[str | None, int]:
-    """Runs until the crash; gives the mission's id, if it got one, and how many writes there were."""
-    mission_id: str | None = None
-    runtime = CrashingRuntime(world, state, at, when)
-    try:
-        async with runtime:
-            mission_id = (await runtime.service.start(mission())).session_id
-            await runtime.service.run(mission_id)
-    except BaseException as error:
-        if not _is_crash(error):
-            raise
-    return mission_id, runtime.ledger.writes
-
-
-def _is_crash(error: BaseException) -> bool:
-    if isinstance(error, BaseExceptionGroup):
-        return all(_is_crash(inner) for inner in error.exceptions)
-    return isinstance(error, Crash)
-
-
 async def _crash_and_restart(folder: Path, at: int, when: Literal["before", "after"]) -> None:
     world = World()
     state = folder / f"{at}-{when}" / "ledger.db"
-    mission_id, _ = await _first_run(world, state, at, when)
+    mission_id, _ = await first_run(mission(), world, state, at, when)
     before = dict(world.executed)
     async with CrashingRuntime(world, state) as runtime:
         if mission_id is None:
@@ -127,7 +105,7 @@ def _check(world: World, pending: dict[str, Any], calls: dict[str, Any], before:
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_nothing_is_lost_and_nothing_runs_twice(tmp_path: Path, when: Literal["before", "after"]) -> None:
     async def rounds() -> int:
-        _, writes = await _first_run(World(), tmp_path / "whole" / "ledger.db", None, when)
+        _, writes = await first_run(mission(), World(), tmp_path / "whole" / "ledger.db", None, when)
         for at in range(1, writes + 1):
             await _crash_and_restart(tmp_path, at, when)
         return writes

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import anyio
 import pytest
-from crashing import Crash, CrashingRuntime, World
+from crashing import CrashingRuntime, World, first_run
 
 from pursuit import Budget, Mission
 from pursuit.model.build import event
@@ -47,27 +47,6 @@ def mission() -> Mission:
     )
 
 
-async def first_run(
-    world: World, state: Path, at: int | None, when: Literal["before", "after"]
-) -> tuple[str | None, int]:
-    mission_id: str | None = None
-    runtime = CrashingRuntime(world, state, at, when)
-    try:
-        async with runtime:
-            mission_id = (await runtime.service.start(mission())).session_id
-            await runtime.service.run(mission_id)
-    except BaseException as error:
-        if not is_crash(error):
-            raise
-    return mission_id, runtime.ledger.writes
-
-
-def is_crash(error: BaseException) -> bool:
-    if isinstance(error, BaseExceptionGroup):
-        return all(is_crash(inner) for inner in error.exceptions)
-    return isinstance(error, Crash)
-
-
 async def check(runtime: CrashingRuntime, world: World, mission_id: str) -> None:
     state = await runtime.service.state(mission_id)
     assert state.closed
@@ -92,7 +71,7 @@ async def check(runtime: CrashingRuntime, world: World, mission_id: str) -> None
 async def crash_and_restart(folder: Path, at: int, when: Literal["before", "after"], *, abort: bool) -> None:
     world = World()
     path = folder / f"{at}-{when}-{abort}" / "ledger.db"
-    mission_id, _ = await first_run(world, path, at, when)
+    mission_id, _ = await first_run(mission(), world, path, at, when)
     if mission_id is None:
         return
     async with CrashingRuntime(world, path) as runtime:
@@ -110,7 +89,7 @@ async def crash_and_restart(folder: Path, at: int, when: Literal["before", "afte
 async def undisturbed(folder: Path) -> int:
     world = World()
     path = folder / "calm" / "ledger.db"
-    mission_id, writes = await first_run(world, path, None, "before")
+    mission_id, writes = await first_run(mission(), world, path, None, "before")
     assert mission_id is not None
     async with CrashingRuntime(world, path) as runtime:
         await check(runtime, world, mission_id)

@@ -40,7 +40,7 @@ def _run(words: Sequence[str], environment: Mapping[str, str]) -> int:
     before = signal.signal(signal.SIGINT, lambda _number, _frame: None)
     try:
         # A handler of ours, unlike SIG_IGN, is not inherited: the command hears the signal as it always does.
-        with subprocess.Popen(words, cwd=FOLDER, env=environment) as process:  # noqa: S603
+        with subprocess.Popen(words, cwd=FOLDER, env=environment) as process:  # noqa: S603 - our own command
             code = process.wait()
     finally:
         signal.signal(signal.SIGINT, before)
