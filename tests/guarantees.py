@@ -688,7 +688,10 @@ GUARANTEES = {
     ),
     "one-attempt-one-submission": Guarantee(
         "An attempt has one submission: the first valid one is recorded and scored, a second one gets its receipt.",
-        ("surface/test_problem_server.py::test_a_typed_submission_is_taken_once_and_scored",),
+        (
+            "surface/test_problem_server.py::test_a_typed_submission_is_taken_once_and_scored",
+            "surface/test_problem_tasks.py::test_a_submission_that_takes_long_is_the_one_also_as_a_task",
+        ),
     ),
     "of-racing-submissions-one-counts": Guarantee(
         "Of submissions that race for one attempt exactly one is taken, and all others get its receipt.",
@@ -712,7 +715,10 @@ GUARANTEES = {
     ),
     "an-unknown-submission-is-the-one": Guarantee(
         "A submission that a problem's server may have taken, whoever died meanwhile, is never followed by another.",
-        ("surface/test_problem_submitting.py::test_a_server_that_dies_in_its_own_submit_final_may_have_taken_it",),
+        (
+            "surface/test_problem_submitting.py::test_a_server_that_dies_in_its_own_submit_final_may_have_taken_it",
+            "surface/test_problem_tasks.py::test_a_submission_whose_task_is_cut_may_have_been_taken",
+        ),
     ),
     "an-attempts-form-never-changes": Guarantee(
         "Which submit_final an attempt has is decided once; while its server is down no other form is taken.",

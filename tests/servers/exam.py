@@ -24,7 +24,7 @@ from pydantic import BaseModel  # noqa: E402
 
 server = MCPServer("exam", instructions="Ask me anything.")
 state = {"tries": 0}
-DIES, WAITS, KILLS = 666, 777, 999
+DIES, WAITS, SLOW, KILLS = 666, 777, 888, 999
 
 
 async def probe(x: float) -> dict[str, Any]:
@@ -79,6 +79,8 @@ async def submit_final(x: float) -> dict[str, Any]:
         for pipe in FILES:  # somebody at the other end waits for this moment
             pipe.write_text("begun", encoding="utf-8")
         await anyio.sleep_forever()
+    if x == SLOW:  # until somebody says something
+        await anyio.to_thread.run_sync(FILES[0].read_text)
     return {"accepted": x, "tries": state["tries"]}
 
 

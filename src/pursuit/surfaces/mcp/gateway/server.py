@@ -52,6 +52,9 @@ from pursuit.tools.policy import Layers
 from pursuit.tools.session import McpUpstream
 
 Answer = Callable[[Visit], Awaitable[dict[str, Any]]]
+Clerk = Callable[[Visit, Answer], Awaitable[dict[str, Any]]]
+"""Answers a call of a tool, whether it is a task or not, and may make it by the gateway's own way."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -88,7 +91,7 @@ class Gateway:
         self._listens = Listens(self.roster, resources, self._lines, tasks)
         self._answers: dict[str, Answer] = {
             **dict.fromkeys(KINDS, self.lists.page),
-            "tools/call": calls.call,
+            "tools/call": self._called,
             "resources/read": resources.about_uri,
             "resources/subscribe": self._listens.subscribe,
             "resources/unsubscribe": self._listens.unsubscribe,
@@ -97,14 +100,17 @@ class Gateway:
             "prompts/get": resources.about_name,
             "completion/complete": resources.complete,
         }
+        self._call: Answer = calls.call
+        self.clerk: Clerk | None = None
         if options.search:
             search = Search(self.roster, self.lists, calls)
-            self._answers |= {"tools/list": search.listing, "tools/call": search.call}
+            self._answers["tools/list"] = search.listing
+            self._call = search.call
 
         self.errands = GatewayErrands(
             self.roster,
             self.lists,
-            self._answers["tools/call"],
+            self._called,
             questions=GatewayQuestions(runtime.service.ledger, runtime.service.clock),
             more=options.search,
         )
@@ -174,6 +180,10 @@ class Gateway:
             await session.gone.wait()
             self._lines.forget(session)
             attending.cancel_scope.cancel()
+
+    async def _called(self, visit: Visit) -> dict[str, Any]:
+        """Every call of a tool comes by here, also as a task."""
+        return await (self._call(visit) if self.clerk is None else self.clerk(visit, self._call))
 
     async def _custom(self, visit: Visit) -> dict[str, Any]:
         """What the protocol does not know goes to the only server as it is."""

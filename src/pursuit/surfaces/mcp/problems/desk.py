@@ -1,8 +1,8 @@
 """One client at one problem: a middleware in front of the gateway.
 
-Owns: which request is answered here, and what is added to what the gateway answers. Does not know: transports, or how
-an attempt is stored. Invariant: what the upstream says passes untouched; a call is counted before it is made; no answer
-holds scoring data unless the manifest shows the score.
+Owns: which request is answered here, and what is added to what the gateway answers. Does not know: transports, how an
+attempt is stored, or how a call is made. Invariant: what the upstream says passes untouched; no answer holds scoring
+data unless the manifest shows the score.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND
 
 from pursuit import __version__
-from pursuit.errors import InvalidArgument, PursuitError, UpstreamUnavailable
-from pursuit.model.observe import leaves, lift
+from pursuit.errors import InvalidArgument
 from pursuit.problems.attempts import Attempt
 from pursuit.problems.brief import ADDRESS, PROMPT, SUBMIT, TOOL, asset_at, more_limits
 from pursuit.problems.files import file_of
@@ -30,10 +29,10 @@ from pursuit.problems.manifest import Manifest
 from pursuit.problems.scoring import Expressions
 from pursuit.surfaces.mcp.failure import Context, about, sendable
 from pursuit.surfaces.mcp.gateway.eras import NEW_ONLY, OLD_ONLY, as_object, enveloped, is_modern
+from pursuit.surfaces.mcp.problems.clerk import Clerk
 from pursuit.surfaces.mcp.problems.further import with_further
-from pursuit.surfaces.mcp.problems.legs import Legs
-from pursuit.surfaces.mcp.problems.offer import OWN, Offer
-from pursuit.surfaces.mcp.problems.submitting import Aside, Submitting, refusal
+from pursuit.surfaces.mcp.problems.offer import Offer
+from pursuit.surfaces.mcp.problems.submitting import Aside, Submitting
 
 Looked = Callable[[], Awaitable[Offer]]
 Knows = Callable[[Context, str], Awaitable[bool]]
@@ -67,10 +66,10 @@ class Desk:
         self._chain = chain
         self._seen = look
         self._knows = knows
-        self.submitting = Submitting(problem, attempt, self._inner, aside=aside, expressions=expressions, tasks=tasks)
+        self.submitting = Submitting(problem, attempt, aside=aside, expressions=expressions, tasks=tasks)
+        self.clerk = Clerk(attempt, self.submitting, self._look, info_of(problem, server_name))
         self._server_name = server_name
         self._citations = citations
-        self._legs = Legs()
         self._answers: dict[str, Callable[[Context], Awaitable[HandlerResult]]] = {
             "initialize": self._greet,
             "server/discover": self._greet,
@@ -198,61 +197,21 @@ class Desk:
         return self._ours(ctx, {"description": self._problem.summary, "messages": [message]})
 
     async def _call(self, ctx: Context) -> HandlerResult:
+        """Refuses what is not there and tells the brief; every other call comes back to the clerk, also as a task."""
         params = ctx.params or {}
         name, arguments = params.get("name"), params.get("arguments")
         if not isinstance(name, str) or not (arguments is None or isinstance(arguments, Mapping)):
             return await self._inner(ctx)  # it says what is wrong
-        given = cast("Mapping[str, Any]", arguments or {})
-        offer = await self._look()
         if name == SUBMIT:
-            return await self._submitted(ctx, offer.form, offer.missing, given)
+            return await self._inner(ctx)
+        offer = await self._look()
         if name in offer.hidden or not (name in offer.tools or name == TOOL or await self._knows(ctx, name)):
             raise MCPError(INVALID_PARAMS, f"Unknown tool: {sendable(name)}")
         if name == TOOL and TOOL not in offer.tools:
             return self._ours(ctx, {"content": [{"type": "text", "text": await self._brief()}], "isError": False})
         if name == TOOL and offer.briefed:  # free, as its description says
             return await self._upstreams_brief(ctx)
-        return await self._counted(ctx, offer.form, name, given)
-
-    async def _submitted(
-        self, ctx: Context, form: str | None, missing: str | None, given: Mapping[str, Any]
-    ) -> HandlerResult:
-        try:
-            if form is None:
-                said = f"the problem's server has the last word on submissions, and cannot be reached: {missing}"
-                raise UpstreamUnavailable(f"{said}; nothing was recorded, so try again later")
-            form = await self._attempt.fix_form(form)
-            if form == OWN:
-                return self._ours(ctx, await self.submitting.own(ctx, given))
-            return await self.submitting.upstream(ctx, form, given)
-        except PursuitError as error:
-            return self._ours(ctx, refusal(error))
-
-    async def _counted(self, ctx: Context, form: str | None, name: str, given: Mapping[str, Any]) -> HandlerResult:
-        """A call of the upstream's tool; the later legs of one call are the same call, and end with the attempt."""
-        number = self._legs.number((ctx.params or {}).get("requestState"), name, given)
-        try:
-            if number is not None:
-                await self._attempt.check_open()
-            else:
-                if form is not None:
-                    await self._attempt.fix_form(form)
-                number = await self._attempt.called(name, given)
-        except PursuitError as error:
-            return self._ours(ctx, refusal(error))
-        ok, asked, metrics = False, False, dict[str, float]()
-        try:
-            with anyio.move_on_after(self._attempt.seconds_left()):
-                result = dict(cast("Mapping[str, Any]", await self._inner(ctx)))
-                asked = self._legs.note(result, number, name, given)
-                ok = not result.get("isError")
-                metrics = dict(leaves(lift(name, result)[0]))
-                return result
-        finally:
-            if not asked:
-                with anyio.CancelScope(shield=True):
-                    await self._attempt.answered(number, ok=ok, metrics=metrics)
-        return self._ours(ctx, refusal(await self._attempt.overran()))
+        return await self._inner(ctx)
 
 
 def info_of(problem: Manifest, server_name: str | None) -> dict[str, Any]:

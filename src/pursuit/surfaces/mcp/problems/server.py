@@ -129,8 +129,12 @@ async def open_desk(problem: Manifest, options: ProblemOptions, *, alone: bool =
                 server_name=options.server_name,
                 citations=options.include_citation,
             )
+            gateway.clerk = desk.clerk
             tasks.start_soon(desk.submitting.catch_up)
-            yield desk
+            try:
+                yield desk
+            finally:
+                desk.submitting.leave()
 
 
 def _check_judge(problem: Manifest, options: ProblemOptions) -> None:

@@ -13,15 +13,13 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import anyio
 import anyio.abc
 import anyio.to_thread
 import msgspec
-from mcp.server.context import CallNext, HandlerResult
 from mcp.shared.exceptions import MCPError
 
 from pursuit.errors import AlreadySubmitted, LedgerUnavailable, PursuitError, UpstreamUnavailable, ValidationFailed
@@ -34,8 +32,9 @@ from pursuit.problems.scoring import CallTool, Expressions, Submitted, judge, sc
 from pursuit.problems.submission import checked_submission, kept_result, kept_submission
 from pursuit.problems.versions import judging_digest
 from pursuit.surfaces.logs import event
-from pursuit.surfaces.mcp.failure import Context, sendable
+from pursuit.surfaces.mcp.failure import Context, sendable, wire_error
 from pursuit.surfaces.mcp.gateway.calls import failures
+from pursuit.surfaces.mcp.gateway.guests import Visit
 from pursuit.tools.contract import CallFailed, ToolResult
 
 CUT_OFF = "its client cut it off before the server answered"
@@ -43,12 +42,15 @@ DIED = "the server went away before it answered"
 LATE = "the time was over before the server answered"
 _log = logging.getLogger(__name__)
 
+Answer = Callable[[Visit], Awaitable[dict[str, Any]]]
+"""How the gateway makes a call."""
+
 Aside = Callable[[Context | None, str, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 """Calls a tool for the operator: where the calls of a client go, or at a server of its own if there is no client."""
 
 
 class Submitting:
-    """Takes submissions for one attempt; `inner` is the gateway, over which the upstream is asked.
+    """Takes submissions for one attempt.
 
     A tool that judges is asked `aside`: its agent neither sees that nor has a say in it. What was taken is judged in
     `tasks`, whether its client waits for that or not.
@@ -58,7 +60,6 @@ class Submitting:
         self,
         problem: Manifest,
         attempt: Attempt,
-        inner: CallNext,
         *,
         aside: Aside,
         expressions: Expressions,
@@ -66,11 +67,15 @@ class Submitting:
     ) -> None:
         self._problem = problem
         self._attempt = attempt
-        self._inner = inner
         self._aside = aside
         self._expressions = expressions
         self._tasks = tasks
         self._under_way: anyio.Event | None = None
+        self._left = False
+
+    def leave(self) -> None:
+        """From here on nothing is judged any more: who comes next does it."""
+        self._left = True
 
     async def own(self, ctx: Context, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Our own `submit_final`; raises `ValidationFailed`, `AlreadySubmitted`, `BudgetExhausted`."""
@@ -92,12 +97,13 @@ class Submitting:
             "isError": False,
         }
 
-    async def upstream(self, ctx: Context, final: str, arguments: Mapping[str, Any]) -> HandlerResult:
+    async def upstream(self, visit: Visit, answer: Answer, final: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The upstream's own `submit_final`: its answer is the agent's, untouched.
 
         Raises what `own` raises, and `UpstreamUnavailable` if nobody knows whether it was taken.
         """
-        arguments = kept_submission(arguments)
+        arguments, ctx = kept_submission(arguments), visit.ctx
+        visit.params = _asked(visit.params, final, arguments)
         async with self._attempt.alone() as alone:
             if not alone:
                 await self._attempt.refuse_second()
@@ -107,22 +113,23 @@ class Submitting:
                 await self._judging(self._calling(ctx)).wait()
             digest = await self._attempt.claim(arguments)
             try:
-                return await self._handed_over(ctx, final, arguments, digest)
+                return await self._handed_over(visit, answer, arguments, digest)
             except anyio.get_cancelled_exc_class():
                 with anyio.CancelScope(shield=True):
                     await self._attempt.give_up(CUT_OFF)
                     self._judging(self._calling(ctx))
                 raise
 
-    async def _handed_over(self, ctx: Context, final: str, given: Mapping[str, Any], digest: str) -> HandlerResult:
+    async def _handed_over(self, visit: Visit, answer: Answer, given: Mapping[str, Any], digest: str) -> dict[str, Any]:
         """Asks the upstream, whose place is kept; afterwards it is taken, given back, or lost."""
-        result: Mapping[str, Any] | None = None
+        result: dict[str, Any] | None = None
+        ctx = visit.ctx
         try:
             with anyio.move_on_after(self._attempt.seconds_left()), failures() as failed:
-                result = cast("Mapping[str, Any]", await self._inner(_asked(ctx, final, given)))
-        except MCPError as error:
-            if isinstance(error.__cause__, LedgerUnavailable):  # before it was sent, or after
-                raise
+                result = await answer(visit)
+        except LedgerUnavailable as error:  # before it was sent, or after
+            raise wire_error(error) from error
+        except (MCPError, PursuitError) as error:
             await self._drop(digest, error.message)
             raise
         if result is None:
@@ -138,11 +145,11 @@ class Submitting:
         why = _objection(result)
         if why:
             await self._drop(digest, why)
-            return dict(result)
+            return result
         with anyio.CancelScope(shield=True):
             await self._attempt.submit(given, result=kept_result(result), claimed=digest)
         await self._judging(self._calling(ctx)).wait()
-        return dict(result)
+        return result
 
     async def _drop(self, digest: str, why: str) -> None:
         """The upstream refused it, whoever leaves meanwhile."""
@@ -160,6 +167,9 @@ class Submitting:
         if self._under_way is not None and not self._under_way.is_set():
             return self._under_way
         self._under_way = done = anyio.Event()
+        if self._left:
+            done.set()
+            return done
 
         async def work() -> None:
             try:
@@ -247,10 +257,9 @@ def _objection(result: Mapping[str, Any]) -> str:
     return ""
 
 
-def _asked(ctx: Context, name: str, arguments: Mapping[str, Any]) -> Context:
-    """The same request, for another tool and without what makes it a task."""
-    kept = {key: value for key, value in (ctx.params or {}).items() if key != "task"}
-    return replace(ctx, params={**kept, "name": name, "arguments": dict(arguments)})
+def _asked(params: Mapping[str, Any], name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The same request for another tool."""
+    return {**params, "name": name, "arguments": dict(arguments)}
 
 
 def readable(receipt: Mapping[str, Any]) -> dict[str, Any]:
