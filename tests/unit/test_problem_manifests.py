@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
+import tarfile
 import tomllib
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +51,8 @@ def write(folder: Path, text: str = GOOD, name: str = "problem.toml") -> Path:
 
 JUDGE = """import answers
 
+KEY = "key.csv"
+
 def score(submission):
     distance = abs(submission["x"] - answers.RIGHT)
     return {"metrics": {"right": distance}, "feasible": True}
@@ -62,6 +67,8 @@ def stage(folder: Path) -> None:
         "data.csv": "a,b\n",
         "judge.py": JUDGE,
         "answers.py": "RIGHT = 5\n",
+        "key.csv": "".join(f"question {n:04d},right answer {n * 7919 % 5}\n" for n in range(9)),
+        "solved.csv": "".join(f"question {n:04d},right answer {n * 7919 % 5}\n" for n in range(4)),
         "copy.md": f"```\n{JUDGE}```\n",
         "base.script": 'call("problem.submit_final", {"answer": "5"})\n',
         "notes.md": "They found 263.8958 in the end.\n",
@@ -72,6 +79,11 @@ def stage(folder: Path) -> None:
     (folder / "bare16.txt").write_text(JUDGE, encoding="utf-16-le")
     (folder / "latin.txt").write_text(f"caf\u00e9\n{JUDGE}", encoding="latin-1")
     (folder / "optimum_263.8958.txt").write_text("", encoding="utf-8")
+    with zipfile.ZipFile(folder / "all.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("broken.gz", b"\x1f\x8bnothing")
+        archive.writestr("deep/inside.gz", gzip.compress(JUDGE.encode("utf-16")))
+    with tarfile.open(folder / "all.tar.xz", "w:xz") as packed:
+        packed.add(folder / "notes.md", "notes.md")
     (folder / "link.txt").symlink_to("judge.py")
     (folder / "hard.txt").hardlink_to(folder / "judge.py")
 

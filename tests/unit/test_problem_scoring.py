@@ -374,12 +374,15 @@ def test_a_scoring_function_has_the_modules_beside_it(tmp_path: Path) -> None:
         (Scorer(kind="function", function="judge/score.py:score", metrics=(COST,)), "judge/helper.py"),
         (Scorer(kind="command", command=("judge", "--data=data.json"), metrics=(COST,)), "data.json"),
         (Scorer(kind="command", command=("python3", "-m", "judge.score"), metrics=(COST,)), "judge/helper.py"),
+        (Scorer(kind="function", function="judge/score.py:score", metrics=(COST,)), "judge/key.csv"),
+        (Scorer(kind="function", function="judge/score.py:score", metrics=(COST,)), "limits.json"),
     ],
 )
-def test_what_a_judge_imports_or_is_given_is_of_its_version(tmp_path: Path, scorer: Scorer, name: str) -> None:
+def test_what_a_judge_imports_names_or_is_given_is_of_its_version(tmp_path: Path, scorer: Scorer, name: str) -> None:
     (tmp_path / "judge").mkdir()
-    (tmp_path / "judge" / "score.py").write_text("import helper\ndef score(): pass\n", encoding="utf-8")
-    for file in ("judge/helper.py", "data.json"):
+    source = "import helper\nKEY = Path(__file__).with_name('key.csv')\ndef score(): open('limits.json')\n"
+    (tmp_path / "judge" / "score.py").write_text(source, encoding="utf-8")
+    for file in ("judge/helper.py", "judge/key.csv", "data.json", "limits.json"):
         (tmp_path / file).write_text("1", encoding="utf-8")
     one = problem(tmp_path, scorer)
     before = judging_digest(one)

@@ -1,6 +1,6 @@
 """What the files that agents may read tell of the scorer.
 
-Owns: how a file of any size and encoding is looked through. Does not know: what scoring data is (`secrecy`).
+Owns: how a file of any size and encoding, also a packed one, is looked through. Does not know: what scoring data is.
 Invariant: a fault names the asset and what it tells; of a file that is no text its bytes are read as characters.
 """
 
@@ -9,8 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from pursuit.problems.files import file_of, pieces_of
+from pursuit.problems.judge_files import hidden_files, read_files
 from pursuit.problems.manifest import Manifest
-from pursuit.problems.secrecy import answered, answers_of, hidden_files, in_words, numbers_of, told_in
+from pursuit.problems.secrecy import answered, answers_of, in_words, numbers_of, told_in
+from pursuit.problems.unpacking import pieces_in
 from pursuit.tools.fields import Fields
 
 _LONG_LINE = 24
@@ -23,6 +25,9 @@ def check_assets(root: Fields, manifest: Manifest) -> None:
     hidden = hidden_files(manifest.path, manifest.scorer, manifest.baseline)
     # Of the manifest itself agents read a good part, so that a line of it tells nothing.
     lines = [(what, _long_lines(path)) for path, what in hidden.items() if path != manifest.path]
+    shown = {file_of(manifest.folder, name) for name in manifest.assets}
+    read = read_files(manifest.path, manifest.scorer) - hidden.keys() - shown
+    lines += [(f"{path.name!r}, which the judge reads", _long_lines(path)) for path in sorted(read)]
     for place, name in enumerate(manifest.assets):
         at = f"assets[{place}]"
         for secret in told_in(in_words(name), numbers_of(manifest.scorer)):
@@ -43,7 +48,7 @@ def _told(path: Path, manifest: Manifest, lines: list[tuple[str, list[str]]]) ->
     secrets, answers = numbers_of(manifest.scorer), answers_of(manifest)
     held = [set[str]() for _ in lines]
     told: dict[str, None] = {}
-    for piece in pieces_of(path):
+    for piece in pieces_in(path):
         for (_, some), seen in zip(lines, held, strict=True):
             seen.update(line for line in some if line in piece)
         told |= {f"tells agents the number of {one.field}": None for one in told_in(piece, secrets, data=True)}

@@ -1,7 +1,7 @@
 """What of a problem no agent may see, and where a manifest shows it all the same.
 
-Owns: what scoring data is: the manifest itself; the judge's files, with what they import from the folder; the
-baseline's file and the answer that it hands in; each target and best known value. Reads files and runs nothing.
+Owns: what of a manifest is scoring data: the answer that the baseline hands in, each target and best known value. Does
+not know: which files hold some (`judge_files`). Reads files and runs nothing.
 Invariant: a fault names the place that tells, and what it tells.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from pursuit.problems.files import file_of, parsed_python, text_of
-from pursuit.problems.manifest import Baseline, Manifest, Scorer
+from pursuit.problems.manifest import Manifest, Scorer
 from pursuit.problems.numerals import Numeral, about, digits_of, numerals, same
 from pursuit.tools.fields import Fields
 
@@ -115,68 +115,6 @@ def _speaks_of_it(text: str, at: int) -> bool:
     start = max((end for end in ends if end <= at), default=max(0, at - _SENTENCE))
     stop = min((end for end in ends if end > at), default=at + _SENTENCE)
     return _TELLING_WORDS.search(text, start, stop) is not None
-
-
-def hidden_files(path: Path, scorer: Scorer | None, baseline: Baseline | None) -> dict[Path, str]:
-    """The files that hold scoring data, and what each is."""
-    folder = path.parent
-    named: list[tuple[str, str]] = []
-    if scorer is not None and scorer.function is not None:
-        named.append((scorer.function.partition(":")[0], "the judge"))
-    if scorer is not None:
-        named += [(word, "the judge") for word in _words_of(scorer.command)]
-    if baseline is not None and isinstance(baseline.proposer.get("file"), str):
-        named.append((cast("str", baseline.proposer["file"]), "the baseline"))
-    found = {path.resolve(): "the manifest"}
-    for name, what in named:
-        file = file_of(folder, name)
-        if isinstance(file, Path):
-            found.setdefault(file, what)
-            if what == "the judge":
-                found |= {one: what for one in _imported(file, folder) if one not in found}
-    return found
-
-
-def _words_of(command: tuple[str, ...]) -> Iterator[str]:
-    """The words of a command that may be files: as they stand, after an option's `=`, and as modules after `-m`."""
-    for before, word in zip(("", *command), command, strict=False):
-        yield from (part for part in (word, word.partition("=")[2]) if part)
-        if before == "-m":
-            stem = word.replace(".", "/")
-            yield from (f"{stem}.py", f"{stem}/__init__.py", f"{stem}/__main__.py")
-
-
-def _imported(file: Path, folder: Path) -> set[Path]:
-    """The modules of the folder that a Python file brings in, and those that these bring in."""
-    seen: set[Path] = set()
-    left = [file]
-    while left:
-        tree = _parsed(left.pop())
-        names = {name for node in ast.walk(tree) for name in _modules(node)} if tree is not None else set[str]()
-        for name in names:
-            stem = name.replace(".", "/")
-            # Modules are looked for beside the file that is run, and in the folder.
-            places = [beside / f"{stem}{end}" for beside in (file.parent, folder) for end in (".py", "/__init__.py")]
-            for place in places:
-                found = file_of(folder, str(place))
-                if isinstance(found, Path) and found != file and found not in seen:
-                    seen.add(found)
-                    left.append(found)
-    return seen
-
-
-def _modules(node: ast.AST) -> list[str]:
-    if isinstance(node, ast.Import):
-        return [alias.name for alias in node.names]
-    if isinstance(node, ast.ImportFrom):
-        module = node.module or ""
-        return [part for part in (module, *(f"{module}.{alias.name}".strip(".") for alias in node.names)) if part]
-    return []
-
-
-def _parsed(path: Path) -> ast.AST | None:
-    text = text_of(path) if path.suffix == ".py" else None
-    return None if text is None else parsed_python(text)
 
 
 def check_words(root: Fields, manifest: Manifest) -> None:

@@ -1,8 +1,8 @@
 """Which version of a problem judges.
 
 Owns: the digest over everything that a judgement depends on: the manifest, the judge's own files with what they import
-from the folder, the assets. Does not know: attempts. Invariant: the same bytes in the same places have the same digest,
-whatever folder they lie in.
+and name from the folder, the assets. Does not know: attempts. Invariant: the same bytes in the same places have the
+same digest, whatever folder they lie in.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pursuit.problems.files import file_of
+from pursuit.problems.judge_files import hidden_files, read_files
 from pursuit.problems.manifest import Manifest
-from pursuit.problems.secrecy import hidden_files
 
 
 def judging_digest(problem: Manifest) -> str:
@@ -38,3 +38,4 @@ def _files(problem: Manifest) -> Iterator[Path]:
     for path in hidden_files(problem.path, problem.scorer, None):
         if path != problem.path.resolve():
             yield path
+    yield from read_files(problem.path, problem.scorer)
