@@ -116,7 +116,7 @@ class Attempt:
             state = await self._opened()
             self._refuse_ended(state)
             limit = self._problem.budget.wall_seconds
-            if limit is not None and self._clock() - state.opened.at >= limit:
+            if limit is not None and self._elapsed(state) >= limit:
                 await self._spend(state, "wall_seconds", limit)
                 raise exhausted("wall_seconds", limit)
 
