@@ -33,6 +33,8 @@ BY_ARGUMENTS = {
     "metrics": [METRIC],
 }
 
+LENGTH = {"metric": "distance", "expression": "len(submission['x'])"}
+
 
 def serve(one: Problem, folder: Path) -> list[str]:
     words = ["-m", "pursuit", "problem", "serve", str(one.manifest.path), "--state", str(folder / "ledger.db")]
@@ -350,3 +352,17 @@ def test_a_form_that_is_decided_stays_whatever_the_server_lists_later(tmp_path: 
     gone = Offer(problem=one, fixed="submit_final")
     assert gone.form == "submit_final" and "submit_final" not in [tool["name"] for tool in gone.more_tools()]
     assert Offer(problem=one, missing="down").form is None
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_pattern_of_the_schema_cannot_hold_the_server(tmp_path: Path, era: str) -> None:
+    hard = {"type": "object", "properties": {"x": {"type": "string", "pattern": "^(a|aa)+$"}}, "required": ["x"]}
+    one = problem(tmp_path, submission=hard, scorer={**BY_ARGUMENTS, "predicates": [LENGTH]})
+
+    async def main() -> None:
+        async with client(one, tmp_path, era) as agent:
+            held = await agent.call_tool("submit_final", {"x": "a" * 60 + "!"})
+            assert held.is_error and "it cannot be checked" in text(held) and "took more than" in text(held)
+            assert not (await agent.call_tool("submit_final", {"x": "aaa"})).is_error
+
+    anyio.run(main)

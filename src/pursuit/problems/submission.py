@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from pursuit.errors import Fault, ValidationFailed
+from pursuit.model.patterns import Unfinished
 from pursuit.problems.manifest import Manifest
 from pursuit.tools.validation import UnusableSchema, compiled
 
@@ -112,6 +113,8 @@ def _typed(schema: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
         return compiled(schema).faults(given)
     except UnusableSchema as error:
         return [f"the problem's own schema cannot be used: {error}"]
+    except Unfinished as error:
+        return [f"it cannot be checked: {error}"]
     except OverflowError:
         return ["a number in it is too large to be compared with those of the schema"]
 

@@ -120,12 +120,15 @@ class Catalogue:
             return [f"the arguments are no JSON: {error}"]
         if self._fitted.get(name) == asked:
             return []
-        from pursuit.tools.validation import UnusableSchema  # noqa: PLC0415 - loaded with the first validator
+        from pursuit.model.patterns import Unfinished  # noqa: PLC0415 - both loaded with the first validator
+        from pursuit.tools.validation import UnusableSchema  # noqa: PLC0415
 
         try:
             faults = validator.faults(arguments)
         except UnusableSchema as error:
             self._unusable(tool, error)
+            return []
+        except Unfinished:  # then only its server checks them
             return []
         if not faults:
             self._fitted[name] = asked

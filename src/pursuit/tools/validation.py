@@ -1,8 +1,8 @@
 """The check of a call's arguments against the JSON Schema that the tool declares.
 
-Owns: compiled schemas, and how a fault in the arguments is told. Does not know: tools or servers. Only this module
-imports the JSON Schema library, and it is imported when the first arguments are checked: starting up does without.
-Invariant: nothing is ever fetched to resolve a schema.
+Owns: compiled schemas, and how a fault in the arguments is told. Does not know: tools or servers. Only this module and
+`keywords` import the JSON Schema library, and they when the first arguments are checked: starting up does without.
+Invariant: nothing is ever fetched to resolve a schema; whatever is checked, the time for it is bounded.
 """
 
 from __future__ import annotations
@@ -13,11 +13,15 @@ from functools import lru_cache
 from typing import Any, cast
 
 import jsonschema
+import jsonschema.validators
 import msgspec
 import referencing.exceptions
 from jsonschema.protocols import Validator as SchemaValidator
 from jsonschema.validators import validator_for
-from referencing.jsonschema import EMPTY_REGISTRY
+from referencing.jsonschema import DRAFT202012, EMPTY_REGISTRY, specification_with
+
+from pursuit.model.patterns import checked_pattern
+from pursuit.tools.keywords import BOUNDED, bounded, is_bounded
 
 _MOST_FAULTS = 20
 _DATA = frozenset({"const", "default", "enum", "examples"})
@@ -34,13 +38,14 @@ class Validator:
         self._compiled = compiled
 
     def faults(self, arguments: Mapping[str, Any]) -> list[str]:
-        """Everything that is wrong with the arguments, with its place; or `UnusableSchema`."""
+        """Everything that is wrong with the arguments, with its place; or `UnusableSchema`, or `Unfinished`."""
         try:
-            if self._compiled.is_valid(arguments):
-                return []
-            errors = self._compiled.iter_errors(arguments)
-            ordered = sorted(errors, key=lambda error: list(map(str, error.absolute_path)))
-        except (referencing.exceptions.Unresolvable, RecursionError, re.error) as error:
+            with bounded():
+                if self._compiled.is_valid(arguments):
+                    return []
+                errors = self._compiled.iter_errors(arguments)
+                ordered = sorted(errors, key=lambda error: list(map(str, error.absolute_path)))
+        except (referencing.exceptions.Unresolvable, RecursionError, re.error, ValueError) as error:
             # The meta-schema cannot see a dangling or circular `$ref`, or a pattern that is no Python pattern.
             raise UnusableSchema(str(error)) from error
         return [_sentence(error) for error in ordered[:_MOST_FAULTS]]
@@ -64,12 +69,15 @@ def schema_faults(schema: Mapping[str, Any]) -> list[tuple[str, str]]:
     found = {_place(error.absolute_path): _shortened(error.message) for error in reversed(errors)}
     for place, pattern in _patterns(cast("object", body), ""):
         try:
-            re.compile(pattern)
-        except (re.error, RecursionError, OverflowError) as error:
-            found.setdefault(place, f"{pattern[:60]!r} is no pattern: {error}")
+            checked_pattern(pattern)
+        except ValueError as error:
+            found.setdefault(place, f"{pattern[:60]!r} {error}")
+    if not is_bounded(body):
+        found.setdefault("unevaluatedProperties", "cannot be checked beside patternProperties at a bounded cost")
+    found |= {} if found else dict(_dangling(body))
     if not found:
         try:
-            Validator(cast("SchemaValidator", chosen(body, registry=EMPTY_REGISTRY))).faults({})
+            _made(chosen, body).faults({})
         except UnusableSchema as error:  # a `$ref` that leads nowhere or goes round in a circle
             found[""] = f"cannot be used: {_shortened(str(error))}"
     return sorted(found.items())[:_MOST_FAULTS]
@@ -98,8 +106,47 @@ def _compiled(schema: bytes) -> Validator:
     body = msgspec.json.decode(schema)
     kind = cast("Any", validator_for(body, default=jsonschema.Draft202012Validator))
     kind.check_schema(body)
+    if not is_bounded(body):
+        raise UnusableSchema("it has patternProperties and unevaluatedProperties, whose cost nobody can bound")
+    return _made(kind, body)
+
+
+def _made(kind: Any, body: Any) -> Validator:
     # An explicit registry: the default one would fetch a remote `$ref` over the network.
-    return Validator(cast("SchemaValidator", kind(body, registry=EMPTY_REGISTRY)))
+    library = cast("Any", jsonschema.validators)
+    made = library.extend(kind, BOUNDED)(body, registry=EMPTY_REGISTRY)
+    return Validator(cast("SchemaValidator", made))
+
+
+def _dangling(body: Any) -> Iterator[tuple[str, str]]:
+    """The references of a schema that lead nowhere; within a part that has an address of its own nobody looks."""
+    said = cast("dict[str, Any]", body).get("$schema") if isinstance(body, dict) else None
+    dialect: Any = specification_with(said, default=DRAFT202012) if isinstance(said, str) else DRAFT202012
+    whole = dialect.create_resource(body)
+    resolver: Any = EMPTY_REGISTRY.with_resource(whole.id() or "", whole).crawl().resolver(whole.id() or "")
+    for place, target in _references(cast("object", body), ""):
+        try:
+            resolver.lookup(target)
+        except referencing.exceptions.Unresolvable:
+            yield place, f"leads nowhere: {target[:100]!r}"
+        except (ValueError, TypeError, KeyError) as error:  # what is no address at all
+            yield place, f"cannot be followed: {target[:100]!r}: {error}"
+
+
+def _references(body: object, at: str) -> Iterator[tuple[str, str]]:
+    if isinstance(body, dict):
+        table = cast("dict[str, object]", body)
+        if at and "$id" in table:
+            return
+        for key, value in table.items():
+            place = f"{at}.{key}".removeprefix(".")
+            if key == "$ref" and isinstance(value, str):
+                yield place, value
+            elif key not in _DATA:
+                yield from _references(value, place)
+    elif isinstance(body, list):
+        for index, value in enumerate(cast("list[object]", body)):
+            yield from _references(value, f"{at}[{index}]")
 
 
 def _sentence(error: jsonschema.ValidationError) -> str:
