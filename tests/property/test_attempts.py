@@ -133,6 +133,7 @@ class Attempts(RuleBasedStateMachine):
             case "refused":
                 self.run(holder.attempt.drop, holder.claimed, "no")
                 self.reached.remove(holder.given)
+                self.called.append(("submit_final", self.now))
             case _:
                 self.run(holder.attempt.give_up, "died")
         self.portal.call(self._left, holder)
@@ -180,11 +181,14 @@ class Attempts(RuleBasedStateMachine):
         assert len(taken) <= 1 and len(self.reached) <= 1, "two submissions"
         assert self.receipts <= {one.digest for one in taken}, "a receipt of what was not taken"
         assert [(one.tool, one.at) for one in calls] == self.called, "a call that was not counted, or not made"
-        assert len(calls) <= CALLS and sum(one.evaluation for one in calls) <= EVALUATIONS
+        made = [one for one in calls if one.tool != "submit_final"]
+        assert len(made) <= CALLS and sum(one.evaluation for one in made) <= EVALUATIONS
+        assert len(calls) <= CALLS + 1, "a server that is asked for nothing after the calls are spent"
         assert not taken or not self.reached or taken[0].submission == self.reached[0], "not what the server took"
         if state is not None:
-            assert all(one.at - state.opened.at < SECONDS for one in calls), "a call after the end"
-            assert not taken or all(one.at <= taken[0].at for one in calls), "a call after the submission"
+            assert all(one.at - state.opened.at < SECONDS for one in made), "a call after the end"
+            after = events[events.index(taken[0]) :] if taken else []
+            assert not any(isinstance(one, AttemptCalled) for one in after), "a call after the submission"
 
     def teardown(self) -> None:
         for holder in self.holders:

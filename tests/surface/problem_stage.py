@@ -11,8 +11,8 @@ from mcp import Client
 from pursuit import Problem
 from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.model.problems import AttemptState
-from pursuit.problems.attempts import attempts_at
 from pursuit.problems.missions import as_toml
+from pursuit.problems.stored_attempts import attempts_at
 
 EXAM = Path(__file__).parent.parent / "servers" / "exam.py"
 LEGACY, MODERN = "legacy", "2026-07-28"

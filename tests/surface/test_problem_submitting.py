@@ -17,6 +17,7 @@ from pursuit import Problem
 from pursuit.errors import ValidationFailed
 from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.problems.attempts import Attempt
+from pursuit.surfaces.mcp.problems import submitting
 from pursuit.surfaces.mcp.problems.offer import OWN, Offer
 
 DIES, WAITS, KILLS = 666, 777, 999
@@ -261,7 +262,8 @@ def test_killed_in_the_middle_of_the_servers_own_submit_final_it_may_have_been_t
     anyio.run(main)
 
 
-def test_a_claim_of_a_process_that_lives_is_left_alone(tmp_path: Path) -> None:
+def test_a_claim_of_a_process_that_lives_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submitting, "PATIENCE", 0.2)
     one = problem(tmp_path, "submit_final", scorer=BY_RESULT)
 
     async def main() -> None:
@@ -273,7 +275,7 @@ def test_a_claim_of_a_process_that_lives_is_left_alone(tmp_path: Path) -> None:
             digest = await other.claim({"x": 1})
             async with client(one, tmp_path, "legacy", attempt_id="attempt-1") as agent:
                 refused = await agent.call_tool("submit_final", {"x": 3})
-                assert refused.is_error and "under way" in text(refused)
+                assert refused.is_error and digest[:12] in text(refused) and "under way" in text(refused)
             await other.drop(digest, "no")
         await ledger.close()
         (state,) = await attempts(tmp_path)

@@ -18,7 +18,7 @@ from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.model.mission import parse_mission
 from pursuit.model.problems import AttemptScored, AttemptState, ScoreRow, submission_digest
 from pursuit.model.search import Parameter
-from pursuit.problems.attempts import Attempt, exhausted, load_attempt
+from pursuit.problems.attempts import Attempt
 from pursuit.problems.brief import write_brief
 from pursuit.problems.catalogue import Catalogue
 from pursuit.problems.comparing import attempt_row, ranked
@@ -27,6 +27,8 @@ from pursuit.problems.missions import Plan, as_toml, mission_for, proposer_for
 from pursuit.problems.replay import replay
 from pursuit.problems.rows import CannotScore, Score, score_of
 from pursuit.problems.scoring import Submitted, judge
+from pursuit.problems.spending import exhausted
+from pursuit.problems.stored_attempts import load_attempt
 from pursuit.problems.submission import kept_result
 from pursuit.problems.versions import judging_digest
 from pursuit.sandbox import Sandbox

@@ -1,7 +1,8 @@
 """Runs the command of a check or of a judge: an argv of the operator's, never of a client's.
 
 Owns: one child process with its whole group, its bounded output and its time. Knows no mission.
-Invariant: no process of it is left when `run_command` returns or is cancelled.
+Invariant: no process of its group is left when `run_command` returns or is cancelled, and none that has left the group
+is waited for.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from anyio.abc import ByteReceiveStream, ByteSendStream, Process
 from pursuit.tools.contract import CallFailed
 
 KEPT = 64 * 1024
+LAST_WORDS = 1.0
+"""Seconds in which is read what a process wrote that has ended."""
 
 
 async def run_command(
@@ -49,6 +52,8 @@ async def run_command(
             tasks.start_soon(_drain, process.stderr, tails["stderr"], KEPT)
             code = await process.wait()
             _kill_group(process)
+            # What is in the pipes is read; a process that left the group may hold their other ends for ever.
+            tasks.cancel_scope.deadline = anyio.current_time() + LAST_WORDS
     except BaseException:
         _kill_group(process)
         with anyio.CancelScope(shield=True):

@@ -99,8 +99,7 @@ def source_matches(pattern: str | None, tool: str) -> bool:
 
 def text_of(result: Mapping[str, Any]) -> str:
     """The text blocks of a result, joined."""
-    blocks = cast("Sequence[Mapping[str, Any]]", result.get("content") or ())
-    return "\n".join(str(block.get("text", "")) for block in blocks if block.get("type") == "text")
+    return "\n".join(_texts(result))
 
 
 def value_of(result: Mapping[str, Any]) -> Any:
@@ -127,11 +126,20 @@ def _bodies(result: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
             inner = _json(inner)
         if isinstance(inner, dict):
             yield cast("dict[str, Any]", inner)
-    for block in cast("Sequence[Mapping[str, Any]]", result.get("content") or ()):
-        if block.get("type") == "text":
-            parsed = _json(str(block.get("text", "")))
-            if isinstance(parsed, dict):
-                yield cast("dict[str, Any]", parsed)
+    for text in _texts(result):
+        parsed = _json(text)
+        if isinstance(parsed, dict):
+            yield cast("dict[str, Any]", parsed)
+
+
+def _texts(result: Mapping[str, Any]) -> Iterator[str]:
+    """The text blocks of a result; what is no list of blocks has none."""
+    content = result.get("content")
+    for block in cast("list[object]", content) if isinstance(content, list | tuple) else ():
+        if isinstance(block, Mapping):
+            known = cast("Mapping[str, Any]", block)
+            if known.get("type") == "text":
+                yield str(known.get("text", ""))
 
 
 def _json(text: str) -> Any:

@@ -39,25 +39,18 @@ from pursuit.model.problems import (
     SubmissionDropped,
     SubmissionTaken,
     advance_attempt,
-    decode_attempt,
     encode_attempt,
     fold_attempt,
     submission_digest,
 )
-from pursuit.problems.attempt_ids import is_attempt
+from pursuit.problems.brief import SUBMIT
 from pursuit.problems.manifest import Manifest
-from pursuit.problems.numerals import plain_number
+from pursuit.problems.spending import exhausted, overdrawn, spent_for
+from pursuit.problems.stored_attempts import KIND, damaged, decoded
 from pursuit.problems.versions import judging_digest
 
-KIND = "attempt"
 GONE = "whoever handed it in has gone"
 Clock = Callable[[], float]
-
-
-def exhausted(budget: BudgetName, limit: float) -> BudgetExhausted:
-    """The error that names a budget; only the end of the time is the end of the attempt."""
-    rest = "the attempt is over" if budget == "wall_seconds" else "submit_final is still open"
-    return BudgetExhausted(f"the budget {budget} ({plain_number(limit)}) is spent; {rest}", budget=budget, limit=limit)
 
 
 class Attempt:
@@ -99,7 +92,7 @@ class Attempt:
                 state = await self._opened()
                 self._refuse_ended(state)
                 evaluation = tool in self._problem.budget.evaluation_tools
-                over = self._over(state, evaluation=evaluation)
+                over = spent_for(self._problem.budget, state, self._elapsed(state), evaluation=evaluation)
                 if over is not None:
                     await self._spend(state, *over)
                     raise exhausted(*over)
@@ -171,14 +164,24 @@ class Attempt:
         async with self._turn:
             while True:
                 state = await self._may_submit()
+                guessed = overdrawn(self._problem.budget, state)
+                if guessed is not None:
+                    raise exhausted(*guessed, closed=True)
                 digest = submission_digest(submission)
                 event = SubmissionClaimed(at=self._clock(), digest=digest, submission=dict(submission))
                 if await self._append(state, event):
                     return digest
 
     async def drop(self, digest: str, why: str) -> None:
-        """Gives the place back: the server refused."""
-        await self._write(SubmissionDropped(at=self._clock(), digest=digest, why=why[:500]))
+        """Gives the place back: the server refused. What it said of that cost a call, as anything that it says does."""
+        evaluation = SUBMIT in self._problem.budget.evaluation_tools
+        async with self._turn:
+            while True:
+                state, at = await self._opened(), self._clock()
+                dropped = SubmissionDropped(at=at, digest=digest, why=why[:500])
+                called = AttemptCalled(at=at, number=state.calls + 1, tool=SUBMIT, args={}, evaluation=evaluation)
+                if await self._append(state, dropped, called, AttemptAnswered(at=at, number=called.number, ok=False)):
+                    return
 
     async def give_up(self, why: str = GONE) -> AttemptState | None:
         """Takes what was claimed and never settled as the submission, of which nobody knows whether it was taken.
@@ -188,7 +191,7 @@ class Attempt:
         state = await self.refresh()
         if state is not None and state.claimed is not None and state.taken is None:
             claimed = state.claimed
-            return await self.submit(claimed.submission, claimed=claimed.digest, unknown=why)
+            return await self.submit(claimed.submission, claimed=claimed.digest, unknown=why, at=claimed.at)
         return state
 
     async def submit(
@@ -198,13 +201,14 @@ class Attempt:
         result: Mapping[str, Any] | None = None,
         claimed: str | None = None,
         unknown: str = "",
+        at: float | None = None,
     ) -> AttemptState:
-        """Takes the submission. Raises `AlreadySubmitted` with the first receipt, and `BudgetExhausted`."""
+        """Takes the submission, now or `at` a time. Raises `AlreadySubmitted` with its receipt, `BudgetExhausted`."""
         async with self._turn:
             while True:
                 state = await self._may_submit(claimed)
                 event = SubmissionTaken(
-                    at=self._clock(),
+                    at=self._clock() if at is None else at,
                     digest=claimed or submission_digest(submission),
                     submission=dict(submission),
                     result=None if result is None else dict(result),
@@ -223,7 +227,9 @@ class Attempt:
         """Reads what others wrote."""
         known = 0 if self._state is None else self._state.seq
         for stored in await self._ledger.read(self.attempt_id, after=known):
-            self._state = _after(self.attempt_id, self._state, decode_attempt(stored.body))
+            self._state = _after(self.attempt_id, self._state, decoded(self.attempt_id, stored))
+            if self._state is None:
+                raise damaged(self.attempt_id, "its beginning is missing")
         return self._state
 
     def _known(self) -> AttemptState:
@@ -277,17 +283,6 @@ class Attempt:
         """The seconds since the first call, which may be the one under way."""
         return 0.0 if state.began is None else self._clock() - state.began
 
-    def _over(self, state: AttemptState, *, evaluation: bool) -> tuple[BudgetName, float] | None:
-        """The first budget that leaves no room for another call."""
-        budget = self._problem.budget
-        if budget.wall_seconds is not None and self._elapsed(state) >= budget.wall_seconds:
-            return "wall_seconds", budget.wall_seconds
-        if budget.calls is not None and state.calls >= budget.calls:
-            return "calls", budget.calls
-        if evaluation and budget.evaluations is not None and state.evaluations >= budget.evaluations:
-            return "evaluations", budget.evaluations
-        return None
-
     async def _may_submit(self, claimed: str | None = None) -> AttemptState:
         state = await self._opened()
         state = await self.refresh() or state
@@ -316,15 +311,17 @@ class Attempt:
             while not await self._append(await self._opened(), event):
                 pass
 
-    async def _append(self, state: AttemptState | None, event: AnyAttemptEvent) -> bool:
+    async def _append(self, state: AttemptState | None, *events: AnyAttemptEvent) -> bool:
         """Appends at the place that is known; whether nobody was faster. What others wrote is known afterwards."""
         expected = 0 if state is None else state.seq
-        after = _after(self.attempt_id, None if state is None else _copy(state), event)
+        after = None if state is None else _copy(state)
+        for event in events:
+            after = _after(self.attempt_id, after, event)
         try:
             await self._ledger.append(
                 self.attempt_id,
                 expected,
-                [Draft(*encode_attempt(event))],
+                [Draft(*encode_attempt(event)) for event in events],
                 kind=KIND,
                 status=None if after is None else after.status,
                 summary=None if after is None else _summary(after),
@@ -364,26 +361,3 @@ def _summary(state: AttemptState) -> dict[str, Any]:
         body["solved"] = state.scored.solved
         body["value"] = state.scored.rows[0].value if state.scored.rows else None
     return body
-
-
-async def load_attempt(ledger: Ledger, attempt_id: str) -> AttemptState:
-    """An attempt as the ledger tells it; raises `AttemptNotFound`."""
-    events = [decode_attempt(one.body) for one in await ledger.read(attempt_id)] if is_attempt(attempt_id) else []
-    state = fold_attempt(attempt_id, events)
-    if state is None:
-        raise AttemptNotFound(f"there is no attempt {attempt_id[:100]!r}", attempt_id=attempt_id[:100])
-    return state
-
-
-async def attempts_at(ledger: Ledger, problem_ids: set[str]) -> list[AttemptState]:
-    """All attempts at these problems, oldest first."""
-    found: list[AttemptState] = []
-    cursor: str | None = None
-    while True:
-        page = await ledger.streams(kind=KIND, cursor=cursor)
-        for row in page.rows:
-            if row.summary.get("problem_id") in problem_ids:
-                found.append(await load_attempt(ledger, row.name))
-        cursor = page.next_cursor
-        if cursor is None:
-            return found[::-1]

@@ -48,7 +48,11 @@ async def replay(problem: Manifest, state: AttemptState, expressions: Expression
     """Judges the submission of an attempt again; raises `InvalidArgument` if there is none or it cannot be judged."""
     taken = state.taken
     if taken is None:
-        raise InvalidArgument(f"{state.attempt_id} has no submission to judge", attempt_id=state.attempt_id)
+        why = "has no submission to judge"
+        if state.claimed is not None:
+            serve = f"`pursuit problem serve {problem.problem_id} --attempt {state.attempt_id}`"
+            why = f"handed something in and was cut off before the server answered; {serve} settles it"
+        raise InvalidArgument(f"{state.attempt_id} {why}", attempt_id=state.attempt_id)
     notes = _versions(problem, state)
     intact = submission_digest(taken.submission) == taken.digest
     if not intact:
@@ -59,7 +63,8 @@ async def replay(problem: Manifest, state: AttemptState, expressions: Expression
     evidence = None if recorded is None else recorded.evidence
     if problem.scorer.kind == "tool" and evidence is None:
         ask = f"`pursuit problem serve {problem.problem_id} --attempt {state.attempt_id}` asks it"
-        raise InvalidArgument(f"{state.attempt_id}: the tool that judges has not said anything yet; {ask}")
+        said = "has not said anything yet" if recorded is None else f"failed: {recorded.error}"
+        raise InvalidArgument(f"{state.attempt_id}: the tool that judges {said}; {ask}")
     try:
         found = await judge(problem, Submitted.of(taken), expressions=expressions, evidence=evidence)
     except CannotScore as error:

@@ -18,6 +18,7 @@ from typing import Any, Protocol, Self
 import anyio
 
 from pursuit.engine.commands import run_command
+from pursuit.errors import PursuitError
 from pursuit.model.problems import AttemptScored, SubmissionTaken
 from pursuit.problems.manifest import Manifest
 from pursuit.problems.numerals import plain_number
@@ -92,6 +93,21 @@ async def judge(
     evidence: Mapping[str, Any] | None = None,
 ) -> Judged:
     """The score of a submission; with `evidence` no server is asked. Raises `CannotScore`."""
+    try:
+        return await _judged(problem, submitted, expressions, call, evidence)
+    except (CannotScore, PursuitError):
+        raise
+    except Exception as error:  # the boundary to whatever a judge may say, such as JSON of any depth
+        raise CannotScore(f"what it said cannot be read: {type(error).__name__}: {error}"[:LONGEST_WORDS]) from error
+
+
+async def _judged(
+    problem: Manifest,
+    submitted: Submitted,
+    expressions: Expressions,
+    call: CallTool | None,
+    evidence: Mapping[str, Any] | None,
+) -> Judged:
     scorer = problem.scorer
     found: dict[str, Any] | None = None
     with anyio.move_on_after(scorer.timeout) as scope:

@@ -36,8 +36,10 @@ def kept_submission(given: Mapping[str, Any]) -> dict[str, Any]:
     return _passed(given, _unkept(given))
 
 
-def kept_result(value: Any) -> Any:
-    """What a server answered, as the ledger can keep it: what no number or no text is stands there as none."""
+def kept_result(value: Any, depth: int = 0) -> Any:
+    """What a server answered, as the ledger can keep it: what no number or no text is, or too deep, stands as none."""
+    if depth > DEEPEST:
+        return None
     match value:
         case str():
             return value.encode(errors="replace").decode()
@@ -45,9 +47,9 @@ def kept_result(value: Any) -> Any:
             return value if math.isfinite(value) else None
         case Mapping():
             named = cast("Mapping[str, Any]", value).items()
-            return {kept_result(key): kept_result(one) for key, one in named}
+            return {kept_result(key): kept_result(one, depth + 1) for key, one in named}
         case list() | tuple():
-            return [kept_result(one) for one in cast("list[Any]", value)]
+            return [kept_result(one, depth + 1) for one in cast("list[Any]", value)]
         case _:
             return value
 

@@ -58,13 +58,14 @@ def envelope(protocol_version: str, capabilities: Mapping[str, Any]) -> dict[str
 async def negotiate(wire: Wire, *, era: Era, capabilities: Mapping[str, Any], timeout: float) -> About:
     """Discovery first, then the handshake. Raises `UpstreamError`, `ProbeLost`, a failure of the wire, `ValueError`."""
     if era == "auto":
-        about = await _discovered(wire, capabilities, timeout)
+        # A short connect timeout must leave time for the handshake.
+        about = await _discovered(wire, capabilities, min(timeout / 3, _LONGEST_PROBE))
         if about is not None:
             return about
     try:
         return await _handshake(wire, capabilities)
     except UpstreamError as error:
-        # A slow start: the probe ran out of time here, and was answered there after all.
+        # A slow start: the probe ran out of time here, and was taken up there after all.
         about = None
         if error.code == UNSUPPORTED_PROTOCOL_VERSION:
             about = await _discovered(wire, capabilities, timeout)
@@ -73,10 +74,10 @@ async def negotiate(wire: Wire, *, era: Era, capabilities: Mapping[str, Any], ti
         return about
 
 
-async def _discovered(wire: Wire, capabilities: Mapping[str, Any], timeout: float) -> About | None:
-    """None if it is not a server of the new era. A short connect timeout must leave time for the handshake."""
+async def _discovered(wire: Wire, capabilities: Mapping[str, Any], seconds: float) -> About | None:
+    """None if it is not a server of the new era, or has not answered by then."""
     asked = LATEST_MODERN_VERSION
-    with anyio.move_on_after(min(timeout / 3, _LONGEST_PROBE)):
+    with anyio.move_on_after(seconds):
         for _ in range(2):
             params = {"_meta": envelope(asked, capabilities)}
             try:

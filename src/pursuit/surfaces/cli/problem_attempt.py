@@ -15,10 +15,11 @@ from typing import Any
 from pursuit.app import Runtime
 from pursuit.model.mission import parse_mission
 from pursuit.problems.attempt_ids import new_attempt_id
-from pursuit.problems.attempts import Attempt, load_attempt
+from pursuit.problems.attempts import Attempt
 from pursuit.problems.comparing import attempt_row
 from pursuit.problems.manifest import Manifest
 from pursuit.problems.missions import AGENTS, Plan, as_toml, mission_for, proposer_for, server_of
+from pursuit.problems.stored_attempts import load_attempt
 from pursuit.surfaces.cli import show_problems
 from pursuit.surfaces.cli.context import configuration_path, ledger_path
 from pursuit.surfaces.cli.drive import Drive

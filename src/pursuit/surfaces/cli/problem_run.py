@@ -27,14 +27,15 @@ from pursuit.errors import (
     ValidationFailed,
 )
 from pursuit.model.problems import AttemptState
-from pursuit.problems.attempt_ids import checked_attempt_id
-from pursuit.problems.attempts import Attempt, attempts_at, load_attempt
+from pursuit.problems.attempt_ids import checked_attempt_id, shared_attempt_id
+from pursuit.problems.attempts import Attempt
 from pursuit.problems.catalogue import SHIPPED, Catalogue, discover, manifests_in
 from pursuit.problems.comparing import attempt_row, ranked
 from pursuit.problems.manifest import Manifest
 from pursuit.problems.reading import read_manifest
 from pursuit.problems.replay import replay
 from pursuit.problems.scoring import scored_event
+from pursuit.problems.stored_attempts import attempts_at, load_attempt
 from pursuit.problems.versions import judging_digest
 from pursuit.sandbox import Sandbox
 from pursuit.surfaces.cli import show_problems
@@ -72,11 +73,18 @@ def chosen(word: str, directories: Sequence[Path]) -> Manifest:
 
 def checked_attempt(said: Common, problem: Manifest, text: str | None) -> str | None:
     """An id for an attempt as it may be given on the command line: one of this problem, or of none yet."""
-    if text is None:
+    shared = text is None and problem.visibility.shared_attempt
+    if text is None and not shared:
         return None
-    attempt_id = checked_attempt_id(text, "--attempt")
+    attempt_id = shared_attempt_id(problem) if text is None else checked_attempt_id(text, "--attempt")
     if ledger_path(said).exists():
-        look(said, lambda runtime: Attempt(runtime.service.ledger, time.time, problem, attempt_id).check())
+        try:
+            look(said, lambda runtime: Attempt(runtime.service.ledger, time.time, problem, attempt_id).check())
+        except InvalidArgument as error:
+            if not shared:
+                raise
+            further = "all clients share it; with --attempt attempt-NAME they share a new one"
+            raise InvalidArgument(f"{error.message}: {further}", attempt_id=attempt_id) from None
     return attempt_id
 
 
@@ -140,8 +148,10 @@ def compared(said: Common, problems: Sequence[Manifest], output: Path | None, *,
     if output is not None:
         check_output(said, output, force=force)
 
+    unreadable: list[str] = []
+
     async def read(runtime: Runtime) -> list[dict[str, Any]]:
-        return [await _compared(runtime, problem) for problem in problems]
+        return [await _compared(runtime, problem, unreadable) for problem in problems]
 
     found: list[dict[str, Any]] = look(said, read)
     screen = Screen(said)
@@ -151,13 +161,15 @@ def compared(said: Common, problems: Sequence[Manifest], output: Path | None, *,
         write_whole(output, render_comparison(found))
         screen.note(f"wrote {output}")
     show_problems.comparison(screen, found)
+    for why in unreadable:
+        screen.note(f"left out: {why}")
     return 0
 
 
-async def _compared(runtime: Runtime, problem: Manifest) -> dict[str, Any]:
+async def _compared(runtime: Runtime, problem: Manifest, unreadable: list[str]) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     version = await anyio.to_thread.run_sync(judging_digest, problem)
-    for state in await attempts_at(runtime.service.ledger, {problem.problem_id}):
+    for state in await attempts_at(runtime.service.ledger, {problem.problem_id}, unreadable):
         spent: Mapping[str, Any] | None = None
         if state.opened.mission is not None:
             with suppress(SessionNotFound):  # forgotten since

@@ -63,6 +63,8 @@ async def _brief(problem: Manifest, screen: Screen, *, citations: bool) -> str:
     except UpstreamUnavailable as error:
         screen.note(f"without its tools: {error.message}")
         return write_brief(problem, citations=citations)
+    if faults := offer.faults():
+        raise ValidationFailed(faults, f"{problem.problem_id} cannot be worked at")
     seen = json.dumps([tool for one in offer.definitions if (tool := offer.shown(one)) is not None], ensure_ascii=False)
     for secret in told_in(seen, numbers_of(problem.scorer)):
         screen.note(f"the tools of its server tell agents the number of {secret.field}")

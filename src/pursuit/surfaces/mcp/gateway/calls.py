@@ -54,6 +54,7 @@ class Calls:
         resources: Resources,
         gate: Gate,
         patience: Callable[[], float],
+        info: Mapping[str, Any],
     ) -> None:
         self._roster = roster
         self._relay = relay
@@ -61,6 +62,7 @@ class Calls:
         self._resources = resources
         self._gate = gate
         self._patience = patience
+        self._info = info
 
     async def call(self, visit: Visit) -> dict[str, Any]:
         """Answers `tools/call`."""
@@ -78,7 +80,7 @@ class Calls:
             heard = _failures.get()
             if heard is not None:
                 heard.append(error)
-            return tool_error(visit, str(error))
+            return tool_error(visit, str(error), self._info)
 
     async def aside(self, visit: Visit) -> dict[str, Any]:
         """A call of the operator's own; raises `CallFailed` and `UpstreamUnavailable`, and `MCPError` as servers do."""
@@ -100,9 +102,9 @@ class Calls:
         decide = self._gate.appoint if visit.aside else self._gate.admit
         passed = await decide(visit, tool, arguments)
         if passed.refusal is not None:
-            return tool_error(visit, passed.refusal)
+            return tool_error(visit, passed.refusal, self._info)
         if passed.question is not None:
-            return enveloped(visit.method, passed.question, INFO)
+            return enveloped(visit.method, passed.question, self._info)
         upstream = self._roster[server]
         said = tool.traits.timeout or upstream.config.timeouts.call
         # Only what somebody waits for is cut where nobody said when.
@@ -122,7 +124,7 @@ class Calls:
         return Tool(server=server, name=name, input_schema={}, definition={}, operators=config.operators)
 
 
-def tool_error(visit: Visit, text: str) -> dict[str, Any]:
-    """A tool's result that says what went wrong."""
+def tool_error(visit: Visit, text: str, info: Mapping[str, Any] = INFO) -> dict[str, Any]:
+    """A tool's result that says what went wrong; `info` is who says so."""
     result: dict[str, Any] = {"content": [{"type": "text", "text": sendable(text)}], "isError": True}
-    return enveloped(visit.method, result, INFO) if visit.guest.modern else result
+    return enveloped(visit.method, result, info) if visit.guest.modern else result

@@ -47,9 +47,12 @@ Found = Mapping[str, About | None]
 
 
 async def everyone(
-    upstreams: Mapping[str, McpUpstream], about: Callable[[McpUpstream], Awaitable[About]] = McpUpstream.about
+    upstreams: Mapping[str, McpUpstream],
+    about: Callable[[McpUpstream], Awaitable[About]] = McpUpstream.about,
+    *,
+    seconds: float | None = None,
 ) -> Found:
-    """Asks all servers, side by side; `about` is how one is asked."""
+    """Asks all servers, side by side; `about` is how one is asked, `seconds` how long the only one is waited for."""
     found: dict[str, About | None] = dict.fromkeys(upstreams)
 
     async def ask(name: str, upstream: McpUpstream) -> None:
@@ -59,7 +62,7 @@ async def everyone(
             _log.warning("%s", error.message)
 
     # One that hangs must not keep the client from all the others.
-    with anyio.move_on_after(HELLO_SECONDS if len(found) > 1 else None):
+    with anyio.move_on_after(HELLO_SECONDS if len(found) > 1 else seconds):
         async with anyio.create_task_group() as asking:
             for name, upstream in upstreams.items():
                 asking.start_soon(ask, name, upstream)

@@ -5,8 +5,9 @@ Owns: the choices that its operator has on the command line. Knows nothing else,
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 Spelling = Literal["dotted", "escaped"]
 
@@ -15,10 +16,13 @@ Spelling = Literal["dotted", "escaped"]
 class GatewayOptions:
     """`alone`: it has one client for all time (stdio). `search`: three tools stand for all the others.
 
-    `reloads`: SIGHUP makes it read its configuration again, and does not mean that its terminal has gone.
+    `reloads`: SIGHUP makes it read its configuration again, and does not mean that its terminal has gone. `info`: whose
+    answers its own are. `hello_seconds`: for how long discovery waits for the only server.
     """
 
     alone: bool = False
     spelling: Spelling = "dotted"
     search: bool = False
     reloads: bool = True
+    info: Mapping[str, Any] | None = None
+    hello_seconds: float | None = None

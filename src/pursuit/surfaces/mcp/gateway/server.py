@@ -62,6 +62,7 @@ class Gateway:
     """Everything behind the middleware, which it is itself."""
 
     def __init__(self, runtime: Runtime, tasks: anyio.abc.TaskGroup, options: GatewayOptions) -> None:
+        self.info = options.info or hello.INFO
         self._runtime = runtime
         self._tasks = tasks
         self._options = options
@@ -87,6 +88,7 @@ class Gateway:
             resources=resources,
             gate=gate,
             patience=self._patience,
+            info=self.info,
         )
         self._listens = Listens(self.roster, resources, self._lines, tasks)
         self._answers: dict[str, Answer] = {
@@ -140,7 +142,7 @@ class Gateway:
         if guest is None:
             raise MCPError(INVALID_PARAMS, "Invalid request parameters", "")
         if ctx.method == "server/discover":
-            return hello.discovered(await hello.everyone(self.roster))
+            return hello.discovered(await hello.everyone(self.roster, seconds=self._options.hello_seconds))
         answer = self._answers.get(ctx.method)
         if answer is None:
             if not self.roster.names.single:
@@ -154,7 +156,7 @@ class Gateway:
             raise no_answer(error) from None
         except MCPError as error:
             raise MCPError(error.code, guest.readable(error.message), guest.readable(error.error.data)) from None
-        return enveloped(ctx.method, result, hello.INFO) if guest.modern and "resultType" not in result else result
+        return enveloped(ctx.method, result, self.info) if guest.modern and "resultType" not in result else result
 
     async def _greeted(self, ctx: Context) -> dict[str, Any]:
         session = self._guests.arrive(ctx)
@@ -296,7 +298,7 @@ async def gateway_server(
             plan=gateway.errands.plan,
             performer=gateway.errands.performer,
             seal=lambda: Seal.beside(runtime.state_path),
-            info=lambda: hello.INFO,
+            info=lambda: gateway.info,
             strict=gateway.errands.strict,
         )
         # The SDK's own first middleware only records spans, which nobody collects here.

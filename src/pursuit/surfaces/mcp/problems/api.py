@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from pursuit.errors import AttemptNotFound, InvalidArgument, ValidationFailed
+from pursuit.errors import AttemptNotFound, Fault, InvalidArgument, ValidationFailed
 from pursuit.places import locate_state
 from pursuit.problems.attempt_ids import checked_attempt_id
 from pursuit.problems.brief import write_brief
@@ -108,6 +108,7 @@ class Problem:
         With `many`, for HTTP, the clients of a run are told apart. `state` is the ledger; else it is found as for the
         command line.
         """
+        _check_texts(server_name=server_name, label=label, attempt_id=attempt_id)
         from pursuit.surfaces.mcp.problems.server import ProblemOptions, problem_server  # noqa: PLC0415 - the SDK is slow
 
         options = ProblemOptions(
@@ -125,9 +126,10 @@ class Problem:
 
         Raises `AttemptNotFound`, and `InvalidArgument` if there is nothing that could be judged.
         """
+        _check_texts(attempt_id=attempt_id or "")
         from pursuit.ledger.sqlite import SqliteLedger  # noqa: PLC0415 - who only serves needs none of it
-        from pursuit.problems.attempts import load_attempt  # noqa: PLC0415
         from pursuit.problems.replay import replay  # noqa: PLC0415
+        from pursuit.problems.stored_attempts import load_attempt  # noqa: PLC0415
         from pursuit.sandbox import Sandbox  # noqa: PLC0415
 
         path = locate_state(None if state is None else Path(state), None)
@@ -142,3 +144,15 @@ class Problem:
             raise InvalidArgument(f"{attempt_id} is an attempt at {found.opened.problem_id!r}, not {self.problem_id!r}")
         async with Sandbox() as sandbox:
             return await replay(self.manifest, found, sandbox)
+
+
+def _check_texts(**given: object) -> None:
+    """That what is to be a text is one that can be sent; raises `ValidationFailed` with all that is not."""
+    faults: list[Fault] = []
+    for name, value in given.items():
+        if value is not None and not isinstance(value, str):
+            faults.append(Fault(field=name, reason=f"must be a text, not {type(value).__name__}"))
+        elif isinstance(value, str) and not value.isprintable():
+            faults.append(Fault(field=name, reason="has characters that cannot be shown"))
+    if faults:
+        raise ValidationFailed(faults)

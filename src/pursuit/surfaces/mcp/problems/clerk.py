@@ -7,18 +7,19 @@ know: connections, or what makes a call a task. Invariant: a call is counted bef
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any, cast
 
 import anyio
 
-from pursuit.errors import PursuitError, UpstreamUnavailable
+from pursuit.errors import InvalidArgument, PursuitError, UpstreamUnavailable
 from pursuit.model.observe import leaves, lift
 from pursuit.problems.attempts import Attempt
 from pursuit.problems.brief import SUBMIT
 from pursuit.surfaces.mcp.gateway.eras import enveloped
 from pursuit.surfaces.mcp.gateway.guests import Visit
 from pursuit.surfaces.mcp.problems.legs import Legs
-from pursuit.surfaces.mcp.problems.offer import OWN, Offer
+from pursuit.surfaces.mcp.problems.offer import MISNAMED, OWN, Offer
 from pursuit.surfaces.mcp.problems.submitting import Answer, Submitting, refusal
 
 
@@ -40,7 +41,13 @@ class Clerk:
         if not isinstance(name, str) or not (arguments is None or isinstance(arguments, Mapping)):
             return await answer(visit)  # it says what is wrong
         given = cast("Mapping[str, Any]", arguments or {})
-        offer = await self._look()
+        offer: Offer | None = None
+        with anyio.move_on_after(self._attempt.seconds_left()):
+            offer = await self._look()
+        if offer is None:
+            return self._ours(visit, refusal(await self._attempt.overran()))
+        if offer.faults():
+            return self._ours(visit, refusal(InvalidArgument(MISNAMED)))
         if name == SUBMIT:
             return await self._submitted(visit, answer, offer, given)
         return await self._counted(visit, answer, offer.form, given)
@@ -82,7 +89,8 @@ class Clerk:
                 result = await answer(visit)
                 asked = self._legs.note(result, number, name, given)
                 ok = not result.get("isError")
-                metrics = dict(leaves(lift(name, result)[0]))
+                with suppress(RecursionError):  # then it tells no numbers
+                    metrics = dict(leaves(lift(name, result)[0]))
                 return result
         finally:
             if not asked:

@@ -18,7 +18,7 @@ import anyio
 import anyio.abc
 from mcp.server.context import CallNext, HandlerResult
 from mcp.shared.exceptions import MCPError
-from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND
+from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND
 
 from pursuit import __version__
 from pursuit.errors import InvalidArgument
@@ -31,13 +31,15 @@ from pursuit.surfaces.mcp.failure import Context, about, sendable
 from pursuit.surfaces.mcp.gateway.eras import NEW_ONLY, OLD_ONLY, as_object, enveloped, is_modern
 from pursuit.surfaces.mcp.problems.clerk import Clerk
 from pursuit.surfaces.mcp.problems.further import with_further
-from pursuit.surfaces.mcp.problems.offer import Offer
+from pursuit.surfaces.mcp.problems.offer import MISNAMED, Offer
 from pursuit.surfaces.mcp.problems.submitting import Aside, Submitting
 
 Looked = Callable[[], Awaitable[Offer]]
 Knows = Callable[[Context, str], Awaitable[bool]]
 Chain = Callable[[Context, CallNext], Awaitable[HandlerResult]]
 _DECLARED: Mapping[str, Any] = {"tools": {}, "resources": {}, "prompts": {}}
+HELLO_SECONDS = 7.0
+LOOK_SECONDS = 1.5
 _BEGIN = "Read the brief ({address}, the prompt {prompt} or the tool {tool}), then work, then call {submit} once."
 
 
@@ -107,9 +109,12 @@ class Desk:
 
     async def _greet(self, ctx: Context) -> HandlerResult:
         body = dict(cast("Mapping[str, Any]", await self._inner(ctx)))
-        offer = await self._look()
+        briefed = False
+        # Who asks in the new era may take a long silence for an old server; one of the old era waits.
+        with anyio.move_on_after(LOOK_SECONDS if is_modern(ctx.protocol_version) else None):
+            briefed = (await self._look()).briefed
         body["capabilities"] = {**_DECLARED, **as_object(body.get("capabilities"))}
-        if offer.briefed and self._server_name is None:
+        if briefed and self._server_name is None:
             return body
         if "serverInfo" in body:
             body["serverInfo"] = self._info
@@ -118,12 +123,14 @@ class Desk:
             body = enveloped(ctx.method, body, self._info)
         begin = _BEGIN.format(address=ADDRESS, prompt=PROMPT, tool=TOOL, submit=SUBMIT)
         said = body.get("instructions")
-        body["instructions"] = begin if not said else said if offer.briefed else f"{begin}\n\n{said}"
+        body["instructions"] = begin if not said else said if briefed else f"{begin}\n\n{said}"
         return body
 
     async def _tools(self, ctx: Context) -> HandlerResult:
         body = dict(await self._listed(ctx, "tools"))
         offer = await self._look()
+        if offer.faults():
+            raise MCPError(INTERNAL_ERROR, MISNAMED)
         shown = [offer.shown(as_object(one)) for one in body["tools"]]
         body["tools"] = [one for one in shown if one is not None]
         if not body.get("nextCursor"):

@@ -13,11 +13,17 @@ from dataclasses import dataclass, field
 from posixpath import normpath
 from typing import Any
 
+from pursuit.errors import Fault
 from pursuit.problems.brief import ADDRESS, FINAL_ANSWER, PROMPT, SUBMIT, TOOL, asset_address, write_brief
 from pursuit.problems.manifest import Manifest
 
 OWN = "own"
 """The form of a `submit_final` that is ours."""
+
+MISNAMED = (
+    "this problem cannot be worked at: its problem.toml names tools that its server does not have; "
+    "whoever serves it reads which in the log, or by `pursuit problem show`"
+)
 
 FREE_TEXT: Mapping[str, Any] = {
     "type": "object",
@@ -63,6 +69,20 @@ class Offer:
         replaced = {FINAL_ANSWER: {FINAL_ANSWER, SUBMIT}, OWN: {SUBMIT}}.get(self.form or "", set[str]())
         judge = {self.problem.scorer.tool} if self.problem.scorer.tool is not None else set[str]()
         return frozenset(replaced | judge)
+
+    def faults(self) -> list[Fault]:
+        """The tools that the manifest names and its server does not have: such a judge would be seen, a budget none."""
+        if self.missing is not None:
+            return []
+        scorer, budget = self.problem.scorer, self.problem.budget
+        named = [("scorer.tool", scorer.tool)] if scorer.tool is not None else []
+        named += [(f"budget.evaluation_tools[{place}]", name) for place, name in enumerate(budget.evaluation_tools)]
+        has = f"its server has no tool {{name!r}}; it has: {', '.join(sorted(self.tools)) or 'none'}"
+        return [
+            Fault(field=field, reason=has.format(name=name), source=str(self.problem.path))
+            for field, name in named
+            if name not in self.tools and name != SUBMIT
+        ]
 
     def shown(self, tool: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """A tool of the upstream as agents see it; None if they do not."""

@@ -7,9 +7,10 @@ manifest shares one) and an upstream of its own.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import AsyncGenerator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,17 +27,22 @@ from pursuit.problems.attempt_ids import new_attempt_id, shared_attempt_id
 from pursuit.problems.attempts import Attempt
 from pursuit.problems.manifest import UPSTREAM, Manifest
 from pursuit.sandbox import Sandbox
+from pursuit.surfaces.logs import event
 from pursuit.surfaces.mcp.failure import Context
 from pursuit.surfaces.mcp.gateway.gate import denial
 from pursuit.surfaces.mcp.gateway.options import GatewayOptions
 from pursuit.surfaces.mcp.gateway.server import Gateway, gateway_server
 from pursuit.surfaces.mcp.problems.asking import Besides, besides
-from pursuit.surfaces.mcp.problems.desk import Desk, info_of
+from pursuit.surfaces.mcp.problems.desk import HELLO_SECONDS, Desk, info_of
 from pursuit.surfaces.mcp.problems.offer import Offer
 from pursuit.surfaces.mcp.problems.reception import IDLE_SECONDS, MOST_DESKS, Reception, reception
 from pursuit.tools.configuration import Configuration
 from pursuit.tools.contract import Tool
 from pursuit.tools.policy import Mode
+from pursuit.tools.session import McpUpstream
+
+LOOK_SECONDS = 5.0
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +109,9 @@ async def open_desk(problem: Manifest, options: ProblemOptions, *, alone: bool =
     async with AsyncExitStack() as stack:
         runtime = await stack.enter_async_context(_runtime(problem, options))
         sandbox = await stack.enter_async_context(Sandbox())
-        gateway_options = GatewayOptions(alone=alone, reloads=False)
+        gateway_options = GatewayOptions(
+            alone=alone, reloads=False, info=info_of(problem, options.server_name), hello_seconds=HELLO_SECONDS
+        )
         inner, gateway = await stack.enter_async_context(gateway_server(runtime, gateway_options))
         attempt = Attempt(
             runtime.service.ledger,
@@ -179,16 +187,25 @@ class Looking:
         self._gateway = gateway
         self._besides: Besides | None = None
         self._last: Offer | None = None
+        self._told: set[str] = set()
 
     async def look(self) -> Offer:
         """What is there; one that cannot be reached has what it had, and before it was ever reached nothing."""
         upstream = self._gateway.roster.only
-        try:
-            tools = await upstream.tools()
-            self._besides = self._besides or await besides(upstream)
-            resources, prompts = self._besides
-        except UpstreamUnavailable as error:
-            return self._last or Offer(problem=self._problem, missing=error.message)
+        # One that was there and does not answer now holds up no call that needs no answer of it.
+        with anyio.move_on_after(None if self._last is None else LOOK_SECONDS):
+            try:
+                return await self._seen(upstream)
+            except UpstreamUnavailable as error:
+                return self._last or Offer(problem=self._problem, missing=error.message)
+        return self._last or Offer(problem=self._problem, missing="it does not answer")
+
+    async def _seen(self, upstream: McpUpstream) -> Offer:
+        tools = await upstream.tools()
+        resources, prompts = self._besides or (frozenset[str](), frozenset[str]())
+        if self._besides is None:
+            with suppress(UpstreamUnavailable):  # it refuses a list that it said it had: then it has none today
+                self._besides = resources, prompts = await besides(upstream)
         self._last = Offer(
             problem=self._problem,
             tools=frozenset(tool.name for tool in tools),
@@ -196,4 +213,8 @@ class Looking:
             prompts=prompts,
             definitions=tuple(tool.definition for tool in tools),
         )
+        for fault in self._last.faults():
+            if str(fault) not in self._told:
+                self._told.add(str(fault))
+                event(_log, logging.ERROR, "the problem cannot be worked at", why=str(fault))
         return self._last

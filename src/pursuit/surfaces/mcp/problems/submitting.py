@@ -11,8 +11,8 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -38,8 +38,13 @@ from pursuit.surfaces.mcp.gateway.guests import Visit
 from pursuit.tools.contract import CallFailed, ToolResult
 
 CUT_OFF = "its client cut it off before the server answered"
+BROKE = "the server's answer could not be kept"
 DIED = "the server went away before it answered"
 LATE = "the time was over before the server answered"
+PATIENCE = 30.0
+"""Seconds for which a submission waits for the one before."""
+
+LOOK_EVERY = 0.05
 _log = logging.getLogger(__name__)
 
 Answer = Callable[[Visit], Awaitable[dict[str, Any]]]
@@ -104,21 +109,39 @@ class Submitting:
         """
         arguments, ctx = kept_submission(arguments), visit.ctx
         visit.params = _asked(visit.params, final, arguments)
-        async with self._attempt.alone() as alone:
+        async with self._in_turn() as alone:
             if not alone:
                 await self._attempt.refuse_second()
-                raise AlreadySubmitted("another submission of this attempt is under way")
+                raise AlreadySubmitted(_under_way(await self._attempt.refresh()))
             await self._attempt.open()  # which refuses an attempt at another problem
             if await self._attempt.give_up(GONE):
                 await self._judging(self._calling(ctx)).wait()
             digest = await self._attempt.claim(arguments)
             try:
                 return await self._handed_over(visit, answer, arguments, digest)
-            except anyio.get_cancelled_exc_class():
+            except (MCPError, PursuitError):
+                raise
+            except BaseException as error:  # cancelled, or what nobody foresaw: it may have been taken
                 with anyio.CancelScope(shield=True):
-                    await self._attempt.give_up(CUT_OFF)
+                    cancelled = isinstance(error, anyio.get_cancelled_exc_class())
+                    await self._attempt.give_up(CUT_OFF if cancelled else BROKE)
                     self._judging(self._calling(ctx))
                 raise
+
+    @asynccontextmanager
+    async def _in_turn(self) -> AsyncGenerator[bool]:
+        """Whether nobody else hands in here; whoever does is waited for, as its receipt may be the answer.
+
+        Raises `AlreadySubmitted` with that receipt as soon as there is one.
+        """
+        until = anyio.current_time() + PATIENCE
+        while True:
+            async with self._attempt.alone() as alone:
+                if alone or anyio.current_time() >= until:
+                    yield alone
+                    return
+            await self._attempt.refuse_second()
+            await anyio.sleep(LOOK_EVERY)
 
     async def _handed_over(self, visit: Visit, answer: Answer, given: Mapping[str, Any], digest: str) -> dict[str, Any]:
         """Asks the upstream, whose place is kept; afterwards it is taken, given back, or lost."""
@@ -162,7 +185,7 @@ class Submitting:
         await self._judging(self._calling(ctx)).wait()
         return state
 
-    def _judging(self, call: CallTool) -> anyio.Event:
+    def _judging(self, call: CallTool, *, again: bool = False) -> anyio.Event:
         """Judges what was taken, once at a time and apart from whoever waits for that; the event is its end."""
         if self._under_way is not None and not self._under_way.is_set():
             return self._under_way
@@ -173,9 +196,9 @@ class Submitting:
 
         async def work() -> None:
             try:
-                await self._settled(call)
-            except PursuitError as error:  # then the next opening judges it
-                event(_log, logging.ERROR, "not judged", attempt=self._attempt.attempt_id, why=error.message)
+                await self._settled(call, again=again)
+            except Exception as error:  # noqa: BLE001 - it ends neither the server nor others; the next opening judges
+                event(_log, logging.ERROR, "not judged", attempt=self._attempt.attempt_id, why=str(error))
             finally:
                 done.set()
 
@@ -194,7 +217,7 @@ class Submitting:
             if alone:
                 with suppress(PursuitError):  # somebody else was faster, or the ledger is not to be had
                     await self._attempt.give_up(GONE)
-                    await self._settled(self._calling(None), again=True)
+                await self._judging(self._calling(None), again=True).wait()
 
     async def _settled(self, call: CallTool, *, again: bool = False) -> None:
         """Judges what was taken and is not judged; with `again` also where the judge failed before."""
@@ -246,6 +269,13 @@ def _is_unsettled(state: AttemptState) -> bool:
     if state.taken is None:
         return state.claimed is not None
     return state.scored is None or state.scored.error is not None
+
+
+def _under_way(state: AttemptState | None) -> str:
+    """What somebody is told who has waited long enough for the submission before."""
+    claimed = None if state is None else state.claimed
+    which = "" if claimed is None else f" (sha256 {claimed.digest[:12]}…)"
+    return f"another submission of this attempt{which} is under way; ask again later, and its receipt is the answer"
 
 
 def _objection(result: Mapping[str, Any]) -> str:
