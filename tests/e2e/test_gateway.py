@@ -18,6 +18,7 @@ import anyio
 import pytest
 from mcp import Client
 from mcp_types import ElicitResult, TextContent
+from quick_start import pursuit
 
 SERVER = Path(__file__).parent.parent / "servers" / "hostile_upstream.py"
 ERAS = ("legacy", "2026-07-28")
@@ -45,7 +46,7 @@ class Place:
 
     def pursuit(self, *words: str) -> Any:
         done = subprocess.run(
-            self.command(*words, "--json"), cwd=self.folder, capture_output=True, text=True, timeout=60, check=True
+            [*pursuit(), *words, "--json"], cwd=self.folder, capture_output=True, text=True, timeout=60, check=True
         )
         return json.loads(done.stdout)
 

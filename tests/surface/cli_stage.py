@@ -15,6 +15,8 @@ import threading
 from pathlib import Path
 from typing import IO, Any
 
+from quick_start import pursuit, quick
+
 from pursuit.surfaces.cli.main import answer
 
 COMMAND = [sys.executable, "-c", "from pursuit.surfaces.cli.main import main; main()"]
@@ -48,7 +50,8 @@ REPEAT = f'kind = "repeat"\ntool_name = "evaluate"\nargs = {DESIGN}'
 
 
 def mission(*, target: float = 0.1, iterations: int = 2, proposer: str = REPEAT) -> str:
-    return MISSION.format(target=target, iterations=iterations, proposer=proposer) + BEAM
+    beam = BEAM.replace('"-m", "pursuit.demo.welded_beam"', json.dumps(quick("-m", "pursuit.demo.welded_beam")))
+    return MISSION.format(target=target, iterations=iterations, proposer=proposer) + beam
 
 
 def recorded(record: Path, *, steps: int, needed: int, ms: int) -> str:
@@ -100,9 +103,12 @@ class Place:
         self.write("pursuit.toml", '[policy]\nmode = "auto"\n')
         return self
 
-    def run(self, *words: object, code: int = 0, text: str | None = None) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *words: object, code: int = 0, text: str | None = None, fresh: bool = False
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs a command, with its modules loaded before, unless it must be a `fresh` process as people start it."""
         done = subprocess.run(
-            [*COMMAND, *map(str, words)],
+            [*(COMMAND if fresh else pursuit()), *map(str, words)],
             cwd=self.folder,
             env=self.environment,
             input=text or "",
