@@ -72,7 +72,7 @@ def test_every_client_goes_the_whole_way(which: str, transport: str, tmp_path: P
 
 @pytest.mark.slow
 def test_a_client_that_cancelled_a_call_leaves_without_waiting_for_its_answer(tmp_path: Path) -> None:
-    house = House(tmp_path)
+    house = House(tmp_path, fresh=True)
     patient = "from pursuit.surfaces.mcp import stdio; stdio.LAST_ANSWERS = 3600.0; "
     server = json.loads(house.stdio)
     assert server["args"][0] == "-c"
