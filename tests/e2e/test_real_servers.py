@@ -50,7 +50,7 @@ def directly(server: PublicServer, world: Path, requests: Sequence[Request], era
     """A talk with the server itself, which must do and refuse what it is asked as the request foresees."""
     server.fresh(world)
     env = get_default_environment() | dict(server.env(world))
-    with talking(server.command(world), env=env, era=era, folder=world.parent, ends=False, **how) as client:
+    with talking(server.quickly(world), env=env, era=era, folder=world.parent, ends=False, **how) as client:
         talk = converse(client, requests)
     for request, done in zip(requests, talk.calls, strict=True):
         failed = "error" in done.answer or done.answer["result"].get("isError", False)

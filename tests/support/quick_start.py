@@ -31,6 +31,7 @@ from pathlib import Path
 from fork_launcher import early
 
 HERE = Path(__file__).parent
+REAL = sys.executable  # also where a test has put `python()` in its place
 SCRIPT = """\
 import sys
 
@@ -70,9 +71,7 @@ def python() -> str:
     Put in the place of `sys.executable`, it is for the processes that `pursuit` starts by itself.
     """
     path = _forking() / "python"
-    text = PYTHON.format(
-        python=sys.executable, here=str(HERE), address=str(_forking() / "socket"), known=early(dict(os.environ))
-    )
+    text = PYTHON.format(python=REAL, here=str(HERE), address=str(_forking() / "socket"), known=early(dict(os.environ)))
     path.write_text(text, encoding="utf-8")
     path.chmod(0o700)
     return str(path)
@@ -85,7 +84,7 @@ def pursuit() -> list[str]:
 
 def fresh() -> list[str]:
     """The words that run it as people do: a process of its own that loads what it needs."""
-    return [sys.executable, "-m", "pursuit"]
+    return [REAL, "-m", "pursuit"]
 
 
 @cache
@@ -98,7 +97,7 @@ def _forking() -> Path:
         listening.listen(64)
         passed = (listening.fileno(), theirs.fileno())
         process = subprocess.Popen(
-            [sys.executable, str(HERE / "fork_server.py"), *map(str, passed)],
+            [REAL, str(HERE / "fork_server.py"), *map(str, passed)],
             pass_fds=passed,
             stdin=subprocess.DEVNULL,
             start_new_session=True,

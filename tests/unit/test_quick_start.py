@@ -15,6 +15,7 @@ import psutil
 import pytest
 from quick_start import fresh, pursuit, quick
 
+pytestmark = pytest.mark.slow
 PROGRAM = """
 import atexit, gc, json, os, signal, sys, threading
 
