@@ -15,7 +15,7 @@ import threading
 from pathlib import Path
 from typing import IO, Any
 
-from quick_start import pursuit, quick
+from quick_start import pursuit
 
 from pursuit.surfaces.cli.main import answer
 
@@ -50,8 +50,7 @@ REPEAT = f'kind = "repeat"\ntool_name = "evaluate"\nargs = {DESIGN}'
 
 
 def mission(*, target: float = 0.1, iterations: int = 2, proposer: str = REPEAT) -> str:
-    beam = BEAM.replace('"-m", "pursuit.demo.welded_beam"', json.dumps(quick("-m", "pursuit.demo.welded_beam")))
-    return MISSION.format(target=target, iterations=iterations, proposer=proposer) + beam
+    return MISSION.format(target=target, iterations=iterations, proposer=proposer) + BEAM
 
 
 def recorded(record: Path, *, steps: int, needed: int, ms: int) -> str:

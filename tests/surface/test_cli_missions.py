@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from cli_stage import COMMAND, REPEAT, Place, marks, mission, recorded
 
+pytestmark = pytest.mark.usefixtures("quick_python")
+
 
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
