@@ -9,6 +9,9 @@ REAL := $(VENV)/real-servers/.installed
 MCP1 := .venv-mcp1/.installed
 FASTMCP := .venv-fastmcp/.installed
 
+# With it, each of the many processes of a run would compile the same modules anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test check conformance soak bench format clean
 
 demo: $(RUN)  ## size a welded beam with a scripted strategy, no key and no server needed

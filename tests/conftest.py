@@ -5,5 +5,15 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-for folder in (".", "unit", "fault", "contract", "servers", "surface", "clients"):
+import pytest
+
+for folder in (".", "unit", "fault", "contract", "servers", "surface", "clients", "support"):
     sys.path.insert(0, str(Path(__file__).parent / folder))
+
+
+@pytest.fixture
+def quick_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processes of `pursuit` that it starts by itself start quickly: see `quick_start`."""
+    from quick_start import python  # it lies in a folder that was just made known
+
+    monkeypatch.setattr(sys, "executable", python())

@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 from cli_stage import COMMAND, SERVERS, Place, Running
+from quick_start import pursuit
 
 from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.model.events import AnyEvent, decode
@@ -60,10 +61,14 @@ class Served(Running):
 
 
 class House(Place):
-    """A folder with a ledger of its own and the workshop, whose logs tell what was really done."""
+    """A folder with a ledger of its own and the workshop, whose logs tell what was really done.
 
-    def __init__(self, folder: Path, *, mode: str = "auto") -> None:
+    Its servers are `fresh` processes where they are killed, or are what a test is about.
+    """
+
+    def __init__(self, folder: Path, *, mode: str = "auto", fresh: bool = False) -> None:
         super().__init__(folder)
+        self.command = COMMAND if fresh else pursuit()
         self.logs = folder / "logs"
         self.logs.mkdir()
         places = {"server": json.dumps(str(SERVERS / "workshop.py")), "logs": json.dumps(str(self.logs))}
@@ -72,7 +77,7 @@ class House(Place):
     @property
     def stdio(self) -> str:
         """The target of a client that starts its server itself."""
-        command, *words = [*COMMAND, "serve"]
+        command, *words = [*self.command, "serve"]
         return json.dumps({"command": command, "args": words, "cwd": str(self.folder), "env": self.environment})
 
     @contextmanager
@@ -89,7 +94,7 @@ class House(Place):
         """Serves over HTTP at a free port of this machine; what is still there at the end is asked to leave."""
         words = ("serve", "--http", "--port", "0", *more)
         process = subprocess.Popen(
-            [*COMMAND, *words],
+            [*self.command, *words],
             cwd=self.folder,
             env=self.environment,
             stdin=subprocess.DEVNULL,

@@ -54,7 +54,7 @@ def through_one_thirty(house: House, target: str) -> dict[str, Any]:
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("which", [*ERAS, ONE_THIRTY])
 def test_every_client_goes_the_whole_way(which: str, transport: str, tmp_path: Path) -> None:
-    house = House(tmp_path)
+    house = House(tmp_path, fresh=which == ONE_THIRTY)
     with house.target(transport) as target:
         seen = through_one_thirty(house, target) if which == ONE_THIRTY else through_sdk(house, which, target)
     assert seen["protocol"] == VERSIONS[which]
@@ -72,7 +72,7 @@ def test_every_client_goes_the_whole_way(which: str, transport: str, tmp_path: P
 
 @pytest.mark.slow
 def test_a_client_that_cancelled_a_call_leaves_without_waiting_for_its_answer(tmp_path: Path) -> None:
-    house = House(tmp_path)
+    house = House(tmp_path, fresh=True)
     patient = "from pursuit.surfaces.mcp import stdio; stdio.LAST_ANSWERS = 3600.0; "
     server = json.loads(house.stdio)
     assert server["args"][0] == "-c"

@@ -18,6 +18,7 @@ import anyio
 import pytest
 from mcp import Client
 from mcp_types import ElicitResult, TextContent
+from quick_start import fresh, pursuit
 
 SERVER = Path(__file__).parent.parent / "servers" / "hostile_upstream.py"
 ERAS = ("legacy", "2026-07-28")
@@ -26,8 +27,9 @@ ERAS = ("legacy", "2026-07-28")
 class Place:
     """A folder with a configuration of one server, and the commands that are run there."""
 
-    def __init__(self, folder: Path, *, modern: bool = False, mode: str = "auto") -> None:
+    def __init__(self, folder: Path, *, modern: bool = False, mode: str = "auto", fresh: bool = False) -> None:
         self.folder = folder
+        self.fresh = fresh
         self.log = folder / "log"
         self.modern = modern
         self.write("hostile", mode=mode)
@@ -41,11 +43,12 @@ class Place:
         (self.folder / "pursuit.toml").write_text(f'[policy]\nmode = "{mode}"\n' + "".join(servers))
 
     def command(self, *words: str) -> list[str]:
-        return [sys.executable, "-m", "pursuit", *words]
+        """How `pursuit` is run; `fresh` is for tests of the process itself: its end, its signals, its terminal."""
+        return [*(fresh() if self.fresh else pursuit()), *words]
 
     def pursuit(self, *words: str) -> Any:
         done = subprocess.run(
-            self.command(*words, "--json"), cwd=self.folder, capture_output=True, text=True, timeout=60, check=True
+            [*pursuit(), *words, "--json"], cwd=self.folder, capture_output=True, text=True, timeout=60, check=True
         )
         return json.loads(done.stdout)
 
@@ -110,7 +113,7 @@ def calls(place: Place) -> list[str]:
 
 
 def test_over_stdio_results_come_byte_for_byte_and_nothing_is_left_behind(tmp_path: Path) -> None:
-    place = Place(tmp_path)
+    place = Place(tmp_path, fresh=True)
     with place.serving() as process:
         client = Lines(process)
         client.say({"id": "raw", "method": "tools/call", "params": {"name": "mixed", "arguments": {}}})
@@ -189,7 +192,7 @@ def test_over_http_clients_of_both_eras_are_asked_and_answered(era: str, modern:
 
 
 def test_a_gateway_that_is_killed_leaves_the_outcome_unknown_and_the_trail_whole(tmp_path: Path) -> None:
-    place = Place(tmp_path)
+    place = Place(tmp_path, fresh=True)
     with place.serving() as process:
         client = Lines(process)
         client.call("echo", {"n": 1})
@@ -219,7 +222,7 @@ def test_the_operator_approves_a_call_from_another_terminal(tmp_path: Path) -> N
 @pytest.mark.parametrize("words", [(), ("--http", "--port", "0")], ids=["stdio", "http"])
 @pytest.mark.guarantee("required-servers-are-there")
 def test_a_gateway_does_not_start_without_a_required_server(words: tuple[str, ...], tmp_path: Path) -> None:
-    place = Place(tmp_path)
+    place = Place(tmp_path, fresh=True)
     config = tmp_path / "pursuit.toml"
     gone = '[servers.gone]\ncommand = "./nothing-there"\n'
     config.write_text(config.read_text() + gone + "required = true\n")
@@ -244,7 +247,7 @@ def test_a_gateway_does_not_start_without_a_required_server(words: tuple[str, ..
 
 @pytest.mark.parametrize("words", [(), ("--http", "--port", "0")], ids=["stdio", "http"])
 def test_a_gateway_ends_with_its_terminal(words: tuple[str, ...], tmp_path: Path) -> None:
-    place = Place(tmp_path)
+    place = Place(tmp_path, fresh=True)
     ours, its = os.openpty()
     try:
         with subprocess.Popen(
@@ -269,7 +272,7 @@ def test_a_gateway_ends_with_its_terminal(words: tuple[str, ...], tmp_path: Path
 
 
 def test_a_hang_up_makes_it_read_its_configuration_again(tmp_path: Path) -> None:
-    place = Place(tmp_path)
+    place = Place(tmp_path, fresh=True)
     with place.serving() as process:
         client = Lines(process)
         client.call("steps")

@@ -13,10 +13,11 @@ from typing import Any
 import anyio
 import httpx2
 import pytest
-from cli_stage import COMMAND, SERVERS, Place
+from cli_stage import SERVERS, Place
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
+from quick_start import pursuit
 
 LEGACY, MODERN = "legacy", "2026-07-28"
 CLIENTS = 20
@@ -58,10 +59,8 @@ env = {{ TALLY = {json.dumps(str(self.tally))} }}
     def stdio(self) -> Any:
         """A client's pipes to a process of its own."""
         environment = self.place.environment
-        words = [*COMMAND[1:], "serve"]
-        return stdio_client(
-            StdioServerParameters(command=COMMAND[0], args=words, cwd=self.place.folder, env=environment)
-        )
+        command, *words = [*pursuit(), "serve"]
+        return stdio_client(StdioServerParameters(command=command, args=words, cwd=self.place.folder, env=environment))
 
 
 @pytest.fixture(scope="module")

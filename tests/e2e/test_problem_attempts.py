@@ -29,6 +29,7 @@ from pursuit.surfaces.mcp.server import mission_server
 from pursuit.tools.configuration import Configuration
 from pursuit.tools.policy import OperatorPolicy
 
+pytestmark = pytest.mark.usefixtures("quick_python")
 SCORE = "0.0390625"
 BY_FUNCTION = {"kind": "function", "function": "score.py:score", "metrics": [METRIC]}
 JUDGE = "def score(submission):\n    print('it is', {score})\n    return {score}\n"

@@ -15,6 +15,7 @@ from mcp import Client
 from problem_answers import ANSWERS, PUBLISHED
 from problem_stage import EXAM, plain
 from public_servers import SERVERS
+from quick_start import quick
 
 from pursuit import Problem
 from pursuit.problems.catalogue import SHIPPED, Catalogue
@@ -22,6 +23,7 @@ from pursuit.problems.manifest import Manifest
 from pursuit.problems.missions import as_toml
 from pursuit.problems.secrecy import is_telling, numbers_of, told_in
 
+pytestmark = pytest.mark.usefixtures("quick_python")
 IDS = [one.problem_id for one in Catalogue.load()]
 TRIES: dict[str, dict[str, Any]] = {
     "pangram": {"answer": "no"},
@@ -157,14 +159,14 @@ def taken_in(
 
 
 def test_a_server_of_ones_own_is_a_problem_and_a_fixed_point(tmp_path: Path) -> None:
-    one = Problem.from_stdio(sys.executable, [str(EXAM), "probe", "look"], problem_id="mine", title="Mine")
+    one = Problem.from_stdio(sys.executable, [quick(str(EXAM)), "probe", "look"], problem_id="mine", title="Mine")
     table = {
         "problem_id": "mine",
         "title": "Mine",
         "summary": one.manifest.summary,
         "statement": one.manifest.statement,
         "kind": "mcp",
-        "server": {"command": "__python_executable__", "args": [str(EXAM), "probe", "look"]},
+        "server": {"command": "__python_executable__", "args": [quick(str(EXAM)), "probe", "look"]},
         "scorer": {
             "kind": "predicates",
             "predicates": [{"metric": "submitted", "expression": "1"}],
@@ -183,7 +185,7 @@ def test_a_server_of_ones_own_is_a_problem_and_a_fixed_point(tmp_path: Path) -> 
 def test_public_servers_as_upstreams_are_fixed_points(tmp_path: Path, name: str, era: str) -> None:
     server = SERVERS[name]
     server.fresh(tmp_path / "world")
-    command, *args = map(str, server.command(tmp_path / "world"))
+    command, *args = map(str, server.quickly(tmp_path / "world"))
     table = {
         "problem_id": name,
         "title": "A public server",

@@ -21,6 +21,7 @@ from pursuit.model.mission import parse_mission
 from pursuit.problems.catalogue import SHIPPED, Catalogue
 from pursuit.problems.missions import Plan, mission_for, proposer_for, server_of
 
+pytestmark = pytest.mark.usefixtures("quick_python")
 IDS = [one.problem_id for one in Catalogue.load()]
 
 

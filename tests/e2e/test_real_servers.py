@@ -6,7 +6,6 @@ The gateway is right when a client that sees every byte cannot tell: so the clie
 from __future__ import annotations
 
 import json
-import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,10 +18,11 @@ from cli_stage import Place
 from mcp.client.stdio import get_default_environment
 from public_requests import ABLE, ANSWERS, ASKING, WRONG, Request, more
 from public_servers import SERVERS, PublicServer
+from quick_start import pursuit
 from raw_client import ENVELOPE, LISTS, NEW, OLD, Exchange, Message, RawClient, talking
 
 pytestmark = pytest.mark.slow
-GATEWAY = [sys.executable, "-m", "pursuit", "serve", "--gateway", "--log-level", "warning"]
+GATEWAY = ["serve", "--gateway", "--log-level", "warning"]
 EACH = [(name, era) for name, server in SERVERS.items() for era in server.eras]
 MOUNTED = ("everything", "filesystem", "git", "sqlite")
 KINDS: Mapping[str, str] = dict(zip(LISTS, ("tools", "resources", "resourceTemplates", "prompts"), strict=True))
@@ -50,7 +50,7 @@ def directly(server: PublicServer, world: Path, requests: Sequence[Request], era
     """A talk with the server itself, which must do and refuse what it is asked as the request foresees."""
     server.fresh(world)
     env = get_default_environment() | dict(server.env(world))
-    with talking(server.command(world), env=env, era=era, folder=world.parent, ends=False, **how) as client:
+    with talking(server.quickly(world), env=env, era=era, folder=world.parent, ends=False, **how) as client:
         talk = converse(client, requests)
     for request, done in zip(requests, talk.calls, strict=True):
         failed = "error" in done.answer or done.answer["result"].get("isError", False)
@@ -66,7 +66,7 @@ def through(worlds: Mapping[str, Path], requests: Sequence[Request], era: str, *
         tables.append(SERVERS[name].table(world))
     folder = next(iter(worlds.values())).parent
     (folder / "pursuit.toml").write_text("".join(tables), encoding="utf-8")
-    with talking(GATEWAY, era=era, folder=folder, **how) as client:
+    with talking([*pursuit(), *GATEWAY], era=era, folder=folder, **how) as client:
         return converse(client, requests)
 
 

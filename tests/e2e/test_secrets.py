@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 from blabber import TOOLS, http_blabber
-from cli_stage import COMMAND, SERVERS, Place
+from cli_stage import SERVERS, Place
+from quick_start import pursuit
 
 VARIABLES = {
     "FROM_ENV": "variable-in-env-8f31",
@@ -227,7 +228,7 @@ def _session(place: Place, words: list[str], requests: list[tuple[str, Any]]) ->
     with (
         (place.folder / "serve.log").open("ab") as log,
         subprocess.Popen(
-            [*COMMAND, *words],
+            [*pursuit(), *words],
             cwd=place.folder,
             env=place.environment,
             stdin=subprocess.PIPE,

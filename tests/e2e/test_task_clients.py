@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_stage import COMMAND
 from front_door import CLIENTS, ROOT, House, Served, leaving_none, mcp1_python
 
 FASTMCP = ROOT / ".venv-fastmcp" / "bin" / "python"
@@ -59,7 +58,7 @@ def serving(house: House, where: str) -> Iterator[tuple[str, str, dict[str, Any]
     """A server over HTTP, and what to call there."""
     words = ["serve", "--http", "--port", "0", *(["--gateway"] if where == "gateway" else [])]
     process = subprocess.Popen(
-        [*COMMAND, *words],
+        [*house.command, *words],
         cwd=house.folder,
         env=house.environment,
         stdin=subprocess.DEVNULL,

@@ -33,7 +33,7 @@ kind = "client"
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("era", ERAS)
 def test_a_killed_client_leaves_a_mission_that_another_continues(era: str, transport: str, tmp_path: Path) -> None:
-    house = House(tmp_path)
+    house = House(tmp_path, fresh=True)
     mission = house.json("start", house.write("mission.toml", MISSION))["session_id"]
     proposal = calls("log", ("a", 0), ("b", AN_HOUR), ("c", 0))
     with house.target(transport) as target:

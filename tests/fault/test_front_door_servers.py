@@ -67,7 +67,7 @@ def judge(house: House, mission: str, lost: str, deaths: int = 1) -> None:
 @pytest.mark.guarantee("background-survives-kill")
 @pytest.mark.parametrize(("word", "lost", "era"), [("SIGKILL", "unknown", ERAS[0]), ("SIGTERM", "cancelled", ERAS[1])])
 def test_a_background_run_goes_on_when_it_is_served_again(word: str, lost: str, era: str, tmp_path: Path) -> None:
-    house = House(tmp_path)
+    house = House(tmp_path, fresh=True)
     with house.serving() as first:
         mission = start(house, first, era)
         house.until_logged("log", "begun 10")
@@ -97,7 +97,7 @@ async def _at_its_goal(house: House, served: Served, era: str, mission: str) -> 
 @pytest.mark.slow
 @pytest.mark.guarantee("background-survives-kill")
 def test_another_server_on_the_same_ledger_takes_over(tmp_path: Path) -> None:
-    house = House(tmp_path)
+    house = House(tmp_path, fresh=True)
     with house.serving() as first, house.serving() as second:
         mission = start(house, first, ERAS[1])
         house.until_logged("log", "begun 10")

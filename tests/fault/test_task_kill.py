@@ -34,7 +34,7 @@ args = { log = "steps", ms = 300 }
 @pytest.mark.slow
 @pytest.mark.guarantee("mission-tasks-survive-kill-nine")
 def test_killed_while_it_drove_a_task_the_next_server_drives_it_to_its_end(tmp_path: Path) -> None:
-    house = House(tmp_path)
+    house = House(tmp_path, fresh=True)
     house.write("mission.toml", MISSION)
     mission = house.json_of("start", "mission.toml")["session_id"]
     arguments = {"session_id": mission, "max_iterations_this_call": COUNT}
@@ -69,7 +69,7 @@ def test_killed_while_a_server_worked_at_a_task_the_next_gateway_gets_its_result
         try:
             assert server.stdout is not None
             url = json.loads(server.stdout.readline())["url"]
-            house = House(tmp_path)
+            house = House(tmp_path, fresh=True)
             house.write("pursuit.toml", f'[policy]\nmode = "auto"\n[servers.far]\nurl = "{url}"\n')
             with house.serving("--gateway") as served:
                 arguments = {"seconds": 100, "label": "slow"}

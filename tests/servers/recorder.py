@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
-from typing import Any
 
-from mcp.server.mcpserver import MCPServer
+from plain_server import PlainServer
 
-RECORD = Path(os.environ["RECORD"])
-server = MCPServer("recorder")
+RECORD = os.environ["RECORD"]
 
 
 def mark(kind: str, key: str) -> None:
@@ -22,7 +19,6 @@ def mark(kind: str, key: str) -> None:
         os.close(descriptor)
 
 
-@server.tool(structured_output=False)
 def step(key: str, ms: float = 5) -> str:
     """Changes the world: never to be repeated."""
     mark("step", key)
@@ -30,17 +26,12 @@ def step(key: str, ms: float = 5) -> str:
     return "done"
 
 
-@server.tool(structured_output=False)
 def look(key: str) -> str:
     """Changes nothing."""
     mark("look", key)
     return "seen"
 
 
-def main() -> Any:
-    mark("born", "-")
-    return server.run("stdio")
-
-
 if __name__ == "__main__":
-    main()
+    mark("born", "-")
+    PlainServer("recorder", step, look).run()

@@ -15,6 +15,8 @@ import threading
 from pathlib import Path
 from typing import IO, Any
 
+from quick_start import pursuit
+
 from pursuit.surfaces.cli.main import answer
 
 COMMAND = [sys.executable, "-c", "from pursuit.surfaces.cli.main import main; main()"]
@@ -100,9 +102,12 @@ class Place:
         self.write("pursuit.toml", '[policy]\nmode = "auto"\n')
         return self
 
-    def run(self, *words: object, code: int = 0, text: str | None = None) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *words: object, code: int = 0, text: str | None = None, fresh: bool = False
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs a command, with its modules loaded before, unless it must be a `fresh` process as people start it."""
         done = subprocess.run(
-            [*COMMAND, *map(str, words)],
+            [*(COMMAND if fresh else pursuit()), *map(str, words)],
             cwd=self.folder,
             env=self.environment,
             input=text or "",

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mcp import Client
+from quick_start import quick
 
 from pursuit import Problem
 from pursuit.ledger.sqlite import SqliteLedger
@@ -23,8 +24,8 @@ BY_PREDICATE = {"kind": "predicates", "predicates": [PREDICATE], "metrics": [MET
 SCHEMA = {"type": "object", "properties": {"x": {"type": "number"}}, "required": ["x"]}
 
 
-def problem(folder: Path, *tools: str, **fields: Any) -> Problem:
-    """A problem in a file of its own, around the exam with these tools."""
+def problem(folder: Path, *tools: str, exam: str = "", **fields: Any) -> Problem:
+    """A problem in a file of its own, around the exam with these tools; `exam` is how else to start it."""
     given: dict[str, Any] = {
         "problem_id": "exam",
         "title": "The exam",
@@ -35,7 +36,7 @@ def problem(folder: Path, *tools: str, **fields: Any) -> Problem:
         **fields,
     }
     if tools:
-        given["server"] = {"command": "__python_executable__", "args": [str(EXAM), *tools]}
+        given["server"] = {"command": "__python_executable__", "args": [exam or quick(str(EXAM)), *tools]}
     folder.mkdir(exist_ok=True)
     (folder / "problem.toml").write_text(as_toml(given), encoding="utf-8")
     return Problem.from_manifest(folder)

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from cli_stage import COMMAND, REPEAT, Place, marks, mission, recorded
 
+pytestmark = pytest.mark.usefixtures("quick_python")
+
 
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
@@ -30,7 +32,7 @@ def test_the_example_runs_to_success_and_leaves_reports(tmp_path: Path) -> None:
         # An easier target: the way is the same, and shorter.
         text = (demo.folder / name).read_text(encoding="utf-8")
         demo.write(name, text.replace("1.76", "15.0"))
-    done = demo.run("run", "mission.toml")
+    done = demo.run("run", "mission.toml", fresh=True)
     assert "status: completed" in done.stdout
     assert "criterion cheap: met" in done.stdout
     assert "iteration 1/200" in done.stderr

@@ -116,7 +116,9 @@ def test_ids_that_are_wrong(place: Place) -> None:
 @pytest.mark.guarantee("a-task-goes-on-alone")
 def test_a_detached_command_is_found_again_with_its_real_exit_code(place: Place) -> None:
     os.mkfifo(place.folder / "gate")
-    done = place.run("task", "run", "--detach", "--", "sh", "-c", "echo one; read x < gate; echo two; exit 5")
+    done = place.run(
+        "task", "run", "--detach", "--", "sh", "-c", "echo one; read x < gate; echo two; exit 5", fresh=True
+    )
     task_id = done.stdout.strip()
     told = place.json("task", "wait", "--timeout", "0.2", task_id, code=4)
     assert (told["task_id"], told["status"]) == (task_id, "working")
@@ -210,7 +212,7 @@ def test_a_timeout_of_its_own_fails_it(place: Place) -> None:
 
 
 def test_a_reason_that_is_no_text_is_kept_as_far_as_it_is_one(place: Place) -> None:
-    task_id = place.run("task", "run", "--detach", "--", "sleep", "3600").stdout.strip()
+    task_id = place.run("task", "run", "--detach", "--", "sleep", "3600", fresh=True).stdout.strip()
     ended = place.json("task", "cancel", task_id, "--reason", os.fsdecode(b"no \xff"))
     assert ended["status"] == "cancelled"
     assert "no ?" in place.ask("audit")[0]

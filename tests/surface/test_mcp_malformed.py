@@ -12,7 +12,8 @@ from typing import Any
 import anyio
 import pytest
 from anyio.streams.buffered import BufferedByteReceiveStream
-from cli_stage import COMMAND, Place
+from cli_stage import Place
+from quick_start import pursuit
 
 from pursuit.surfaces.mcp.stdio import LONGEST_LINE
 
@@ -119,7 +120,7 @@ class Wire:
 @asynccontextmanager
 async def serving(folder: Path) -> AsyncIterator[Wire]:
     place = Place(folder).configured()
-    words = [*COMMAND, "serve"]
+    words = [*pursuit(), "serve"]
     async with await anyio.open_process(words, stdin=PIPE, stderr=None, cwd=folder, env=place.environment) as process:
         wire = Wire(process)
         await wire.send(json.dumps(INITIALIZE).encode())

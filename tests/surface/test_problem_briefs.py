@@ -11,6 +11,7 @@ import anyio
 import pytest
 from cli_stage import Place
 from problem_stage import EXAM, SCHEMA, client, problem, text
+from quick_start import quick
 
 from pursuit import Problem
 from pursuit.problems.missions import Plan, mission_for
@@ -61,14 +62,18 @@ def test_the_brief_that_is_shown_is_the_brief_that_is_served(tmp_path: Path, nam
         assert section(other, "Limits") == section(brief, "Limits")
 
 
+def around_the_exam() -> str:
+    return json.dumps([quick(str(EXAM)), "probe"])
+
+
 def plan() -> Plan:
     return Plan(attempt_id="attempt-1", proposer={"kind": "client"}, serve=["x"], judge=["x"])
 
 
 def test_a_server_that_is_a_problem_itself_is_shown_with_its_own_brief(tmp_path: Path) -> None:
-    words = ["-m", "pursuit", "problem", "serve", "pangram", "--state", str(tmp_path / "inner.db")]
+    words = [quick("-m", "pursuit"), "problem", "serve", "pangram", "--state", str(tmp_path / "inner.db")]
     one = problem(tmp_path, "probe")
-    table = one.manifest.path.read_text(encoding="utf-8").replace(json.dumps([str(EXAM), "probe"]), json.dumps(words))
+    table = one.manifest.path.read_text(encoding="utf-8").replace(around_the_exam(), json.dumps(words))
     (tmp_path / "problem.toml").write_text(table, encoding="utf-8")
     shown = Place(tmp_path).ask("problem", "show", "problem.toml")[0]
     assert shown.startswith("# Pangram\n") and "words.txt" in shown
@@ -77,7 +82,7 @@ def test_a_server_that_is_a_problem_itself_is_shown_with_its_own_brief(tmp_path:
 def test_a_server_that_cannot_be_asked_is_said_so(tmp_path: Path) -> None:
     problem(tmp_path, "probe")
     table = (tmp_path / "problem.toml").read_text(encoding="utf-8").replace("__python_executable__", "./no-program")
-    (tmp_path / "problem.toml").write_text(table.replace(json.dumps([str(EXAM), "probe"]), "[]"), encoding="utf-8")
+    (tmp_path / "problem.toml").write_text(table.replace(around_the_exam(), "[]"), encoding="utf-8")
     program = tmp_path / "no-program"
     program.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
     program.chmod(0o700)
@@ -92,7 +97,7 @@ def test_a_tool_that_tells_the_target_is_noted(tmp_path: Path) -> None:
     problem(tmp_path, "probe", scorer={"kind": "predicates", "predicates": [rule], "metrics": [metric]})
     server = tmp_path / "telling.py"
     server.write_text(EXAM.read_text(encoding="utf-8").replace("Says how far it is.", "The best known is 3."), "utf-8")
-    table = (tmp_path / "problem.toml").read_text(encoding="utf-8").replace(str(EXAM), str(server))
+    table = (tmp_path / "problem.toml").read_text(encoding="utf-8").replace(quick(str(EXAM)), str(server))
     (tmp_path / "problem.toml").write_text(table, encoding="utf-8")
     notes = Place(tmp_path).ask("problem", "show", "problem.toml")[1]
     assert "tell agents the number of scorer.metrics[0].best_known" in notes
@@ -105,7 +110,7 @@ def test_a_servers_relative_arguments_are_files_of_the_manifests_folder(
     elsewhere.mkdir()
     problem(folder, "probe", submission=SCHEMA)
     (folder / "plant.py").write_bytes(EXAM.read_bytes())
-    table = (folder / "problem.toml").read_text(encoding="utf-8").replace(str(EXAM), "plant.py")
+    table = (folder / "problem.toml").read_text(encoding="utf-8").replace(quick(str(EXAM)), "plant.py")
     (folder / "problem.toml").write_text(table, encoding="utf-8")
     monkeypatch.chdir(elsewhere)
     assert "`probe`: Says how far it is." in Place(elsewhere).ask("problem", "show", folder / "problem.toml")[0]

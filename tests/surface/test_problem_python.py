@@ -11,6 +11,7 @@ import anyio
 import pytest
 from mcp import Client, StdioServerParameters, stdio_client
 from problem_stage import EXAM, SCHEMA, attempts, client, problem, text
+from quick_start import quick
 
 from pursuit import Problem
 from pursuit.errors import AttemptNotFound, InvalidArgument, ValidationFailed
@@ -27,7 +28,7 @@ def from_manifest(folder: Path) -> Problem:
 
 
 def from_stdio(folder: Path) -> Problem:
-    return Problem.from_stdio(sys.executable, [str(EXAM), "probe"], cwd=str(folder), submission=SCHEMA)
+    return Problem.from_stdio(sys.executable, [quick(str(EXAM)), "probe"], cwd=str(folder), submission=SCHEMA)
 
 
 def shipped(_: Path) -> Problem:
@@ -129,7 +130,7 @@ def test_an_attempt_at_a_server_is_judged_again_by_the_table_that_it_was_made_of
         rule = {"metric": "distance", "expression": "abs(submission['x'] - 3)"}
         measured = {"metric": "distance", "direction": "minimize", "target": target}
         scorer = {"kind": "predicates", "predicates": [rule], "metrics": [measured]}
-        words = [str(EXAM), "probe"]
+        words = [quick(str(EXAM)), "probe"]
         return Problem.from_stdio(sys.executable, words, cwd=str(tmp_path), submission=SCHEMA, scorer=scorer)
 
     async def main() -> None:
@@ -149,7 +150,7 @@ def test_an_attempt_at_a_server_is_judged_again_by_the_table_that_it_was_made_of
 
 @pytest.mark.parametrize("era", ["legacy", "2026-07-28"])
 def test_a_problem_taken_in_tells_further_limits_and_its_brief_costs_no_call(tmp_path: Path, era: str) -> None:
-    words = ["-m", "pursuit", "problem", "serve", "pangram", "--state", str(tmp_path / "inner.db")]
+    words = [quick("-m", "pursuit"), "problem", "serve", "pangram", "--state", str(tmp_path / "inner.db")]
     outer = Problem.from_stdio(sys.executable, words, budget={"calls": 1, "wall_seconds": 2_592_000})
     further = "\n## Further limits\n\n- calls of tools: 1\n- seconds from the first call: 2592000\n"
 

@@ -12,6 +12,7 @@ import pytest
 from mcp import Client
 from mcp.shared.exceptions import MCPError
 from problem_stage import BY_PREDICATE, ERAS, EXAM, METRIC, SCHEMA, attempts, client, plain, problem, text
+from quick_start import quick
 
 from pursuit import Problem
 
@@ -67,7 +68,9 @@ def test_the_upstreams_tools_pass_exactly(tmp_path: Path, era: str) -> None:
 
         from mcp import StdioServerParameters, stdio_client
 
-        direct = Client(stdio_client(StdioServerParameters(command=sys.executable, args=[str(EXAM), "probe", "look"])))
+        direct = Client(
+            stdio_client(StdioServerParameters(command=sys.executable, args=[quick(str(EXAM)), "probe", "look"]))
+        )
         async with direct as plainly, client(one, tmp_path, era) as agent:
             theirs = {tool.name: plain(tool) for tool in (await plainly.list_tools()).tools}
             ours = {tool.name: plain(tool) for tool in (await agent.list_tools()).tools}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
-from problem_stage import ERAS, METRIC, SCHEMA, attempts, client, problem, text
+from problem_stage import ERAS, EXAM, METRIC, SCHEMA, attempts, client, problem, text
+from quick_start import fresh, pursuit
 from raw_client import NEW, OLD, talking
 
 from pursuit import Problem
@@ -37,9 +37,8 @@ BY_ARGUMENTS = {
 LENGTH = {"metric": "distance", "expression": "len(submission['x'])"}
 
 
-def serve(one: Problem, folder: Path) -> list[str]:
-    words = ["-m", "pursuit", "problem", "serve", str(one.manifest.path), "--state", str(folder / "ledger.db")]
-    return [sys.executable, *words]
+def serving(one: Problem, folder: Path) -> list[str]:
+    return ["problem", "serve", str(one.manifest.path), "--state", str(folder / "ledger.db")]
 
 
 @pytest.mark.guarantee("an-unknown-submission-is-the-one")
@@ -137,7 +136,7 @@ def test_what_cannot_be_kept_is_refused_and_does_not_count(tmp_path: Path, era: 
         ({"y": "a\ud800"}, "x.y: has half of a surrogate pair"),
         ([{"\udc00": 1}], "x[0]: has a name with half of a surrogate pair"),
     ]
-    with talking(serve(one, tmp_path), era=era, folder=tmp_path) as agent:
+    with talking([*pursuit(), *serving(one, tmp_path)], era=era, folder=tmp_path) as agent:
         agent.hello()
         for value, why in wrong:
             result = agent.ask("tools/call", {"name": "submit_final", "arguments": {"x": value}}).answer["result"]
@@ -217,7 +216,7 @@ def score(submission):
 
 def killed(one: Problem, folder: Path, x: float) -> None:
     """A submission whose server is killed in the middle of it."""
-    command = [*serve(one, folder), "--attempt", "attempt-1"]
+    command = [*fresh(), *serving(one, folder), "--attempt", "attempt-1"]
     with talking(command, era=NEW, folder=folder, ends=False) as agent:
         agent.hello()
         with pytest.raises(AssertionError, match="said no more"):
@@ -247,7 +246,8 @@ def test_a_submission_that_was_taken_and_not_judged_is_judged_at_the_next_openin
 
 
 def test_killed_in_the_middle_of_the_servers_own_submit_final_it_may_have_been_taken(tmp_path: Path) -> None:
-    one = problem(tmp_path, "submit_final", scorer=BY_RESULT)
+    # The exam kills its parent, so it must be the one that was started.
+    one = problem(tmp_path, "submit_final", exam=str(EXAM), scorer=BY_RESULT)
     killed(one, tmp_path, KILLS)
 
     async def main() -> None:
