@@ -88,9 +88,10 @@ def test_attempts_are_compared_in_a_table_and_on_a_page(place: Place) -> None:
     place.ask("problem", "attempt", "three-bar-truss", "--label", "<b>mine</b>")
     short = ("problem", "attempt", "three-bar-truss", "--proposer", "search", "--max-iterations", 2)
     failed = place.json(*short, code=3)
-    assert not failed["solved"] and failed["status"] == "open" and failed["calls"] == 2
+    assert not failed["solved"] and failed["status"] == "ended" and failed["calls"] == 2
     (found,) = place.json("problem", "compare", "three-bar-truss", "-o", "page.html")["problems"]
     assert [row["solved"] for row in found["attempts"]] == [True, False]
+    assert found["attempts"][1]["status"] == "ended"
     assert found["attempts"][0]["label"] == "<b>mine</b>" and found["attempts"][0]["tokens"] == 0
     page = (place.folder / "page.html").read_text(encoding="utf-8")
     assert page.count("<svg") == 3 and "<b>mine" not in page and "&lt;b&gt;mine" in page

@@ -8,6 +8,7 @@ import json
 import os
 import pty
 import queue
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import threading
 from pathlib import Path
 from typing import IO, Any
 
+import pytest
 from quick_start import pursuit
 
 from pursuit.surfaces.cli.main import answer
@@ -80,6 +82,16 @@ env = {{ RECORD = {json.dumps(str(record))} }}
 """
 
 
+_STEERING = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+class _Terminal(io.StringIO):
+    """What says of itself that it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
 class Place:
     """A folder with its own ledger, in which commands are run as processes."""
 
@@ -128,6 +140,16 @@ class Place:
         assert "Traceback" not in out.getvalue() + err.getvalue(), err.getvalue()
         assert code in (got, None), (words, got, out.getvalue(), err.getvalue())
         return out.getvalue(), err.getvalue()
+
+    def seen(self, columns: int, *words: object, code: int = 0) -> list[str]:
+        """The lines of the answer on a terminal so wide; in this process, too."""
+        out = _Terminal()
+        with pytest.MonkeyPatch.context() as patch, contextlib.chdir(self.folder), contextlib.redirect_stdout(out):
+            for name, value in {"COLUMNS": columns, "LINES": 40, "TERM": "xterm", "NO_COLOR": 1}.items():
+                patch.setenv(name, str(value))
+            got = answer([str(word) for word in words])
+        assert got == code, (words, got, out.getvalue())
+        return [line.rstrip() for line in _STEERING.sub("", out.getvalue()).splitlines()]
 
     def json(self, *words: object, code: int | None = 0) -> Any:
         """The one JSON document that a command answers with."""

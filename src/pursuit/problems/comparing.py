@@ -18,9 +18,18 @@ from pursuit.problems.replay import is_other_version
 
 
 def attempt_row(
-    problem: Manifest, state: AttemptState, spent: Mapping[str, Any] | None = None, *, version: str = ""
+    problem: Manifest,
+    state: AttemptState,
+    spent: Mapping[str, Any] | None = None,
+    *,
+    version: str = "",
+    mission_over: bool = False,
+    now: float | None = None,
 ) -> dict[str, Any]:
-    """One attempt as JSON; `spent` is what its mission used (tokens, cost), `version` the digest of today's judge."""
+    """One attempt as JSON; `spent` is what its mission used (tokens, cost), `version` the digest of today's judge.
+
+    `seconds` has all the thinking in it, `seconds_from_first_call` is what `wall_seconds` bounds.
+    """
     rows = () if state.scored is None else state.scored.rows
     first = rows[0] if rows else None
     opened, taken = state.opened, state.taken
@@ -29,9 +38,10 @@ def attempt_row(
         "attempt_id": state.attempt_id,
         "label": opened.label or opened.by,
         "mission": opened.mission,
-        "status": state.status,
+        "status": status_of(state, mission_over=mission_over, now=now),
         "metric": problem.primary.name,
         "direction": problem.primary.direction,
+        "targets": targets_of(problem),
         "value": None if first is None else first.value,
         "unit": problem.primary.unit,
         "feasible": None if first is None else first.feasible,
@@ -42,8 +52,9 @@ def attempt_row(
         "calls": state.calls,
         "evaluations": state.evaluations,
         "failed_calls": state.failed_calls,
-        "spent_budgets": sorted(state.spent),
-        "seconds": None if taken is None else max(0.0, taken.at - (opened.at if state.began is None else state.began)),
+        "spent_budgets": spent_budgets(state, now),
+        "seconds": None if taken is None else max(0.0, taken.at - opened.at),
+        "seconds_from_first_call": None if taken is None else max(0.0, taken.at - (state.began or opened.at)),
         "tokens": None if spent is None else spent.get("tokens"),
         "cost_usd": None if spent is None else spent.get("cost_usd"),
         "started_at": iso(opened.at),
@@ -54,6 +65,29 @@ def attempt_row(
     }
 
 
+def targets_of(problem: Manifest) -> dict[str, float]:
+    """What each metric must reach to count as solved, where that is said."""
+    return {one.name: one.target for one in problem.scorer.metrics if one.target is not None}
+
+
+def status_of(state: AttemptState, *, mission_over: bool, now: float | None = None) -> str:
+    """How far it is; `ended` where nothing was submitted, and nobody is left to or no time."""
+    if state.status != "open":
+        return state.status
+    return "ended" if mission_over or "wall_seconds" in spent_budgets(state, now) else "open"
+
+
+def spent_budgets(state: AttemptState, now: float | None = None) -> list[str]:
+    """The budgets that refused a call, or have room for none; time runs until there is a submission."""
+    limits = state.opened.limits
+    until = state.taken.at if state.taken is not None else now
+    used: dict[str, float] = {"calls": state.calls, "evaluations": state.evaluations}
+    if until is not None and state.began is not None:
+        used["wall_seconds"] = until - state.began
+    full = {name for name, amount in used.items() if name in limits and amount >= limits[name]}
+    return sorted({*state.spent, *full})
+
+
 def _is_other(problem: Manifest, state: AttemptState, version: str) -> bool:
     if state.opened.manifest != problem.digest:
         return True
@@ -62,6 +96,21 @@ def _is_other(problem: Manifest, state: AttemptState, version: str) -> bool:
 
 def _has(problem: Manifest, numbers: Mapping[str, float]) -> bool:
     return problem.primary.name in numbers
+
+
+def problem_row(problem: Manifest, attempts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """A problem with the attempts at it as JSON; for operators, since it tells the levels of the scorer."""
+    primary = problem.primary
+    return {
+        "problem_id": problem.problem_id,
+        "title": problem.title,
+        "metric": primary.name,
+        "unit": primary.unit,
+        "direction": primary.direction,
+        "target": primary.target,
+        "best_known": primary.best_known,
+        "attempts": ranked(attempts),
+    }
 
 
 def ranked(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -1,7 +1,8 @@
 """Attempts at problems as one self-contained HTML page: a table and plots for each problem.
 
-Owns: the page. Does not know: ledgers or manifests; it reads the rows of attempts as JSON.
-Invariant: nothing is loaded from anywhere; every value passes through the template's escaping.
+Owns: the page, and how an attempt reads in a table. Does not know: ledgers or manifests; it reads rows as JSON.
+Invariant: nothing is loaded from anywhere; every value passes through the template's escaping. No rounding makes a
+score that meets its target look as if it missed it.
 """
 
 from __future__ import annotations
@@ -11,14 +12,26 @@ from typing import Any
 
 from pursuit.reports.html import template
 from pursuit.reports.plots import scatter_plot
-from pursuit.reports.wording import figure
+from pursuit.reports.wording import figure, seconds, stated
 
-COLUMNS = ("attempt", "who", "status", "score", "solved", "calls", "evaluations", "seconds", "tokens")
+COLUMNS = (
+    "attempt",
+    "who",
+    "status",
+    "score",
+    "solved",
+    "calls",
+    "evaluations",
+    "seconds",
+    "from first call",
+    "tokens",
+    "notes",
+)
 _AXES = (("calls", "calls"), ("seconds", "seconds"), ("tokens", "tokens"))
 
 
 def render_comparison(problems: Sequence[Mapping[str, Any]]) -> str:
-    """The page; each problem has `title`, `problem_id`, `metric`, `target` and `attempts`."""
+    """The page; each problem has `title`, `problem_id`, the primary metric with its levels, and `attempts`."""
     return template("comparison.html.j2").render(columns=COLUMNS, problems=[_section(one) for one in problems])
 
 
@@ -29,30 +42,51 @@ def _section(problem: Mapping[str, Any]) -> dict[str, Any]:
         "title": problem["title"],
         "problem_id": problem["problem_id"],
         "metric": problem["metric"],
-        "rows": [cells(row) for row in attempts],
+        "aim": aim(problem),
+        "rows": [cells(problem, row) for row in attempts],
         "plots": [(words, svg) for words, svg in plots if svg],
     }
 
 
-def cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """One attempt as the cells of a table."""
+def aim(problem: Mapping[str, Any]) -> str:
+    """What attempts at a problem are compared by: `cost in cm^3, the less the better; target 264.5; best known …`."""
+    name = f"{problem['metric']} in {problem['unit']}" if problem["unit"] else str(problem["metric"])
+    more = "the more the better" if problem["direction"] == "maximize" else "the less the better"
+    levels = (("target", problem["target"]), ("best known", problem["best_known"]))
+    return "; ".join([f"{name}, {more}", *(f"{word} {stated(value)}" for word, value in levels if value is not None)])
+
+
+def cells(problem: Mapping[str, Any], row: Mapping[str, Any]) -> tuple[str, ...]:
+    """One attempt as the cells of a table with these `COLUMNS`."""
     value = row["value"]
-    score = "" if value is None else f"{figure(value)} {row['unit']}".strip()
+    score = "" if value is None else f"{figure(value, problem['target'])} {row['unit']}".strip()
     if value is not None and not row["feasible"]:
         score += " (infeasible)"
-    if row.get("fate_unknown"):
-        score = f"{score} (fate unknown)".strip()
-    if row.get("other_version"):
-        score = f"{score} (other version)".strip()
-    numbers = (row["calls"], row["evaluations"], row["seconds"], row["tokens"])
     return (
         str(row["attempt_id"]),
         str(row["label"]),
         str(row["status"]),
         score,
         "yes" if row["solved"] else "no",
-        *("" if one is None else figure(one) for one in numbers),
+        *("" if row[key] is None else figure(row[key]) for key in ("calls", "evaluations")),
+        *("" if row[key] is None else seconds(row[key]) for key in ("seconds", "seconds_from_first_call")),
+        "" if row["tokens"] is None else figure(row["tokens"]),
+        "; ".join(notes(row)),
     )
+
+
+def notes(row: Mapping[str, Any]) -> list[str]:
+    """What else is to be known of an attempt."""
+    found: list[str] = []
+    if row["spent_budgets"]:
+        found.append(f"spent: {', '.join(row['spent_budgets'])}")
+    if row["fate_unknown"]:
+        found.append("fate unknown")
+    if row["other_version"]:
+        found.append("other version")
+    if row["error"]:
+        found.append(f"not judged: {row['error']}")
+    return found
 
 
 def _plot(problem: Mapping[str, Any], attempts: Sequence[Mapping[str, Any]], key: str, words: str) -> str:

@@ -17,6 +17,7 @@ _UNPRINTABLE = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
 )
 _MAX_JSON = 600
+_DIGITS, _ALL_DIGITS = 7, 17
 
 _REASONS = {
     "criteria_met": "Every required criterion is met.",
@@ -59,20 +60,50 @@ def count(value: Any) -> int:
     return max(0, int(number(value) or 0))
 
 
-def figure(value: Any) -> str:
-    """A number in at most seven digits, with thousands apart; a dash for none."""
+def figure(value: Any, level: float | None = None) -> str:
+    """A number in at most seven digits, with thousands apart; a dash for none.
+
+    Beside a `level` it has as many more as it takes to read on its own side of that: what is met never looks missed.
+    """
     found = number(value)
     if found is None:
         return "\u2013"
+    for digits in range(_DIGITS, _ALL_DIGITS):
+        shown = _rounded(found, digits)
+        if level is None or _side(float(shown.replace(",", "")), level) == _side(found, level):
+            return shown
+    return _rounded(found, _ALL_DIGITS)
+
+
+def stated(value: Any) -> str:
+    """A number with all the digits that somebody gave it, such as a target; a dash for none."""
+    found = number(value)
+    return "\u2013" if found is None else repr(found).removesuffix(".0")
+
+
+def _rounded(found: float, digits: int) -> str:
     if found == 0:
         return "0"
     if not 1e-4 <= abs(found) < 1e9:
-        return f"{found:.4g}"
+        return f"{found:.{digits}g}"
     if found == int(found):
         return f"{found:,.0f}"
-    digits = max(0, min(7, 6 - math.floor(math.log10(abs(found)))))
-    text = f"{found:,.{digits}f}"
-    return text.rstrip("0").rstrip(".") if digits else text
+    places = max(0, min(digits, digits - 1 - math.floor(math.log10(abs(found)))))
+    text = f"{found:,.{places}f}"
+    return text.rstrip("0").rstrip(".") if places else text
+
+
+def _side(found: float, level: float) -> int:
+    return (found > level) - (found < level)
+
+
+def seconds(value: Any) -> str:
+    """Seconds in about three digits, to be compared in a column; a dash for none."""
+    found = number(value)
+    if found is None:
+        return "\u2013"
+    places = 3 if found < 1 else 2 if found < 10 else 1 if found < 100 else 0
+    return f"{found:,.{places}f}"
 
 
 def span(value: Any) -> str:

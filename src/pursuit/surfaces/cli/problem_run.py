@@ -30,7 +30,7 @@ from pursuit.model.problems import AttemptState
 from pursuit.problems.attempt_ids import checked_attempt_id, shared_attempt_id
 from pursuit.problems.attempts import Attempt
 from pursuit.problems.catalogue import SHIPPED, Catalogue, discover, manifests_in
-from pursuit.problems.comparing import attempt_row, ranked
+from pursuit.problems.comparing import attempt_row, problem_row, targets_of
 from pursuit.problems.manifest import Manifest
 from pursuit.problems.reading import read_manifest
 from pursuit.problems.replay import replay
@@ -44,6 +44,7 @@ from pursuit.surfaces.cli.options import Common
 from pursuit.surfaces.cli.output import check_output
 from pursuit.surfaces.cli.reports import write_whole
 from pursuit.surfaces.cli.screen import Screen
+from pursuit.surfaces.cli.text import ENDED
 from pursuit.surfaces.logs import event
 from pursuit.tools.configuration import Configuration, load_configuration
 from pursuit.tools.policy import parse_mode
@@ -171,12 +172,13 @@ async def _compared(runtime: Runtime, problem: Manifest, unreadable: list[str]) 
     version = await anyio.to_thread.run_sync(judging_digest, problem)
     for state in await attempts_at(runtime.service.ledger, {problem.problem_id}, unreadable):
         spent: Mapping[str, Any] | None = None
+        over = state.opened.mission is not None
         if state.opened.mission is not None:
-            with suppress(SessionNotFound):  # forgotten since
-                spent = (await runtime.service.status(state.opened.mission))["budget"]["used"]
-        rows.append(attempt_row(problem, state, spent, version=version))
-    head = {"problem_id": problem.problem_id, "title": problem.title}
-    return {**head, "metric": problem.primary.name, "target": problem.primary.target, "attempts": ranked(rows)}
+            with suppress(SessionNotFound):  # forgotten since, and only what is over can be
+                status = await runtime.service.status(state.opened.mission)
+                spent, over = status["budget"]["used"], status["status"] in ENDED
+        rows.append(attempt_row(problem, state, spent, version=version, mission_over=over, now=time.time()))
+    return problem_row(problem, rows)
 
 
 def replayed(said: Common, attempt_id: str, named: str | None, directories: Sequence[Path], *, solved: bool) -> int:
@@ -193,11 +195,12 @@ def replayed(said: Common, attempt_id: str, named: str | None, directories: Sequ
             raise
         why = f"`pursuit problem replay {attempt_id}` says why"
         raise InvalidArgument(f"{attempt_id} cannot be judged ({error.code}); {why}") from None
+    targets = found.pop("targets")
     screen = Screen(said)
     if screen.json:
         screen.document({"attempt_id": attempt_id, "solved": found["solved"]} if solved else found)
     elif not solved:
-        show_problems.score(screen, found)
+        show_problems.score(screen, found, targets)
         screen.fact("same as recorded", {True: "yes", False: "no", None: "no score was recorded"}[found["same"]])
         for note in found["notes"]:
             screen.note(note)
@@ -218,7 +221,7 @@ async def _judged(runtime: Runtime, attempt_id: str, named: str | None, director
         if alone and unscored and found.same is None and attempt.fits(state) and found.judged is not None:
             version = await anyio.to_thread.run_sync(judging_digest, problem)
             await attempt.scored(scored_event(found.judged, at=time.time(), version=version))
-        return found.as_dict()
+        return {**found.as_dict(), "targets": targets_of(problem)}
 
 
 def _of_attempt(state: AttemptState, named: str | None, directories: Sequence[Path]) -> Manifest:

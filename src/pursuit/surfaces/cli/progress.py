@@ -10,18 +10,19 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 
 from pursuit.engine.run import Observer, Phase
-from pursuit.model.criteria import MetricThreshold, describe
+from pursuit.model.criteria import AnyCriterion, Check, EventSeen, MetricThreshold, ToolCallSucceeded, describe
 from pursuit.model.report import budget_row
 from pursuit.model.state import MissionState
-from pursuit.reports.wording import figure, span
+from pursuit.reports.wording import figure, span, stated
 from pursuit.surfaces.cli.screen import Screen
 from pursuit.surfaces.cli.show import STYLES
-from pursuit.surfaces.cli.text import MARKS, budget_parts, line, sign
+from pursuit.surfaces.cli.text import MARKS, budget_parts, counted, line, sign
 
 if TYPE_CHECKING:
     from rich.panel import Panel
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 REDRAW_SECONDS = 0.1
 MOST_CRITERIA = 12
 WIDTH = 100
+_EXTREME = {"<": "lowest", "<=": "lowest", ">": "highest", ">=": "highest", "==": "closest", "!=": "closest"}
 _DOING = {
     "propose": "asking for the next calls",
     "execute": "calling tools",
@@ -105,7 +107,10 @@ def iteration_line(state: MissionState) -> str:
     for criterion in state.mission.criteria:
         point = state.best.get(criterion.criterion_id)
         if isinstance(criterion, MetricThreshold) and point is not None:
-            words.append(f"best {line(criterion.metric)} {figure(point.value)} ({criterion.op} {criterion.target:g})")
+            value = figure(point.value, criterion.target)
+            words.append(
+                f"{_EXTREME[criterion.op]} {line(criterion.metric)} {value} ({criterion.op} {stated(criterion.target)})"
+            )
     left = _left(state)
     return "; ".join([*words, *([f"left: {left}"] if left else [])])
 
@@ -152,21 +157,46 @@ def _criteria(state: MissionState) -> list[Text]:
     for criterion in shown:
         result = state.results.get(criterion.criterion_id)
         status = result.status if result is not None else "inconclusive"
+        name = f"{line(criterion.criterion_id, 30):{wide}}  "
         row = Text.assemble(
-            (f"  {MARKS[status]} ", STYLES[status]), f"{line(criterion.criterion_id, 30):{wide}}  ", no_wrap=True
+            (f"  {MARKS[status]} ", STYLES[status]),
+            name,
+            _standing(state, criterion),
+            no_wrap=True,
+            overflow="ellipsis",
         )
-        if isinstance(criterion, MetricThreshold):
-            point = state.best.get(criterion.criterion_id)
-            best = figure(point.value) if point is not None else "none yet"
-            row.append(f"best {line(criterion.metric, 30)} {best}, wanted {sign(criterion.op)} {criterion.target:g}")
-        else:
-            row.append(line(describe(criterion), 60))
         if not criterion.required:
             row.append("  (optional)", "dim")
         rows.append(row)
     if more := len(state.mission.criteria) - len(shown):
         rows.append(Text(f"  and {more} more", style="dim"))
     return rows
+
+
+def _standing(state: MissionState, criterion: AnyCriterion) -> str:
+    """What a criterion's mark stands on: the facts of the checkpoint that set it, then what it wants."""
+    result = state.results.get(criterion.criterion_id)
+    evidence: Any = None if result is None else result.evidence
+    facts = cast("dict[str, Any]", evidence) if isinstance(evidence, dict) else {}
+    match criterion:
+        case MetricThreshold():
+            metric, target = line(criterion.metric, 30), criterion.target
+            now = figure(facts["value"], target) if "value" in facts else "none yet"
+            words = f"{metric} {now}, wanted {sign(criterion.op)} {stated(target)}"
+            point = state.best.get(criterion.criterion_id)
+            if point is None or point.value == facts.get("value"):
+                return words
+            # Of that one number: a call that told it may have failed the other criteria.
+            return f"{words}, {_EXTREME[criterion.op]} so far {figure(point.value, target)}"
+        case ToolCallSucceeded():
+            count = facts.get("count", 0)
+            return f"{line(criterion.tool_name, 50)} succeeded {counted(count, 'time')}, wanted {criterion.min_count}"
+        case EventSeen():
+            return f"{describe(criterion)}{'' if facts.get('count') else ', not seen yet'}"
+        case Check(command=[program, *words]):
+            return line(f"check {' '.join([Path(program).name, *words])}", 60)
+        case _:
+            return line(describe(criterion), 60)
 
 
 def _clock(seconds: float) -> str:

@@ -8,10 +8,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pursuit.reports.comparison import COLUMNS, cells
-from pursuit.reports.wording import figure
+from pursuit.reports.comparison import COLUMNS, aim, cells, notes
+from pursuit.reports.wording import figure, stated
 from pursuit.surfaces.cli.screen import Screen
-from pursuit.surfaces.cli.text import clean, line
+from pursuit.surfaces.cli.show import why
+from pursuit.surfaces.cli.text import ENDED, counted, line
+
+_ALL = tuple(name for name in COLUMNS if name not in ("solved", "notes"))
+"""On a terminal the status says whether it is solved, and notes stand below."""
+_NUMBERS = ("score", "calls", "evaluations", "seconds", "from first call", "tokens")
+_LEAST_FIRST = ("from first call", "tokens", "evaluations", "calls", "who", "seconds")
+_HEADS = {"evaluations": "evals"}
+_LEAST_WHO = 8
+_GAP = 2
+_STYLES = {"solved": "bold green", "infeasible": "red", "ended": "yellow", "open": "cyan"}
 
 
 def listing(screen: Screen, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -37,33 +47,87 @@ def comparison(screen: Screen, problems: Sequence[Mapping[str, Any]]) -> None:
         screen.document({"problems": problems})
         return
     for problem in problems:
-        rows = [cells(row) for row in problem["attempts"]]
-        if screen.rich and rows:
-            screen.plain(clean(problem["title"]))
-            _table(screen, COLUMNS, rows)
+        if screen.rich and problem["attempts"]:
+            _attempts(screen, problem)
         else:
-            for row in rows:
-                screen.plain("\t".join(line(cell) for cell in (problem["problem_id"], *row)))
-        if not rows:
+            levels = ["" if problem[key] is None else stated(problem[key]) for key in ("target", "best_known")]
+            for row in problem["attempts"]:
+                words = (problem["problem_id"], *cells(problem, row), *levels)
+                screen.plain("\t".join(line(cell) for cell in words))
+        if not problem["attempts"]:
             screen.hint(f"no attempt at {problem['problem_id']} yet")
+
+
+def _attempts(screen: Screen, problem: Mapping[str, Any]) -> None:
+    """The attempts at one problem for a terminal: what is there to be copied or compared is never broken."""
+    from rich.table import Table  # noqa: PLC0415 - rich loads only for a terminal
+    from rich.text import Text  # noqa: PLC0415
+
+    rows = [_terminal_cells(problem, row) for row in problem["attempts"]]
+    columns = _fitting(rows, screen.console.width)
+    table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="dim")
+    for name in columns:
+        fixed = name != "who"
+        table.add_column(
+            _HEADS.get(name, name), justify="right" if name in _NUMBERS else "left", no_wrap=fixed, overflow="fold"
+        )
+    for row in rows:
+        style = _STYLES.get(row["status"], "")
+        table.add_row(*(Text(row[name], style=style if name == "status" else "") for name in columns))
+    title = Text.assemble((line(problem["title"]), "bold"), f" ({problem['problem_id']})")
+    screen.show(title, Text(line(aim(problem)), style="dim"), table)
+    for row in problem["attempts"]:
+        if found := notes(row):
+            screen.show(Text(f"  {row['attempt_id']}: {line('; '.join(found))}", style="dim"))
+    if left_out := [name for name in _ALL if name not in columns]:
+        screen.hint(f"  no room for {', '.join(left_out)}: see --json")
+
+
+def _terminal_cells(problem: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, str]:
+    found: dict[str, str] = dict(zip(COLUMNS, map(line, cells(problem, row)), strict=True))
+    if row["value"] is not None:
+        found["score"] = figure(row["value"], problem["target"])  # the unit stands above
+        found["status"] = "infeasible" if not row["feasible"] else "solved" if row["solved"] else row["status"]
+    return {name: found[name] for name in _ALL}
+
+
+def _fitting(rows: Sequence[Mapping[str, str]], width: int) -> list[str]:
+    """The columns that have room side by side; `who` gives way first, then goes what says least."""
+    wide = {name: max(map(len, (_HEADS.get(name, name), *(row[name] for row in rows)))) for name in _ALL}
+    wide["who"] = min(wide["who"], _LEAST_WHO)
+    columns = list(_ALL)
+    idle = [name for name in _LEAST_FIRST if all(row[name] in ("", "0") for row in rows)]
+    for name in dict.fromkeys([*idle, *_LEAST_FIRST]):
+        if sum(wide[one] + _GAP for one in columns) - _GAP <= width:
+            break
+        columns.remove(name)
+    return columns
 
 
 def attempt(screen: Screen, row: Mapping[str, Any], status: Mapping[str, Any]) -> None:
     """One attempt that has just been made."""
+    if row["status"] == "open" and status["status"] in ENDED:
+        row = {**row, "status": "ended"}
     if screen.json:
         screen.document({**row, "session_id": status["session_id"], "mission_status": status["status"]})
         return
+    because = why(status)
     screen.fact("attempt", row["attempt_id"])
-    screen.fact("mission", f"{status['session_id']} ({status['status']})")
-    score(screen, row)
-    screen.fact("took", f"{row['calls']} calls, {row['evaluations']} evaluations")
+    screen.fact("mission", f"{status['session_id']} ({status['status']}{f': {because}' if because else ''})")
+    score(screen, row, row["targets"])
+    screen.fact("took", f"{counted(row['calls'], 'call')}, {counted(row['evaluations'], 'evaluation')}")
+    if row["spent_budgets"]:
+        screen.fact("spent", ", ".join(row["spent_budgets"]))
 
 
-def score(screen: Screen, row: Mapping[str, Any]) -> None:
+def score(screen: Screen, row: Mapping[str, Any], targets: Mapping[str, float]) -> None:
     """What was reached."""
     for one in row["score"]:
-        words = f"{figure(one['value'])} {one['unit']}".strip()
-        screen.fact(one["metric"], words if one["feasible"] else f"{words} (infeasible)")
+        target = targets.get(one["metric"])
+        words = f"{figure(one['value'], target)} {one['unit']}".strip()
+        beside = [] if one["feasible"] else ["infeasible"]
+        beside += [] if target is None else [f"target {stated(target)}"]
+        screen.fact(one["metric"], f"{words} ({', '.join(beside)})" if beside else words)
     if not row["score"]:
         screen.fact("score", row.get("error") or "none: nothing was submitted")
     screen.fact("solved", "yes" if row["solved"] else "no")

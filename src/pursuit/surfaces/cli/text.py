@@ -16,6 +16,14 @@ MARKS = {"met": "\u2713", "unmet": "\u2717", "inconclusive": "?"}
 EXIT = {"completed": 0, "terminated": 3, "waiting": 4, "paused": 4, "failed": 1}
 """The exit code of a command that drove a mission, by the status it left it in; any other status is 0."""
 
+ENDED = ("completed", "terminated")
+"""The statuses of a mission that is over."""
+
+
+def counted(number: int, what: str) -> str:
+    """So many of them: `1 call`, `2 calls`."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
 
 def clean(value: object) -> str:
     """Text without control characters."""

@@ -1,0 +1,108 @@
+"""`pursuit problem compare`: attempts side by side, on terminals of any width, in a pipe, as JSON and as a page."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from cli_stage import Place
+from problem_stage import SCHEMA, problem
+
+from pursuit import Problem
+from pursuit.ledger.sqlite import SqliteLedger
+from pursuit.problems.attempts import Attempt
+
+LONG = "a model with a very long name that somebody gave it, from somewhere"
+TINY = {"metric": "error", "direction": "minimize", "target": 2.7009e-12, "best_known": 2.700857e-12}
+BARELY = 2.7008999e-12
+"""It meets the target, and in four or seven digits seems not to."""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    here = Place(tmp_path).configured()
+    here.ledger.parent.mkdir()
+    return here
+
+
+def mine(place: Place, name: str = "mine", metric: dict[str, Any] = TINY, **fields: Any) -> Problem:
+    """A problem whose score is the submission; `x` above 1 is infeasible."""
+    rules = [{"metric": metric["metric"], "expression": "submission['x']"}]
+    rules.append({"metric": "over", "expression": "submission['x'] - 1"})
+    scorer = {"kind": "predicates", "predicates": rules, "metrics": [metric], "constraints": ["over"]}
+    given = {"problem_id": name, "title": f"The {name}", "submission": SCHEMA, "scorer": scorer, **fields}
+    return problem(place.folder / name, **given)
+
+
+def made(place: Place, one: Problem, attempt_id: str, x: float | None = None, *, calls: int = 0, **more: Any) -> None:
+    """An attempt in the ledger, opened 100 s ago, at work since 40 s; without `x` nothing is submitted."""
+    now = time.time()
+
+    async def main() -> None:
+        ledger = SqliteLedger.open(place.ledger)
+        await Attempt(ledger, lambda: now - 100, one.manifest, attempt_id, **more).open()
+        attempt = Attempt(ledger, lambda: now - 40, one.manifest, attempt_id)
+        for _ in range(calls):
+            await attempt.called("probe", {})
+        if x is not None:
+            await attempt.submit({"x": x})
+        await ledger.close()
+
+    anyio.run(main)
+    if x is not None:
+        place.ask("problem", "replay", attempt_id, "--problem", one.manifest.path)
+
+
+def test_on_a_terminal_no_number_and_no_id_is_broken(place: Place) -> None:
+    one = mine(place)
+    made(place, one, "attempt-0123456789abcdef", BARELY, label=LONG, calls=12)
+    made(place, one, "attempt-fedcba9876543210", 7.25, label="short")
+    made(place, one, "attempt-0000000000000000", label="nobody")
+    for columns in (60, 80, 100, 120):
+        lines = place.seen(columns, "problem", "compare", one.manifest.path)
+        assert max(map(len, lines)) <= columns
+        text = " ".join(" ".join(lines).split())
+        assert "target 2.7009e-12; best known 2.700857e-12" in text
+        rows = {words.split()[0]: words.split() for words in lines if words.startswith("attempt-")}
+        assert {"solved", "2.7008999e-12", "60.0"} <= set(rows["attempt-0123456789abcdef"]), rows
+        assert {"infeasible", "7.25"} <= set(rows["attempt-fedcba9876543210"])
+        assert "open" in rows["attempt-0000000000000000"]
+        if columns >= 80:
+            assert LONG.split()[-1] in text and "12" in rows["attempt-0123456789abcdef"]
+        assert any("from first call" in words and "evals" in words for words in lines) == (columns == 120)
+
+
+def test_pipe_json_and_page_tell_the_best_known_the_spent_and_how_it_ended(place: Place) -> None:
+    one = mine(place, budget={"calls": 1, "wall_seconds": 30})
+    made(place, one, "attempt-1", 0.5)
+    made(place, one, "attempt-2", 7.25)
+    made(place, one, "attempt-3")
+    made(place, one, "attempt-4", calls=1)
+    made(place, one, "attempt-5", mission="mission-0000000000000000")
+    (found,) = place.json("problem", "compare", one.manifest.path, "-o", "page.html")["problems"]
+    assert (found["best_known"], found["target"], found["unit"]) == (TINY["best_known"], TINY["target"], "")
+    told = [(row["attempt_id"], row["status"], row["feasible"], row["spent_budgets"]) for row in found["attempts"]]
+    assert told == [
+        ("attempt-1", "scored", True, []),
+        ("attempt-2", "scored", False, []),
+        ("attempt-3", "open", None, []),
+        ("attempt-4", "ended", None, ["calls", "wall_seconds"]),
+        ("attempt-5", "ended", None, []),
+    ]
+    best = found["attempts"][0]
+    assert (round(best["seconds"]), best["seconds_from_first_call"]) == (60, 0)
+    rows = [row.split("\t") for row in place.ask("problem", "compare", one.manifest.path)[0].splitlines()]
+    assert [row[:4] for row in rows] == [["mine", name, "operator", status] for name, status, _, _ in told]
+    assert (
+        rows[3][-3] == "spent: calls, wall_seconds"
+        and rows[1][4] == "7.25 (infeasible)"
+        and all(row[-2:] == ["2.7009e-12", "2.700857e-12"] for row in rows)
+    )
+    page = (place.folder / "page.html").read_text(encoding="utf-8")
+    assert "best known 2.700857e-12" in page and "7.25 (infeasible)" in page and page.count("<tr>") == 6
+    assert "spent: calls, wall_seconds" in page
+    (told_below,) = [words for words in place.seen(80, "problem", "compare", one.manifest.path) if "spent" in words]
+    assert told_below == "  attempt-4: spent: calls, wall_seconds"

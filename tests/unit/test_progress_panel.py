@@ -1,0 +1,59 @@
+"""The panel of a running mission: each mark beside what it stands on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from engine_stage import mission, play, stage
+from rich.console import Console
+
+from pursuit import Budget, metric
+from pursuit.engine.run import Phase
+from pursuit.model.state import MissionState
+from pursuit.surfaces.cli.progress import Glimpse, iteration_line, panel
+
+
+def test_a_mark_never_contradicts_the_numbers_beside_it(tmp_path: Path) -> None:
+    """A threshold is about the latest value, not about the best one; a call that is wanted was not made yet."""
+    told = iter([-0.419, 0.75, 2.70090000001])
+    frames: list[str] = []
+
+    def measure() -> dict[str, Any]:
+        return {"metrics": {"g4": next(told)}}
+
+    def submit() -> str:
+        return "taken"
+
+    wanted = mission(
+        criteria=[
+            (metric("g4") <= 0).named("at most"),
+            (metric("g4") <= 2.7009).named("close"),
+            {"criterion_id": "submitted", "kind": "tool_call_succeeded", "tool_name": "world.submit"},
+            {"criterion_id": "judged", "kind": "check", "command": ["/a/long/way/to/python", "-c", "pass " * 40]},
+        ],
+        budget=Budget(max_iterations=3),
+        proposer={"kind": "repeat", "tool_name": "measure"},
+    )
+
+    def see(mission_id: str, phase: Phase, state: MissionState) -> None:
+        if phase in ("decided", "ended"):
+            console = Console(width=80, color_system=None)
+            with console.capture() as taken:
+                console.print(panel(Glimpse(mission_id, phase, state), 1.0, 80))
+            frames.append(f"{taken.get()}\n{iteration_line(state)}")
+
+    async def scene() -> None:
+        async with stage(tmp_path, measure, submit) as runtime:
+            started = await runtime.service.start(wanted)
+            await runtime.service.run(started.session_id, observer=see)
+
+    play(scene)
+    first, second, third = frames[:3]
+    assert "✓ at most    g4 -0.419, wanted ≤ 0 " in first
+    assert "✗ at most    g4 0.75, wanted ≤ 0, lowest so far -0.419" in second
+    assert "✗ close      g4 2.70090000001, wanted ≤ 2.7009, lowest so far -0.419" in third
+    assert "✗ submitted  world.submit succeeded 0 times, wanted 1" in first
+    assert "? judged     check python -c pass pass" in first and "…" in first
+    assert "lowest g4 -0.419 (<= 2.7009)" in third and "best" not in third
+    assert max(len(words) for frame in frames for words in frame.splitlines()[:-1]) <= 80
