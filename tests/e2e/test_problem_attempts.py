@@ -17,12 +17,10 @@ import anyio
 import pytest
 from cli_stage import Place
 from mcp import Client, StdioServerParameters, stdio_client
-from problem_stage import ERAS, METRIC, SCHEMA, problem
+from problem_stage import ERAS, METRIC, SCHEMA, problem, submitted
 from sampling_stage import says
 
 from pursuit import Problem, Runtime
-from pursuit.ledger.sqlite import SqliteLedger
-from pursuit.problems.attempts import Attempt
 from pursuit.problems.catalogue import SHIPPED
 from pursuit.problems.missions import server_of
 from pursuit.surfaces.mcp.server import mission_server
@@ -46,14 +44,6 @@ def mine(place: Place, judge: str = JUDGE.format(score=SCORE), **fields: Any) ->
     folder.mkdir(exist_ok=True)
     (folder / "score.py").write_text(judge, encoding="utf-8")
     return problem(folder, submission=SCHEMA, scorer=BY_FUNCTION, **fields)
-
-
-async def submitted(place: Place, one: Problem, attempt_id: str) -> None:
-    """An attempt that nobody lived to judge."""
-    place.ledger.parent.mkdir(exist_ok=True)
-    ledger = SqliteLedger.open(place.ledger)
-    await Attempt(ledger, lambda: 1000.0, one.manifest, attempt_id).submit({"x": 3})
-    await ledger.close()
 
 
 @asynccontextmanager

@@ -35,6 +35,7 @@ def attempt_row(
     opened, taken = state.opened, state.taken
     return {
         "problem_id": problem.problem_id,
+        "file": str(problem.path),
         "attempt_id": state.attempt_id,
         "label": opened.label or opened.by,
         "mission": opened.mission,

@@ -9,7 +9,9 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import stat
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,7 +19,7 @@ import anyio
 from anyio.abc import TaskStatus
 
 from pursuit.app import Runtime
-from pursuit.errors import InvalidArgument
+from pursuit.errors import InvalidArgument, LedgerUnavailable
 from pursuit.places import locate_state
 from pursuit.service.caller import Caller, user_name
 from pursuit.surfaces.cli.failure import Interrupted
@@ -47,9 +49,38 @@ def configuration_path(common: Common) -> Path | None:
 def ledger_path(common: Common) -> Path:
     """The ledger's file, whether it exists or not."""
     path = locate_state(common.state, None if common.state is not None else configuration_path(common))
-    if path.is_dir():
+    try:
+        folder = stat.S_ISDIR(path.stat().st_mode)
+    except FileNotFoundError:
+        folder = False
+    except OSError as error:
+        raise InvalidArgument(f"--state {path}: cannot be a ledger: {error.strerror}", field="--state") from None
+    if folder:
         raise InvalidArgument(f"--state {path}: is a folder, not a ledger", field="--state")
     return path
+
+
+def folder_beside_ledger(common: Common, name: str) -> Path:
+    """A folder of ours beside the ledger, made if need be; where no ledger can be, nothing is made."""
+    ledger = ledger_path(common).absolute()
+    if ledger.exists():
+        look(common, _opened)  # what is there may be no ledger
+    folder = ledger.parent / name
+    missing = [one for one in (folder, *folder.parents) if not os.path.lexists(one)]
+    try:
+        for one in (*reversed(missing), folder):
+            one.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        for one in missing:
+            with suppress(OSError):
+                one.rmdir()
+        reason = "is no folder" if isinstance(error, FileExistsError) else f"cannot be made: {error.strerror}"
+        raise LedgerUnavailable(f"--state {ledger}: the folder {folder} beside it {reason}", path=str(ledger)) from None
+    return folder
+
+
+async def _opened(runtime: Runtime) -> None:
+    """It could be."""
 
 
 def driving(common: Common, mode: Mode | None = None) -> Runtime:

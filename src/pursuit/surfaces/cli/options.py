@@ -43,10 +43,26 @@ JsonOption = Annotated[
 JsonLinesOption = Annotated[
     bool, typer.Option("--json", rich_help_panel=COMMON, help="Print JSON Lines, one for each event, and nothing else.")
 ]
+
+
+def _known_mode(mode: str | None) -> str | None:
+    if mode is not None:
+        from pursuit.errors import Fault, ValidationFailed  # noqa: PLC0415 - only where a mode is said
+        from pursuit.tools.policy import parse_mode  # noqa: PLC0415
+
+        try:
+            parse_mode(mode)
+        except ValidationFailed as failed:
+            faults = [Fault(field="--mode", reason=one.reason) for one in failed.faults]
+            raise ValidationFailed(faults, "; ".join(map(str, faults))) from None
+    return mode
+
+
 ModeOption = Annotated[
     str | None,
     typer.Option(
         "--mode",
+        callback=_known_mode,
         metavar="auto|ask|never",
         show_default=False,
         help="Overrules the policy's mode: auto asks nobody, ask asks before a write, never denies what would ask.",

@@ -40,7 +40,7 @@ ProblemId = Annotated[
         metavar="ID",
         show_default=False,
         autocompletion=problem_ids,
-        help="A problem, as in `pursuit problem list`; or its file.",
+        help="A problem, as in `pursuit problem list`; or its file or folder.",
     ),
 ]
 
@@ -127,7 +127,7 @@ def show(
     json: JsonOption = False,
 ) -> int:
     """Print a problem's brief, as agents read it."""
-    from pursuit.surfaces.cli.problem_run import chosen  # noqa: PLC0415 - commands import what they need
+    from pursuit.surfaces.cli.problem_named import chosen  # noqa: PLC0415 - commands import what they need
     from pursuit.surfaces.cli.problem_show import shown  # noqa: PLC0415
 
     return shown(common(ctx, config, state, json), chosen(problem_id, directory or ()), citations=not no_citation)
@@ -211,7 +211,8 @@ def serve(
     from pursuit.errors import ValidationFailed  # noqa: PLC0415
     from pursuit.surfaces import logs  # noqa: PLC0415
     from pursuit.surfaces.cli.context import Interrupted, conduct  # noqa: PLC0415
-    from pursuit.surfaces.cli.problem_run import Serving, checked_attempt, chosen, serving  # noqa: PLC0415
+    from pursuit.surfaces.cli.problem_named import chosen  # noqa: PLC0415
+    from pursuit.surfaces.cli.problem_run import Serving, checked_attempt, serving  # noqa: PLC0415
 
     said = common(ctx, config, state, json)
     faults = [] if http else without_http(ctx, said)
@@ -268,7 +269,7 @@ def attempt(
 ) -> int:
     """Run a mission on a problem, and score it."""
     from pursuit.surfaces.cli.problem_attempt import Attempting  # noqa: PLC0415 - commands import what they need
-    from pursuit.surfaces.cli.problem_run import chosen  # noqa: PLC0415
+    from pursuit.surfaces.cli.problem_named import chosen  # noqa: PLC0415
 
     said = common(ctx, config, state, json)
     problem = chosen(problem_id, directory or ())
@@ -286,7 +287,7 @@ def compare(
             metavar="ID…",
             show_default=False,
             autocompletion=problem_ids,
-            help="Problems, as in `pursuit problem list`.",
+            help="Problems, as in `pursuit problem list`; or their files or folders.",
         ),
     ],
     output: Annotated[
@@ -300,11 +301,11 @@ def compare(
     json: JsonOption = False,
 ) -> int:
     """Compare the attempts at problems: score against calls, time and tokens."""
-    from pursuit.surfaces.cli.problem_run import chosen, compared  # noqa: PLC0415 - commands import what they need
+    from pursuit.surfaces.cli.problem_named import all_chosen  # noqa: PLC0415 - commands import what they need
+    from pursuit.surfaces.cli.problem_run import compared  # noqa: PLC0415
 
     said = common(ctx, config, state, json)
-    problems = [chosen(one, directory or ()) for one in dict.fromkeys(problem_ids)]
-    return compared(said, problems, output, force=force)
+    return compared(said, all_chosen(problem_ids, directory or ()), output, force=force)
 
 
 @app.command()
@@ -320,7 +321,9 @@ def replay(
     ] = False,
     problem: Annotated[
         str | None,
-        typer.Option("--problem", metavar="ID", show_default=False, help="Its problem, or its file; else by its id."),
+        typer.Option(
+            "--problem", metavar="ID", show_default=False, help="Its problem, file or folder; else by its id."
+        ),
     ] = None,
     directory: DirOption = None,
     config: ConfigOption = None,

@@ -21,7 +21,7 @@ from pursuit.problems.manifest import Manifest
 from pursuit.problems.missions import AGENTS, Plan, as_toml, mission_for, proposer_for, server_of
 from pursuit.problems.stored_attempts import load_attempt
 from pursuit.surfaces.cli import show_problems
-from pursuit.surfaces.cli.context import configuration_path, ledger_path
+from pursuit.surfaces.cli.context import configuration_path, folder_beside_ledger, ledger_path
 from pursuit.surfaces.cli.drive import Drive
 from pursuit.surfaces.cli.options import Common
 from pursuit.surfaces.cli.progress import progress
@@ -108,9 +108,8 @@ class Attempting:
         return mission_for(self._problem, plan)
 
     def _written(self, table: dict[str, Any]) -> Path:
-        """Writes the mission file beside the ledger."""
-        folder = ledger_path(self._said).absolute().parent / "problems"
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        """Writes the mission file beside the ledger; where there can be no ledger, nothing is made."""
+        folder = folder_beside_ledger(self._said, "problems")
         file = folder / f"{self.attempt_id}.toml"
         write_whole(file, as_toml(table))
         return file

@@ -1,6 +1,6 @@
-"""What `pursuit problem` does with a problem: find it, serve it, compare tries, judge one again.
+"""What `pursuit problem` does with a problem: serve it, compare tries, judge one again.
 
-Owns: the way from the command's words to a problem and its attempts. Does not judge.
+Owns: the way from a problem to its attempts; which problem is meant is `problem_named`'s. Does not judge.
 Invariant: the problem that was named is the one that is served, compared and judged by.
 """
 
@@ -29,7 +29,7 @@ from pursuit.errors import (
 from pursuit.model.problems import AttemptState
 from pursuit.problems.attempt_ids import checked_attempt_id, shared_attempt_id
 from pursuit.problems.attempts import Attempt
-from pursuit.problems.catalogue import SHIPPED, Catalogue, discover, manifests_in
+from pursuit.problems.catalogue import SHIPPED, manifests_in
 from pursuit.problems.comparing import attempt_row, problem_row, targets_of
 from pursuit.problems.manifest import Manifest
 from pursuit.problems.reading import read_manifest
@@ -42,6 +42,7 @@ from pursuit.surfaces.cli import show_problems
 from pursuit.surfaces.cli.context import configuration_path, ledger_path, look
 from pursuit.surfaces.cli.options import Common
 from pursuit.surfaces.cli.output import check_output
+from pursuit.surfaces.cli.problem_named import chosen, require_there
 from pursuit.surfaces.cli.reports import write_whole
 from pursuit.surfaces.cli.screen import Screen
 from pursuit.surfaces.cli.text import ENDED
@@ -54,22 +55,6 @@ if TYPE_CHECKING:
 
 UNSOLVED = 3
 _log = logging.getLogger(__name__)
-
-
-def chosen(word: str, directories: Sequence[Path]) -> Manifest:
-    """The problem that is meant: by its id, or by its file."""
-    if word.endswith(".toml"):
-        return read_manifest(Path(word))
-    found = discover(directories)
-    twice = [one for one in found.faults if one.field == "problem_id" and one.reason.startswith(repr(word))]
-    if twice:
-        raise ValidationFailed(twice, f"{word!r} is the id of more than one problem; name the file that you mean")
-    try:
-        return Catalogue(found.problems).get(word)
-    except PursuitError:
-        if found.faults:  # it may be one of those that cannot be read
-            raise ValidationFailed(found.faults, f"there is no problem {word[:100]!r}, and some have faults") from None
-        raise
 
 
 def checked_attempt(said: Common, problem: Manifest, text: str | None) -> str | None:
@@ -232,6 +217,7 @@ def _of_attempt(state: AttemptState, named: str | None, directories: Sequence[Pa
         if problem.problem_id != problem_id:
             raise InvalidArgument(f"{state.attempt_id} is an attempt at {problem_id!r}, not at {problem.problem_id!r}")
         return problem
+    require_there(directories)
     known: list[Manifest] = []
     for path in dict.fromkeys(path for folder in (SHIPPED, *directories) for path in manifests_in(folder)):
         with suppress(ValidationFailed):  # a faulty one is not it

@@ -15,12 +15,13 @@ import anyio
 
 from pursuit.errors import Fault, UpstreamUnavailable, ValidationFailed
 from pursuit.problems.brief import write_brief
-from pursuit.problems.catalogue import Catalogue, discover
+from pursuit.problems.catalogue import Catalogue
 from pursuit.problems.manifest import Manifest
 from pursuit.problems.secrecy import numbers_of, told_in
 from pursuit.surfaces.cli import show_problems
 from pursuit.surfaces.cli.context import loaded
 from pursuit.surfaces.cli.options import Common
+from pursuit.surfaces.cli.problem_named import known
 from pursuit.surfaces.cli.screen import Screen
 
 
@@ -29,7 +30,7 @@ def found_problems(
 ) -> int:
     """Shows the problems that fit; what cannot be read is told beside them."""
     screen = Screen(said)
-    found = discover(directories)
+    found = known(directories)
     try:
         fitting = Catalogue(found.problems).search(words, kind=kind, tags=tags)
     except ValidationFailed as failed:

@@ -6,8 +6,10 @@ Owns: which facts are shown, for a terminal and for a pipe. Reads JSON and nothi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from pursuit.problems.catalogue import SHIPPED
 from pursuit.reports.comparison import COLUMNS, aim, cells, notes
 from pursuit.reports.wording import figure, stated
 from pursuit.surfaces.cli.screen import Screen
@@ -118,6 +120,10 @@ def attempt(screen: Screen, row: Mapping[str, Any], status: Mapping[str, Any]) -
     screen.fact("took", f"{counted(row['calls'], 'call')}, {counted(row['evaluations'], 'evaluation')}")
     if row["spent_budgets"]:
         screen.fact("spent", ", ".join(row["spent_budgets"]))
+    if status["status"] in ENDED:
+        shipped = Path(row["file"]).is_relative_to(SHIPPED)
+        word = row["problem_id"] if shipped else row["file"]
+        screen.hint(f"beside others: {screen.common.command('problem', 'compare', word)}")
 
 
 def score(screen: Screen, row: Mapping[str, Any], targets: Mapping[str, float]) -> None:
