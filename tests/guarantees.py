@@ -695,7 +695,10 @@ GUARANTEES = {
     ),
     "of-racing-submissions-one-counts": Guarantee(
         "Of submissions that race for one attempt exactly one is taken, and all others get its receipt.",
-        ("surface/test_problem_server.py::test_of_submissions_that_race_exactly_one_is_taken",),
+        (
+            "surface/test_problem_server.py::test_of_submissions_that_race_exactly_one_is_taken",
+            "e2e/test_problem_front_door.py::test_of_submissions_that_race_in_two_processes_exactly_one_is_taken",
+        ),
     ),
     "a-spent-budget-is-named": Guarantee(
         "A problem's budget of calls, evaluations or time is enforced, and the error names it.",
@@ -757,7 +760,11 @@ GUARANTEES = {
     ),
     "an-attempt-replays-to-the-same-score": Guarantee(
         "An attempt's log is judged again without its server, and another score than the recorded one is found out.",
-        ("unit/test_problem_scoring.py::test_an_attempt_is_judged_again_without_its_server",),
+        (
+            "unit/test_problem_scoring.py::test_an_attempt_is_judged_again_without_its_server",
+            "e2e/test_problem_front_door.py::"
+            "test_judges_of_a_servers_own_last_word_are_told_the_call_and_replay_without_the_server",
+        ),
     ),
     "a-baseline-solves-each-problem": Guarantee(
         "Each shipped problem has a baseline whose mission meets the target, and whose score replays.",

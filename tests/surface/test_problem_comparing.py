@@ -106,3 +106,27 @@ def test_pipe_json_and_page_tell_the_best_known_the_spent_and_how_it_ended(place
     assert "spent: calls, wall_seconds" in page
     (told_below,) = [words for words in place.seen(80, "problem", "compare", one.manifest.path) if "spent" in words]
     assert told_below == "  attempt-4: spent: calls, wall_seconds"
+
+
+def test_several_problems_are_compared_at_once_or_every_wrong_name_is_told(place: Place) -> None:
+    heavy = {"metric": "weight", "direction": "maximize", "unit": "kg", "target": 0.5}
+    one, other, none = mine(place), mine(place, "other", heavy), mine(place, "none")
+    made(place, one, "attempt-1")
+    for number, x in ((2, 0.25), (3, 0.75), (4, 8.0)):
+        made(place, other, f"attempt-{number}", x)
+    names = ("mine", "other", "none", "other")
+    found = place.json("problem", "compare", *names, "--dir", ".", "-o", "page.html")["problems"]
+    assert [(one["problem_id"], len(one["attempts"])) for one in found] == [("mine", 1), ("other", 3), ("none", 0)]
+    assert [row["attempt_id"] for row in found[1]["attempts"]] == ["attempt-3", "attempt-2", "attempt-4"]
+    assert (found[1]["unit"], found[1]["best_known"]) == ("kg", None)
+    out, notes = place.ask("problem", "compare", *names, "--dir", ".")
+    assert "0.75 kg\tyes" in out and "8 kg (infeasible)\tno" in out and notes == "no attempt at none yet\n"
+    page = (place.folder / "page.html").read_text(encoding="utf-8")
+    assert page.count("<h2>") == 3 and page.count("No attempt yet.") == 1 and page.count("<tr>") == 2 + 4
+    assert "weight in kg, the more the better; target 0.5</p>" in page and page.count("<svg") == 2
+    assert page.count("<circle") == 2 * 2, "what is infeasible or has no score is in no plot"
+    assert none.manifest.problem_id == "none"
+    told = place.ask("problem", "compare", "mine", "otter", "nobody", "--dir", ".", code=2)[1]
+    assert "2 of these mean no problem" in told and "did you mean 'other'" in told and "'nobody'" in told
+    told = place.json("problem", "compare", "mine", "otter", "--dir", ".", code=2)
+    assert told["code"] == "problem_not_found" and "did you mean 'other'" in told["message"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shutil
 import tarfile
 import tomllib
 import zipfile
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli_stage import Place
 
 from pursuit.errors import ProblemNotFound, ValidationFailed
 from pursuit.problems.catalogue import SHIPPED, Catalogue, discover
@@ -109,6 +111,25 @@ def test_a_wrong_manifest_says_file_field_and_reason(tmp_path: Path, name: str) 
     assert {fault.source for fault in failed.value.faults} == {str(path)}
 
 
+def test_the_command_line_tells_the_faults_of_all_of_them_at_once(tmp_path: Path) -> None:
+    place = Place(tmp_path).configured()
+    first, *others = (tmp_path / f"{number:03d}" for number in range(len(CASES)))
+    first.mkdir()
+    stage(first)
+    (first / "large.txt").write_text("x" * (MOST_BYTES - 40) + JUDGE, encoding="utf-8")
+    for folder in others:
+        shutil.copytree(first, folder, symlinks=True, copy_function=os.link)
+    wanted: set[tuple[str, str]] = set()
+    for folder, case in zip((first, *others), CASES.values(), strict=True):
+        path = write(folder, case["text"])
+        wanted |= {(str(path), field) for field in case["faults"]}
+    answer = place.json("problem", "validate", *(first, *others), code=2)
+    faults = answer["details"]["faults"]
+    assert answer["message"] == f"{len(faults)} faults in the problems" and all(fault["reason"] for fault in faults)
+    told = {(fault["source"], fault["field"]) for fault in faults}
+    assert told == wanted
+
+
 def test_a_sound_manifest_has_its_defaults(tmp_path: Path) -> None:
     problem = read_manifest(write(tmp_path))
     assert (problem.problem_id, problem.kind, problem.tags) == ("sum", "text", ("numbers",))
@@ -132,6 +153,19 @@ def test_a_duplicate_id_names_both_files(tmp_path: Path) -> None:
     assert fault.field == "problem_id" and str(one) in fault.reason and str(other) in fault.reason
     with pytest.raises(ValidationFailed):
         Catalogue.load(tmp_path, shipped=False)
+
+
+def test_the_command_line_names_both_files_of_a_duplicate_id(tmp_path: Path) -> None:
+    place = Place(tmp_path).configured()
+    one, other = write(tmp_path / "a"), write(tmp_path / "b")
+    write(tmp_path / "c", GOOD.replace('"sum"', '"another"'))
+    (fault,) = place.json("problem", "validate", code=2)["details"]["faults"]
+    assert fault["field"] == "problem_id" and str(one) in fault["reason"] and str(other) in fault["reason"]
+    listed, notes = place.ask("problem", "list", "--dir", ".")
+    assert "another\t" in listed and f"{one} and {other}" in notes
+    told = place.ask("problem", "compare", "another", "sum", "--dir", ".", code=2)[1]
+    assert f"{one} and {other}" in told and "name the file that you mean" in told
+    assert place.ask("problem", "compare", "another", "--dir", ".", code=2)[1].startswith("error: there is no ledger")
 
 
 def test_manifests_are_found_recursively_and_listed_in_a_stable_order(tmp_path: Path) -> None:

@@ -120,6 +120,8 @@ def attempt(screen: Screen, row: Mapping[str, Any], status: Mapping[str, Any]) -
     screen.fact("took", f"{counted(row['calls'], 'call')}, {counted(row['evaluations'], 'evaluation')}")
     if row["spent_budgets"]:
         screen.fact("spent", ", ".join(row["spent_budgets"]))
+    if row["status"] == "ended":
+        screen.hint(f"what became of each call: {screen.common.command('history', status['session_id'], '--full')}")
     if status["status"] in ENDED:
         shipped = Path(row["file"]).is_relative_to(SHIPPED)
         word = row["problem_id"] if shipped else row["file"]
