@@ -19,7 +19,7 @@ from markdown_it import MarkdownIt
 from pursuit.reports import render_html, render_markdown
 from pursuit.reports.markdown import inline, table
 from pursuit.reports.plots import HEIGHT, MAX_POINTS, WIDTH, line_plot, nice_step, thin, value_axis
-from pursuit.reports.wording import figure, moment, span, text
+from pursuit.reports.wording import figure, moment, seconds, span, text
 
 HOSTILE = (
     '"><script>alert(1)</script><img src=x onerror=alert(1)></style></title></svg>\n\n# head\n```\n| a | b |\n'
@@ -359,3 +359,26 @@ def test_times_for_people() -> None:
     assert moment("2026-01-02T04:04:05+01:00") == "2026-01-02 03:04:05 UTC"
     assert moment("yesterday") == "yesterday"
     assert json.loads(json.dumps(text({"a": 1}))) == '{"a": 1}'
+
+
+@pytest.mark.parametrize(
+    ("value", "level", "shown"),
+    [
+        (2.7008571488865134e-12, None, "2.700857e-12"),
+        (2.7008999e-12, 2.7009e-12, "2.7008999e-12"),
+        (2.7009e-12, 2.7009e-12, "2.7009e-12"),
+        (264.5000000001, 264.5, "264.5000000001"),
+        (264.22471, 264.5, "264.2247"),
+        (1_234_567.25, 1_234_567, "1,234,567.2"),
+        (-0.0, 0, "0"),
+        (1e-9, 0, "1e-09"),
+        (5, 5.0, "5"),
+    ],
+)
+def test_a_number_reads_on_its_own_side_of_its_level(value: float, level: float | None, shown: str) -> None:
+    assert figure(value, level) == shown
+
+
+def test_times_in_a_column_have_three_digits() -> None:
+    given = (0.0150282, 9.876, 12.34, 4567.8, None)
+    assert [seconds(value) for value in given] == ["0.015", "9.88", "12.3", "4,568", "\u2013"]

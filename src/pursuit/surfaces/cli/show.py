@@ -12,7 +12,7 @@ from typing import Any, cast
 from pursuit.reports.wording import compact, figure, moment, number, reason, seconds_between, span
 from pursuit.surfaces.cli.options import Common
 from pursuit.surfaces.cli.screen import Screen
-from pursuit.surfaces.cli.text import MARKS, budget_parts, line, of_cap
+from pursuit.surfaces.cli.text import MARKS, budget_parts, counted, line, of_cap
 
 STYLES = {
     "completed": "bold green",
@@ -70,7 +70,7 @@ def _mission_plain(screen: Screen, status: Mapping[str, Any]) -> None:
         screen.fact(f"criterion {row['criterion_id']}", f"{row['status']} ({need}): {row['description']}{_proof(row)}")
     for label, used, cap, _left in budget_parts(status["budget"]):
         screen.fact(label, of_cap(used, cap))
-    screen.fact("no progress for", f"{status['no_progress_counter']} checkpoints")
+    screen.fact("no progress for", counted(status["no_progress_counter"], "checkpoint"))
     screen.fact("proposer", status["proposer"])
     screen.fact("tools", ", ".join(status["tool_allowlist"]))
     if "parent" in status:
@@ -152,9 +152,9 @@ def _evidence(row: Mapping[str, Any]) -> str:
         return line(compact(evidence), 60)
     facts = cast("dict[str, Any]", evidence)
     if "count" in facts:
-        return f"seen {figure(facts['count'])} times"
+        return f"seen {counted(facts['count'], 'time')}"
     value = next((facts[key] for key in ("error", "value", "reason") if facts.get(key) is not None), facts)
-    return line(compact(value), 60) if number(value) is None else figure(value)
+    return line(compact(value), 60) if number(value) is None else figure(value, number(facts.get("target")))
 
 
 def _proof(row: Mapping[str, Any]) -> str:
