@@ -783,10 +783,20 @@ GUARANTEES = {
         ("e2e/test_problems.py::test_killed_in_the_middle_an_attempt_goes_on_with_what_was_printed",),
     ),
     "an-attempt-goes-on-with-what-is-printed": Guarantee(
-        "What is printed after an attempt goes on with it as it stands, several of them in one process.",
+        "What is printed after an attempt goes on with it as it stands, and for an agent with it alone.",
         (
             "e2e/test_problem_attempts.py::"
-            "test_one_server_as_the_hint_names_it_goes_on_with_several_attempts_and_asks_nobody",
+            "test_the_server_that_the_hint_names_goes_on_with_its_attempt_alone_and_asks_nobody",
+        ),
+    ),
+    "one-served-mission-hides-the-others": Guarantee(
+        "To a client of `serve --mission ID` others are as unknown as ones that never were, and it begins none.",
+        (
+            "surface/test_mcp_one_mission.py::test_another_mission_is_as_unknown_to_every_tool_as_one_that_never_was",
+            "surface/test_mcp_one_mission.py::test_no_resource_prompt_or_completion_tells_of_another_mission",
+            "surface/test_mcp_one_mission.py::test_nobody_can_subscribe_to_another_mission",
+            "surface/test_mcp_one_mission.py::test_tasks_of_others_are_not_there_and_its_own_are",
+            "surface/test_mcp_one_mission.py::test_the_command_serves_it_over_http_and_says_what_is_wrong_at_once",
         ),
     ),
 }

@@ -31,6 +31,7 @@ from pursuit.service.caller import OPERATOR, Caller
 from pursuit.service.checkup import Finding
 from pursuit.service.command_tools import CommandUpstream, LaterCalls
 from pursuit.service.doctor import examine
+from pursuit.service.looking import require_id
 from pursuit.service.plan import Planner
 from pursuit.service.settings import MEGABYTE, choice_of, engine_settings, sandbox_limits, task_limits
 from pursuit.service.tasks import Tasks
@@ -98,7 +99,8 @@ class Runtime:
 
     `servers` are upstreams that live in this process: MCP server objects of the SDK, or plain Python functions
     (`{"beam": [evaluate, certify]}`). Configured servers come from `pursuit.toml` or `mcp.json`. `caller` is who stands
-    in the audit for what is asked of this runtime. `mode` (auto, ask or never) overrules the configuration's.
+    in the audit for what is asked of this runtime. `mode` (auto, ask or never) overrules the configuration's. With
+    `only` there is no other mission than that one and its children: others are as unknown as ones that never were.
     """
 
     def __init__(
@@ -109,7 +111,9 @@ class Runtime:
         servers: Mapping[str, Any] | None = None,
         caller: Caller = OPERATOR,
         mode: Mode | None = None,
+        only: str | None = None,
     ) -> None:
+        self.only = only
         self._state = Path(state) if state is not None else None
         self._config = config
         self._servers = dict(servers or {})
@@ -133,6 +137,8 @@ class Runtime:
             self.model = configuration.model
             ledger = self._open_ledger(self.state_path)
             stack.push_async_callback(ledger.close)
+            if self.only is not None:
+                ledger = await _alone(ledger, self.only)
             sandbox = await stack.enter_async_context(Sandbox(sandbox_limits(configuration.settings)))
             self._configured = {n: c for n, c in configuration.servers.items() if n not in self._servers}
             clock = SystemClock()
@@ -291,6 +297,16 @@ class Runtime:
             return self._config
         path = Path(self._config) if self._config is not None else find_configuration(Path.cwd())
         return Configuration() if path is None else load_configuration(path)
+
+
+async def _alone(ledger: Ledger, mission_id: str) -> Ledger:
+    """The ledger with one mission in it, which must be there."""
+    from pursuit.service.one_mission import OneMission  # noqa: PLC0415 - most runtimes have them all
+
+    require_id(mission_id)
+    alone = OneMission(ledger, mission_id)
+    await alone.require()
+    return alone
 
 
 @asynccontextmanager

@@ -114,20 +114,21 @@ def begun_by_client(place: Place, one: Problem) -> tuple[dict[str, Any], str]:
 
 
 @pytest.mark.guarantee("an-attempt-goes-on-with-what-is-printed")
-def test_one_server_as_the_hint_names_it_goes_on_with_several_attempts_and_asks_nobody(place: Place) -> None:
+def test_the_server_that_the_hint_names_goes_on_with_its_attempt_alone_and_asks_nobody(place: Place) -> None:
     place.write("pursuit.toml", '[policy]\nmode = "ask"\n[servers.problem]\ncommand = "python3"\n')
     one = mine(place)
     (first, hint), (second, other) = (begun_by_client(place, one) for _ in range(2))
-    assert hint == other
+    assert hint != other
     program, *words = shlex.split(hint)
     assert program == "pursuit"
 
     async def main() -> None:
         run = StdioServerParameters(command=sys.executable, args=["-m", "pursuit", *words], cwd=place.folder)
         async with Client(stdio_client(run), cache=None) as agent:
-            for given in (first, second):
-                done = await agent.call_tool("mission_iterate", given)
-                assert done.structured_content is not None and done.structured_content["status"] == "completed"
+            done = await agent.call_tool("mission_iterate", first)
+            assert done.structured_content is not None and done.structured_content["status"] == "completed"
+            refused = await agent.call_tool("mission_iterate", second)
+            assert refused.structured_content is not None and refused.structured_content["code"] == "session_not_found"
 
     anyio.run(main)
 

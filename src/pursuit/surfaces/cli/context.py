@@ -83,14 +83,18 @@ async def _opened(runtime: Runtime) -> None:
     """It could be."""
 
 
-def driving(common: Common, mode: Mode | None = None) -> Runtime:
-    """A runtime with the configured servers, in this mode of policy or else in the configured one."""
+def driving(common: Common, mode: Mode | None = None, *, only: str | None = None) -> Runtime:
+    """A runtime with the configured servers, in this mode of policy or else in the configured one.
+
+    With `only` it is about that mission, whose ledger must be there.
+    """
     config = configuration_path(common)
     return Runtime(
-        state=ledger_path(common),
+        state=ledger_path(common) if only is None else existing_ledger(common),
         config=Configuration() if config is None else config,
         caller=_at_the_terminal(),
         mode=mode,
+        only=only,
     )
 
 

@@ -85,7 +85,7 @@ class Attempting:
             return f"go on with: {self._said.command('resume', mission_id, *mode)}"
         able = " that declares sampling" if self._proposer["kind"] == "sampling" else ""
         tools = f"its tools are {server_of(self.attempt_id)}.*"
-        serve = self._said.command("serve", *mode)
+        serve = self._said.command("serve", "--mission", mission_id, *mode)  # no other one is the agent's to see
         return f"go on with mission_iterate of {mission_id} ({tools}) from an MCP client{able}, connected to: {serve}"
 
     def _mission(self, max_iterations: int | None, max_seconds: float | None) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from pursuit.surfaces.cli.complete import mission_ids
 from pursuit.surfaces.cli.http_options import (
     DEFAULT_HOST,
     DEFAULT_PORT,
@@ -35,6 +36,16 @@ def serve(
     port: PortOption = DEFAULT_PORT,
     allow_host: AllowHostOption = None,
     require_token: RequireTokenOption = False,
+    mission: Annotated[
+        str | None,
+        typer.Option(
+            "--mission",
+            metavar="ID",
+            show_default=False,
+            autocompletion=mission_ids,
+            help="Serve this mission alone: clients see no other one and start none.",
+        ),
+    ] = None,
     gateway: Annotated[
         bool, typer.Option("--gateway", help="Serve the configured servers instead of missions, under policy.")
     ] = False,
@@ -76,6 +87,8 @@ def serve(
     faults = [] if http else without_http(ctx, said)
     wished = [("--tool-search", tool_search), ("--plain-names", plain_names)]
     faults += [Fault(field=name, reason="goes with --gateway") for name, there in wished if there and not gateway]
+    if gateway and mission is not None:
+        faults.append(Fault(field="--mission", reason="does not go with --gateway, which serves no missions"))
     if faults:
         raise ValidationFailed(faults, "wrong options; nothing was served")
     door = None
@@ -94,7 +107,7 @@ def serve(
         options = GatewayOptions(alone=not http, spelling=spelling, search=tool_search, reloads=reloads)
 
     async def work() -> int:
-        await serving(driving(said, drives), door, gateway=options, listening=told_on(said))
+        await serving(driving(said, drives, only=mission), door, gateway=options, listening=told_on(said))
         return 0
 
     try:

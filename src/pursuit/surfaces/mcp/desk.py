@@ -25,7 +25,7 @@ from pursuit.surfaces.mcp.arguments import parse
 from pursuit.surfaces.mcp.asking import AskClient
 from pursuit.surfaces.mcp.failure import Context, one_page
 from pursuit.surfaces.mcp.missions import Missions
-from pursuit.surfaces.mcp.tools import TOOLS, MissionTool
+from pursuit.surfaces.mcp.tools import MissionTool
 
 
 class DeskTool(Protocol):
@@ -67,10 +67,10 @@ class BoundMissionTool:
 class ToolDesk:
     """Finds the tool and answers; those about missions come first."""
 
-    def __init__(self, missions: Missions, more: Sequence[DeskTool] = ()) -> None:
+    def __init__(self, missions: Missions, tools: Sequence[MissionTool], more: Sequence[DeskTool] = ()) -> None:
         self.asking = missions.asking
-        tools: list[DeskTool] = [*(BoundMissionTool(tool, missions) for tool in TOOLS), *more]
-        self._tools = {tool.name: tool for tool in tools}
+        found: list[DeskTool] = [*(BoundMissionTool(tool, missions) for tool in tools), *more]
+        self._tools = {tool.name: tool for tool in found}
         self._declared: ListToolsResult | None = None
 
     async def list(self, ctx: Context, params: PaginatedRequestParams | None) -> ListToolsResult:

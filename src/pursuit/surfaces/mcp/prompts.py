@@ -7,7 +7,7 @@ tools and missions say stands in a fence, bounded in size; the words of a prompt
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import lru_cache
 from importlib import resources
 from typing import Any, cast
@@ -70,12 +70,16 @@ PROMPTS = (
     ),
 )
 
+OF_ONE_MISSION = tuple(prompt for prompt in PROMPTS if prompt.name == "review_mission")
+"""Those that begin no mission."""
+
 
 class Prompts:
     """The handlers of `prompts/list` and `prompts/get`."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, offered: Sequence[Prompt] = PROMPTS) -> None:
         self._service = service
+        self._offered = offered
         self._fill: dict[str, Callable[[Mapping[str, str]], Awaitable[dict[str, str]]]] = {
             "write_criteria": self._with_tools,
             "pursue": self._with_tools,
@@ -83,15 +87,15 @@ class Prompts:
         }
 
     async def list(self, ctx: Context, params: PaginatedRequestParams | None) -> ListPromptsResult:
-        """The three prompts."""
+        """The prompts."""
         one_page(params)
-        return ListPromptsResult(prompts=[*PROMPTS])
+        return ListPromptsResult(prompts=[*self._offered])
 
     async def get(self, ctx: Context, params: GetPromptRequestParams) -> GetPromptResult:
         """One prompt as a message of the user."""
         with on_the_wire():
             arguments = params.arguments or {}
-            prompt = _checked(params.name, arguments)
+            prompt = _checked(self._offered, params.name, arguments)
             gaps = await self._fill[prompt.name](arguments)
         text = _GAP.sub(lambda gap: gaps[gap[1]], _text(prompt.name)).strip()
         message = PromptMessage(role="user", content=TextContent(type="text", text=text))
@@ -124,11 +128,11 @@ class Prompts:
         }
 
 
-def _checked(name: str, arguments: Mapping[str, str]) -> Prompt:
+def _checked(offered: Sequence[Prompt], name: str, arguments: Mapping[str, str]) -> Prompt:
     """The prompt of that name, if these are arguments that it takes; or every fault."""
-    prompt = next((prompt for prompt in PROMPTS if prompt.name == name), None)
+    prompt = next((prompt for prompt in offered if prompt.name == name), None)
     if prompt is None:
-        known = [prompt.name for prompt in PROMPTS]
+        known = [prompt.name for prompt in offered]
         reason = f"there is no prompt {name[:100]!r}{nearest(name[:100], known)}; there are {', '.join(known)}"
         raise ValidationFailed([Fault(field="name", reason=reason)], "no such prompt")
     known = {argument.name: bool(argument.required) for argument in prompt.arguments or ()}

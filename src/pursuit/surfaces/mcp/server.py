@@ -23,13 +23,15 @@ from pursuit.surfaces.mcp.completions import Completions
 from pursuit.surfaces.mcp.desk import ToolDesk
 from pursuit.surfaces.mcp.mission_calls import MissionCalls, mission_tasks
 from pursuit.surfaces.mcp.missions import Missions
-from pursuit.surfaces.mcp.prompts import Prompts
+from pursuit.surfaces.mcp.prompts import OF_ONE_MISSION as OF_ONE_MISSION_PROMPTS
+from pursuit.surfaces.mcp.prompts import PROMPTS, Prompts
 from pursuit.surfaces.mcp.resources import Resources
 from pursuit.surfaces.mcp.seal import Seal
 from pursuit.surfaces.mcp.task_tools import task_tools
 from pursuit.surfaces.mcp.tasks import first
 from pursuit.surfaces.mcp.tasks.door import TaskDoor
 from pursuit.surfaces.mcp.tasks.terms import EXTENSION
+from pursuit.surfaces.mcp.tools import OF_ONE_MISSION, TOOLS
 from pursuit.surfaces.mcp.updates import Updates
 
 NAME = "pursuit"
@@ -44,19 +46,34 @@ INSTRUCTIONS = (
     "What takes long is a task and goes on by itself: task_status, task_tail, task_wait and task_cancel are for those."
 )
 
+INSTRUCTIONS_FOR_ONE = (
+    "Pursuit works at a goal until criteria that a machine can check are met, the budget is spent, or it is stuck. "
+    "This server serves one mission, which mission_list names. Read mission_status, then drive it with "
+    "mission_iterate: each iteration proposes calls, runs them, observes metrics and events, and evaluates the "
+    "criteria; no model judges. With the proposer client you propose: call mission_iterate with the next `proposal`. "
+    "Every step is durable: after a crash or a lost answer call mission_iterate again with `after` set to the "
+    "iterations you know of. "
+    "What takes long is a task and goes on by itself: task_status, task_tail, task_wait and task_cancel are for those."
+)
+
 
 @asynccontextmanager
 async def mission_server(runtime: Runtime) -> AsyncGenerator[Server[Any]]:
-    """A server over an open runtime; its background runs go on until the block is left."""
-    service = runtime.service
+    """A server over an open runtime; its background runs go on until the block is left.
+
+    Where the runtime knows one mission only, nothing is offered that begins another or is about something else.
+    """
+    service, alone = runtime.service, runtime.only is not None
     async with AsyncExitStack() as stack:
         runs = await stack.enter_async_context(BackgroundRuns(service, runtime.use_servers_of))
         updates = await stack.enter_async_context(Updates(service))
-        resources, prompts = Resources(service), Prompts(service)
+        resources = Resources(service)
+        prompts = Prompts(service, OF_ONE_MISSION_PROMPTS if alone else PROMPTS)
         missions = Missions(runtime, runs)
         commands = await stack.enter_async_context(CommandTools(runtime))
-        desk = ToolDesk(missions, [*task_tools(runtime.tasks), *commands.tools])
-        calls = MissionCalls(runtime, desk, commands.tools)
+        offered = () if alone else commands.tools
+        desk = ToolDesk(missions, OF_ONE_MISSION if alone else TOOLS, [*task_tools(runtime.tasks), *offered])
+        calls = MissionCalls(runtime, desk, offered)
         runtime.tasks.resume["mission"] = mission_tasks(runtime, missions.asking).resume
         await runtime.tasks.tend()
         server = _MissionServer(
@@ -64,7 +81,7 @@ async def mission_server(runtime: Runtime) -> AsyncGenerator[Server[Any]]:
             version=__version__,
             title="Pursuit",
             description="Pursues goals with checkable criteria, durably.",
-            instructions=INSTRUCTIONS,
+            instructions=INSTRUCTIONS_FOR_ONE if alone else INSTRUCTIONS,
             get_tool_input_schema=desk.input_schema,
             on_list_tools=desk.list,
             on_call_tool=cast("Any", desk.call),  # a plain dict is a result too, and costs half of a model
@@ -78,7 +95,7 @@ async def mission_server(runtime: Runtime) -> AsyncGenerator[Server[Any]]:
             on_get_prompt=prompts.get,
             on_completion=Completions(service).complete,
         )
-        if commands.tools:  # what they write to standard error goes to clients as log messages
+        if offered:  # what they write to standard error goes to clients as log messages
             server.add_request_handler("logging/setLevel", SetLevelRequestParams, commands.levels.set)
         door = TaskDoor(
             await runtime.tasks.host(),

@@ -6,7 +6,7 @@ Owns: names, words, annotations. Invariant: an annotation is true: what says tha
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mcp_types import Tool, ToolAnnotations, ToolExecution
@@ -195,3 +195,23 @@ TOOLS = (
         words={"status": "Only those with this status.", "cursor": CURSOR},
     ),
 )
+
+
+_ALONE = {
+    "mission_list": {
+        "title": "The mission",
+        "description": "The mission that is served here, and the children that it started.",
+    }
+}
+OF_ONE_MISSION = tuple(
+    replace(
+        tool,
+        **_ALONE.get(tool.name, {}),
+        words={
+            key: "The mission's id, from mission_list." if word == SESSION else word for key, word in tool.words.items()
+        },
+    )
+    for tool in TOOLS
+    if tool.name != "mission_start"
+)
+"""The tools where one mission is served: none begins another."""

@@ -1,0 +1,176 @@
+"""A ledger in which there is one mission, with its children and the tasks of its calls.
+
+Owns: which streams are those. Everything that looks at missions looks through a ledger, so what is not there for this
+one is there for nobody behind it. Invariant: a stream of another mission is as unknown as one that never was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from pursuit.errors import InvalidArgument, SessionNotFound
+from pursuit.ledger.contract import (
+    FORGOTTEN,
+    Anywhere,
+    Bell,
+    Claim,
+    Draft,
+    Found,
+    Head,
+    Ledger,
+    Page,
+    StoredEvent,
+    StreamRow,
+    Verification,
+)
+from pursuit.model.tasks import TaskCreated, decode_task
+
+MISSION, TASK = "mission", "task"
+
+
+class OneMission:
+    """A ledger that shows one mission and hides the others; what is appended, it stores like any other."""
+
+    def __init__(self, ledger: Ledger, mission_id: str) -> None:
+        self._ledger = ledger
+        self._mission_id = mission_id
+        self._known: dict[str, bool] = {mission_id: True}
+        """Whether a stream is ours; that never changes."""
+
+    async def require(self) -> None:
+        """Raises `SessionNotFound` unless the mission is there, `InvalidArgument` if it is driven with another one."""
+        row = await self._ledger.row(self._mission_id)
+        if row is None or row.status == FORGOTTEN or row.kind != MISSION:
+            text = f"no mission {self._mission_id!r} in this ledger; `pursuit list` shows what there is"
+            raise SessionNotFound(text, session_id=self._mission_id)
+        parent = row.summary.get("parent")
+        if parent is not None:
+            text = f"{self._mission_id} is a child of {parent}, which drives it; name that one"
+            raise InvalidArgument(text, session_id=self._mission_id, parent=parent)
+
+    async def append(
+        self,
+        stream: str,
+        expected: int | Anywhere,
+        events: Sequence[Draft],
+        *,
+        kind: str = MISSION,
+        status: str | None = None,
+        summary: Mapping[str, Any] | None = None,
+        blobs: Mapping[str, bytes] | None = None,
+        text: str | None = None,
+        by: Bell | None = None,
+    ) -> Head:
+        """Stores like any ledger: whoever appends has looked before, or writes what nobody behind this one reads."""
+        return await self._ledger.append(
+            stream, expected, events, kind=kind, status=status, summary=summary, blobs=blobs, text=text, by=by
+        )
+
+    async def read(self, stream: str, after: int = 0, limit: int | None = None) -> list[StoredEvent]:
+        """The events of a stream that is ours; others are empty."""
+        return await self._ledger.read(stream, after, limit) if await self._is_ours(stream) else []
+
+    async def row(self, stream: str) -> StreamRow | None:
+        """What the listing says of a stream that is ours, or None."""
+        return await self._ledger.row(stream) if await self._is_ours(stream) else None
+
+    async def streams(
+        self,
+        *,
+        kind: str | None = None,
+        status: str | Sequence[str] | None = None,
+        since: float | None = None,
+        until: float | None = None,
+        cursor: str | None = None,
+        limit: int = 100,
+    ) -> Page:
+        """The streams that are ours; there is a next page only if there is something on it."""
+        first = await self._ledger.row(self._mission_id)
+        began = 0.0 if first is None else first.created_at
+        found: tuple[StreamRow, ...] = ()
+        behind: str | None = None
+        while True:
+            page = await self._ledger.streams(
+                kind=kind, status=status, since=max(since or 0.0, began), until=until, cursor=cursor, limit=limit
+            )
+            rows = tuple([row for row in page.rows if await self._is_ours(row.name, row)])
+            if found and rows:
+                return Page(found, behind)
+            if rows:
+                found, behind = rows, page.next_cursor
+            cursor = page.next_cursor
+            if cursor is None:
+                return Page(found)
+
+    async def search(self, words: str, *, kind: str | None = None, limit: int = 10) -> list[Found]:
+        """Nothing: what is found by its words was learned by other missions."""
+        return []
+
+    def bell(self, stream: str | None = None) -> AbstractContextManager[Bell]:
+        """A bell; it may ring without cause."""
+        return self._ledger.bell(stream)
+
+    async def watch(self, stream: str, after: int = 0) -> AsyncIterator[StoredEvent]:
+        """Every event of a stream that is ours; of others there is none."""
+        if await self._is_ours(stream):
+            async for stored in self._ledger.watch(stream, after):
+                yield stored
+
+    async def blob(self, digest: str) -> bytes | None:
+        """The bytes of that digest, which only somebody has who has read the event that holds it."""
+        return await self._ledger.blob(digest)
+
+    async def digests(self, stream: str) -> list[str]:
+        """The digests of a stream that is ours."""
+        return await self._ledger.digests(stream) if await self._is_ours(stream) else []
+
+    async def claim(self, stream: str) -> Claim | None:
+        """The driver's lock."""
+        return await self._ledger.claim(stream)
+
+    async def root(self) -> str:
+        """The root of the whole ledger, which tells nothing of what is in it."""
+        return await self._ledger.root()
+
+    async def verify(self, *, expect: str | None = None) -> Verification:
+        """Checks the whole ledger."""
+        return await self._ledger.verify(expect=expect)
+
+    async def forget(self, stream: str) -> None:
+        """Forgets a stream that is ours."""
+        if await self._is_ours(stream):
+            await self._ledger.forget(stream)
+
+    async def close(self) -> None:
+        """Lets go of the ledger."""
+        await self._ledger.close()
+
+    async def _is_ours(self, stream: str, row: StreamRow | None = None) -> bool:
+        known = self._known.get(stream)
+        if known is not None:
+            return known
+        row = row or await self._ledger.row(stream)
+        if row is None or row.status == FORGOTTEN:
+            return False  # it may come to be
+        match row.kind:
+            case "mission":
+                parent = row.summary.get("parent")
+                ours = parent is not None and await self._is_ours(parent)
+            case "task":
+                ours = await self._is_of_ours(stream)
+            case _:
+                ours = False
+        self._known[stream] = ours
+        return ours
+
+    async def _is_of_ours(self, task_id: str) -> bool:
+        """Whether a task is a call of ours, or a run."""
+        begun = await self._ledger.read(task_id, 0, 1)
+        created = decode_task(begun[0].body) if begun else None
+        if not isinstance(created, TaskCreated):
+            return False
+        origin = created.origin
+        whose = origin.get("session_id") or str(origin.get("call_id", "")).partition(":")[0]
+        return isinstance(whose, str) and whose.startswith(f"{MISSION}-") and await self._is_ours(whose)
