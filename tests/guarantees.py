@@ -754,6 +754,13 @@ GUARANTEES = {
         "An attempt is judged by the problem that was named, also if another one has its id.",
         ("e2e/test_problem_attempts.py::test_the_problem_that_was_named_judges_and_not_its_namesake",),
     ),
+    "an-attempt-is-told-no-lessons": Guarantee(
+        "A model that tries a problem is not told what the baseline or another attempt learned, also after a resume.",
+        (
+            "e2e/test_problems.py::test_a_model_is_not_told_what_the_baseline_found",
+            "unit/test_lessons.py::test_a_mission_that_wants_none_is_told_none_also_when_it_is_resumed",
+        ),
+    ),
     "a-missions-agent-never-reads-its-score": Guarantee(
         "An agent that proposes in a mission on a problem reads no score of it, whatever of the mission it reads.",
         ("e2e/test_problem_attempts.py::test_an_agent_that_proposes_over_mcp_submits_and_never_reads_its_score",),

@@ -136,6 +136,24 @@ def test_killed_in_the_middle_an_attempt_goes_on_with_what_was_printed(place: Pl
     assert place.json("problem", "replay", row["attempt_id"])["same"]
 
 
+@pytest.mark.guarantee("an-attempt-is-told-no-lessons")
+def test_a_model_is_not_told_what_the_baseline_found(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.ask("problem", "attempt", "pangram")
+    assert "Waltz" in place.ask("lessons", "pangram")[0]
+
+    def submit(body: dict[str, Any]) -> Reply:
+        (tool,) = set(re.findall(r"problem-\w{8}__submit_final", json.dumps(body)))
+        return calls((tool, {"answer": "Cwm fjord bank glyphs vext quiz"}), tokens=(10, 10))
+
+    with ModelEndpoint(submit) as endpoint:
+        for name, value in endpoint.environment.items():
+            monkeypatch.setenv(name, value)
+        done = place.json("problem", "attempt", "pangram", "--proposer", "openai:gpt-4o-mini")
+        told = json.dumps([one["body"] for one in endpoint.seen])
+    assert done["solved"] and len(endpoint.seen) == 1
+    assert "Waltz" not in told and "Lessons of earlier missions" not in told
+
+
 def test_a_model_tries_and_never_reads_the_target(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     truss = {"a1": 0.79, "a2": 0.41}
 

@@ -226,6 +226,25 @@ def test_memory_can_be_turned_off_and_other_ledgers_are_not_asked(tmp_path: Path
     play(scene)
 
 
+@pytest.mark.guarantee("an-attempt-is-told-no-lessons")
+def test_a_mission_that_wants_none_is_told_none_also_when_it_is_resumed(tmp_path: Path) -> None:
+    async def scene() -> None:
+        client = Client(STEP)
+        async with stage(tmp_path, tune) as runtime:
+            await ended(runtime, tuning(-1, 150))
+            wanted = tuning(proposer="sampling", lessons=False, budget=Budget(max_iterations=3))
+            mission_id = (await runtime.service.start(wanted)).session_id
+            await runtime.service.iterate(mission_id, sampler=client)
+            await runtime.service.pause(mission_id)
+        async with stage(tmp_path, tune) as runtime:
+            await runtime.service.resume(mission_id)
+            await runtime.service.iterate(mission_id, sampler=client)
+        assert len(client.asked) == 2
+        assert not any("Lessons of" in one.prompt for one in client.asked)
+
+    play(scene)
+
+
 def test_the_setting_is_a_whole_number_and_may_be_zero(tmp_path: Path) -> None:
     file = tmp_path / "pursuit.toml"
     file.write_text("[settings]\nmemory_lessons = 0\n", encoding="utf-8")

@@ -50,7 +50,8 @@ async def recall(ledger: Ledger, words: str, *, limit: int) -> list[Remembered]:
 
 async def lessons_for(ledger: Ledger, mission_id: str, state: MissionState, most: int) -> tuple[str, ...]:
     """What missions like this one learned, for a proposer that reads; one text for each, at most so many."""
-    if most < 1 or not isinstance(state.mission.proposer, AskedProposer):
+    mission = state.mission
+    if most < 1 or not mission.lessons or not isinstance(mission.proposer, AskedProposer):
         return ()
     # One more than wanted: a mission that ended and was extended finds itself.
     found = await recall(ledger, " ".join(_about(state)), limit=most + 1)

@@ -260,6 +260,8 @@ class Mission(Shape):
     observe: Annotated[list[ObserveRule], Field(max_length=256)] = Field(default_factory=list[ObserveRule])
     proposer: AnyProposer = ClientProposer()
     allow_scripted_strategies: Flag = False
+    lessons: Flag = True
+    """Whether a language model that proposes is told what similar missions learned."""
     policy: MissionPolicy | None = None
     fleet: Fleet | None = None
 

@@ -112,6 +112,8 @@ def _data(state: MissionState, args: Mapping[str, Any], tools: Sequence[str]) ->
         "observe": [*rules, *own],
         "allow_scripted_strategies": parent.allow_scripted_strategies,
     }
+    if not parent.lessons:
+        data["lessons"] = False
     wall_clock = state.cap("max_wall_clock_seconds")
     budget = args.get("budget")
     if isinstance(budget, Mapping) and wall_clock is not None:

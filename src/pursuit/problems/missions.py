@@ -110,6 +110,7 @@ def mission_for(problem: Manifest, plan: Plan) -> dict[str, Any]:
         "criteria": criteria,
         "budget": {"max_iterations": plan.max_iterations, "max_wall_clock_seconds": plan.max_seconds},
         "proposer": proposer,
+        "lessons": False,  # other attempts, the baseline's among them, learned what an agent is to find out
         "servers": {server: {"command": PYTHON, "args": list(plan.serve), "required": True}},
     }
 

@@ -86,6 +86,7 @@ TOOLS = (
             "sampling if your client declares it, else "
             "the configured model, else client.",
             "allow_scripted_strategies": "Whether proposals may be scripts.",
+            "lessons": "Whether a language model that proposes is told what similar missions learned.",
             "policy": "Tools that this mission may not use (deny) or asks about first (ask); it can only tighten.",
             "use_sampling": "Whether your client's model proposes by sampling: true requires it, false rules it out.",
             "sampling_model_preferences": "MCP's model preferences: hints, costPriority, speedPriority, "
