@@ -754,6 +754,10 @@ GUARANTEES = {
         "An attempt is judged by the problem that was named, also if another one has its id.",
         ("e2e/test_problem_attempts.py::test_the_problem_that_was_named_judges_and_not_its_namesake",),
     ),
+    "out-of-reach-ends-at-once": Guarantee(
+        "A mission whose required check says that it can never be met any more ends in that iteration, for good.",
+        ("unit/test_engine_checks.py::test_a_check_that_can_never_be_met_any_more_ends_the_mission_at_once",),
+    ),
     "an-attempt-is-told-no-lessons": Guarantee(
         "A model that tries a problem is not told what the baseline or another attempt learned, also after a resume.",
         (

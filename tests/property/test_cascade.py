@@ -19,6 +19,7 @@ REASONS = {
     ("terminate", "user_abort"),
     ("complete", "criteria_met"),
     *(("terminate", cap) for cap in ("max_iterations", "max_wall_clock", "max_tool_calls", "max_tokens", "max_cost")),
+    ("terminate", "out_of_reach"),
     ("terminate", "proposer_failed"),
     ("terminate", "no_progress"),
     ("continue", "cadence_skip"),
@@ -38,6 +39,7 @@ ALL_FACTS = st.builds(
     threshold=st.none() | st.integers(1, 1_000),
     same_calls=st.booleans(),
     new_error=st.none() | st.text(max_size=5),
+    never=st.none() | st.just("solved"),
 )
 quick = settings(max_examples=100, deadline=None)
 

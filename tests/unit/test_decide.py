@@ -9,6 +9,7 @@ import pytest
 
 from pursuit.engine.turn import closing
 from pursuit.model.decide import decide
+from pursuit.model.evaluate import Answer
 from pursuit.model.events import AbortOrdered, CompletionOrdered, Facts, IterationEnded, MissionEnded, WaitBegan
 from pursuit.model.weigh import reached_cap
 from simulation import DONE, Simulation, call, threshold
@@ -18,6 +19,7 @@ RULES: list[tuple[dict[str, Any], str, str]] = [
     ({"operator_stop": "complete", "operator_reason": "good enough"}, "complete", "forced_complete"),
     ({"operator_stop": "abort", "operator_reason": "wrong goal"}, "terminate", "user_abort"),
     ({"checkpoint": True, "required_met": True}, "complete", "criteria_met"),
+    ({"never": "solved"}, "terminate", "out_of_reach"),
     ({"cap": "max_iterations"}, "terminate", "max_iterations"),
     ({"cap": "max_wall_clock"}, "terminate", "max_wall_clock"),
     ({"cap": "max_tool_calls"}, "terminate", "max_tool_calls"),
@@ -145,10 +147,20 @@ def _one(*calls: Any, **mission: Any) -> Simulation:
     return simulation
 
 
+def _never(*, required: bool = True) -> Simulation:
+    """The one answer was judged wrong, on the last iteration of the budget."""
+    expect = {"never_exit_codes": [3]}
+    judge = {"criterion_id": "j", "kind": "check", "command": ["judge"], "expect": expect, "required": required}
+    simulation = Simulation(criteria=[DONE, judge], budget={"max_iterations": 1 if required else 9})
+    simulation.iterate(call(), j=Answer(value={"met": False, "never": True}))
+    return simulation
+
+
 SCENES: dict[str, Any] = {
     "forced_complete": (lambda: _operator(CompletionOrdered(reason="fine")), "complete", "completed"),
     "user_abort": (lambda: _operator(AbortOrdered(reason="no")), "terminate", "terminated"),
     "criteria_met": (lambda: _one(call(events=[{"event_name": "done"}])), "complete", "completed"),
+    "out_of_reach": (_never, "terminate", "terminated"),
     "max_iterations": (lambda: _budget(max_iterations=1), "terminate", "terminated"),
     "max_wall_clock": (lambda: _budget(max_wall_clock_seconds=2), "terminate", "terminated"),
     "max_tool_calls": (lambda: _budget(max_tool_calls=2), "terminate", "terminated"),
@@ -168,6 +180,7 @@ SCENES: dict[str, Any] = {
         "running",
     ),
     "in_progress": (lambda: _one(call()), "continue", "running"),
+    "in_progress, an optional check is out of reach": (lambda: _never(required=False), "continue", "running"),
 }
 
 

@@ -12,7 +12,7 @@ import pytest
 from engine_stage import Gate, driving, events_of, history, mission, outcomes, play, proposal, repeat, replay, stage
 
 from pursuit import Budget, Report, ValidationFailed, check, event, metric, tool
-from pursuit.errors import Fault
+from pursuit.errors import Fault, SessionTerminal
 from pursuit.model.criteria import Check, Expectation
 from pursuit.model.events import CallIntended, CallSettled
 
@@ -70,6 +70,42 @@ def test_a_command_must_satisfy_everything_that_is_expected(
     assert reason == ("criteria_met" if met else "max_iterations")
     assert row["source"]["tool"].startswith("check:")
     assert set(row["evidence"]) == {"met", "exit_code", *expect}
+
+
+@pytest.mark.guarantee("out-of-reach-ends-at-once")
+@pytest.mark.parametrize(("code", "reason", "made"), [(3, "out_of_reach", 1), (4, "max_iterations", 2)])
+def test_a_check_that_can_never_be_met_any_more_ends_the_mission_at_once(
+    tmp_path: Path, code: int, reason: str, made: int
+) -> None:
+    judge = check(_python(f"raise SystemExit({code})"), never_exit_codes=[3, 5])
+
+    async def scene() -> None:
+        async with stage(tmp_path, certify) as runtime:
+            wanted = {"criteria": [event("certified"), judge], "proposer": repeat("certify")}
+            started = await runtime.service.start(mission(budget=Budget(max_iterations=2), **wanted))
+            await runtime.service.iterate(started.session_id)
+            state = await runtime.service.state(started.session_id)
+            assert state.terminal == (code == 3)
+            assert ("never" in state.results[judge.criterion_id].evidence) == (code == 3)
+        async with stage(tmp_path, certify) as runtime:  # somebody else goes on, and there is nothing to go on with
+            if code == 3:
+                with pytest.raises(SessionTerminal):
+                    await runtime.service.iterate(started.session_id)
+                with pytest.raises(SessionTerminal):  # more budget would not help either
+                    await runtime.service.extend(started.session_id, {"max_iterations": 9})
+            else:
+                await runtime.service.run(started.session_id)
+            state = await runtime.service.state(started.session_id)
+            assert (state.status, state.verdict_reason, state.iteration_count) == ("terminated", reason, made)
+
+    play(scene)
+
+
+def test_exit_codes_that_say_never_go_with_a_command_and_are_not_the_wanted_one() -> None:
+    for what, codes, why in ((["true"], [1, 0], "is met by"), ("world.weld", [1], "a tool call has no exit code")):
+        with pytest.raises(ValidationFailed) as refused:
+            check(what, never_exit_codes=codes)
+        assert why in refused.value.faults[0].reason
 
 
 @pytest.mark.parametrize(

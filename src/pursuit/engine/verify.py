@@ -99,7 +99,8 @@ async def _judge(run: Run, plan: CheckPlan, record: CallRecord, source: Source) 
             return Answer(error=answer.error or "expect.predicate must give True or False", source=source)
         verdicts["predicate"] = {"met": answer.value}
     met = all(verdict["met"] for verdict in verdicts.values())
-    return Answer(value={"met": met, **verdicts}, source=source)
+    never = {"never": True} if plan.argv is not None and value["exit_code"] in expect.never_exit_codes else {}
+    return Answer(value={"met": met, **never, **verdicts}, source=source)
 
 
 def _exists(path: Path) -> bool:

@@ -115,13 +115,24 @@ class Count(Shape):
 
 
 class Expectation(Shape):
-    """What the result of a check must satisfy; everything that is given must hold."""
+    """What the result of a check must satisfy; everything that is given must hold.
+
+    An exit code among `never_exit_codes` says that the check can never be met any more: the mission is over then.
+    """
 
     exit_code: Whole | None = None
+    never_exit_codes: Annotated[list[Whole], Field(max_length=256)] = Field(default_factory=list[int])
     predicate: str | None = None
     file: Name | None = None
     count: Count | None = None
     text: Name | None = None
+
+    @classmethod
+    def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
+        """The exit code that is wanted does not say that it never comes."""
+        wanted, never = given.get("exit_code"), given.get("never_exit_codes")
+        if isinstance(never, list) and (0 if wanted is None else wanted) in never:
+            yield Broken("holds the exit code that the check is met by", "never_exit_codes")
 
     @field_validator("predicate")
     @classmethod
@@ -158,14 +169,15 @@ class Check(Criterion):
             yield Broken("cwd goes with command")
         if "tool_name" not in forms and given.get("args"):
             yield Broken("args goes with tool_name")
-        if "tool_name" in forms and _exit_code(given.get("expect")) is not None:
-            yield Broken("expect.exit_code goes with a command: a tool call has no exit code")
+        for name in ("exit_code", "never_exit_codes"):
+            if "tool_name" in forms and _expected(given.get("expect"), name) not in (None, []):
+                yield Broken(f"expect.{name} goes with a command: a tool call has no exit code")
 
 
-def _exit_code(expect: object) -> object:
+def _expected(expect: object, name: str) -> object:
     if isinstance(expect, Mapping):
-        return cast("Mapping[str, Any]", expect).get("exit_code")
-    return getattr(expect, "exit_code", None)
+        return cast("Mapping[str, Any]", expect).get(name)
+    return getattr(expect, name, None)
 
 
 AnyCriterion = Annotated[

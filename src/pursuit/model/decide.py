@@ -33,6 +33,8 @@ def decide(facts: Facts) -> Decision:
         return Decision("terminate", "user_abort", facts.operator_reason)
     if facts.checkpoint and facts.required_met:
         return Decision("complete", "criteria_met")
+    if facts.never is not None:
+        return Decision("terminate", "out_of_reach", f"{facts.never} can never be met any more.")
     if facts.cap is not None:
         return Decision("terminate", facts.cap)
     if facts.proposer_failures >= PROPOSER_FAILURES:

@@ -48,6 +48,13 @@ def required_met(criteria: Sequence[AnyCriterion], results: Sequence[CriterionRe
     return all(criterion.criterion_id in met for criterion in criteria if criterion.required)
 
 
+def out_of_reach(criteria: Sequence[AnyCriterion], results: Sequence[CriterionResult]) -> str | None:
+    """The required check that says that it can never be met any more, or None; an optional one blocks nothing."""
+    checks = {criterion.criterion_id for criterion in criteria if criterion.required and isinstance(criterion, Check)}
+    said = (one for one in results if one.criterion_id in checks and one.status == "unmet")
+    return next((one.criterion_id for one in said if one.evidence.get("never") is True), None)
+
+
 def evaluate_one(state: MissionState, criterion: AnyCriterion, answer: Answer | None) -> CriterionResult:
     """One criterion."""
     match criterion:

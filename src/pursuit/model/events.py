@@ -73,6 +73,8 @@ class Facts(Record, frozen=True, kw_only=True):
     threshold: int | None = None
     same_calls: bool = False
     new_error: str | None = None
+    never: str | None = None
+    """The required criterion that can never be met any more."""
 
 
 class MissionCreated(Event, frozen=True, kw_only=True):

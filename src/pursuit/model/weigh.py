@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, assert_never
 
-from pursuit.model.evaluate import required_met
+from pursuit.model.evaluate import out_of_reach, required_met
 from pursuit.model.events import CompletionOrdered, CriterionResult, Facts
 from pursuit.model.mission import EveryIteration, EveryN, EverySeconds, OnEvent
 from pursuit.model.records import Iteration, error_key
@@ -67,6 +67,7 @@ def facts_of(state: MissionState, results: Sequence[CriterionResult], *, checkpo
         threshold=state.stagnation,
         same_calls=iteration is not None and state.stagnation is not None and _same_calls(state, iteration),
         new_error=None if iteration is None else _new_error(state, iteration),
+        never=out_of_reach(state.mission.criteria, results) if checkpoint else None,
     )
 
 

@@ -29,6 +29,7 @@ _REASONS = {
     "max_tokens": "The tokens of the budget are used up.",
     "max_cost": "The money of the budget is used up.",
     "proposer_failed": "The proposer failed three times in a row.",
+    "out_of_reach": "A required check said that it can never be met any more.",
     "no_progress": "It stopped getting closer to the goal.",
     "cadence_skip": "The last iteration was no checkpoint.",
     "heuristic_unproductive": "The last iterations were unproductive.",
