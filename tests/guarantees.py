@@ -758,6 +758,22 @@ GUARANTEES = {
         "A mission whose required check says that it can never be met any more ends in that iteration, for good.",
         ("unit/test_engine_checks.py::test_a_check_that_can_never_be_met_any_more_ends_the_mission_at_once",),
     ),
+    "an-unsolved-submission-is-the-end": Guarantee(
+        "The mission of an attempt ends with a submission that solves nothing: nobody is asked or runs again.",
+        (
+            "e2e/test_attempt_ends.py::test_a_script_is_not_run_again_after_a_submission_that_solves_nothing",
+            "e2e/test_attempt_ends.py::test_a_model_is_asked_no_more_after_a_submission_that_solves_nothing",
+            "e2e/test_attempt_ends.py::test_an_agent_over_mcp_cannot_act_any_more_when_it_could_know",
+        ),
+    ),
+    "a-search-hands-in-what-it-found": Guarantee(
+        "A search at a problem hands in the best that it found, whichever budget is spent first.",
+        (
+            "e2e/test_attempt_ends.py::test_a_search_that_misses_its_target_hands_in_its_best_before_the_last_iteration",
+            "e2e/test_attempt_ends.py::test_a_search_hands_in_its_best_when_the_budget_of_the_problem_is_spent",
+            "unit/test_search_ends.py::test_what_was_found_is_handed_on_before_a_cap_of_the_mission_is_reached",
+        ),
+    ),
     "an-attempt-is-told-no-lessons": Guarantee(
         "A model that tries a problem is not told what the baseline or another attempt learned, also after a resume.",
         (

@@ -157,7 +157,7 @@ def test_what_mode_never_denied_is_no_submission_and_the_calls_say_why(place: Pl
     (hint,) = [words for words in notes.splitlines() if words.startswith("what became of each call: pursuit ")]
     said = place.ask(*hint.partition("pursuit ")[2].split())[0]
     assert "submit_final" in said and "denied - mode never" in said
-    assert notes.splitlines()[-1] == "beside others: pursuit problem compare pangram"
+    assert notes.splitlines()[-1] == "compare it: pursuit problem compare pangram"
     (found,) = place.json("problem", "compare", "pangram")["problems"]
     assert [(row["status"], row["seconds"]) for row in found["attempts"]] == [("ended", None)]
 

@@ -88,16 +88,17 @@ def test_attempts_are_compared_in_a_table_and_on_a_page(place: Place) -> None:
     place.ask("problem", "attempt", "three-bar-truss", "--label", "<b>mine</b>")
     short = ("problem", "attempt", "three-bar-truss", "--proposer", "search", "--max-iterations", 2)
     failed = place.json(*short, code=3)
-    assert not failed["solved"] and failed["status"] == "ended" and failed["calls"] == 2
+    assert not failed["solved"] and failed["status"] == "scored" and failed["calls"] == 1
     (found,) = place.json("problem", "compare", "three-bar-truss", "-o", "page.html")["problems"]
     assert [row["solved"] for row in found["attempts"]] == [True, False]
-    assert found["attempts"][1]["status"] == "ended"
+    assert found["attempts"][1]["status"] == "scored"
     assert found["attempts"][0]["label"] == "<b>mine</b>" and found["attempts"][0]["tokens"] == 0
     page = (place.folder / "page.html").read_text(encoding="utf-8")
     assert page.count("<svg") == 3 and "<b>mine" not in page and "&lt;b&gt;mine" in page
     assert "is there already" in place.ask("problem", "compare", "three-bar-truss", "-o", "page.html", code=2)[1]
     assert place.ask("problem", "compare", "three-bar-truss")[0].count("\n") == 2
-    assert "no submission" in place.ask("problem", "replay", failed["attempt_id"], code=2)[1]
+    idle = place.json("problem", "attempt", "three-bar-truss", "--proposer", "client", code=4)
+    assert "no submission" in place.ask("problem", "replay", idle["attempt_id"], code=2)[1]
     assert "attempt_not_found" in place.ask("problem", "replay", "attempt-0", "--json", code=2)[0]
 
 
@@ -115,7 +116,12 @@ def test_a_client_proposes_and_the_mission_goes_on_with_resume(place: Place) -> 
     (found,) = place.json("problem", "compare", "pangram")["problems"]
     assert found["attempts"][0]["value"] == 26 and found["attempts"][0]["label"] == "client"
     told = place.ask("problem", "attempt", "pangram", "--mode", "ask", code=4)[1].splitlines()[-1]
-    assert re.fullmatch(r"it asks first: pursuit approvals (\S+), then pursuit resume \1 --mode ask", told), told
+    asked = re.fullmatch(
+        r"it asks first: pursuit (approve \S+), or deny it; then pursuit (resume mission-\S+ --mode ask)", told
+    )
+    assert asked is not None, told
+    place.ask(*asked[1].split())
+    assert "solved: yes" in place.ask(*asked[2].split())[0]
     wrong = place.ask("problem", "attempt", "pangram", "--proposer", "search", code=2)[1]
     assert "evaluation_tools" in wrong
 

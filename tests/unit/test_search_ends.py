@@ -22,6 +22,7 @@ from pursuit.model.events import (
 from pursuit.model.mission import EveryN, OnEvent, Proposal
 from pursuit.model.search import SearchProposer
 from pursuit.model.state import MissionState
+from pursuit.proposers.room import Clock, Room
 from pursuit.proposers.search import Search
 
 WHOLE = {"x": {"low": 0, "high": 7, "kind": "int"}}
@@ -160,6 +161,49 @@ def test_without_a_threshold_the_best_of_all_trials_is_handed_on(tmp_path: Path)
     report, calls, _ = ended(tmp_path, near, certify, criteria=[CERTIFIED], proposer={**proposer, "trials": 8})
     assert (report.verdict_reason, len(calls), calls[-1]) == ("criteria_met", 9, [("certify", 5)])
     assert set(refused(tmp_path, near, certify, criteria=[CERTIFIED], proposer=proposer)) == {"proposer.trials"}
+
+
+@pytest.mark.guarantee("a-search-hands-in-what-it-found")
+@pytest.mark.parametrize(
+    ("cap", "calls"),
+    [(Budget(max_iterations=4), 4), (Budget(max_tool_calls=4, unbounded=True), 4), (Budget(max_iterations=1), 1)],
+)
+def test_what_was_found_is_handed_on_before_a_cap_of_the_mission_is_reached(
+    tmp_path: Path, cap: Budget, calls: int
+) -> None:
+    criteria = [metric("m", source="world.peak") >= 9, CERTIFIED]
+    _, made, _ = ended(tmp_path, criteria=criteria, proposer=searching(then="world.certify"), budget=cap)
+    assert len(made) == calls
+    assert [one[0][0] for one in made] == [*["peak"] * (calls - 1), "certify" if calls > 1 else "peak"]
+
+
+@pytest.mark.parametrize(
+    ("took", "used", "late"), [(0.1, 94.9, False), (0.1, 95, True), (4.0, 87, False), (4.0, 88, True), (90, 49, False)]
+)
+def test_a_search_keeps_enough_time_to_hand_on(took: float, used: float, late: bool) -> None:
+    wanted = mission(criteria=[FOUND, CERTIFIED], proposer=searching(then="world.certify"))
+    state = MissionState(mission=wanted, tools=(), budget={"max_wall_clock_seconds": 100}, elapsed=used)
+    clock = Clock()
+    end = IterationEnded(at=0, iteration=0, verdict="continue", reason="in_progress", facts=Facts(), elapsed=took)
+    clock.hear([(1, end)])
+    assert Room.of(state, clock).last == late
+
+
+def test_the_limit_that_gives_way_is_missed_rather_than_another(tmp_path: Path) -> None:
+    def weigh(x: int) -> dict[str, Any]:
+        """The lighter, the weaker."""
+        return {"metrics": {"kilos": x, "weakness": 2 - x / 4}}
+
+    criteria = [metric("kilos") <= 1, metric("weakness") <= 0, CERTIFIED]
+    first = criteria[0].criterion_id
+    numbers = {"x": {"low": 0, "high": 12, "kind": "int"}}
+    given = {"tool": "world.weigh", "then": "world.certify", "trials": 13, "parameters": numbers}
+    _, calls, _ = ended(tmp_path / "a", weigh, certify, criteria=criteria, proposer=searching(**given))
+    assert calls[-4][0] == ("certify", 1), "the least sum of what is exceeded"
+    _, calls, _ = ended(tmp_path / "b", weigh, certify, criteria=criteria, proposer=searching(**given, gives_way=first))
+    assert calls[-4][0] == ("certify", 8), "the lightest that is strong enough"
+    wrong = refused(tmp_path / "c", weigh, certify, criteria=criteria, proposer=searching(**given, gives_way="x"))
+    assert first in wrong["proposer.gives_way"]
 
 
 def refused(folder: Path, *tools: Any, **given: Any) -> dict[str, str]:

@@ -25,6 +25,11 @@ SERVER = "problem"
 
 _OWN_WORD = re.compile(rf"(?<=[\"']){SERVER}\.(?=[\w{{])")
 
+UNSOLVED = 3
+"""The exit code of a judge that was asked whether an attempt is solved, and says that it is not."""
+
+_MODEL = re.compile(r"[a-z][a-z0-9_-]*:\S{1,150}")
+
 LONGEST_DIRECTIVE = 8_000
 AGENTS = ("client", "sampling")
 MACHINES = ("search", "script")
@@ -65,6 +70,8 @@ def proposer_for(problem: Manifest, word: str | None) -> dict[str, Any]:
             raise _wrong(f"{problem.problem_id} names no evaluation_tools that could be searched")
         return {"kind": "search", "tool": tools[0]}
     if ":" in word:
+        if _MODEL.fullmatch(word) is None:
+            raise _wrong(f"{word[:80]!r} names no model; one is provider:name, such as anthropic:claude-haiku-4-5")
         return {"kind": "model", "model": word}
     if word not in AGENTS:
         known = (*MACHINES, *AGENTS)
@@ -73,7 +80,7 @@ def proposer_for(problem: Manifest, word: str | None) -> dict[str, Any]:
 
 
 def _wrong(reason: str) -> ValidationFailed:
-    return ValidationFailed([Fault(field="--proposer", reason=reason)], f"--proposer: {reason}")
+    return ValidationFailed([Fault(field="--proposer", reason=reason)], "wrong options; nothing was started")
 
 
 def _baseline(problem: Manifest, baseline: Baseline) -> dict[str, Any]:
@@ -89,7 +96,7 @@ def _addressed(proposer: Mapping[str, Any], server: str) -> dict[str, Any]:
     table = dict(proposer)
     if table.get("kind") == "search":
         tool = str(table.pop("tool", None) or table.pop("tool_name"))
-        return {**table, "tool": f"{server}.{tool.removeprefix(f'{SERVER}.')}", "then": f"{server}.{SUBMIT}"}
+        return {**table, "tool": f"{server}.{tool.removeprefix(f'{SERVER}.')}"}
     if isinstance(table.get("script"), str):
         table["script"] = _OWN_WORD.sub(f"{server}.", table["script"])
     return table
@@ -99,10 +106,14 @@ def mission_for(problem: Manifest, plan: Plan) -> dict[str, Any]:
     """The mission as the table of a mission file."""
     server = server_of(plan.attempt_id)
     proposer = _addressed(plan.proposer, server)
-    searched = proposer.get("tool") if proposer.get("kind") == "search" else None
-    criteria: list[dict[str, Any]] = [] if searched is None else _thresholds(problem, str(searched))
+    criteria: list[dict[str, Any]] = []
+    if proposer.get("kind") == "search":
+        criteria = _thresholds(problem, str(proposer["tool"]))
+        proposer = {**_sought(problem, criteria, proposer, plan), **proposer, "then": f"{server}.{SUBMIT}"}
     criteria.append({"criterion_id": "submitted", "kind": "tool_call_succeeded", "tool_name": f"{server}.{SUBMIT}"})
-    judged = {"command": list(plan.judge), "expect": {"exit_code": 0}, "idempotent": True}
+    # There is one submission: what was judged and solves nothing is the end.
+    expect = {"exit_code": 0, "never_exit_codes": [UNSOLVED]}
+    judged = {"command": list(plan.judge), "expect": expect, "idempotent": True}
     criteria.append({"criterion_id": "solved", "kind": "check", **judged})
     return {
         "directive": _directive(problem, server),
@@ -122,8 +133,24 @@ def _directive(problem: Manifest, server: str) -> str:
     return f"{problem.title}: {problem.summary} Read {server}.{TOOL}, then call {server}.{SUBMIT} once."
 
 
+def _sought(
+    problem: Manifest, thresholds: Sequence[Mapping[str, Any]], table: Mapping[str, Any], plan: Plan
+) -> dict[str, Any]:
+    """What a search works at unless its table says otherwise: what is out of bounds scores nothing, the rest does."""
+    primary, budget = problem.primary, problem.budget
+    most = [one for one in (budget.evaluations, budget.calls) if one is not None]
+    sought: dict[str, Any] = {"constraints": [one["criterion_id"] for one in thresholds]}
+    if primary.target is not None and "constraints" not in table:
+        sought["gives_way"] = thresholds[0]["criterion_id"]
+    if primary.target is None:  # then there is always a better one, and only a number of trials is an end
+        most = most or [max(1, plan.max_iterations - 1) * int(table.get("batch", 1))]
+        if "objective" not in table:
+            sought |= {"objective": primary.name, "direction": primary.direction or "minimize"}
+    return {**sought, "trials": min(most)} if most else sought
+
+
 def _thresholds(problem: Manifest, source: str) -> list[dict[str, Any]]:
-    """What the scorer asks of the numbers that the searched tool tells."""
+    """What the scorer asks of the numbers that the searched tool tells: it steers, and the judge alone decides."""
     scorer = problem.scorer
     wanted = [(one.name, ">=" if one.direction == "maximize" else "<=", one.target) for one in scorer.metrics]
     wanted += [(name, "<=", scorer.tolerance) for name in scorer.constraints]
@@ -135,6 +162,7 @@ def _thresholds(problem: Manifest, source: str) -> list[dict[str, Any]]:
             "op": op,
             "target": target,
             "source": source,
+            "required": False,
         }
         for name, op, target in wanted
         if target is not None

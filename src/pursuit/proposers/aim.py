@@ -24,11 +24,21 @@ LARGEST = 1e300
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How a trial stands: what is made small (None: nothing but the limits), and by how much each limit is exceeded."""
+    """How a trial stands: what is made small (None: nothing but the limits), and by how much each limit is exceeded.
+
+    `firm` is by how much those are exceeded that do not give way.
+    """
 
     objective: float | None
     excess: tuple[float, ...]
     met: bool
+    firm: float = 0.0
+
+    @property
+    def rank(self) -> tuple[bool, float, float, float]:
+        """How good it is to be handed on: one that met all, else by the firm limits, all limits, the objective."""
+        beyond = sum(max(0.0, one) for one in self.excess)
+        return self.met, -self.firm, -beyond, -(self.objective or 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +56,12 @@ class Objective:
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """An objective, limits, and every threshold that counts as success."""
+    """An objective, limits, and every threshold that counts as success; `gives_way` is one of the limits."""
 
     objective: Objective | None
     limits: tuple[MetricThreshold, ...]
     wanted: tuple[MetricThreshold, ...]
+    gives_way: MetricThreshold | None = None
 
     def score(self, metrics: Mapping[str, float]) -> Score | None:
         """How these metrics stand; None if one that is needed is missing."""
@@ -61,8 +72,9 @@ class Aim:
             return None
         value = None if self.objective is None else _bounded(self.objective.of(metrics[self.objective.metric]))
         excess = tuple(_excess(limit, metrics[limit.metric]) for limit in self.limits)
+        firm = sum(max(0.0, one) for one, limit in zip(excess, self.limits, strict=True) if limit is not self.gives_way)
         met = [one.metric in metrics and holds(one, metrics[one.metric]) for one in self.wanted]
-        return Score(value, excess, bool(met) and all(met))
+        return Score(value, excess, bool(met) and all(met), firm)
 
 
 def aim_of(mission: Mission, search: SearchProposer, tool: str) -> tuple[Aim, list[Fault]]:
@@ -71,14 +83,37 @@ def aim_of(mission: Mission, search: SearchProposer, tool: str) -> tuple[Aim, li
     thresholds = [
         one for one in mission.criteria if isinstance(one, MetricThreshold) and source_matches(one.source, tool)
     ]
-    wanted = [one for one in thresholds if one.required]
-    limits = wanted if search.constraints is None else _named(search.constraints, thresholds, faults)
+    required = [one for one in thresholds if one.required]
+    limits = required if search.constraints is None else _named(search.constraints, thresholds, faults)
     objective, done = _objective(search, thresholds, limits, faults)
+    wanted = required or _named_success(search, limits, done)
     if objective is None and not limits and not faults:
         reason = f"nothing to search for: no required metric_threshold that {tool} may answer, and no objective"
         faults.append(Fault(field="proposer.objective", reason=reason))
     rest = tuple(limit for limit in limits if limit is not done)
-    return Aim(objective, rest, tuple(wanted)), faults
+    return Aim(objective, rest, tuple(wanted), _giving_way(search, limits, faults)), faults
+
+
+def _giving_way(
+    search: SearchProposer, limits: Sequence[MetricThreshold], faults: list[Fault]
+) -> MetricThreshold | None:
+    if search.gives_way is None:
+        return None
+    found = next((one for one in limits if one.criterion_id == search.gives_way), None)
+    if found is None:
+        known = ", ".join(one.criterion_id for one in limits) or "none"
+        reason = f"{search.gives_way!r} is none of the limits of this search; there are {known}"
+        faults.append(Fault(field="proposer.gives_way", reason=reason))
+    return found
+
+
+def _named_success(
+    search: SearchProposer, limits: Sequence[MetricThreshold], done: MetricThreshold | None
+) -> Sequence[MetricThreshold]:
+    """Where none is required: what the search was told to work at, unless its objective can always be bettered."""
+    if search.objective is not None and done is None:
+        return ()
+    return [*limits, *([] if done is None or done in limits else [done])]
 
 
 def _named(

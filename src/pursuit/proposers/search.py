@@ -19,6 +19,7 @@ from pursuit.model.search import SearchProposer
 from pursuit.model.state import MissionState
 from pursuit.proposers.aim import Score, aim_of
 from pursuit.proposers.contract import Failed, Past, Waiting
+from pursuit.proposers.room import Clock, Room
 from pursuit.proposers.trials import UNMADE, Trial, Trials
 
 if TYPE_CHECKING:
@@ -47,8 +48,9 @@ class Search:
         self._past = past
         self._aim = aim_of(mission, search, search.tool_name)[0]
         self._trials = Trials(search.tool_name)
-        self._best: tuple[tuple[bool, float, float], Mapping[str, Any]] | None = None
+        self._best: tuple[tuple[bool, float, float, float], Mapping[str, Any]] | None = None
         self._heard = 0
+        self._clock = Clock()
         self._study: Study | None = None
         self._again: Mapping[str, Any] | None = None
         self._shown = False  # whether the metrics stand as the best trial left them, which met every threshold
@@ -62,8 +64,10 @@ class Search:
         if self._study is None:
             require_search()
         news = await self._past(self._heard)
+        self._clock.hear(news)
+        room = Room.of(state, self._clock)
         # In a thread: a model of the metrics takes milliseconds, the first import of Optuna half a second.
-        planned = await anyio.to_thread.run_sync(self._advance, news)
+        planned = await anyio.to_thread.run_sync(self._advance, news, room)
         if planned is None:
             return await self._idle(state)
         if isinstance(planned, Failed | Proposal):
@@ -81,7 +85,9 @@ class Search:
                 await anyio.sleep(min(self._cadence.t, IDLE))
         return Proposal(tool_calls=[], rationale=f"{self._search.then} was called; the checkpoint is yet to come")
 
-    def _advance(self, news: Sequence[tuple[int, AnyEvent]]) -> list[dict[str, Any]] | Failed | Proposal | None:
+    def _advance(
+        self, news: Sequence[tuple[int, AnyEvent]], room: Room
+    ) -> list[dict[str, Any]] | Failed | Proposal | None:
         study = self._study = self._study or self._new_study()
         for seq, event in news:
             ended = self._trials.hear(event)
@@ -90,23 +96,28 @@ class Search:
                 self._judged = self._trials.others > 0 and (self._judged or event.facts.checkpoint)
             self._heard = seq
         if self._search.then is not None:
-            return self._planned_then(study, self._search.then)
-        return self._more(study)
+            return self._planned_then(study, self._search.then, room)
+        return self._more(study, None)
 
-    def _planned_then(self, study: Study, tool: str) -> list[dict[str, Any]] | Failed | Proposal | None:
+    def _planned_then(self, study: Study, tool: str, room: Room) -> list[dict[str, Any]] | Failed | Proposal | None:
         """More trials until one met every threshold or there are no more; then one call of the other tool.
+
+        There are no more, either, when what the mission has left is just enough for that call.
 
         None once it was called: what is left to do is to wait for the checkpoint.
         """
         if self._trials.others:
             return Failed(f"{tool} was called, and the mission has not ended", final=True) if self._judged else None
-        more = Failed("") if self._shown else self._more(study)
+        over = self._shown or (room.last and self._best is not None)
+        more = Failed("") if over else self._more(study, room.trials)
         if not isinstance(more, Failed) or self._best is None:
             return more
         call = ToolCall(tool_name=tool, args=dict(self._best[1]))
         return Proposal(tool_calls=[call], rationale=f"{tool} with the best arguments of {self._trials.made} trials")
 
-    def _more(self, study: Study) -> list[dict[str, Any]] | Failed:
+    def _more(self, study: Study, room: int | None) -> list[dict[str, Any]] | Failed:
+        if self._trials.spent is not None:
+            return Failed(f"{self._search.tool_name} can be called no more: {self._trials.spent}", final=True)
         if self._again is not None:  # it has won: neither `trials` nor a space that is used up takes that away
             return self._plan(study, 1)
         made, most, left = self._trials.made, self._search.trials, study.left
@@ -114,8 +125,8 @@ class Search:
             return Failed(f"all {most} trials of the search were made", final=True)
         if left == 0:
             return Failed(f"all {study.size} combinations were tried", final=True)
-        limits = [self._search.batch, *([] if most is None else [most - made]), *([] if left is None else [left])]
-        return self._plan(study, min(limits))
+        rest = (None if most is None else most - made, left, room)
+        return self._plan(study, min([self._search.batch, *(one for one in rest if one is not None)]))
 
     def _new_study(self) -> Study:
         from pursuit.proposers.samplers import Study  # noqa: PLC0415 - Optuna loads only for a search
@@ -173,11 +184,9 @@ class Search:
         return {name: one for name, one in winner.items() if name not in self._search.args} if unseen else None
 
     def _compare(self, trial: Trial, score: Score) -> None:
-        """Keeps the best trial: one that met all, else the one that exceeds the limits least, else by the objective."""
-        beyond = sum(max(0.0, one) for one in score.excess)
-        rank = (score.met, -beyond, -(score.objective or 0.0))
-        if self._best is None or rank > self._best[0]:
-            self._best = rank, trial.args
+        """Keeps the best trial."""
+        if self._best is None or score.rank > self._best[0]:
+            self._best = score.rank, trial.args
 
     def _recall(self, study: Study, ended: Sequence[Trial]) -> None:
         """Brings the study to where it was when another process planned these trials."""

@@ -10,8 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pursuit.errors import BudgetExhausted
 from pursuit.model.events import AnyEvent, CallRefused, CallSettled, IterationEnded, IterationProposed, Outcome
 from pursuit.model.observe import leaves
+
+_SPENT = f"{BudgetExhausted.code}: "
+"""How an error begins that says that no arguments whatever will be answered any more."""
 
 UNMADE = frozenset({"skipped", "cancelled"})
 """The outcomes of calls that were never made, or not to their end: they say nothing about their arguments."""
@@ -34,6 +38,8 @@ class Trials:
         self.made = 0
         self.others = 0
         """Calls of any other tool, but for those that were never made."""
+        self.spent: str | None = None
+        """What the tool said when it had no budget left, as a problem's has."""
         self._tool = tool
         self._beside: set[str] = set()
         self._open: dict[str, Trial] = {}
@@ -53,6 +59,8 @@ class Trials:
             case CallSettled() if event.call_id in self._open:
                 trial = self._open[event.call_id]
                 trial.outcome, trial.metrics = event.outcome, dict(leaves(event.metrics))
+                if event.outcome == "failed" and (event.error or "").startswith(_SPENT):
+                    self.spent = event.error
             case CallRefused() if event.call_id in self._open:
                 self._open[event.call_id].outcome = event.outcome
             case CallSettled() | CallRefused() if event.call_id in self._beside and event.outcome == "skipped":

@@ -132,12 +132,12 @@ def may_ask(layers: Layers, tools: Iterable[Tool]) -> bool:
     return asks or any(decide(layers, tool, {}).decision == "ask" for tool in tools)
 
 
-def parse_mode(mode: str) -> Mode:
-    """The mode by its name; raises `ValidationFailed` for one that does not exist."""
+def parse_mode(mode: str, *, field: str = "mode") -> Mode:
+    """The mode by its name; raises `ValidationFailed` for one that does not exist, given as `field`."""
     if mode in MODES:
         return mode
     reason = f"{mode!r} is no mode{nearest(mode, MODES) or '; use ' + _listed(MODES)}"
-    raise ValidationFailed([Fault(field="mode", reason=reason)])
+    raise ValidationFailed([Fault(field=field, reason=reason)])
 
 
 def _listed(words: Sequence[str]) -> str:

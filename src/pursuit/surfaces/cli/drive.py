@@ -21,6 +21,7 @@ from pursuit.model.mission import CAPS, Proposal
 from pursuit.service.approvals import Approvals
 from pursuit.surfaces.cli import show
 from pursuit.surfaces.cli.approvals import ask_here
+from pursuit.surfaces.cli.attempt_end import ended_attempt
 from pursuit.surfaces.cli.context import Interrupted, conduct, driving, existing_ledger, ledger_path
 from pursuit.surfaces.cli.failure import the_cause
 from pursuit.surfaces.cli.options import Common
@@ -31,6 +32,8 @@ from pursuit.surfaces.cli.text import EXIT
 from pursuit.tools.policy import Mode, parse_mode
 
 AT_ONCE = 8
+MOST_ASKED = 3
+"""Questions that a hint names; `pursuit approvals` shows them all."""
 _WORST_FIRST = (1, 3, 4, 0)
 
 
@@ -172,13 +175,17 @@ class Drive:
     async def _tell(self, runtime: Runtime, mission_id: str, more: dict[str, Any]) -> int:
         status = await runtime.service.status(mission_id)
         files = await self._files(runtime, status)
+        attempt = await ended_attempt(runtime, status)
         if self.screen.json:
-            self.screen.document({**status, **more, **({"report_files": files} if files else {})})
+            found = {} if attempt is None else {"attempt": attempt.as_dict()}
+            self.screen.document({**status, **more, **found, **({"report_files": files} if files else {})})
         else:
             show.mission(self.screen, status)
+            if attempt is not None:
+                attempt.tell(self.screen)
             if files:
                 self.screen.fact("report", files["html"])
-            self.screen.hint(self.next_step(status))
+            self.screen.hint(self.next_step(status) if attempt is None else attempt.next_step(self.common))
         return EXIT.get(status["status"], 0)
 
     async def _files(self, runtime: Runtime, status: dict[str, Any]) -> dict[str, str]:
@@ -199,10 +206,14 @@ class Drive:
             case ("completed" | "terminated", _):
                 return f"see it again: {say('report', mission_id)}"
             case (_, "proposal"):
-                return f"propose the next calls: {say('iterate', mission_id, '--proposal', 'FILE')}"
+                words = ("iterate", mission_id, "--proposal", "FILE", *self._same_mode)
+                return f"propose the next calls: {say(*words)}"
             case (_, "approval"):
+                asked = [row["approval_id"] for row in status["pending_approvals"]]
+                answers = " and ".join(say("approve", one) for one in asked[:MOST_ASKED])
+                rest = f" (there are {len(asked)}: {say('approvals', mission_id)})" if len(asked) > MOST_ASKED else ""
                 then = say("resume", mission_id, *self._same_mode)
-                return f"it asks first: {say('approvals', mission_id)}, then {then}"
+                return f"it asks first: {answers or say('approvals', mission_id)}{rest}, or deny it; then {then}"
             case (_, "budget"):
                 cap = next(name for name in CAPS if name.startswith(status["waiting_detail"]))
                 more = say("extend", mission_id, f"--{cap.replace('_', '-')}", "N")

@@ -45,16 +45,12 @@ JsonLinesOption = Annotated[
 ]
 
 
-def _known_mode(mode: str | None) -> str | None:
-    if mode is not None:
-        from pursuit.errors import Fault, ValidationFailed  # noqa: PLC0415 - only where a mode is said
-        from pursuit.tools.policy import parse_mode  # noqa: PLC0415
+def _a_mode(ctx: typer.Context, mode: str | None) -> str | None:
+    """Refuses what is no mode, by the option's name."""
+    if mode is not None and not ctx.resilient_parsing:
+        from pursuit.tools.policy import parse_mode  # noqa: PLC0415 - only where a mode is given
 
-        try:
-            parse_mode(mode)
-        except ValidationFailed as failed:
-            faults = [Fault(field="--mode", reason=one.reason) for one in failed.faults]
-            raise ValidationFailed(faults, "; ".join(map(str, faults))) from None
+        parse_mode(mode, field="--mode")
     return mode
 
 
@@ -62,9 +58,9 @@ ModeOption = Annotated[
     str | None,
     typer.Option(
         "--mode",
-        callback=_known_mode,
         metavar="auto|ask|never",
         show_default=False,
+        callback=_a_mode,
         help="Overrules the policy's mode: auto asks nobody, ask asks before a write, never denies what would ask.",
     ),
 ]

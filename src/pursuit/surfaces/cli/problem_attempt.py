@@ -13,20 +13,34 @@ from pathlib import Path
 from typing import Any
 
 from pursuit.app import Runtime
+from pursuit.errors import Fault, ValidationFailed
 from pursuit.model.mission import parse_mission
 from pursuit.problems.attempt_ids import new_attempt_id
 from pursuit.problems.attempts import Attempt
 from pursuit.problems.comparing import attempt_row
 from pursuit.problems.manifest import Manifest
-from pursuit.problems.missions import AGENTS, Plan, as_toml, mission_for, proposer_for, server_of
+from pursuit.problems.missions import AGENTS, MACHINES, Plan, as_toml, mission_for, proposer_for, server_of
 from pursuit.problems.stored_attempts import load_attempt
 from pursuit.surfaces.cli import show_problems
+from pursuit.surfaces.cli.attempt_end import ended_attempt, why
 from pursuit.surfaces.cli.context import configuration_path, folder_beside_ledger, ledger_path
 from pursuit.surfaces.cli.drive import Drive
+from pursuit.surfaces.cli.failure import the_cause
 from pursuit.surfaces.cli.options import Common
 from pursuit.surfaces.cli.progress import progress
 from pursuit.surfaces.cli.reports import write_whole
 from pursuit.surfaces.cli.text import EXIT
+
+LONGEST = 3_600.0
+"""Seconds of a mission on a problem that has no limit of its own."""
+
+
+def _by_option(failed: ValidationFailed) -> ValidationFailed:
+    """What is wrong with who proposes is said by the word that a person gave: no person wrote the mission file."""
+    own = ("proposer.kind", "proposer.model")
+    faults = [Fault(field="--proposer", reason=one.reason) if one.field in own else one for one in failed.faults]
+    named = any(one.field == "--proposer" for one in faults)
+    return ValidationFailed(faults, "wrong options; nothing was started") if named else failed
 
 
 class Attempting:
@@ -51,9 +65,13 @@ class Attempting:
         begun: list[str] = []
         try:
             return drive.conduct(lambda runtime: self._work(runtime, drive, file, begun))
-        except Exception:
-            if not begun:
-                file.unlink(missing_ok=True)
+        except Exception as error:
+            if begun:
+                raise
+            file.unlink(missing_ok=True)
+            cause = the_cause(error)
+            if isinstance(cause, ValidationFailed):
+                raise _by_option(cause) from None
             raise
 
     async def _work(self, runtime: Runtime, drive: Drive, file: Path, begun: list[str]) -> int:
@@ -72,8 +90,10 @@ class Attempting:
         status = await runtime.service.status(mission_id)
         state = await load_attempt(ledger, self.attempt_id)
         row = attempt_row(self._problem, state, status["budget"]["used"])
-        show_problems.attempt(drive.screen, row, status)
-        if status["status"] not in ("completed", "terminated"):
+        ended = await ended_attempt(runtime, status)
+        because = why(status, ended.report) if ended is not None and status["status"] != "completed" else ""
+        show_problems.attempt(drive.screen, {**row, "why": because or None}, status)
+        if ended is None:
             first = status.get("waiting_for") in ("approval", "budget")  # something is to be done before
             drive.screen.hint(drive.next_step(status) if first else self._go_on(mission_id))
         return EXIT.get(status["status"], 0)
@@ -96,16 +116,23 @@ class Attempting:
             shared += ["--config", str(config)]
         name, own = str(self._problem.path), self.attempt_id
         judge = ["-m", "pursuit", "problem", "replay", own, "--solved", "--problem", name, *shared]
-        baseline = self._problem.baseline
+        iterations, seconds = self._caps()
         plan = Plan(
             attempt_id=own,
             proposer=self._proposer,
             serve=["-m", "pursuit", "problem", "serve", name, "--attempt", own, *shared],
             judge=[sys.executable, *judge],
-            max_iterations=max_iterations or (baseline.max_iterations if baseline else 500),
-            max_seconds=max_seconds or (baseline.max_wall_clock_seconds if baseline else 3_600.0),
+            max_iterations=max_iterations or iterations,
+            max_seconds=max_seconds or seconds,
         )
         return mission_for(self._problem, plan)
+
+    def _caps(self) -> tuple[int, float]:
+        """Iterations and seconds: those of a baseline are for what needs no agent; an agent has what its brief says."""
+        baseline, most = self._problem.baseline, self._problem.budget.wall_seconds
+        if baseline is None or self._proposer.get("kind") not in MACHINES:
+            return 500, most or LONGEST
+        return baseline.max_iterations, min(baseline.max_wall_clock_seconds, most or LONGEST)
 
     def _written(self, table: dict[str, Any]) -> Path:
         """Writes the mission file beside the ledger; where there can be no ledger, nothing is made."""

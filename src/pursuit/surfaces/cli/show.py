@@ -54,7 +54,8 @@ def go_on(said: Common, status: Mapping[str, Any], *words: str) -> str:
     """What advances a mission that has not ended: a command, unless it takes the model of a client."""
     if status["proposer"] != "sampling":
         return said.command("resume", status["session_id"], *words)
-    return f"mission_iterate from an MCP client that declares sampling, connected to {said.command('serve')}"
+    serve = said.command("serve", "--mission", status["session_id"], *words)
+    return f"mission_iterate from an MCP client that declares sampling, connected to {serve}"
 
 
 def _mission_plain(screen: Screen, status: Mapping[str, Any]) -> None:

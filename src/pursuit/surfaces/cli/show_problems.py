@@ -113,7 +113,7 @@ def attempt(screen: Screen, row: Mapping[str, Any], status: Mapping[str, Any]) -
     if screen.json:
         screen.document({**row, "session_id": status["session_id"], "mission_status": status["status"]})
         return
-    because = why(status)
+    because = row["why"] or why(status)
     screen.fact("attempt", row["attempt_id"])
     screen.fact("mission", f"{status['session_id']} ({status['status']}{f': {because}' if because else ''})")
     score(screen, row, row["targets"])
@@ -123,9 +123,13 @@ def attempt(screen: Screen, row: Mapping[str, Any], status: Mapping[str, Any]) -
     if row["status"] == "ended":
         screen.hint(f"what became of each call: {screen.common.command('history', status['session_id'], '--full')}")
     if status["status"] in ENDED:
-        shipped = Path(row["file"]).is_relative_to(SHIPPED)
-        word = row["problem_id"] if shipped else row["file"]
-        screen.hint(f"beside others: {screen.common.command('problem', 'compare', word)}")
+        word = problem_word(Path(row["file"]), row["problem_id"])
+        screen.hint(f"compare it: {screen.common.command('problem', 'compare', word)}")
+
+
+def problem_word(path: Path | None, problem_id: str) -> str:
+    """What a problem is called on the command line: a shipped one by its id, any other by its file."""
+    return problem_id if path is None or path.is_relative_to(SHIPPED) else str(path)
 
 
 def score(screen: Screen, row: Mapping[str, Any], targets: Mapping[str, float]) -> None:
