@@ -186,7 +186,7 @@ def test_what_was_denied_is_said(place: Place) -> None:
     script = 'call("problem.submit_final", {"x": 3})'
     one = exam(place, baseline={"proposer": {"kind": "script", "script": script}})
     out, _ = place.ask("problem", "attempt", one.manifest.path, "--mode", "never", code=3)
-    assert re.search(r"ended: .* calls were denied: mode never", out)
+    assert re.search(r"terminated: .* calls were denied: mode never", out)
 
 
 @pytest.mark.parametrize(
