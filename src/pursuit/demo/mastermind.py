@@ -1,7 +1,7 @@
 """An MCP server that plays Mastermind: `python -m pursuit.demo.mastermind CODE`.
 
-Owns: the rules, and how many guesses were made. Invariant: what it tells of the code is what the rules tell; it takes
-one last word, and says then whether that was right.
+Owns: the rules. Does not know: how many guesses were made, which whoever serves it counts. Invariant: what it tells of
+the code is what the rules tell, and it keeps nothing, so that a game goes on at a server that has just begun.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections import Counter
 from typing import Annotated, Any
 
 from mcp.server.mcpserver import MCPServer
-from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import Field
 
 COLOURS = "ABCDEF"
@@ -28,21 +27,17 @@ def pegs(secret: str, guess: str) -> tuple[int, int]:
 def build_server(secret: str) -> MCPServer:
     """The server for one game."""
     server = MCPServer("mastermind", version="1", log_level="WARNING")
-    guesses: list[str] = []
 
     @server.tool(structured_output=True)
     async def guess(code: Code) -> dict[str, Any]:
         """Compares a guess with the hidden code: `black` in place, `white` elsewhere."""
-        guesses.append(code)
         black, white = pegs(secret, code)
-        return {"black": black, "white": white, "metrics": {"black": black, "white": white, "guesses": len(guesses)}}
+        return {"black": black, "white": white, "metrics": {"black": black, "white": white}}
 
     @server.tool(structured_output=True)
     async def final_answer(code: Code) -> dict[str, Any]:
         """The last word: what the hidden code is. There is one."""
-        if not guesses:
-            raise ToolError("make a guess first")
-        return {"right": code == secret, "guesses": len(guesses)}
+        return {"right": code == secret}
 
     # Registered by their decorators; named here because nothing else refers to them.
     _ = guess, final_answer

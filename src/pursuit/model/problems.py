@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 import msgspec
+from msgspec import structs
 
 BudgetName = Literal["calls", "evaluations", "wall_seconds"]
 BUDGETS: tuple[BudgetName, ...] = get_args(BudgetName)
@@ -102,12 +103,14 @@ class SubmissionTaken(AttemptEvent, frozen=True, kw_only=True):
     """The submission; `result` is what the problem's own server answered, where that has the last word.
 
     `unknown` says why nobody knows whether that server took it: it counts as the submission, and has no result.
+    `calls` and `evaluations` are how many there were before it; old ledgers do not have the latter written down.
     """
 
     digest: str
     submission: dict[str, Any]
     result: dict[str, Any] | None = None
     calls: int = 0
+    evaluations: int | None = None
     unknown: str = ""
 
 
@@ -210,6 +213,11 @@ def fold_attempt(attempt_id: str, events: Iterable[AnyAttemptEvent]) -> AttemptS
     return state
 
 
+def _counted(state: AttemptState, event: SubmissionTaken) -> SubmissionTaken:
+    """The submission with its evaluations: as they were written down, else as the log before it has them."""
+    return event if event.evaluations is not None else structs.replace(event, evaluations=state.evaluations)
+
+
 def advance_attempt(state: AttemptState, event: AnyAttemptEvent) -> None:
     """Takes one more fact into account."""
     state.seq += 1
@@ -229,7 +237,7 @@ def advance_attempt(state: AttemptState, event: AnyAttemptEvent) -> None:
         case SubmissionDropped():
             state.claimed = None if state.taken is None else state.claimed
         case SubmissionTaken():
-            state.taken = state.taken or event
+            state.taken = state.taken or _counted(state, event)
         case AttemptScored():
             # Judging again is allowed only where there was no score before.
             if state.scored is None or state.scored.error is not None:

@@ -213,6 +213,7 @@ class Attempt:
                     submission=dict(submission),
                     result=None if result is None else dict(result),
                     calls=state.calls,
+                    evaluations=state.evaluations,
                     unknown=unknown,
                 )
                 if await self._append(state, event):

@@ -226,6 +226,7 @@ def _rules(fields: Fields, *, has_server: bool) -> tuple[Rule, ...]:
 def _check_names(rule: Fields, expression: str, *, has_server: bool) -> None:
     """That an expression uses what it is told, what it made itself, and nothing else."""
     told = ("submission", "arguments", "result") if has_server else ("submission",)
+    told += ("calls", "evaluations")
     tree = parsed_python(expression.strip(), "eval")
     nodes = [] if tree is None else list(ast.walk(tree))
     made = {node.arg for node in nodes if isinstance(node, ast.arg)}

@@ -51,23 +51,40 @@ CallTool = Callable[[str, Mapping[str, Any]], Awaitable[ToolResult]]
 class Submitted:
     """What is judged: the submission; `result` is the own server's answer to it, where that owns `submit_final`.
 
-    `unknown` if nobody knows that answer: then there is a call, and its result is None.
+    `unknown` if nobody knows that answer: then there is a call, and its result is None. `calls` and `evaluations` are
+    how many the attempt made before, by its log: whatever was restarted meanwhile, they are the same.
     """
 
     submission: Mapping[str, Any]
     result: Mapping[str, Any] | None = None
     unknown: bool = False
+    calls: int = 0
+    evaluations: int = 0
 
     @classmethod
     def of(cls, taken: SubmissionTaken) -> Self:
         """What the ledger has of it."""
-        return cls(submission=taken.submission, result=taken.result, unknown=bool(taken.unknown))
+        return cls(
+            submission=taken.submission,
+            result=taken.result,
+            unknown=bool(taken.unknown),
+            calls=taken.calls,
+            evaluations=taken.evaluations or 0,
+        )
 
     def parts(self) -> dict[str, Any]:
         """What a judge is told: the validated submission, or the call's arguments with its result."""
         if self.result is None and not self.unknown:
             return {"submission": dict(self.submission)}
         return {"arguments": dict(self.submission), "result": None if self.result is None else dict(self.result)}
+
+    def counts(self) -> dict[str, int]:
+        """What a judge is told of the way there."""
+        return {"calls": self.calls, "evaluations": self.evaluations}
+
+    def told(self) -> dict[str, Any]:
+        """All that a judge may know."""
+        return {**self.parts(), **self.counts()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +145,7 @@ async def _judged(
 
 async def _function(problem: Manifest, submitted: Submitted) -> Any:
     file, _, name = (problem.scorer.function or "").partition(":")
-    asked = {"file": str(problem.folder / file), "name": name, "parts": submitted.parts()}
+    asked = {"file": str(problem.folder / file), "name": name, "parts": submitted.parts(), "counts": submitted.counts()}
     # A process of its own: what it prints, breaks, leaves running or exits is not ours.
     argv = [sys.executable, "-P", str(_FUNCTION_JUDGE)]
     told = await _run(problem, argv, asked)
@@ -151,7 +168,7 @@ async def _run(problem: Manifest, argv: list[str], asked: Mapping[str, Any]) -> 
 async def _command(problem: Manifest, submitted: Submitted) -> Any:
     scorer = problem.scorer
     argv = [sys.executable if word == PYTHON else word for word in scorer.command]
-    done = await _run(problem, argv, submitted.parts())
+    done = await _run(problem, argv, submitted.told())
     code = done["exit_code"]
     if scorer.output == "exit_code":
         return {scorer.metrics[0].name: float(code == 0), "feasible": code == 0}
@@ -165,7 +182,7 @@ async def _command(problem: Manifest, submitted: Submitted) -> Any:
 
 async def _predicates(problem: Manifest, submitted: Submitted, expressions: Expressions) -> dict[str, Any]:
     rules = problem.scorer.predicates
-    values = await expressions.evaluate([rule.expression for rule in rules], submitted.parts())
+    values = await expressions.evaluate([rule.expression for rule in rules], submitted.told())
     wrong = [f"{rule.metric}: {value.error}" for rule, value in zip(rules, values, strict=True) if value.error]
     if wrong:
         raise CannotScore("; ".join(wrong)[:LONGEST_WORDS])
