@@ -1,7 +1,8 @@
 """Engineering designs of the literature as plain functions, with the ranges that the literature searches.
 
 Owns: the formulas. Pure. Invariant: each gives `cost` and its constraints `g1`, `g2`, …, which hold at or below zero,
-in the units of the literature; any numbers of the ranges give finite numbers.
+relative to their limits, so that one tolerance means the same for all of them; any numbers of the ranges give finite
+numbers.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def three_bar_truss(a1: float, a2: float) -> dict[str, float]:
     """A truss of three bars (Nowacki 1974; 100 cm, 2 kN)."""
     shared = sqrt(2) * a1 * a1 + 2 * a1 * a2
     stresses = (2 * (sqrt(2) * a1 + a2) / shared, 2 * a2 / shared, 2 / (a1 + sqrt(2) * a2))
-    return metrics((2 * sqrt(2) * a1 + a2) * 100, [stress - 2 for stress in stresses])
+    return metrics((2 * sqrt(2) * a1 + a2) * 100, [stress / 2 - 1 for stress in stresses])
 
 
 def speed_reducer(*, b: float, m: float, z: int, l1: float, l2: float, d1: float, d2: float) -> dict[str, float]:
@@ -107,7 +108,8 @@ def pressure_vessel(shell: float, head: float, radius: float, length: float) -> 
         + 19.84 * shell**2 * radius
     )
     volume = pi * radius**2 * length + 4 / 3 * pi * radius**3
-    return metrics(cost, (0.0193 * radius - shell, 0.00954 * radius - head, 1_296_000 - volume, length - 240))
+    limits = (0.0193 * radius / shell - 1, 0.00954 * radius / head - 1, 1 - volume / 1_296_000, length / 240 - 1)
+    return metrics(cost, limits)
 
 
 def gear_train(driver: int, idler: int, follower: int, last: int) -> dict[str, float]:
