@@ -19,7 +19,7 @@ PUBLISHED: dict[str, tuple[dict[str, Any], float]] = {
         {"shell": 0.8125, "head": 0.4375, "radius": 42.0984455958549, "length": 176.6365958424394},
         6059.714335048436,
     ),
-    "gear-train": ({"driver": 16, "idler": 19, "follower": 43, "last": 49}, 2.7008571488865134e-12),
+    "gear-train": ({"driver1": 16, "driver2": 19, "driven1": 43, "driven2": 49}, 2.7008571488865134e-12),
     "spring": ({"wire": 0.0516891, "coil": 0.3567187, "turns": 11.2889}, 0.012665233),
 }
 """The best designs, with what they cost."""

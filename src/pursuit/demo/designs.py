@@ -32,11 +32,17 @@ class Range:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Design:
-    """One family of designs: its variables, and the numbers that follow from them."""
+    """One family of designs: its variables, and the numbers that follow from them; `about` says what the cost is."""
 
     about: str
     variables: Mapping[str, Range]
     numbers: Callable[..., dict[str, float]]
+    constraints: int = 0
+
+    def tells(self) -> str:
+        """What is computed of it, in words."""
+        limits = f", and its constraints `g1` to `g{self.constraints}`, each of which holds at or below zero"
+        return f"the `cost` of {self.about}{limits if self.constraints else ''}"
 
 
 def metrics(cost: float, limits: Iterable[float]) -> dict[str, float]:
@@ -112,9 +118,9 @@ def pressure_vessel(shell: float, head: float, radius: float, length: float) -> 
     return metrics(cost, limits)
 
 
-def gear_train(driver: int, idler: int, follower: int, last: int) -> dict[str, float]:
+def gear_train(driver1: int, driver2: int, driven1: int, driven2: int) -> dict[str, float]:
     """Four gears whose ratio is to be 1 to 6.931 (Sandgren 1990): the squared error."""
-    return metrics((1 / 6.931 - driver * idler / (follower * last)) ** 2, ())
+    return metrics((1 / 6.931 - driver1 * driver2 / (driven1 * driven2)) ** 2, ())
 
 
 def spring(wire: float, coil: float, turns: float) -> dict[str, float]:
@@ -131,11 +137,18 @@ def spring(wire: float, coil: float, turns: float) -> dict[str, float]:
 
 
 _PLATE = 0.0625
+_GEARS = {
+    "driver1": "gear that drives",
+    "driver2": "second gear that drives",
+    "driven1": "gear that is driven first",
+    "driven2": "last gear",
+}
 _AREA = Range(low=0.001, high=1.0, about="cross-section, in square centimetres")
 
 DESIGNS: Mapping[str, Design] = {
     "welded-beam": Design(
-        about="cost of a welded beam, and its constraints",
+        about="a welded beam, in dollars",
+        constraints=7,
         variables={
             "h": Range(low=0.1, high=2.0, about="height of the weld, in inches"),
             "l": Range(low=0.1, high=10.0, about="length of the weld, in inches"),
@@ -145,12 +158,14 @@ DESIGNS: Mapping[str, Design] = {
         numbers=welded_beam,
     ),
     "three-bar-truss": Design(
-        about="weight of a truss of three bars, and its constraints",
+        about="a truss of three bars, which is its volume in cm^3",
+        constraints=3,
         variables={"a1": _AREA, "a2": _AREA},
         numbers=three_bar_truss,
     ),
     "speed-reducer": Design(
-        about="weight of a gear box, and its constraints",
+        about="a gear box, which is its volume in cm^3",
+        constraints=11,
         variables={
             "b": Range(low=2.6, high=3.6, about="width of the face, in centimetres"),
             "m": Range(low=0.7, high=0.8, about="module of the teeth, in centimetres"),
@@ -163,7 +178,8 @@ DESIGNS: Mapping[str, Design] = {
         numbers=speed_reducer,
     ),
     "pressure-vessel": Design(
-        about="cost of a pressure vessel, and its constraints",
+        about="a pressure vessel, in dollars",
+        constraints=4,
         variables={
             "shell": Range(low=_PLATE, high=6.1875, about="thickness of the shell, in inches", step=_PLATE),
             "head": Range(low=_PLATE, high=6.1875, about="thickness of the heads, in inches", step=_PLATE),
@@ -173,15 +189,15 @@ DESIGNS: Mapping[str, Design] = {
         numbers=pressure_vessel,
     ),
     "gear-train": Design(
-        about="squared error of a gear train's ratio",
+        about="a gear train, which is the squared error of its ratio",
         variables={
-            name: Range(low=12, high=60, about=f"teeth of the {word} gear", whole=True)
-            for name, word in (("driver", "driving"), ("idler", "second"), ("follower", "third"), ("last", "last"))
+            name: Range(low=12, high=60, about=f"teeth of the {word}", whole=True) for name, word in _GEARS.items()
         },
         numbers=gear_train,
     ),
     "spring": Design(
-        about="weight of a spring, and its constraints",
+        about="a spring, which stands for its weight, in in^3",
+        constraints=4,
         variables={
             "wire": Range(low=0.05, high=2.0, about="diameter of the wire, in inches"),
             "coil": Range(low=0.25, high=1.3, about="mean diameter of the coil, in inches"),

@@ -24,7 +24,7 @@ def build_server(name: str) -> Server[Any]:
     tool = Tool.model_validate(
         {
             "name": "evaluate",
-            "description": f"Computes the {design.about} (g1, g2, … hold at or below zero).",
+            "description": f"Computes {design.tells()}.",
             "inputSchema": {
                 "type": "object",
                 "properties": {key: one.schema() for key, one in design.variables.items()},

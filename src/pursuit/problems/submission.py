@@ -7,6 +7,7 @@ passes is an object that the ledger keeps exactly, and that fits the manifest's 
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -19,6 +20,9 @@ FREE_KEYS = ("answer", "justification")
 DEEPEST = 100
 MOST_REASONS = 20
 LONGEST_PLACE = 80
+_FILLERS = frozenset("\u115f\u1160\u2800\u3164\uffa0")
+"""Letters and signs without a shape: fillers of Hangul, and the Braille pattern without dots."""
+
 MOST_BITS = 13_000
 """Of a whole number: about 4,000 digits, which is what Python writes and reads."""
 
@@ -121,11 +125,18 @@ def _typed(schema: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
         return ["a number in it is too large to be compared with those of the schema"]
 
 
+def _is_visible(character: str) -> bool:
+    """Whether somebody would see it: a letter, digit, mark or sign, and no filler that only takes their place."""
+    return unicodedata.category(character)[0] in "LNPS" and character not in _FILLERS
+
+
 def _free(given: Mapping[str, Any]) -> list[str]:
     reasons = [f"there is no part {key!r}; known: answer, justification" for key in given if key not in FREE_KEYS]
     answer = given.get("answer")
-    if not isinstance(answer, str) or not answer.strip():
-        reasons.append("answer must be a text that is not empty")
+    if not isinstance(answer, str):
+        reasons.append("answer must be a text")
+    elif not any(map(_is_visible, answer)):
+        reasons.append("answer is blank; it must have a character that can be seen")
     if not isinstance(given.get("justification", ""), str):
         reasons.append("justification must be a text")
     return reasons

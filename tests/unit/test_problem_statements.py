@@ -1,0 +1,83 @@
+"""The briefs of the shipped problems, and nothing else, say what is scored and what breaks the rules."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import anyio
+import pytest
+
+from pursuit.demo.designs import DESIGNS, evaluate
+from pursuit.demo.workbench import build_server
+from pursuit.errors import ValidationFailed
+from pursuit.problems.brief import write_brief
+from pursuit.problems.catalogue import Catalogue
+from pursuit.problems.scoring import Submitted, judge
+from pursuit.problems.submission import checked_submission
+from pursuit.sandbox import Sandbox
+
+IDS = [one.problem_id for one in Catalogue.load()]
+PANGRAM = "Waltz, bad nymph, for quick jigs vex"
+
+
+@pytest.mark.parametrize("problem_id", IDS)
+def test_a_brief_alone_says_what_is_scored_and_what_breaks_the_rules(problem_id: str) -> None:
+    problem = Catalogue.load().get(problem_id)
+    brief, scorer, first = write_brief(problem), problem.scorer, problem.primary
+    (scored,) = [part for part in problem.statement.split("\n\n") if part.startswith("Scored")]
+    assert f"`{first.name}`" in scored and first.unit in scored
+    better = r"the more, the better" if first.direction == "maximize" else r"the (smaller|fewer), the better"
+    assert re.search(better, " ".join(scored.split()), re.IGNORECASE)
+    for name in scorer.constraints:
+        assert f"`{name}`" in scored, name
+    if scorer.constraints:
+        assert f"up to {scorer.tolerance:f} above it counts as kept" in " ".join(brief.split())
+    assert any(word in problem.statement for word in ("infeasible", "no submission", "counts as 1000"))
+
+
+@pytest.mark.parametrize("name", DESIGNS)
+def test_a_workbench_speaks_of_the_constraints_that_there_are(name: str) -> None:
+    design = DESIGNS[name]
+    lowest = {key: one.low for key, one in design.variables.items()}
+    names = [key for key in evaluate(name, lowest) if key != "cost"]
+    assert names == [f"g{place}" for place in range(1, design.constraints + 1)]
+    assert ("`g1`" in design.tells()) == bool(names)
+    assert build_server(name).name == f"workbench-{name}"
+    schema = Catalogue.load().get(name).submission or {}
+    offered: dict[str, Any] = {key: one.schema() for key, one in design.variables.items()}
+    assert json.loads(json.dumps(schema["properties"])) == offered
+
+
+@pytest.mark.parametrize(
+    ("answer", "feasible"),
+    [
+        (PANGRAM, True),
+        (PANGRAM.upper() + "!", True),
+        (PANGRAM.replace(", ", ",\n"), False),
+        (PANGRAM.replace(" ", "\t"), False),
+        (PANGRAM.replace("k", "\u212a"), False),  # the sign of kelvin, whose small letter is a plain k
+        (PANGRAM + " 7", False),
+        ("Waltz", False),
+    ],
+)
+def test_a_pangram_is_one_line_of_known_words(answer: str, feasible: bool) -> None:
+    async def main() -> bool:
+        async with Sandbox() as sandbox:
+            submitted = Submitted(submission={"answer": answer})
+            return (await judge(Catalogue.load().get("pangram"), submitted, expressions=sandbox)).score.rows[0].feasible
+
+    assert anyio.run(main) is feasible
+
+
+@pytest.mark.parametrize(
+    "blank", ["", " \t\n", "\u00a0\u200b", "\ufeff\u2060", "\u3164", "\u2800", "\x00\x07", "\u200d\ufe0f", "\u00ad"]
+)
+def test_an_answer_without_a_visible_character_is_blank_and_no_submission(blank: str) -> None:
+    pangram = Catalogue.load().get("pangram")
+    with pytest.raises(ValidationFailed, match="does not count") as refused:
+        checked_submission(pangram, {"answer": blank})
+    assert "blank" in refused.value.faults[0].reason
+    for seen in ("a", "\u200b.", "\u65e5\u672c", "\U0001f600", "\u0915\u093f"):
+        assert checked_submission(pangram, {"answer": seen + blank})["answer"] == seen + blank
