@@ -72,9 +72,7 @@ def _imported(file: Path, folder: Path) -> set[Path]:
     seen: set[Path] = set()
     left = [file]
     while left:
-        tree = _parsed(left.pop())
-        names = {name for node in ast.walk(tree) for name in _modules(node)} if tree is not None else set[str]()
-        for name in names:
+        for name in imported_names(left.pop()):
             stem = name.replace(".", "/")
             # Modules are looked for beside the file that is run, and in the folder.
             places = [beside / f"{stem}{end}" for beside in (file.parent, folder) for end in (".py", "/__init__.py")]
@@ -84,6 +82,12 @@ def _imported(file: Path, folder: Path) -> set[Path]:
                     seen.add(found)
                     left.append(found)
     return seen
+
+
+def imported_names(file: Path) -> set[str]:
+    """The modules that a Python file names where it imports; of another file there are none."""
+    tree = _parsed(file)
+    return set() if tree is None else {name for node in ast.walk(tree) for name in _modules(node)}
 
 
 def _modules(node: ast.AST) -> list[str]:
