@@ -161,6 +161,11 @@ def test_a_problem_taken_in_tells_further_limits_and_its_brief_costs_no_call(tmp
             (message,) = (await agent.get_prompt("design-brief")).messages
             briefs += [getattr(content, "text", ""), getattr(message.content, "text", "")]
             assert set(briefs) == {Problem.shipped("pangram").brief() + further}
+            words = Problem.shipped("pangram").manifest.folder / "words.txt"
+            for _ in range(2):  # a file is the inner problem's, as it is, and costs as little
+                told = text(await agent.call_tool("design_brief", {"asset": "words.txt"}))
+                assert told == words.read_text(encoding="utf-8")
+            assert "known: words.txt" in text(await agent.call_tool("design_brief", {"asset": "no.txt"}))
         assert await attempts(tmp_path, "problem") == []
 
     anyio.run(main)

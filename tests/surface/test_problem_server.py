@@ -298,7 +298,7 @@ def test_of_submissions_that_race_exactly_one_is_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_assets_are_resources(tmp_path: Path, era: str) -> None:
+def test_assets_are_resources_and_the_briefs_tool_gives_them(tmp_path: Path, era: str) -> None:
     (tmp_path / "data.csv").write_text("a,b\n", encoding="utf-8")
     (tmp_path / "raw.bin").write_bytes(b"\xff\x00")
     for name in ("my data.csv", "dot.csv", "100%.csv"):
@@ -317,13 +317,31 @@ def test_assets_are_resources(tmp_path: Path, era: str) -> None:
             for uri in ("my%20data.csv", "dot.csv", "100%25.csv"):
                 (content,) = (await agent.read_resource(f"problem://assets/{uri}")).contents
                 assert getattr(content, "text", "") == listed[f"problem://assets/{uri}"] == unquote(uri)
+            tool = next(each for each in (await agent.list_tools()).tools if each.name == "design_brief")
+            called = [unquote(uri.removeprefix("problem://assets/")) for uri in listed if "assets" in uri]
+            assert tool.input_schema["properties"]["asset"]["enum"] == called
+            for name in ("data.csv", "my data.csv", "./dot.csv", "dot.csv", "problem://assets/100%25.csv"):
+                told = await agent.call_tool("design_brief", {"asset": name})
+                path = tmp_path / unquote(name.removeprefix("problem://assets/"))
+                assert not told.is_error and text(told) == path.read_text(encoding="utf-8")
+            (block,) = plain(await agent.call_tool("design_brief", {"asset": "raw.bin"}))["content"]
+            kind = "application/octet-stream"
+            uri = "problem://assets/raw.bin"
+            assert block == {"type": "resource", "resource": {"uri": uri, "mimeType": kind, "blob": "/wA="}}
+            for wrong in ("problem.toml", "../x", "", 3):
+                refused = await agent.call_tool("design_brief", {"asset": wrong})
+                assert refused.is_error and f"known: {', '.join(called)}" in text(refused)
+            assert text(await agent.call_tool("design_brief", {"asset": None})) == one.brief()
             (tmp_path / "data.csv").unlink()
+            gone_too = await agent.call_tool("design_brief", {"asset": "data.csv"})
+            assert gone_too.is_error and "cannot be read now" in text(gone_too) and str(tmp_path) not in text(gone_too)
             with pytest.raises(MCPError, match=r"the file 'data\.csv' of this problem cannot be read now") as gone:
                 await agent.read_resource("problem://assets/data.csv")
             assert gone.value.code == (-32002 if era == "legacy" else -32602) and str(tmp_path) not in str(gone.value)
             for other in ("problem.toml", "../x", "score.py"):
                 with pytest.raises(MCPError):
                     await agent.read_resource(f"problem://assets/{other}")
+        assert await attempts(tmp_path) == [], "reading is free"
 
     anyio.run(main)
 

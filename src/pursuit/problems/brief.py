@@ -19,6 +19,9 @@ ADDRESS = "problem://design-brief"
 ASSETS = "problem://assets/"
 PROMPT = "design-brief"
 TOOL = "design_brief"
+ASSET = "asset"
+"""The argument of that tool that names a file."""
+
 SUBMIT = "submit_final"
 FINAL_ANSWER = "final_answer"
 LONGEST_LINE = 200
@@ -30,6 +33,17 @@ Tools = Sequence[Mapping[str, Any]]
 def asset_address(name: str) -> str:
     """The address of an asset, as a URI."""
     return ASSETS + quote(normpath(name), safe="/")
+
+
+def asset_name(name: str) -> str:
+    """What an asset is called where agents name it."""
+    return normpath(name)
+
+
+def asset_called(name: str, assets: Sequence[str]) -> str | None:
+    """The asset that an agent means by its name, or by its address; None if there is none."""
+    wanted = normpath(name)
+    return next((one for one in assets if normpath(one) == wanted), None) or asset_at(name, assets)
 
 
 def asset_at(address: str, assets: Sequence[str]) -> str | None:
@@ -64,9 +78,18 @@ def write_brief(problem: Manifest, tools: Tools | None = None, *, citations: boo
     if citations and problem.citations:
         parts += ["## Sources", _sources(problem.citations, problem.visibility.citation_mode)]
     if problem.assets:
-        parts += ["## Files", "\n".join(f"- `{asset_address(name)}`" for name in problem.assets)]
+        parts += ["## Files", _files(problem.assets, tools)]
     parts += ["## Tools", _tools(tools), "## Limits", _limits(problem), "## Submission", _submission(problem, tools)]
     return "\n\n".join(parts) + "\n"
+
+
+def _files(assets: Sequence[str], tools: Tools | None) -> str:
+    """The files, and the ways to them; a tool of the server's own that is called as ours is no way."""
+    ways = "Read a file as the resource of its address"
+    if not any(one.get("name") == TOOL for one in tools or ()):
+        ways += f", or with the tool `{TOOL}` and its name as `{ASSET}`, which costs no call"
+    rows = [f"- `{asset_name(name)}`: `{asset_address(name)}`" for name in assets]
+    return "\n".join([f"{ways}:", "", *rows])
 
 
 def _sources(citations: Sequence[Citation], mode: CitationMode) -> str:

@@ -15,7 +15,7 @@ import anyio
 from pursuit.errors import InvalidArgument, PursuitError, UpstreamUnavailable
 from pursuit.model.observe import leaves, lift
 from pursuit.problems.attempts import Attempt
-from pursuit.problems.brief import SUBMIT
+from pursuit.problems.brief import SUBMIT, TOOL
 from pursuit.surfaces.mcp.gateway.eras import enveloped
 from pursuit.surfaces.mcp.gateway.guests import Visit
 from pursuit.surfaces.mcp.problems.legs import Legs
@@ -50,6 +50,8 @@ class Clerk:
             return self._ours(visit, refusal(InvalidArgument(MISNAMED)))
         if name == SUBMIT:
             return await self._submitted(visit, answer, offer, given)
+        if name == TOOL and offer.briefed:  # free, as its description says
+            return await answer(visit)
         return await self._counted(visit, answer, offer.form, given)
 
     def _ours(self, visit: Visit, body: Mapping[str, Any]) -> dict[str, Any]:

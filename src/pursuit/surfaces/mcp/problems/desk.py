@@ -23,7 +23,18 @@ from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND
 from pursuit import __version__
 from pursuit.errors import InvalidArgument
 from pursuit.problems.attempts import Attempt
-from pursuit.problems.brief import ADDRESS, PROMPT, SUBMIT, TOOL, asset_at, more_limits
+from pursuit.problems.brief import (
+    ADDRESS,
+    ASSET,
+    PROMPT,
+    SUBMIT,
+    TOOL,
+    asset_address,
+    asset_at,
+    asset_called,
+    asset_name,
+    more_limits,
+)
 from pursuit.problems.files import file_of
 from pursuit.problems.manifest import Manifest
 from pursuit.problems.scoring import Expressions
@@ -32,7 +43,7 @@ from pursuit.surfaces.mcp.gateway.eras import NEW_ONLY, OLD_ONLY, as_object, env
 from pursuit.surfaces.mcp.problems.clerk import Clerk
 from pursuit.surfaces.mcp.problems.further import with_further
 from pursuit.surfaces.mcp.problems.offer import MISNAMED, Offer
-from pursuit.surfaces.mcp.problems.submitting import Aside, Submitting
+from pursuit.surfaces.mcp.problems.submitting import Aside, Submitting, refusal
 
 Looked = Callable[[], Awaitable[Offer]]
 Knows = Callable[[Context, str], Awaitable[bool]]
@@ -172,7 +183,7 @@ class Desk:
         name = asset_at(uri, self._problem.assets)
         if name is not None:
             with about(ctx, uri):
-                return self._ours(ctx, self._asset(uri, name))
+                return self._ours(ctx, {"contents": [self._asset(uri, name)]})
         return await self._inner(ctx)
 
     async def _upstreams_brief(self, ctx: Context) -> HandlerResult:
@@ -191,9 +202,9 @@ class Desk:
             raise InvalidArgument(f"the file {sendable(name)!r} of this problem cannot be read now")
         kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
         try:
-            return {"contents": [{"uri": uri, "mimeType": kind, "text": data.decode()}]}
+            return {"uri": uri, "mimeType": kind, "text": data.decode()}
         except UnicodeDecodeError:
-            return {"contents": [{"uri": uri, "mimeType": kind, "blob": b64encode(data).decode()}]}
+            return {"uri": uri, "mimeType": kind, "blob": b64encode(data).decode()}
 
     async def _prompt(self, ctx: Context) -> HandlerResult:
         offer = await self._look()
@@ -214,11 +225,28 @@ class Desk:
         offer = await self._look()
         if name in offer.hidden or not (name in offer.tools or name == TOOL or await self._knows(ctx, name)):
             raise MCPError(INVALID_PARAMS, f"Unknown tool: {sendable(name)}")
+        asset = as_object(arguments).get(ASSET)
         if name == TOOL and TOOL not in offer.tools:
-            return self._ours(ctx, {"content": [{"type": "text", "text": await self._brief()}], "isError": False})
-        if name == TOOL and offer.briefed:  # free, as its description says
+            return self._ours(ctx, await self._told(offer, asset))
+        if name == TOOL and offer.briefed and asset is None:
             return await self._upstreams_brief(ctx)
         return await self._inner(ctx)
+
+    async def _told(self, offer: Offer, asset: object) -> dict[str, Any]:
+        """What our own tool answers: the brief, or the file that is asked for."""
+        if asset is None:
+            return {"content": [{"type": "text", "text": await self._brief()}], "isError": False}
+        name = asset_called(asset, offer.assets) if isinstance(asset, str) else None
+        try:
+            if name is None:
+                known = ", ".join(map(asset_name, offer.assets)) or "none"
+                raise InvalidArgument(f"there is no file {sendable(str(asset))[:80]!r} here; known: {sendable(known)}")
+            found = self._asset(asset_address(name), name)
+        except InvalidArgument as error:
+            return refusal(error)
+        is_text = "text" in found
+        block = {"type": "text", "text": found["text"]} if is_text else {"type": "resource", "resource": found}
+        return {"content": [block], "isError": False}
 
 
 def info_of(problem: Manifest, server_name: str | None) -> dict[str, Any]:

@@ -8,13 +8,22 @@ decided once; of an upstream that nobody has seen yet it is not known.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from posixpath import normpath
 from typing import Any
 
 from pursuit.errors import Fault
-from pursuit.problems.brief import ADDRESS, FINAL_ANSWER, PROMPT, SUBMIT, TOOL, asset_address, write_brief
+from pursuit.problems.brief import (
+    ADDRESS,
+    ASSET,
+    FINAL_ANSWER,
+    PROMPT,
+    SUBMIT,
+    TOOL,
+    asset_address,
+    asset_name,
+    write_brief,
+)
 from pursuit.problems.manifest import Manifest
 
 OWN = "own"
@@ -55,6 +64,11 @@ class Offer:
     def briefed(self) -> bool:
         """Whether the upstream is a problem itself."""
         return ADDRESS in self.resources
+
+    @property
+    def assets(self) -> tuple[str, ...]:
+        """The files that agents may read here; those of an upstream that is a problem itself are its own."""
+        return () if self.briefed else self.problem.assets
 
     @property
     def form(self) -> str | None:
@@ -102,7 +116,7 @@ class Offer:
         if self.form == OWN:
             found.append(_submit_tool(self.problem))
         if TOOL not in self.tools:
-            found.append(_brief_tool())
+            found.append(_brief_tool(self.assets))
         return found
 
     def more_resources(self) -> list[dict[str, Any]]:
@@ -116,7 +130,7 @@ class Offer:
             "description": "The problem: statement, sources, tools, limits.",
             "mimeType": "text/markdown",
         }
-        assets = [{"uri": asset_address(name), "name": normpath(name)} for name in self.problem.assets]
+        assets = [{"uri": asset_address(name), "name": asset_name(name)} for name in self.assets]
         return [brief, *assets]
 
     def more_prompts(self) -> list[dict[str, Any]]:
@@ -136,11 +150,17 @@ def _submit_tool(problem: Manifest) -> dict[str, Any]:
     }
 
 
-def _brief_tool() -> dict[str, Any]:
+def _brief_tool(assets: Sequence[str]) -> dict[str, Any]:
+    properties: dict[str, Any] = {}
+    files = ""
+    if assets:
+        files = f" With `{ASSET}` it gives that file of the problem instead."
+        about = "A file of the problem to read; leave it out for the brief."
+        properties[ASSET] = {"type": "string", "enum": [asset_name(name) for name in assets], "description": about}
     return {
         "name": TOOL,
         "title": "Design brief",
-        "description": "The problem: statement, sources, tools, limits. Costs no call. Read it first.",
-        "inputSchema": {"type": "object", "properties": {}, "additionalProperties": False},
+        "description": f"The problem: statement, sources, tools, limits. Costs no call. Read it first.{files}",
+        "inputSchema": {"type": "object", "properties": properties, "additionalProperties": False},
         "annotations": {"readOnlyHint": True, "idempotentHint": True},
     }
