@@ -44,14 +44,20 @@ class Replayed:
         }
 
 
-async def replay(problem: Manifest, state: AttemptState, expressions: Expressions) -> Replayed:
-    """Judges the submission of an attempt again; raises `InvalidArgument` if there is none or it cannot be judged."""
+async def replay(
+    problem: Manifest, state: AttemptState, expressions: Expressions, *, serve: str | None = None
+) -> Replayed:
+    """Judges the submission of an attempt again; raises `InvalidArgument` if there is none or it cannot be judged.
+
+    `serve` is the command that opens the attempt again, as whoever asked can run it.
+    """
+    own = f"serving it again (`to_mcp_server(attempt_id={state.attempt_id!r}, …)`)"
+    again = own if serve is None else f"`{serve}`"
     taken = state.taken
     if taken is None:
         why = "has no submission to judge"
         if state.claimed is not None:
-            serve = f"`pursuit problem serve {problem.problem_id} --attempt {state.attempt_id}`"
-            why = f"handed something in and was cut off before the server answered; {serve} settles it"
+            why = f"handed something in and was cut off before the server answered; {again} settles it"
         raise InvalidArgument(f"{state.attempt_id} {why}", attempt_id=state.attempt_id)
     notes = _versions(problem, state)
     intact = submission_digest(taken.submission) == taken.digest
@@ -62,9 +68,8 @@ async def replay(problem: Manifest, state: AttemptState, expressions: Expression
     recorded = state.scored
     evidence = None if recorded is None else recorded.evidence
     if problem.scorer.kind == "tool" and evidence is None:
-        ask = f"`pursuit problem serve {problem.problem_id} --attempt {state.attempt_id}` asks it"
         said = "has not said anything yet" if recorded is None else f"failed: {recorded.error}"
-        raise InvalidArgument(f"{state.attempt_id}: the tool that judges {said}; {ask}")
+        raise InvalidArgument(f"{state.attempt_id}: the tool that judges {said}; {again} asks it")
     try:
         found = await judge(problem, Submitted.of(taken), expressions=expressions, evidence=evidence)
     except CannotScore as error:

@@ -172,13 +172,14 @@ def replayed(said: Common, attempt_id: str, named: str | None, directories: Sequ
     With `solved` the exit code is all that is told: it is what a mission asks, whose agent may read its answers.
     """
     try:
-        found: dict[str, Any] = look(said, lambda runtime: _judged(runtime, attempt_id, named, directories))
+        found: dict[str, Any] = look(said, lambda runtime: _judged(said, runtime, attempt_id, named, directories))
     except (AttemptNotFound, LedgerUnavailable):
         raise
     except PursuitError as error:
         if not solved:
             raise
-        why = f"`pursuit problem replay {attempt_id}` says why"
+        where = ["--problem", named] if named else [word for one in directories for word in ("--dir", str(one))]
+        why = f"`{said.command('problem', 'replay', attempt_id, *where)}` says why"
         raise InvalidArgument(f"{attempt_id} cannot be judged ({error.code}); {why}") from None
     targets = found.pop("targets")
     screen = Screen(said)
@@ -194,13 +195,16 @@ def replayed(said: Common, attempt_id: str, named: str | None, directories: Sequ
     return UNSOLVED if solved and not found["solved"] else 0
 
 
-async def _judged(runtime: Runtime, attempt_id: str, named: str | None, directories: Sequence[Path]) -> dict[str, Any]:
+async def _judged(
+    said: Common, runtime: Runtime, attempt_id: str, named: str | None, directories: Sequence[Path]
+) -> dict[str, Any]:
     ledger = runtime.service.ledger
     state = await load_attempt(ledger, attempt_id)
     problem = await anyio.to_thread.run_sync(_of_attempt, state, named, directories)
     attempt = Attempt(ledger, time.time, problem, attempt_id)
     async with Sandbox() as sandbox, attempt.alone() as alone:
-        found = await replay(problem, state, sandbox)
+        serve = said.command("problem", "serve", str(problem.path), "--attempt", attempt_id)
+        found = await replay(problem, state, sandbox, serve=serve)
         # Whoever took it did not live to judge it, or the judge failed; and nobody is at it now.
         unscored = state.scored is None or state.scored.error is not None
         if alone and unscored and found.same is None and attempt.fits(state) and found.judged is not None:
