@@ -678,6 +678,14 @@ GUARANTEES = {
         "The brief that is shown is the one that agents are served; a server that is not asked keeps its own word.",
         ("surface/test_problem_briefs.py::test_the_brief_that_is_shown_is_the_brief_that_is_served",),
     ),
+    "what-tells-the-judge-is-quoted": Guarantee(
+        "A manifest that tells agents a target, an answer or the judge is refused with the words that tell it.",
+        ("unit/test_problem_secrecy.py::test_what_tells_agents_of_the_judge_is_refused_and_quoted",),
+    ),
+    "everyday-manifests-pass": Guarantee(
+        "Numbers, words and files that only look like scoring data do not make a manifest wrong.",
+        ("unit/test_problem_secrecy.py::test_an_everyday_manifest_passes",),
+    ),
     "a-duplicate-problem-names-both-files": Guarantee(
         "Two problems with one id are a fault that names both files.",
         ("unit/test_problem_manifests.py::test_a_duplicate_id_names_both_files",),

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ast
 import codecs
+import io
 import stat
+import tokenize
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,6 +50,18 @@ def text_of(path: Path) -> str | None:
             return None
         return path.read_text(encoding="utf-8")
     except (OSError, ValueError):  # ValueError: bytes that are no text
+        return None
+
+
+def source_of(path: Path) -> str | None:
+    """Python source as Python itself reads it, with a mark at its beginning or a coding in its first lines."""
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            return None
+        whole = path.read_bytes()
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(whole).readline)
+        return io.TextIOWrapper(io.BytesIO(whole), encoding).read()
+    except (OSError, ValueError, SyntaxError):  # SyntaxError: a coding that there is not
         return None
 
 

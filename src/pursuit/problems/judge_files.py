@@ -11,21 +11,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
-from pursuit.problems.files import file_of, parsed_python, text_of
-from pursuit.problems.manifest import Baseline, Scorer
+from pursuit.problems.files import file_of, parsed_python, source_of
+from pursuit.problems.manifest import Baseline, Manifest, Scorer
+from pursuit.tools.server_config import ServerConfig
 
 JUDGE = "the judge"
 _LONGEST_NAME = 255
 
 
-def hidden_files(path: Path, scorer: Scorer | None, baseline: Baseline | None) -> dict[Path, str]:
-    """The files that hold scoring data, and what each is."""
+def hidden_files(
+    path: Path, scorer: Scorer | None, baseline: Baseline | None, server: ServerConfig | None = None
+) -> dict[Path, str]:
+    """The files that hold scoring data, and what each is; where a tool judges, the `server`'s are the judge's."""
     folder = path.parent
-    named: list[tuple[str, str]] = []
-    if scorer is not None and scorer.function is not None:
-        named.append((scorer.function.partition(":")[0], JUDGE))
-    if scorer is not None:
-        named += [(word, JUDGE) for word in _words_of(scorer.command)]
+    named = [(name, JUDGE) for name in _named_by(scorer, server)]
     if baseline is not None and isinstance(baseline.proposer.get("file"), str):
         named.append((cast("str", baseline.proposer["file"]), "the baseline"))
     found = {path.resolve(): "the manifest"}
@@ -36,6 +35,28 @@ def hidden_files(path: Path, scorer: Scorer | None, baseline: Baseline | None) -
             if what == JUDGE:
                 found |= {one: what for one in _imported(file, folder) if one not in found}
     return found
+
+
+def judging_files(manifest: Manifest) -> dict[Path, str]:
+    """The files that can be shared with nobody: the manifest, the file that judges, and the baseline's."""
+    whole = hidden_files(manifest.path, manifest.scorer, manifest.baseline, manifest.server)
+    found = {path: what for path, what in whole.items() if what != JUDGE}
+    for name in _named_by(manifest.scorer, manifest.server):
+        file = file_of(manifest.folder, name)
+        if isinstance(file, Path):
+            return found | {file: JUDGE}
+    return found
+
+
+def _named_by(scorer: Scorer | None, server: ServerConfig | None) -> Iterator[str]:
+    """What may be a file among what the scorer names, the one that judges first."""
+    if scorer is None:
+        return
+    if scorer.function is not None:
+        yield scorer.function.partition(":")[0]
+    yield from _words_of(scorer.command)
+    if scorer.kind == "tool" and server is not None:
+        yield from _words_of((server.command or "", *server.args))
 
 
 def _words_of(command: tuple[str, ...]) -> Iterator[str]:
@@ -72,33 +93,57 @@ def _imported(file: Path, folder: Path) -> set[Path]:
     seen: set[Path] = set()
     left = [file]
     while left:
-        for name in imported_names(left.pop()):
-            stem = name.replace(".", "/")
-            # Modules are looked for beside the file that is run, and in the folder.
-            places = [beside / f"{stem}{end}" for beside in (file.parent, folder) for end in (".py", "/__init__.py")]
-            for place in places:
-                found = file_of(folder, str(place))
-                if isinstance(found, Path) and found != file and found not in seen:
-                    seen.add(found)
-                    left.append(found)
+        importing = left.pop()
+        tree = _parsed(importing)
+        for place in (
+            {place for node in ast.walk(tree) for place in _places(node, importing, (file.parent, folder))}
+            if tree
+            else ()
+        ):
+            found = file_of(folder, str(place))
+            if isinstance(found, Path) and found != file and found not in seen:
+                seen.add(found)
+                left.append(found)
     return seen
 
 
 def imported_names(file: Path) -> set[str]:
-    """The modules that a Python file names where it imports; of another file there are none."""
+    """The modules that a Python file names where it imports from elsewhere; of another file there are none."""
     tree = _parsed(file)
-    return set() if tree is None else {name for node in ast.walk(tree) for name in _modules(node)}
+    return set() if tree is None else {name for node in ast.walk(tree) for name in _names(node)}
 
 
-def _modules(node: ast.AST) -> list[str]:
+def _names(node: ast.AST) -> list[str]:
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
-    if isinstance(node, ast.ImportFrom):
+    if isinstance(node, ast.ImportFrom) and not node.level:
         module = node.module or ""
-        return [part for part in (module, *(f"{module}.{alias.name}".strip(".") for alias in node.names)) if part]
+        return [module, *(f"{module}.{alias.name}".strip(".") for alias in node.names)]
     return []
 
 
+def _places(node: ast.AST, importing: Path, roots: tuple[Path, Path]) -> Iterator[Path]:
+    """Where a module may lie that an import names: from the roots, or for `from .` from the importing file's folder."""
+    if isinstance(node, ast.Import):
+        names, places = [alias.name for alias in node.names], roots
+    elif isinstance(node, ast.ImportFrom):
+        module = node.module or ""
+        names = [module, *(f"{module}.{alias.name}".strip(".") for alias in node.names)]
+        beside = importing.parents[min(node.level, len(importing.parents)) - 1] if node.level else None
+        places = roots if beside is None else (beside,)
+    else:
+        return
+    for name in names:
+        parts = [part for part in name.split(".") if part]
+        # A package is run on the way to what lies in it.
+        for length in range(len(parts) + 1):
+            for place in places:
+                stem = place.joinpath(*parts[:length])
+                yield stem / "__init__.py"
+                if length:
+                    yield stem.with_name(f"{stem.name}.py")
+
+
 def _parsed(path: Path) -> ast.AST | None:
-    text = text_of(path) if path.suffix == ".py" else None
+    text = source_of(path) if path.suffix == ".py" else None
     return None if text is None else parsed_python(text)

@@ -93,9 +93,15 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Visibility:
-    """What an agent sees, and whether all clients work at one attempt."""
+    """What an agent sees, and whether all clients work at one attempt.
+
+    The author vouches for two things: with `target` the brief may tell targets, `public` are files that judge and
+    agents share.
+    """
 
     score: bool = False
+    target: bool = False
+    public: tuple[str, ...] = ()
     citation_mode: CitationMode = "summary"
     shared_attempt: bool = False
 

@@ -1,50 +1,63 @@
 """Numbers as they stand in a text that people read.
 
-Owns: the ways to write one: grouped digits, a decimal comma, powers of ten, words. Pure. Does not know: which of them
-matter. Invariant: a number that can be read in two ways (`1,458`) is given out in both.
+Owns: the ways to write one: grouped digits, a decimal comma, powers of ten, percent, LaTeX, fractions, words. Pure.
+Does not know: which of them matter. Invariant: a number that can be read in two ways (`1,458`) is given out in both;
+the time is linear in the text.
 """
 
 from __future__ import annotations
 
+import html
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from math import floor, isfinite, log10
+
+from pursuit.problems.number_words import numbers_in_words
 
 _HIGH = "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079"
 _SIGNS = "\u207b\u207a"
 _SUPERSCRIPT = str.maketrans(_HIGH + _SIGNS, "0123456789-+")
 _MINUS = "\u2212"
 _GROUP = "[,_'\u2019 \u00a0\u2009\u202f]"
+_MOST_GROUPS = 8
 _TIMES_TEN = (
-    rf"\s*(?:[x\u00d7*\u00b7]|\\times|\\cdot)\s*10\s*"
-    rf"(?:(?:\^|\*\*)\s*\{{?\s*(?P<caret>[-+{_MINUS}]?\d{{1,3}})\s*\}}?|(?P<high>[{_SIGNS}]?[{_HIGH}]{{1,3}}))"
+    r"\s{0,3}(?:[x\u00d7*\u00b7]|\\times|\\cdot)\s{0,3}10\s?"
+    rf"(?:(?:\^|\*\*)\s?[{{(]?\s?(?P<caret>[-+{_MINUS}]?\d{{1,3}})\s?[)}}]?|(?P<high>[{_SIGNS}]?[{_HIGH}]{{1,3}}))"
 )
+_SCALES = {"k": 3, "thousand": 3, "million": 6, "mio": 6, "billion": 9, "bn": 9, "%": -2, "percent": -2, "per cent": -2}
+_SCALE = r"[\s-]?\\?(?P<scale>%|(?:k|thousand|million|mio|billion|bn|percent|per cent)(?!\w))"
 _NUMBER = re.compile(
-    rf"(?<![\w.])(?P<digits>(?:\d{{1,3}}(?:{_GROUP}\d{{3}})+|\d+)(?:[.,]\d+)?|[.,]\d+)"
-    rf"(?:[eE](?P<power>[-+{_MINUS}]?\d{{1,4}})|{_TIMES_TEN})?(?!\d|\.\d)"
+    rf"(?<![\d.])(?P<digits>(?:\d{{1,3}}(?:{_GROUP}\d{{3}}){{1,{_MOST_GROUPS}}}+(?!\d)"
+    rf"|\d{{1,3}}(?:\.\d{{3}}){{2,{_MOST_GROUPS}}}+(?!\d)|\d{{1,2}}(?:,\d{{2}}(?=,)){{1,{_MOST_GROUPS}}}+,\d{{3}}(?!\d)|\d++)"
+    rf"(?:[.,]\d++)?|[.,]\d++)"
+    rf"(?:[eE](?P<power>[-+{_MINUS}]?\d{{1,4}})|{_TIMES_TEN}|{_SCALE})?(?!\d|\.\d)",
+    re.IGNORECASE,
 )
+_FRACTION = re.compile(r"(?<![\w./])(\d{1,4})\s?/\s?(\d{1,4})(?![\w./]|\.\d)")
 _GROUPING = re.compile(_GROUP)
-_GROUPED = re.compile(rf"\d{{1,3}}(?:{_GROUP}\d{{3}})+(?:\.\d+)?")
-_UNITS = (
-    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
-    "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
-)  # fmt: skip
-_TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
-_WORD = re.compile(
-    rf"\b(?:({'|'.join(_TENS)})(?:[- ]({'|'.join(_UNITS[1:10])}))?|({'|'.join(_UNITS)}))\b", re.IGNORECASE
-)
+_GROUPED = re.compile(rf"\d{{1,3}}(?:{_GROUP}\d{{3}})+(?:\.\d+)?|\d{{1,2}}(?:,\d{{2}})+,\d{{3}}(?:\.\d+)?")
+_DOTTED = re.compile(r"\d{1,3}(?:\.\d{3}){2,}(?:,\d+)?")
 _YEARS = range(1900, 2100)
+
+_UNSEEN = dict.fromkeys(map(ord, "\u00ad\u200b\u200c\u200d\u2060\ufeff"))
+_WIDE = {code: chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)}
+_LATEX_MARK = re.compile(r"(?<=\d)\{([.,])\}(?=\d)")
+_LATEX_BLANK = re.compile(r"(?<=\d)(?:\\[,;:! ]|~)(?=\d)")
+_MARKED_POINT = re.compile(r"(?<=\d)[*_`]{1,3}([.,])[*_`]{1,3}(?=\d)")
 
 
 @dataclass(frozen=True, slots=True)
 class Numeral:
-    """A number in a text: its value, how many digits were written of it, and where."""
+    """A number in a text: its value, how many digits were written of it, and where; `named` if letters lead to it."""
 
     value: float
     digits: int
     start: int
+    end: int
+    named: bool = False
 
     @property
     def is_year(self) -> bool:
@@ -52,18 +65,39 @@ class Numeral:
         return self.value in _YEARS
 
 
+def as_read(text: str) -> str:
+    """A text as a reader sees it: entities, wide digits and LaTeX's blanks as what they show, the unseen left out."""
+    if "&" in text:
+        text = html.unescape(text)
+    if not text.isascii():
+        text = text.translate(_UNSEEN | _WIDE)
+    return _MARKED_POINT.sub(r"\1", _LATEX_BLANK.sub("\u2009", _LATEX_MARK.sub(r"\1", text)))
+
+
 def numerals(text: str) -> Iterator[Numeral]:
     """Every number in a text, in every way that it can be read; signs are left out."""
-    for found in _NUMBER.finditer(text):
+    yield from digit_numerals(text)
+    for value, begin, stop in numbers_in_words(text):
+        yield Numeral(float(value), len(str(value).rstrip("0")), begin, stop)
+    for found in _FRACTION.finditer(text) if "/" in text else ():
+        if int(found[2]):
+            # How many digits it would have is not said, so that it is this very number or none.
+            yield Numeral(int(found[1]) / int(found[2]), 0, found.start(), found.end())
+
+
+def digit_numerals(text: str, start: int = 0, end: int = sys.maxsize) -> Iterator[Numeral]:
+    """The numbers that a part of a text has in digits."""
+    for found in _NUMBER.finditer(text, start, end):
         power = found["power"] or found["caret"] or (found["high"] or "0").translate(_SUPERSCRIPT)
+        powers = [power.replace(_MINUS, "-")]
+        if found["scale"]:
+            powers.append(str(_SCALES[found["scale"].lower()]))
+        before = text[found.start() - 1] if found.start() else " "
         for digits in _readings(found["digits"]):
-            numeral = _numeral(digits, power.replace(_MINUS, "-"), found.start())
-            if numeral is not None:
-                yield numeral
-    for found in _WORD.finditer(text):
-        ten, unit, alone = (word.lower() if word else None for word in found.groups())
-        value = _UNITS.index(alone) if alone else 20 + 10 * _TENS.index(ten or "") + (_UNITS.index(unit) if unit else 0)
-        yield Numeral(float(value), len(str(value)), found.start())
+            for one in powers:
+                numeral = _numeral(digits, one, found, named=before.isalpha() or before == "_")
+                if numeral is not None:
+                    yield numeral
 
 
 def _readings(digits: str) -> list[str]:
@@ -71,18 +105,20 @@ def _readings(digits: str) -> list[str]:
     found = [piece for piece in _GROUPING.split(digits) if piece]
     if _GROUPED.fullmatch(digits):
         found.append(_GROUPING.sub("", digits))
+    if _DOTTED.fullmatch(digits):
+        found.append(digits.replace(".", "").replace(",", "."))
     if digits.count(",") == 1 and "." not in digits:
         found.append(_GROUPING.sub("", digits.replace(",", ".")))
     return list(dict.fromkeys(found))
 
 
-def _numeral(digits: str, power: str, start: int) -> Numeral | None:
+def _numeral(digits: str, power: str, found: re.Match[str], *, named: bool) -> Numeral | None:
     written = digits.replace(".", "").lstrip("0")
     try:
         value = float(f"{digits}e{power}")
     except ValueError:
         return None
-    return Numeral(value, len(written), start) if isfinite(value) else None
+    return Numeral(value, len(written), found.start(), found.end(), named) if isfinite(value) else None
 
 
 def plain_number(value: float) -> str:

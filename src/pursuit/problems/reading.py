@@ -31,7 +31,7 @@ from pursuit.problems.manifest import (
 )
 from pursuit.problems.plain_data import check_plain, check_unicode
 from pursuit.problems.scorer_reading import check_command, read_scorer
-from pursuit.problems.secrecy import check_words
+from pursuit.problems.shown_secrecy import check_words
 from pursuit.tools.documents import parse_toml, read_text, unreadable
 from pursuit.tools.fields import Fields, as_table, kind
 from pursuit.tools.server_config import ServerConfig, parse_servers
@@ -45,7 +45,7 @@ KEYS = (
 )  # fmt: skip
 CITATION_KEYS = ("summary", "raw", "url")
 BUDGET_KEYS = ("calls", "evaluations", "wall_seconds", "evaluation_tools")
-VISIBILITY_KEYS = ("score", "citation_mode", "shared_attempt")
+VISIBILITY_KEYS = ("score", "target", "public", "citation_mode", "shared_attempt")
 LONGEST_TITLE, LONGEST_SUMMARY, LONGEST_STATEMENT = 120, 500, 64_000
 
 
@@ -261,6 +261,8 @@ def _visibility(root: Fields) -> Visibility:
     fields = _section(root, "visibility", VISIBILITY_KEYS)
     return Visibility(
         score=fields.flag("score") or False,
+        target=fields.flag("target") or False,
+        public=fields.texts("public") or (),
         citation_mode=fields.word("citation_mode", CITATION_MODES) or "summary",
         shared_attempt=fields.flag("shared_attempt") or False,
     )

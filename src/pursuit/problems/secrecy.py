@@ -1,81 +1,179 @@
-"""What of a problem no agent may see, and where a manifest shows it all the same.
+"""The numbers of a problem that no agent may see, and where a text tells one all the same.
 
-Owns: what of a manifest is scoring data: the answer that the baseline hands in, each target and best known value. Does
-not know: which files hold some (`judge_files`). Reads files and runs nothing.
-Invariant: a fault names the place that tells, and what it tells.
+Owns: which numbers these are (targets, best known values, what a predicate or an argument of the judge holds), and when
+a text tells one. Does not know: fields and files that are looked through (`shown_secrecy`, `asset_secrecy`). Pure.
+Invariant: whatever tells a number is quoted; the work is bounded by the length of the text.
 """
 
 from __future__ import annotations
 
 import ast
-import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any, cast
 
-from pursuit.problems.files import file_of, parsed_python, text_of
+from pursuit.problems.files import parsed_python
 from pursuit.problems.manifest import Manifest, Scorer
-from pursuit.problems.numerals import Numeral, about, digits_of, numerals, same
-from pursuit.tools.fields import Fields
+from pursuit.problems.numerals import Numeral, about, as_read, digit_numerals, digits_of, numerals, plain_number, same
+from pursuit.problems.telling_words import STRONG, says_best
 
 TELLING_DIGITS = 4
-_SURE_DIGITS = 5
-_TELLING_WORDS = re.compile(
-    r"(?<![a-z])(best|optim[a-z]+|targets?|goal|record|solved?|solution|reach(ed|es)?|known|beat)(?![a-z])",
-    re.IGNORECASE,
-)
-_PLAIN_NUMBER = re.compile(r"\d+(?:\.\d+)?")
-_SENTENCE_END = re.compile(r"[.!?;](?=\s)|\n")
-_SENTENCE = 400
+"""From so many significant digits on a number stands in a text for one reason only."""
+
+ROUNDED_DIGITS = 5
+"""Rounded, it tells by itself from so many digits on; with the words for it, from `FEWEST_DIGITS`."""
+
+FEWEST_DIGITS = 3
+SURE_DIGITS = 6
+"""In data, where many numbers stand, one tells by itself from so many digits on."""
+
+SHORT_TEXT, LONG_TEXT = 8, 16
+"""So long is a text that tells: one that the judge compares with or is told, and any other."""
+
+MOST_HITS, MOST_LOOKS = 50_000, 500
+"""So often a number is looked at in one piece of data, and so often with all of the words around it."""
+
+_EXCERPT, _WINDOW = 50, 200
 _NAME_PARTS = re.compile(r"[^\w.]|_|(?<=[^\W\d])(?=\d)")
 _BETWEEN_DIGITS = "[.,_'\u2019 \u00a0\u2009\u202f]"
-_LONG_ANSWER = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """A number that only the scorer may know, and the field that it stands in."""
+    """A number that only the scorer may know, the field that it stands in, and the metric that it is of."""
 
     value: float
     field: str
+    metric: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A secret that a text tells, and the words that tell it."""
+
+    secret: Secret
+    excerpt: str
+
+    def __str__(self) -> str:
+        way_out = (
+            ", or set visibility.target = true if agents may know it" if self.secret.field.endswith(".target") else ""
+        )
+        return f"tells agents the number of {self.secret.field}: {self.excerpt!r}; reword it{way_out}"
 
 
 def is_telling(value: float) -> bool:
     """Whether a number has so many digits that it stands in a text for one reason only."""
-    digits = digits_of(value)
     if value == int(value) and 1900 <= abs(value) < 2100:
         return False  # a year stands in every source
-    return len(digits) >= TELLING_DIGITS or (len(digits) == 3 and len(f"{abs(value):.15g}") >= TELLING_DIGITS)
+    return len(digits_of(value)) >= TELLING_DIGITS
 
 
 def numbers_of(scorer: Scorer) -> list[Secret]:
-    """The targets and the best known values; 0 and 1 tell nothing."""
-    return [
-        Secret(value, f"scorer.metrics[{place}].{name}")
+    """The targets and best known values (0 and 1 tell nothing), and long numbers of predicates and arguments."""
+    scored = [
+        Secret(value, f"scorer.metrics[{place}].{name}", metric.name)
         for place, metric in enumerate(scorer.metrics)
         for name, value in (("target", metric.target), ("best_known", metric.best_known))
         if value is not None and abs(value) not in (0, 1)
     ]
+    return scored + [
+        Secret(float(value), field)
+        for field, value in constants_of(scorer)
+        if isinstance(value, int | float) and abs(value) < 1e300 and is_telling(float(value))
+    ]
 
 
-def told_in(text: str, secrets: list[Secret], *, data: bool = False) -> list[Secret]:
-    """The secrets that a text tells.
+def secrets_of(manifest: Manifest) -> list[Secret]:
+    """The numbers that this problem keeps from agents: with `visibility.target` its targets are none."""
+    secrets = numbers_of(manifest.scorer)
+    if not manifest.visibility.target:
+        return secrets
+    open_ones = {secret.value for secret in secrets if secret.field.endswith(".target")}
+    return [secret for secret in secrets if secret.value not in open_ones]
 
-    One of many digits is told wherever it stands, also rounded; a short one where its sentence speaks of a best value.
-    In `data`, where many numbers stand, a rounded one says nothing by itself.
+
+def constants_of(scorer: Scorer) -> Iterator[tuple[str, str | float]]:
+    """The texts and numbers that the judge compares with, each with its field; names of fields are none."""
+    for place, rule in enumerate(scorer.predicates):
+        tree = parsed_python(rule.expression.strip(), "eval")
+        nodes = [] if tree is None else list(ast.walk(tree))
+        names = {id(name) for node in nodes for name in _names_in(node)}
+        compared = {
+            id(part) for node in nodes if isinstance(node, ast.Compare) for part in (node.left, *node.comparators)
+        }
+        for node in nodes:
+            if not isinstance(node, ast.Constant) or id(node) in names or isinstance(node.value, bool):
+                continue
+            if isinstance(node.value, int | float) or (
+                isinstance(node.value, str) and len(node.value) >= (SHORT_TEXT if id(node) in compared else LONG_TEXT)
+            ):
+                yield f"scorer.predicates[{place}].expression", node.value
+    for field, value in _leaves(scorer.arguments, "scorer.arguments"):
+        if not isinstance(value, str) or len(value) >= SHORT_TEXT:
+            yield field, value
+
+
+def _names_in(node: ast.AST) -> list[ast.expr]:
+    """What only says where a value is: `submission['answer']`, `result.get('structuredContent')`."""
+    if isinstance(node, ast.Subscript):
+        return [node.slice]
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get":
+        return node.args[:1]
+    return []
+
+
+def _leaves(value: object, at: str) -> Iterator[tuple[str, str | float]]:
+    if isinstance(value, Mapping):
+        for key, one in cast("Mapping[str, Any]", value).items():
+            yield from _leaves(one, f"{at}.{key}")
+    elif isinstance(value, list | tuple):
+        for place, one in enumerate(cast("list[Any]", value)):
+            yield from _leaves(one, f"{at}[{place}]")
+    elif isinstance(value, str | int | float) and not isinstance(value, bool):
+        yield at, value
+
+
+def told_in(text: str, secrets: list[Secret]) -> list[Secret]:
+    """The secrets that a text for people tells."""
+    return [told.secret for told in tellings(text, secrets)]
+
+
+def tellings(text: str, secrets: list[Secret], *, data: bool = False) -> list[Told]:
+    """What a text tells of the secrets, each once.
+
+    One of many digits is told wherever it stands, in whatever spelling; a short or rounded one where words say that it
+    is the best or the one to reach. Among `data` only one of `SURE_DIGITS` is told by itself.
     """
-    found: dict[str, Secret] = {}
     if not secrets:
         return []
-    for start, end in _telling_spans(text, secrets) if data else [(0, len(text))]:
-        for numeral in numerals(text[start:end]):
-            placed = replace(numeral, start=numeral.start + start)
-            for secret in secrets:
-                if secret.field not in found and _tells(text, placed, secret.value, data=data):
-                    found[secret.field] = secret
+    text = as_read(text)
+    found: dict[str, Told] = {}
+    for numeral in numerals(text):
+        for secret in secrets:
+            if secret.field not in found and _tells(text, numeral, secret, data=data):
+                found[secret.field] = Told(secret, excerpt_of(text, numeral.start, numeral.end))
     return list(found.values())
+
+
+def _tells(text: str, numeral: Numeral, secret: Secret, *, data: bool) -> bool:
+    value, exact = secret.value, same(numeral, secret.value)
+    if is_telling(value):
+        by_itself = exact or (numeral.digits >= ROUNDED_DIGITS and not numeral.is_year and about(numeral, value))
+        if by_itself and (not data or (exact and len(digits_of(value)) >= SURE_DIGITS)):
+            return True
+        said = by_itself or (numeral.digits >= FEWEST_DIGITS and about(numeral, value))
+    else:
+        said = exact and not numeral.named
+    return said and says_best(text, numeral.start, numeral.end, metric=secret.metric, data=data)
+
+
+def excerpt_of(text: str, start: int, end: int) -> str:
+    """The words around a place of a text, in one line."""
+    begin, stop = max(0, start - _EXCERPT), end + _EXCERPT // 2
+    words = " ".join(text[begin:stop].split())[: 2 * _EXCERPT]
+    return f"{'…' if begin else ''}{words}{'…' if stop < len(text) else ''}"
 
 
 def in_words(name: str) -> str:
@@ -83,120 +181,73 @@ def in_words(name: str) -> str:
     return f"{name} {_NAME_PARTS.sub(' ', name)}"
 
 
-def _telling_spans(text: str, secrets: list[Secret]) -> list[tuple[int, int]]:
-    """Where data could tell a secret: around the words for what is scored, and where its digits stand in a row."""
-    digits = {digits_of(one.value) for one in secrets}
-    rows = [f"{_BETWEEN_DIGITS}?".join(one) for one in sorted(digits) if len(one) >= _SURE_DIGITS]
-    near = [(found.start() - _SENTENCE, found.end() + _SENTENCE) for found in _TELLING_WORDS.finditer(text)]
-    if rows:
-        near += [(found.start() - 64, found.end() + 64) for found in re.finditer("|".join(rows), text)]
-    spans: list[tuple[int, int]] = []
-    for start, end in sorted(near):
-        if spans and start <= spans[-1][1]:
-            spans[-1] = (spans[-1][0], max(end, spans[-1][1]))
-        else:
-            spans.append((max(0, start), end))
-    return spans
+def told_among(piece: str, bare: bytes, secrets: list[Secret]) -> list[Told]:
+    """What a piece of data tells of the secrets; `bare` are its letters and digits alone, in lower case.
 
-
-def _tells(text: str, numeral: Numeral, value: float, *, data: bool) -> bool:
-    if not is_telling(value):
-        return same(numeral, value) and _speaks_of_it(text, numeral.start)
-    if same(numeral, value):
-        return not data or len(digits_of(value)) >= _SURE_DIGITS or _speaks_of_it(text, numeral.start)
-    if numeral.digits < TELLING_DIGITS or numeral.is_year or not about(numeral, value):
-        return False
-    return not data or _speaks_of_it(text, numeral.start)
-
-
-def _speaks_of_it(text: str, at: int) -> bool:
-    """Whether the sentence around this place has a word for what is scored."""
-    ends = [found.end() for found in _SENTENCE_END.finditer(text, max(0, at - _SENTENCE), at + _SENTENCE)]
-    start = max((end for end in ends if end <= at), default=max(0, at - _SENTENCE))
-    stop = min((end for end in ends if end > at), default=at + _SENTENCE)
-    return _TELLING_WORDS.search(text, start, stop) is not None
-
-
-def check_words(root: Fields, manifest: Manifest) -> None:
-    """Nothing that an agent reads in the brief tells a number of the scorer or the baseline's answer."""
-    secrets, answers = numbers_of(manifest.scorer), answers_of(manifest)
-    for field, text in _shown(manifest):
-        for secret in told_in(text, secrets):
-            root.fault(field, f"tells agents the number of {secret.field}")
-        if any(answered(text, answer) for answer in answers):
-            root.fault(field, "tells agents the answer of the baseline")
-
-
-def _shown(manifest: Manifest) -> Iterator[tuple[str, str]]:
-    yield "problem_id", in_words(manifest.problem_id)
-    yield from (("title", manifest.title), ("summary", manifest.summary), ("statement", manifest.statement))
-    for place, one in enumerate(manifest.citations):
-        yield f"citations[{place}].summary", one.summary or ""
-        yield f"citations[{place}].raw", one.raw or ""
-        yield f"citations[{place}].url", in_words(one.url or "")
-    if manifest.submission is not None:
-        yield from _leaves(manifest.submission, "submission")
-
-
-def _leaves(value: object, at: str) -> Iterator[tuple[str, str]]:
-    """The names, texts and numbers of a schema, each with its place."""
-    if isinstance(value, Mapping):
-        for key, one in cast("Mapping[str, Any]", value).items():
-            yield f"{at}.{key}", in_words(str(key))
-            yield from _leaves(one, f"{at}.{key}")
-    elif isinstance(value, list | tuple):
-        for place, one in enumerate(cast("list[Any]", value)):
-            yield from _leaves(one, f"{at}[{place}]")
-    elif isinstance(value, str):
-        yield at, value
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        yield at, repr(value)
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a baseline's script hands in: a text, or numbers that stand together."""
-
-    text: str = ""
-    numbers: tuple[float, ...] = ()
-
-
-def answers_of(manifest: Manifest) -> list[Answer]:
-    """The answers that stand in the baseline's script as they are handed in."""
-    if manifest.baseline is None:
-        return []
-    proposer = manifest.baseline.proposer
-    file = file_of(manifest.folder, str(proposer["file"])) if "file" in proposer else ""
-    source = text_of(file) if isinstance(file, Path) else proposer.get("script")
-    tree = parsed_python(source) if isinstance(source, str) else None
-    if tree is None:
-        return []
-    offered = json.dumps(manifest.submission or {}, ensure_ascii=False, default=str)
-    found: list[Answer] = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and any(_names_submission(one) for one in node.args[:1]):
-            parts = [one.value for arg in node.args[1:] for one in ast.walk(arg) if isinstance(one, ast.Constant)]
-            texts = [part for part in parts if isinstance(part, str) and len(part) >= _LONG_ANSWER]
-            # What the schema lists as a choice is no secret.
-            found += [Answer(text=text) for text in texts if text not in offered]
-            numbers = tuple(float(n) for n in parts if isinstance(n, int | float) and not isinstance(n, bool))
-            if len(numbers) >= 3:
-                found.append(Answer(numbers=numbers))
+    The digits are looked for first, and the words around them only where they stand.
+    """
+    speaks = any(word.encode() in bare for word in STRONG) or b"solution" in bare or b"answer" in bare
+    found: list[Told] = []
+    for secret in secrets:
+        digits = digits_of(secret.value)
+        places: list[Iterator[int]] = []
+        if len(digits) >= SURE_DIGITS and digits.encode() in bare:
+            places.append(one.start() for one in re.finditer(f"{_BETWEEN_DIGITS}?".join(digits), piece))
+        if speaks:
+            short = not is_telling(secret.value)
+            places += [_starts(piece, stem, whole=short) for stem in _stems(secret.value)]
+        told = next((told for starts in places if (told := _first_told(piece, starts, secret)) is not None), None)
+        if told is not None:
+            found.append(told)
     return found
 
 
-def _names_submission(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.endswith("submit_final")
+def _first_told(piece: str, starts: Iterator[int], secret: Secret) -> Told | None:
+    sure = len(digits_of(secret.value)) >= SURE_DIGITS
+    looked = 0
+    for at in islice(starts, MOST_HITS):
+        # From the cheapest question to the dearest: words for it, the number itself, and whether they go together.
+        if not sure and not _ANY_STRONG.search(piece, max(0, at - _WINDOW), at + _WINDOW):
+            continue
+        for numeral in digit_numerals(piece, max(0, at - 8), at + 40):
+            if _tells(piece, numeral, secret, data=True):
+                return Told(secret, excerpt_of(piece, numeral.start, numeral.end))
+        looked += 1
+        if looked == MOST_LOOKS:
+            break
+    return None
 
 
-def answered(text: str, answer: Answer) -> bool:
-    """Whether a text holds an answer."""
-    if answer.text:
-        return _plain(answer.text) in _plain(text)
-    told = [float(number) for number in _PLAIN_NUMBER.findall(text)]
-    size = len(answer.numbers)
-    return any(tuple(told[at : at + size]) == answer.numbers for at in range(len(told) - size + 1))
+_ANY_STRONG = re.compile(
+    rf"{'|'.join(sorted(STRONG - {'target', 'targets'}))}|\b(?:the|our|your)\s+target|solution|answer", re.IGNORECASE
+)
 
 
-def _plain(text: str) -> str:
-    return " ".join(re.findall(r"\w+", text.lower()))
+def _starts(piece: str, stem: str, *, whole: bool) -> Iterator[int]:
+    """Where a number begins with these characters; if they are the `whole` of it, nothing but zeros may follow."""
+    follows = r"(?!\d|[.,]0*[1-9])" if whole else ""
+    for found in re.finditer(re.escape(stem) + follows, piece):
+        at = found.start()
+        if not (at and (piece[at - 1].isdigit() or (piece[at - 1] == "." and stem[0] != "."))):
+            yield at
+
+
+def _stems(value: float) -> list[str]:
+    """What a number can begin with where it is written in digits: as it is, rounded, grouped, as percent."""
+    found: dict[str, None] = {}
+    size = abs(value)
+    forms = [size]
+    if size <= 1:
+        forms.append(size * 100)
+    if not 1e-3 < size < 1e6:
+        forms.append(float(f"{size:e}".partition("e")[0]))
+    for one in [rounded for form in forms for rounded in (form, float(f"{form:.{FEWEST_DIGITS}g}"))]:
+        whole, _, decimals = plain_number(float(f"{one:.12g}")).partition(".")
+        if whole == "0":
+            zeros = len(decimals) - len(decimals.lstrip("0"))
+            found |= {f"{mark}{decimals[: zeros + FEWEST_DIGITS]}": None for mark in ".,"}
+        elif len(whole) >= FEWEST_DIGITS or not decimals:
+            found |= dict.fromkeys((whole, f"{int(whole):,}", f"{int(whole):,}".replace(",", " ")))
+        else:
+            found |= {f"{whole}{mark}{decimals[: FEWEST_DIGITS - len(whole)]}": None for mark in ".,"}
+    return list(found)

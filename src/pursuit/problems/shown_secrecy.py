@@ -1,0 +1,109 @@
+"""Where the words of a manifest tell agents what only the judge may know.
+
+Owns: which fields agents read, and how each is looked through: prose, names, addresses, the schema of a submission.
+Does not know: what is secret (`secrecy`, `answers`). Pure. Invariant: a fault names the field, quotes it, and says what
+to do.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from pursuit.problems.answers import BASELINE, Answer, answered, answers_of
+from pursuit.problems.manifest import Manifest
+from pursuit.problems.secrecy import in_words, secrets_of, tellings
+from pursuit.tools.fields import Fields, as_table
+
+_PAGES = re.compile(r"(?<![\d.])\d{1,6}\s?[-\u2013\u2014]{1,2}\s?\d{1,6}(?!\d|\.\d)|\bpp?\.\s?\d{1,6}(?!\d|\.\d)")
+_SIZES = ("maxLength", "minLength", "maxItems", "minItems", "maxProperties", "minProperties")
+_CHOICES = ("enum", "const")
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """One text that agents read: its field, and whether it is an address, where numbers stand for anything."""
+
+    field: str
+    text: str
+    address: bool = False
+    choice: bool = False
+
+
+def check_words(root: Fields, manifest: Manifest) -> None:
+    """Nothing that an agent reads in the brief tells a number of the scorer or an answer."""
+    secrets, answers = secrets_of(manifest), answers_of(manifest)
+    told: dict[tuple[str, str], None] = {}
+    for shown in _shown(manifest):
+        for one in tellings(shown.text, secrets, data=shown.address):
+            told.setdefault((shown.field, str(one)))
+        if not shown.choice:
+            for answer in answers:
+                words = answered(shown.text, answer)
+                if words is not None:
+                    told.setdefault((shown.field, told_answer(answer, words)))
+    for field, reason in told:
+        root.fault(field, reason)
+
+
+def told_answer(answer: Answer, words: str) -> str:
+    """The fault of a text that tells an answer."""
+    whose = answer.whose if answer.whose == BASELINE else f"a text of {answer.whose}"
+    way_out = ", or list it as a choice (enum) of the submission's schema" if answer.text else ""
+    return f"tells agents {whose}: {words[:120]!r}; leave it out{way_out}"
+
+
+def _shown(manifest: Manifest) -> Iterator[_Shown]:
+    yield _Shown("problem_id", in_words(manifest.problem_id))
+    for field in ("title", "summary", "statement"):
+        yield _Shown(field, getattr(manifest, field))
+    for place, one in enumerate(manifest.citations):
+        yield _Shown(f"citations[{place}].summary", _PAGES.sub("", one.summary or ""))
+        yield _Shown(f"citations[{place}].raw", _PAGES.sub("", one.raw or ""))
+        yield _Shown(f"citations[{place}].url", in_words(one.url or ""), address=True)
+    for place, name in enumerate(manifest.budget.evaluation_tools):
+        yield _Shown(f"budget.evaluation_tools[{place}]", in_words(name))
+    if manifest.submission is not None:
+        yield from _of_schema(manifest.submission, "submission")
+
+
+def _of_schema(value: object, at: str, *, choice: bool = False) -> Iterator[_Shown]:
+    """The names, texts and numbers of a schema, each with its place; and what stands together as a value."""
+    if isinstance(value, Mapping):
+        table = cast("Mapping[str, Any]", value)
+        yield from _values(table, at)
+        for key, one in table.items():
+            yield _Shown(f"{at}.{key}", in_words(str(key)))
+            if not (key in _SIZES and isinstance(one, int | float)):
+                yield from _of_schema(one, f"{at}.{key}", choice=choice or key in _CHOICES)
+    elif isinstance(value, list | tuple):
+        for place, one in enumerate(cast("list[Any]", value)):
+            yield from _of_schema(one, f"{at}[{place}]", choice=choice)
+    elif isinstance(value, str):
+        yield _Shown(at, value, choice=choice)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield _Shown(at, repr(value), choice=choice)
+
+
+def _values(schema: Mapping[str, Any], at: str) -> Iterator[_Shown]:
+    """Whole values that a schema shows: a default, each example, and the defaults of all properties in a row."""
+    if isinstance(schema.get("default"), list | tuple | Mapping):
+        yield _Shown(f"{at}.default", _as_json(schema["default"]))
+    examples = schema.get("examples")
+    for place, one in enumerate(cast("list[Any]", examples) if isinstance(examples, list | tuple) else []):
+        yield _Shown(f"{at}.examples[{place}]", _as_json(one))
+    properties = schema.get("properties")
+    if isinstance(properties, Mapping):
+        parts = [
+            table for one in cast("Mapping[str, Any]", properties).values() if (table := as_table(one)) is not None
+        ]
+        given = [_as_json(one["default"]) for one in parts if "default" in one]
+        if len(given) > 1:
+            yield _Shown(f"{at}.properties", ", ".join(given))
+
+
+def _as_json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
