@@ -12,6 +12,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from cli_stage import Place
 
@@ -20,7 +21,9 @@ from pursuit.problems.catalogue import SHIPPED, Catalogue, discover
 from pursuit.problems.files import MOST_BYTES
 from pursuit.problems.missions import as_toml
 from pursuit.problems.reading import parse_manifest, read_manifest
+from pursuit.problems.scorer_reading import KNOWN_NAMES
 from pursuit.problems.secrecy import is_telling
+from pursuit.sandbox import Sandbox
 
 CORPUS = Path(__file__).parents[1] / "data" / "problems" / "wrong.toml"
 CASES: dict[str, dict[str, Any]] = tomllib.loads(CORPUS.read_text(encoding="utf-8"))
@@ -66,6 +69,7 @@ def stage(folder: Path) -> None:
     files = {
         "score.py": "def score(submission):\n    return 1\n",
         "broken.py": "def score(:\n",
+        "odd.py": "def score(answer): ...\ndef bare(): ...\ndef more(submission, key): ...\n",
         "data.csv": "a,b\n",
         "judge.py": JUDGE,
         "answers.py": "RIGHT = 5\n",
@@ -261,6 +265,36 @@ def test_a_table_written_as_toml_reads_back(table: dict[str, Any]) -> None:
 @pytest.mark.parametrize(("value", "telling"), [(1.724852, True), (2.7009e-12, True), (750, False), (28, False)])
 def test_a_number_with_many_digits_is_telling(value: float, telling: bool) -> None:
     assert is_telling(value) is telling
+
+
+BOUND = {
+    "assigned": b"score = lambda submission: 1\n",
+    "imported": b"from other import score\n",
+    "imported with all": b"from other import *\n",
+    "under a condition": b"try:\n    import numpy\nexcept ImportError:\n    def score(submission, how=1): ...\n",
+    "decorated": b"from functools import cache\n\n@cache\ndef score(whatever): ...\n",
+    "by any name": b"def score(**parts): ...\n",
+    "with a mark": b"\xef\xbb\xbfdef score(submission): ...\n",
+    "with a coding": b"# -*- coding: latin-1 -*-\n# caf\xe9\ndef score(submission): ...\n",
+}
+FUNCTION = '[scorer]\nkind = "function"\nfunction = "score.py:score"\n[[scorer.metrics]]\nmetric = "right"\n'
+
+
+@pytest.mark.parametrize("name", BOUND)
+def test_a_function_may_be_bound_and_written_in_every_way(tmp_path: Path, name: str) -> None:
+    (tmp_path / "score.py").write_bytes(BOUND[name])
+    (tmp_path / "other.py").write_text("def score(submission): ...\n", encoding="utf-8")
+    head = GOOD.partition("[scorer]")[0]
+    assert read_manifest(write(tmp_path, head + FUNCTION)).scorer.function == "score.py:score"
+
+
+def test_the_names_that_an_expression_may_use_are_those_of_the_sandbox() -> None:
+    async def evaluated() -> list[str | None]:
+        async with Sandbox() as sandbox:
+            found = await sandbox.evaluate([f"{name} is None" for name in sorted(KNOWN_NAMES)], {"submission": {}})
+            return [one.error for one in found]
+
+    assert anyio.run(evaluated) == [None] * len(KNOWN_NAMES)
 
 
 def test_a_manifest_needs_no_file_of_its_own(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ Invariant: a `Scorer` that is given out has a metric, and exactly what its kind 
 from __future__ import annotations
 
 import ast
-import builtins
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,8 @@ from typing import cast
 from pursuit.model.expressions import SyntaxProblem, checked_expression
 from pursuit.model.spelling import nearest
 from pursuit.problems.brief import FINAL_ANSWER, SUBMIT, TOOL
-from pursuit.problems.files import file_of, parsed_python, text_of
+from pursuit.problems.files import file_of, parsed_python
+from pursuit.problems.function_reading import check_function
 from pursuit.problems.manifest import COMMAND_OUTPUTS, DIRECTIONS, SCORER_KINDS, Metric, Rule, Scorer, ScorerKind
 from pursuit.problems.plain_data import check_plain
 from pursuit.tools.fields import Fields, as_table, kind
@@ -37,6 +37,13 @@ TAKEN = (SUBMIT, FINAL_ANSWER, TOOL)
 
 METRIC_KEYS = ("metric", "unit", "direction", "target", "best_known")
 RULE_KEYS = ("metric", "expression")
+KNOWN_NAMES = frozenset((
+    "abs", "all", "any", "bin", "bool", "bytes", "chr", "complex", "dict", "divmod", "enumerate", "filter", "float",
+    "format", "frozenset", "getattr", "hasattr", "hash", "hex", "id", "int", "isinstance", "iter", "len", "list", "map",
+    "max", "min", "next", "object", "oct", "ord", "pow", "range", "repr", "reversed", "round", "set", "slice", "sorted",
+    "str", "sum", "tuple", "type", "zip",
+))  # fmt: skip
+"""What of Python's own names the sandbox has for an expression."""
 
 
 def read_scorer(root: Fields, folder: Path, *, has_server: bool) -> Scorer | None:
@@ -93,7 +100,7 @@ def _needs_of(fields: Fields, chosen: ScorerKind, folder: Path, *, has_server: b
     if fields.table.get(key) in (None, []):
         fields.fault(key, _MISSING[chosen])
     elif chosen == "function" and isinstance(fields.table[key], str):
-        _check_function(fields, fields.table[key], folder)
+        check_function(fields, fields.table[key], folder, has_server=has_server)
     elif chosen == "command" and isinstance(fields.table[key], list):
         check_command(fields, key, cast("list[object]", fields.table[key]), folder)
     if chosen == "tool" and fields.table.get(key) in TAKEN:
@@ -232,9 +239,10 @@ def _check_names(rule: Fields, expression: str, *, has_server: bool) -> None:
     made = {node.arg for node in nodes if isinstance(node, ast.arg)}
     made |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     read = {node.id: None for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-    unknown = [name for name in read if name not in made and name not in told and not hasattr(builtins, name)]
+    unknown = [name for name in read if name not in made and name not in told and name not in KNOWN_NAMES]
     for name in unknown:
-        rule.fault("expression", f"there is no name {name[:60]!r} here{nearest(name, told)}; known: {', '.join(told)}")
+        known = f"{', '.join(told)} and Python's own such as len, sorted, abs"
+        rule.fault("expression", f"there is no name {name[:60]!r} here{nearest(name, told)}; known: {known}")
 
 
 def _check_rules(
@@ -250,24 +258,3 @@ def _check_rules(
     for place, name in enumerate(given):
         if name and name in given[:place]:
             fields.fault(f"predicates[{place}].metric", f"{name!r} is given twice")
-
-
-def _check_function(fields: Fields, function: str, folder: Path) -> None:
-    """That the file is there, is Python, and has the function; it is not imported."""
-    file, colon, name = function.partition(":")
-    if not colon or not file.endswith(".py") or not name.isidentifier():
-        fields.fault("function", f'{function!r} is not of the form "FILE.py:NAME"')
-        return
-    path = file_of(folder, file)
-    if isinstance(path, str):
-        fields.fault("function", path)
-        return
-    text = text_of(path)
-    tree = None if text is None else parsed_python(text)
-    if tree is None:
-        fields.fault("function", f"{file!r} cannot be read as Python")
-        return
-    body = ast.iter_child_nodes(tree)
-    names = {node.name for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
-    if name not in names:
-        fields.fault("function", f"{file!r} has no function {name!r}{nearest(name, names)}")
