@@ -35,6 +35,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+FIRST_FAULTS, LONGEST_FAULT = 5, 400
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
@@ -92,6 +94,13 @@ class ValidationFailed(PursuitError):
         count = len(self.faults)
         text = message or f"{count} fault{'' if count == 1 else 's'} in the input; nothing was stored"
         super().__init__(text, faults=[fault.as_dict() for fault in self.faults])
+
+    def __str__(self) -> str:
+        """The message, and the first faults that it does not say itself: all that a traceback shows of an error."""
+        rest = [fault for fault in self.faults if fault.reason not in self.message]
+        lines = [self.message, *(f"  {fault}"[:LONGEST_FAULT] for fault in rest[:FIRST_FAULTS])]
+        more = len(rest) - FIRST_FAULTS
+        return "\n".join([*lines, *([f"  and {more} more"] if more > 0 else [])])
 
 
 class InvalidArgument(PursuitError):

@@ -87,9 +87,9 @@ class Catalogue:
         self._problems = {one.problem_id: one for one in sorted(problems, key=lambda one: one.problem_id)}
 
     @classmethod
-    def load(cls, *directories: Path, shipped: bool = True) -> Catalogue:
+    def load(cls, *directories: Path | str, shipped: bool = True) -> Catalogue:
         """The problems of these directories and what is shipped; raises `ValidationFailed` with every fault."""
-        found = discover(directories, shipped=shipped)
+        found = discover([Path(one) for one in directories], shipped=shipped)
         if found.faults:
             raise ValidationFailed(found.faults, f"{len(found.faults)} faults in the problems")
         return cls(found.problems)
@@ -108,15 +108,17 @@ class Catalogue:
             raise ProblemNotFound(f"there is no problem {problem_id[:100]!r}{hint}", problem_id=problem_id[:100])
         return found
 
-    def search(self, text: str | None = None, *, kind: str | None = None, tags: Sequence[str] = ()) -> list[Manifest]:
-        """The problems that fit every filter: all words of the text, the kind, and all tags.
+    def search(
+        self, text: str | None = None, *, kind: str | None = None, tags: Sequence[str] | str = ()
+    ) -> list[Manifest]:
+        """The problems that fit every filter: all words of the text, the kind, and all tags (or the one that is given).
 
         Raises `ValidationFailed` for a kind that no problem can be of.
         """
         if kind is not None and kind not in KINDS:
             reason = f"{kind[:60]!r} is none of {', '.join(KINDS)}{nearest(kind, KINDS)}"
             raise ValidationFailed([Fault(field="kind", reason=reason)], f"kind: {reason}")
-        words = (text or "").lower().split()
+        words, tags = (text or "").lower().split(), [tags] if isinstance(tags, str) else tags
         return [
             one
             for one in self

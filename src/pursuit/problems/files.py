@@ -43,6 +43,14 @@ def file_of(folder: Path, name: str) -> Path | str:
     return path if there else f"there is no file {shown}"
 
 
+def is_folder(folder: Path, name: str) -> bool:
+    """Whether this is the name of a folder, here or anywhere."""
+    try:
+        return (folder / name).expanduser().is_dir()
+    except (OSError, ValueError, RuntimeError):
+        return False
+
+
 def text_of(path: Path) -> str | None:
     """What a file says; None if it is no text, too long to look through, or cannot be read."""
     try:

@@ -1,13 +1,14 @@
 """Whether a table of a manifest can be told as JSON.
 
 Owns: what TOML, or a program, can say that JSON cannot: dates, infinities, keys that are no texts, numbers without end,
-halves of a character.
+halves of a character; and characters that nobody can see.
 Pure. Invariant: every such place is a fault of its own, with its path.
 """
 
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import cast
 
@@ -15,6 +16,8 @@ from pursuit.tools.fields import Fields, kind
 
 DEEPEST = 64
 _LARGEST = 2**63
+_TURNING = frozenset("\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+"""What turns the direction of a text, so that it reads other than it is."""
 
 
 def check_plain(fields: Fields, key: str, value: object) -> None:
@@ -29,6 +32,32 @@ def check_unicode(fields: Fields, table: Mapping[str, object]) -> None:
         for at, text in _texts(value, key, 0):
             if not _is_writable(text):
                 fields.fault(at, "is no valid Unicode; it holds half of a surrogate pair")
+
+
+def check_printable(fields: Fields, key: str, value: object) -> None:
+    """A fault for every text below this key with a character that a screen would obey instead of showing it."""
+    for at, text in _texts(value, key, 0):
+        odd = unprintable(text)
+        if odd is not None:
+            fields.fault(at, f"has a character that cannot be printed: U+{ord(odd):04X}")
+
+
+def check_line(fields: Fields, key: str) -> None:
+    """A fault for a name that is more than one line, or that a screen cannot show."""
+    text = fields.table.get(key)
+    if isinstance(text, str) and ((odd := unprintable(text)) is not None or len(text.splitlines()) > 1 or "\t" in text):
+        fields.fault(
+            key, "must be one line" if odd is None else f"has a character that cannot be printed: U+{ord(odd):04X}"
+        )
+
+
+def unprintable(text: str) -> str | None:
+    """The first character that cannot be shown, but for the ends of lines and tabs; nothing if there is none."""
+    if text.isprintable():
+        return None
+    return next(
+        (one for one in text if one in _TURNING or (unicodedata.category(one) == "Cc" and one not in "\n\r\t")), None
+    )
 
 
 def _texts(value: object, at: str, depth: int) -> Iterator[tuple[str, str]]:

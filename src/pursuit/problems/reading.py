@@ -16,7 +16,7 @@ from typing import Any, cast
 from pursuit.errors import Fault, ValidationFailed
 from pursuit.problems.asset_secrecy import check_assets
 from pursuit.problems.baseline_reading import read_baseline
-from pursuit.problems.files import file_of, not_a_file
+from pursuit.problems.files import file_of, is_folder, not_a_file
 from pursuit.problems.headings import first_level_heading, open_fence
 from pursuit.problems.manifest import (
     CITATION_MODES,
@@ -29,7 +29,7 @@ from pursuit.problems.manifest import (
     Visibility,
     digest_of,
 )
-from pursuit.problems.plain_data import check_plain, check_unicode
+from pursuit.problems.plain_data import check_plain, check_printable, check_unicode, unprintable
 from pursuit.problems.scorer_reading import check_command, read_scorer
 from pursuit.problems.shown_secrecy import check_words
 from pursuit.tools.documents import parse_toml, read_text, unreadable
@@ -39,6 +39,7 @@ from pursuit.tools.server_config import ServerConfig, parse_servers
 PROBLEM_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 ID_WORDS = "lower-case letters, digits, '.', '_' and '-', at most 64"
 TAG = re.compile(r"[a-z0-9][a-z0-9 _-]{0,39}")
+_ADDRESS = re.compile(r"https?://[^\s/?#]+[^\s]*", re.IGNORECASE)
 KEYS = (
     "problem_id", "title", "summary", "kind", "statement", "tags", "citations", "assets", "server", "submission",
     "scorer", "budget", "visibility", "baseline",
@@ -46,6 +47,7 @@ KEYS = (
 CITATION_KEYS = ("summary", "raw", "url")
 BUDGET_KEYS = ("calls", "evaluations", "wall_seconds", "evaluation_tools")
 VISIBILITY_KEYS = ("score", "target", "public", "citation_mode", "shared_attempt")
+SHORTEST_WALL, LONGEST_WALL = 0.001, 1_000_000_000
 LONGEST_TITLE, LONGEST_SUMMARY, LONGEST_STATEMENT = 120, 500, 64_000
 
 
@@ -62,13 +64,20 @@ def read_manifest(path: Path) -> Manifest:
     return replace(manifest, digest=digest_of(text))
 
 
-def parse_manifest(table: Mapping[str, Any], path: Path) -> tuple[Manifest | None, list[Fault]]:
-    """The problem in a table, and its faults; no problem if there are any."""
+def parse_manifest(
+    table: Mapping[str, Any], path: Path, *, confined: bool = True
+) -> tuple[Manifest | None, list[Fault]]:
+    """The problem in a table, and its faults; no problem if there are any.
+
+    What has no folder of its own is not `confined`: its server may be a file anywhere.
+    """
     faults: list[Fault] = []
     root = Fields(table, at="", source=str(path), faults=faults)
     root.only(KEYS)
     check_unicode(root, table)
-    server = _server(root, path)
+    for key in ("statement", "citations", "submission"):
+        check_printable(root, key, table.get(key))
+    server = _server(root, path, confined=confined)
     scorer = read_scorer(root, path.parent, has_server="server" in table)
     manifest = Manifest(
         path=path.resolve(),
@@ -118,8 +127,8 @@ def _line(fields: Fields, key: str, longest: int) -> str:
     text = _needed(fields, key).strip()
     if len(text.splitlines()) > 1:
         fields.fault(key, "must be one line")
-    elif not text.isprintable():
-        fields.fault(key, "has characters that cannot be printed")
+    elif (odd := unprintable(text)) is not None:
+        fields.fault(key, f"has a character that cannot be printed: U+{ord(odd):04X}")
     elif key == "summary" and first_level_heading(text) is not None:
         fields.fault(key, "is a heading of the first level; the title is the brief's only one")
     elif len(text) > longest:
@@ -178,7 +187,9 @@ def _citations(root: Fields) -> tuple[Citation, ...]:
             fields.fault("", "needs a summary or raw")
         if citation.url is not None and not citation.url.startswith(("https://", "http://", "doi:")):
             fields.fault("url", "must begin with https://, http:// or doi:")
-        elif citation.url is not None and not (citation.url.isprintable() and " " not in citation.url):
+        elif citation.url is not None and not (
+            unprintable(citation.url) or (citation.url.isprintable() and " " not in citation.url)
+        ):
             fields.fault("url", "has blanks or characters that cannot be printed")
         for part in ("summary", "raw"):
             _check_fence(fields, part, getattr(citation, part) or "")
@@ -199,7 +210,7 @@ def _assets(root: Fields, folder: Path) -> tuple[str, ...]:
     return assets
 
 
-def _server(root: Fields, path: Path) -> ServerConfig | None:
+def _server(root: Fields, path: Path, *, confined: bool) -> ServerConfig | None:
     if "server" not in root.table:
         return None
     found, faults = parse_servers(
@@ -209,11 +220,15 @@ def _server(root: Fields, path: Path) -> ServerConfig | None:
     config = found.get("server")
     if config is None:
         return None
+    fields = Fields(root.table["server"], at="server", source=root.source, faults=root.faults)
+    if config.url is not None and "${" not in config.url and not _ADDRESS.fullmatch(config.url):
+        fields.fault("url", "must be an address that begins with https:// or http://")
+    if config.cwd is not None and "${" not in config.cwd and not is_folder(path.parent, config.cwd):
+        fields.fault("cwd", f"there is no folder {config.cwd[:80]!r}")
     if config.transport == "stdio" and config.cwd is None:
-        fields = Fields(root.table["server"], at="server", source=root.source, faults=root.faults)
         command = [config.command or "", *config.args]
         if not any("${" in word for word in command):
-            check_command(fields, "args", command, path.parent, shift=1)
+            check_command(fields, "args", command, path.parent, shift=1, confined=confined)
         config = replace(config, cwd=".")  # of the manifest's folder, wherever one stands
     return replace(config, name=UPSTREAM, operators=False)
 
@@ -247,12 +262,16 @@ def _budget(root: Fields) -> Limits:
     for place, name in enumerate(tools):
         if not name.strip() or not name.isprintable():
             fields.fault(f"evaluation_tools[{place}]", f"{name[:60]!r} is no name of a tool")
-    if "evaluations" in fields.table and not tools and "evaluation_tools" not in fields.table:
-        fields.fault("evaluation_tools", "is missing; name the tools whose calls are evaluations")
+    if "evaluations" in fields.table and fields.table.get("evaluation_tools", []) == []:
+        state = "empty" if "evaluation_tools" in fields.table else "missing"
+        fields.fault("evaluation_tools", f"is {state}; name the tools whose calls are evaluations")
+    seconds = fields.number("wall_seconds")
+    if seconds is not None and not SHORTEST_WALL <= seconds <= LONGEST_WALL:
+        fields.fault("wall_seconds", f"must be from {SHORTEST_WALL} to {LONGEST_WALL:,} seconds")
     return Limits(
         calls=None if calls is None else int(calls),
         evaluations=None if evaluations is None else int(evaluations),
-        wall_seconds=fields.number("wall_seconds"),
+        wall_seconds=seconds,
         evaluation_tools=tools,
     )
 
@@ -276,8 +295,14 @@ def _between(root: Fields, manifest: Manifest, table: Mapping[str, Any]) -> None
         root.fault("scorer.metrics[0].direction", "is missing; an optimization is to minimize or to maximize")
     if manifest.budget.evaluation_tools and "server" not in table:
         root.fault("budget.evaluation_tools", "there is no server whose tools these could be")
-    wanted = {"raw": ("raw",), "summary": ("summary",)}.get(manifest.visibility.citation_mode, ())
+    mode = manifest.visibility.citation_mode
+    wanted = {"raw": ("raw",), "summary": ("summary",)}.get(mode, ())
     for place, citation in enumerate(manifest.citations):
+        if any(fault.field.startswith(f"citations[{place}]") for fault in root.faults):
+            continue
         for part in wanted:
-            if getattr(citation, part) is None and f"citations[{place}]" not in {one.field for one in root.faults}:
+            if getattr(citation, part) is None:
                 root.fault(f"citations[{place}].{part}", f"is missing; citation_mode shows {part}")
+        # What is a heading only below the other part, such as a row of =.
+        if mode == "summary+raw" and first_level_heading(f"{citation.summary or ''}\n{citation.raw or ''}") is not None:
+            root.fault(f"citations[{place}].raw", "makes the summary a heading of the first level; do not begin with =")

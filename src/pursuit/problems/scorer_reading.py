@@ -19,7 +19,7 @@ from pursuit.problems.brief import FINAL_ANSWER, SUBMIT, TOOL
 from pursuit.problems.files import file_of, parsed_python
 from pursuit.problems.function_reading import check_function
 from pursuit.problems.manifest import COMMAND_OUTPUTS, DIRECTIONS, SCORER_KINDS, Metric, Rule, Scorer, ScorerKind
-from pursuit.problems.plain_data import check_plain
+from pursuit.problems.plain_data import check_line, check_plain
 from pursuit.tools.fields import Fields, as_table, kind
 from pursuit.tools.server_config import PYTHON
 
@@ -109,10 +109,12 @@ def _needs_of(fields: Fields, chosen: ScorerKind, folder: Path, *, has_server: b
         fields.fault("tool", "there is no [server] whose tool it could be")
 
 
-def check_command(fields: Fields, key: str, command: Sequence[object], folder: Path, *, shift: int = 0) -> None:
+def check_command(
+    fields: Fields, key: str, command: Sequence[object], folder: Path, *, shift: int = 0, confined: bool = True
+) -> None:
     """That each word is one, and that a program or script of the folder is there; nothing is run.
 
-    `shift` is how many words of it stand elsewhere than in the list `key`.
+    `shift` is how many words of it stand elsewhere than in the list `key`. What is not `confined` may lie anywhere.
     """
     for place, word in enumerate(command):
         if isinstance(word, str) and "\0" in word:
@@ -127,7 +129,7 @@ def check_command(fields: Fields, key: str, command: Sequence[object], folder: P
     # A bare word is a program of the machine, and what begins with a dash is an option.
     if not name or name.startswith("-") or (script == 0 and "/" not in name) or PurePosixPath(name).is_absolute():
         return
-    found = file_of(folder, name)
+    found = file_of(folder if confined else Path(folder.anchor), name if confined else str(folder / name))
     if isinstance(found, str):
         fields.fault(_word(key, script - shift), found)
 
@@ -177,6 +179,8 @@ def _metrics(fields: Fields) -> tuple[Metric, ...]:
         name, direction = one.text("metric"), one.word("direction", DIRECTIONS)
         if name is None and "metric" not in one.table:
             one.fault("metric", "is missing; give the metric's name")
+        check_line(one, "metric")
+        check_line(one, "unit")
         if name is not None and name in {other.name for other in found}:
             one.fault("metric", f"{name!r} stands there twice")
         target = _number(one, "target")

@@ -17,6 +17,7 @@ from pursuit.places import locate_state
 from pursuit.problems.attempt_ids import checked_attempt_id
 from pursuit.problems.brief import write_brief
 from pursuit.problems.catalogue import Catalogue
+from pursuit.problems.given_tables import as_given
 from pursuit.problems.manifest import MANIFEST, Manifest, digest_of
 from pursuit.problems.reading import parse_manifest, read_manifest
 from pursuit.tools.policy import Mode, parse_mode
@@ -54,30 +55,37 @@ class Problem:
     @classmethod
     def from_stdio(
         cls,
-        command: str,
-        args: Sequence[str] = (),
+        command: str | Path,
+        args: Sequence[str | Path] = (),
         *,
         env: Mapping[str, str] | None = None,
-        cwd: str | None = None,
+        cwd: str | Path | None = None,
         **fields: Any,
     ) -> Self:
         """The problem around a server that is a command; `fields` are the keys of a manifest.
 
         A server that is a problem itself, such as `pursuit problem serve`, keeps its own brief and `submit_final`.
+        The files of the server may lie anywhere; those that `fields` name lie in the working directory.
         """
-        server: dict[str, Any] = {"command": command, "args": list(args)}
-        server |= {key: value for key, value in (("env", dict(env or {})), ("cwd", cwd)) if value}
-        given: dict[str, Any] = {
-            "problem_id": "problem",
-            "title": "Problem",
-            "summary": "Work with the tools, then submit.",
-            "statement": "Work with the tools of the server, then hand in an answer.",
-            "kind": "mcp",
-            "scorer": dict(_ANYTHING),
-            **fields,
-            "server": server,
-        }
-        manifest, faults = parse_manifest(given, Path.cwd() / MANIFEST)
+        if "server" in fields:
+            reason = "is made of the command and its args here; put further keys of a server into a problem.toml"
+            raise ValidationFailed([Fault(field="server", reason=reason)])
+        # A text is left as it is, so that it is refused, and not taken for a list of letters.
+        server: dict[str, Any] = {"command": command, "args": args}
+        server |= {key: value for key, value in (("env", env), ("cwd", cwd)) if value}
+        given = as_given(
+            {
+                "problem_id": "problem",
+                "title": "Problem",
+                "summary": "Work with the tools, then submit.",
+                "statement": "Work with the tools of the server, then hand in an answer.",
+                "kind": "mcp",
+                "scorer": dict(_ANYTHING),
+                **fields,
+                "server": server,
+            }
+        )
+        manifest, faults = parse_manifest(given, Path.cwd() / MANIFEST, confined=False)
         if manifest is None:
             raise ValidationFailed(faults)
         # There is no file whose bytes could say which version it is: the table does.
@@ -132,6 +140,7 @@ class Problem:
         from pursuit.problems.stored_attempts import load_attempt  # noqa: PLC0415
         from pursuit.sandbox import Sandbox  # noqa: PLC0415
 
+        attempt_id = str(attempt_id)  # whatever it is, there is no such attempt
         path = locate_state(None if state is None else Path(state), None)
         if not path.exists():
             raise AttemptNotFound(f"there is no ledger at {path}, and so no attempt", attempt_id=attempt_id[:100])
