@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from pursuit import Problem
-from pursuit.errors import AttemptNotFound, Fault, ValidationFailed
+from pursuit.errors import Fault, ValidationFailed
 from pursuit.problems.catalogue import Catalogue
 
 Table = dict[str, Any]
@@ -76,7 +76,7 @@ def test_the_catalogue_takes_texts_for_paths_and_one_tag(tmp_path: Path) -> None
     assert shipped.search(tags="engineering") == shipped.search(tags=["engineering"]) != []
 
 
-def test_an_attempt_that_is_no_text_is_not_found(tmp_path: Path) -> None:
+def test_an_attempt_that_is_no_text_is_told(tmp_path: Path) -> None:
     problem: Any = Problem.shipped("pangram")
-    with pytest.raises(AttemptNotFound):
+    with pytest.raises(ValidationFailed, match="attempt_id: must be a text"):
         anyio.run(lambda: problem.replay(3, state=tmp_path / "none.db"))

@@ -68,7 +68,7 @@ def _public(root: Fields, manifest: Manifest) -> set[Path]:
 def _originals(manifest: Manifest, hidden: dict[Path, str], public: set[Path]) -> list[Original]:
     """The files of which an asset may hold nothing; of the manifest itself agents read a good part."""
     shown = {file_of(manifest.folder, name) for name in manifest.assets}
-    read = read_files(manifest.path, manifest.scorer) - hidden.keys() - shown
+    read = read_files(manifest.path, manifest.scorer, manifest.server) - hidden.keys() - shown
     files = [(path, what) for path, what in hidden.items() if path != manifest.path and path not in public]
     files += [(path, f"{path.name!r}, which the judge reads") for path in sorted(read)]
     return [original_of(path, what) for path, what in files]

@@ -68,9 +68,9 @@ def _words_of(command: tuple[str, ...]) -> Iterator[str]:
             yield from (f"{stem}.py", f"{stem}/__init__.py", f"{stem}/__main__.py")
 
 
-def read_files(path: Path, scorer: Scorer | None) -> set[Path]:
+def read_files(path: Path, scorer: Scorer | None, server: ServerConfig | None = None) -> set[Path]:
     """Further files that the judge names in its source: it may read them, and agents may as well."""
-    folder, own = path.parent, hidden_files(path, scorer, None)
+    folder, own = path.parent, hidden_files(path, scorer, None, server)
     found: set[Path] = set()
     for file in (one for one, what in own.items() if what == JUDGE):
         tree = _parsed(file)

@@ -140,7 +140,6 @@ class Problem:
         from pursuit.problems.stored_attempts import load_attempt  # noqa: PLC0415
         from pursuit.sandbox import Sandbox  # noqa: PLC0415
 
-        attempt_id = str(attempt_id)  # whatever it is, there is no such attempt
         path = locate_state(None if state is None else Path(state), None)
         if not path.exists():
             raise AttemptNotFound(f"there is no ledger at {path}, and so no attempt", attempt_id=attempt_id[:100])
