@@ -80,7 +80,8 @@ def proposer_for(problem: Manifest, word: str | None) -> dict[str, Any]:
 
 
 def _wrong(reason: str) -> ValidationFailed:
-    return ValidationFailed([Fault(field="--proposer", reason=reason)], "wrong options; nothing was started")
+    fault = Fault(field="--proposer", reason=reason)
+    return ValidationFailed([fault], str(fault))
 
 
 def _baseline(problem: Manifest, baseline: Baseline) -> dict[str, Any]:

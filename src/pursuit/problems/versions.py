@@ -42,10 +42,10 @@ def _files(problem: Manifest) -> Iterator[Path]:
         found = file_of(problem.folder, name)
         if isinstance(found, Path):
             yield found
-    for path in hidden_files(problem.path, problem.scorer, None):
+    for path in hidden_files(problem.path, problem.scorer, None, problem.server):
         if path != problem.path.resolve():
             yield path
-    yield from read_files(problem.path, problem.scorer)
+    yield from read_files(problem.path, problem.scorer, problem.server)
 
 
 def _own_modules(problem: Manifest, package: Path) -> set[Path]:
@@ -53,7 +53,9 @@ def _own_modules(problem: Manifest, package: Path) -> set[Path]:
 
     Beside them is the same subpackage: what lies deeper is Pursuit itself, whose every release would be another judge.
     """
-    judge = [path for path, what in hidden_files(problem.path, problem.scorer, None).items() if what == JUDGE]
+    judge = [
+        path for path, what in hidden_files(problem.path, problem.scorer, None, problem.server).items() if what == JUDGE
+    ]
     command = problem.scorer.command
     named = {word for before, word in pairwise(command) if before == "-m"}
     left = [
