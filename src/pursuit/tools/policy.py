@@ -137,7 +137,8 @@ def parse_mode(mode: str, *, field: str = "mode") -> Mode:
     if mode in MODES:
         return mode
     reason = f"{mode!r} is no mode{nearest(mode, MODES) or '; use ' + _listed(MODES)}"
-    raise ValidationFailed([Fault(field=field, reason=reason)])
+    fault = Fault(field=field, reason=reason)
+    raise ValidationFailed([fault], str(fault))
 
 
 def _listed(words: Sequence[str]) -> str:
