@@ -200,15 +200,35 @@ def test_a_summary_is_compact_and_holds_no_statement() -> None:
         assert len(json.dumps(row)) < 400
 
 
-def test_a_folder_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_read_is_told_and_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(ValidationFailed, match="there is no such file or directory"):
         discover([tmp_path / "nowhere"])
-    if os.geteuid() != 0:
-        locked = tmp_path / "locked"
-        locked.mkdir(mode=0)
-        with pytest.raises(ValidationFailed, match="cannot be read"):
-            discover([tmp_path], shipped=False)
-        locked.chmod(0o700)
+    write(tmp_path / "open")
+    (tmp_path / "locked").mkdir()
+    scan = os.scandir
+
+    def denied(path: Any) -> Any:  # tests may run as somebody whom no mode keeps out
+        if Path(path).name == "locked":
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", denied)
+    found = discover([tmp_path], shipped=False)
+    assert [one.problem_id for one in found.problems] == ["sum"]
+    assert [(fault.source, fault.reason) for fault in found.faults] == [
+        (str(tmp_path / "locked"), "cannot be read: Permission denied")
+    ]
+
+
+def test_the_command_line_knows_the_ids_that_are_shipped_and_folders_without_problems(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    write(tmp_path / "mine", GOOD.replace('"sum"', '"knapsack"', 1))
+    told = place.ask("problem", "validate", "mine", code=2)[1]
+    assert "is the id of two problems" in told and str(SHIPPED) in told
+    (tmp_path / "empty").mkdir()
+    assert "there is no problem.toml in empty" in place.ask("problem", "validate", "empty", code=2)[1]
 
 
 def test_what_only_has_the_name_of_a_manifest_is_told_and_not_waited_for(tmp_path: Path) -> None:

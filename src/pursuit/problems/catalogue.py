@@ -29,31 +29,31 @@ class Found:
     faults: tuple[Fault, ...]
 
 
-def manifests_in(directory: Path) -> list[Path]:
-    """Every manifest below a directory (or the file itself), sorted; also what has its name and is no file."""
+def manifests_in(directory: Path, unread: list[Fault] | None = None) -> list[Path]:
+    """Every manifest below a directory (or the file itself), sorted; also what has its name and is no file.
+
+    Folders that cannot be looked into are told to `unread`.
+    """
     if directory.name == MANIFEST or not directory.is_dir():
         return [directory]
-    return sorted(_walk(directory))
+    return sorted(_walk(directory, [] if unread is None else unread))
 
 
-def _walk(directory: Path) -> Iterator[Path]:
-    for folder, names, files in os.walk(directory, onerror=_cannot_read):
+def _walk(directory: Path, unread: list[Fault]) -> Iterator[Path]:
+    def note(error: OSError) -> None:
+        unread.append(Fault(field="", reason=f"cannot be read: {error.strerror}", source=str(error.filename)))
+
+    for folder, names, files in os.walk(directory, onerror=note):
         if MANIFEST in files or MANIFEST in names:
             yield Path(folder) / MANIFEST
         names[:] = sorted(name for name in names if name not in _SKIPPED and name != MANIFEST)
-
-
-def _cannot_read(error: OSError) -> None:
-    where = str(error.filename)
-    reason = f"cannot be read: {error.strerror}"
-    raise ValidationFailed([Fault(field="", reason=reason, source=where)], f"{where} {reason}")
 
 
 def discover(directories: Sequence[Path], *, shipped: bool = True) -> Found:
     """Everything below these directories, and what is shipped; faulty manifests are left out and told."""
     faults: list[Fault] = []
     found: dict[str, Manifest] = {}
-    for path in _once([*([SHIPPED] if shipped else []), *directories]):
+    for path in _once([*([SHIPPED] if shipped else []), *directories], faults):
         try:
             manifest = read_manifest(path)
         except ValidationFailed as failed:
@@ -68,14 +68,14 @@ def discover(directories: Sequence[Path], *, shipped: bool = True) -> Found:
     return Found(problems=tuple(found[name] for name in sorted(found)), faults=tuple(faults))
 
 
-def _once(directories: Iterable[Path]) -> list[Path]:
+def _once(directories: Iterable[Path], unread: list[Fault]) -> list[Path]:
     """The manifests of all directories, each once, also where one directory lies in another."""
     seen: dict[Path, None] = {}
     for directory in directories:
         if not os.path.lexists(directory):
             reason = "there is no such file or directory"
             raise ValidationFailed([Fault(field="", reason=reason, source=str(directory))], f"{directory}: {reason}")
-        for path in manifests_in(directory):
+        for path in manifests_in(directory, unread):
             seen.setdefault(path.absolute() if not_a_file(path) else path.resolve())
     return list(seen)
 

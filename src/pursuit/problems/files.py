@@ -107,6 +107,15 @@ def _encoding_of(path: Path) -> str:
     return "utf-8"
 
 
+def cannot_open(path: Path) -> str | None:
+    """Why a file cannot be read, or None."""
+    try:
+        with path.open("rb"):
+            return None
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+
+
 def not_a_file(path: Path) -> str | None:
     """Why a path cannot be read as a file, without opening it: a pipe would wait for ever."""
     try:

@@ -31,6 +31,7 @@ UNSOLVED = 3
 _MODEL = re.compile(r"[a-z][a-z0-9_-]*:\S{1,150}")
 
 LONGEST_DIRECTIVE = 8_000
+OWN_START = 15.0
 AGENTS = ("client", "sampling")
 MACHINES = ("search", "script")
 """Proposers that are no agents: the operator wrote what they know."""
@@ -123,8 +124,16 @@ def mission_for(problem: Manifest, plan: Plan) -> dict[str, Any]:
         "budget": {"max_iterations": plan.max_iterations, "max_wall_clock_seconds": plan.max_seconds},
         "proposer": proposer,
         "lessons": False,  # other attempts, the baseline's among them, learned what an agent is to find out
-        "servers": {server: {"command": PYTHON, "args": list(plan.serve), "required": True}},
+        "servers": {server: _served(problem, plan)},
     }
+
+
+def _served(problem: Manifest, plan: Plan) -> dict[str, Any]:
+    """The server of the mission: it has the time to start that the problem's own has, and some for itself."""
+    table: dict[str, Any] = {"command": PYTHON, "args": list(plan.serve), "required": True}
+    if problem.server is not None:
+        table["timeouts"] = {"connect": problem.server.timeouts.connect + OWN_START}
+    return table
 
 
 def _directive(problem: Manifest, server: str) -> str:

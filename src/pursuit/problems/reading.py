@@ -16,7 +16,7 @@ from typing import Any, cast
 from pursuit.errors import Fault, ValidationFailed
 from pursuit.problems.asset_secrecy import check_assets
 from pursuit.problems.baseline_reading import read_baseline
-from pursuit.problems.files import file_of, is_folder, not_a_file
+from pursuit.problems.files import cannot_open, file_of, is_folder, not_a_file
 from pursuit.problems.headings import first_level_heading, open_fence
 from pursuit.problems.manifest import (
     CITATION_MODES,
@@ -207,6 +207,8 @@ def _assets(root: Fields, folder: Path) -> tuple[str, ...]:
             root.fault(f"assets[{place}]", found)
         elif normpath(name) in map(normpath, assets[:place]):
             root.fault(f"assets[{place}]", f"{name!r} stands there twice")
+        elif (why := cannot_open(found)) is not None:
+            root.fault(f"assets[{place}]", f"{name!r} {why}")
     return assets
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from pursuit.reports.html import template
 from pursuit.reports.plots import scatter_plot
-from pursuit.reports.wording import figure, seconds, stated
+from pursuit.reports.wording import figure, seconds, stated, text
 
 COLUMNS = (
     "attempt",
@@ -64,8 +64,8 @@ def cells(problem: Mapping[str, Any], row: Mapping[str, Any]) -> tuple[str, ...]
         score += " (infeasible)"
     return (
         str(row["attempt_id"]),
-        str(row["label"]),
-        str(row["status"]),
+        text(str(row["label"])),
+        "not judged" if row["error"] else str(row["status"]),
         score,
         "yes" if row["solved"] else "no",
         *("" if row[key] is None else figure(row[key]) for key in ("calls", "evaluations")),
@@ -91,8 +91,9 @@ def notes(row: Mapping[str, Any]) -> list[str]:
 
 def _plot(problem: Mapping[str, Any], attempts: Sequence[Mapping[str, Any]], key: str, words: str) -> str:
     points = [
-        (float(row[key]), float(row["value"]), f"{row['label']} ({row['attempt_id']})")
+        (float(row[key]), float(row["value"]), text(f"{row['label']} ({row['attempt_id']})"))
         for row in attempts
         if row["value"] is not None and row["feasible"] and row[key] is not None
     ]
-    return scatter_plot(points, label=f"{problem['metric']} over {words}", target=problem["target"])
+    label = f"{problem['metric']} over {words}"
+    return scatter_plot(points, label=label, target=problem["target"], whole=key != "seconds")

@@ -21,6 +21,11 @@ WIDTH, HEIGHT = 480.0, 230.0
 LEFT, RIGHT, TOP, BOTTOM = 62.0, 16.0, 14.0, 30.0
 MAX_POINTS = 600
 MAX_HOVERS = 120
+MAX_NAMES = 8
+LONGEST_NAME = 24
+LETTER = 6.4
+"""About as wide as a digit of the axes' labels."""
+
 LOG_DECADES = 3
 # Beyond these a difference of two values would overflow or vanish; nobody can see the difference in a plot.
 _LARGEST, _SMALLEST = 1e300, 1e-300
@@ -55,14 +60,14 @@ def line_plot(
     if not kept:
         return ""
     level = None if target is None else _bounded(target)
-    x_axis = _linear([x for x, _ in kept], LEFT, WIDTH - RIGHT, count=6, whole=True)
     y_axis = value_axis([y for _, y in kept], level)
-    parts = [*_grid(x_axis, y_axis), *_target(y_axis, level, goal)]
+    x_axis = _linear([x for x, _ in kept], _left(y_axis), WIDTH - RIGHT, count=6, whole=True)
+    parts = [*_grid(x_axis, y_axis), *_target(x_axis, y_axis, level, goal)]
     pixels = [(x_axis.place(x), y_axis.place(y)) for x, y in kept]
     if len(pixels) > 1:
         parts.append(f'<polyline class="line" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in pixels)}"/>')
     parts.extend(_marks(kept, pixels, best))
-    parts.extend(_hovers(kept, pixels))
+    parts.extend(_hovers(kept, pixels, x_axis.start))
     name = escape(label, quote=True)
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:.0f} {HEIGHT:.0f}" role="img" '
     return f'{head}aria-label="{name} over iterations">{"".join(parts)}</svg>'
@@ -135,12 +140,12 @@ def _tick_text(value: float, step: float) -> str:
 
 
 def _grid(x_axis: Scale, y_axis: Scale) -> list[str]:
-    floor, right = HEIGHT - BOTTOM, WIDTH - RIGHT
-    parts = [f'<line class="axis" x1="{LEFT:.0f}" y1="{floor:.0f}" x2="{right:.0f}" y2="{floor:.0f}"/>']
+    floor, left, right = HEIGHT - BOTTOM, x_axis.start, WIDTH - RIGHT
+    parts = [f'<line class="axis" x1="{left:.0f}" y1="{floor:.0f}" x2="{right:.0f}" y2="{floor:.0f}"/>']
     for value, words in y_axis.ticks:
         y = y_axis.place(value)
-        parts.append(f'<line class="grid" x1="{LEFT:.0f}" y1="{y:.1f}" x2="{right:.0f}" y2="{y:.1f}"/>')
-        parts.append(f'<text x="{LEFT - 8:.0f}" y="{y + 4:.1f}" text-anchor="end">{words}</text>')
+        parts.append(f'<line class="grid" x1="{left:.0f}" y1="{y:.1f}" x2="{right:.0f}" y2="{y:.1f}"/>')
+        parts.append(f'<text x="{left - 8:.0f}" y="{y + 4:.1f}" text-anchor="end">{words}</text>')
     for value, words in x_axis.ticks:
         x = x_axis.place(value)
         parts.append(f'<line class="axis" x1="{x:.1f}" y1="{floor:.0f}" x2="{x:.1f}" y2="{floor + 4:.0f}"/>')
@@ -148,12 +153,17 @@ def _grid(x_axis: Scale, y_axis: Scale) -> list[str]:
     return parts
 
 
-def _target(y_axis: Scale, target: float | None, words: str) -> list[str]:
+def _left(y_axis: Scale) -> float:
+    """Where the plot begins: behind the longest label of its vertical axis."""
+    return max(LEFT, 14.0 + LETTER * max((len(words) for _, words in y_axis.ticks), default=0))
+
+
+def _target(x_axis: Scale, y_axis: Scale, target: float | None, words: str) -> list[str]:
     """The line to reach; the caption names it. A target that a logarithmic axis cannot show has none."""
     if target is None or (y_axis.logarithmic and target <= _SMALLEST):
         return []
     y = y_axis.place(target)
-    line = f'<line class="target" x1="{LEFT:.0f}" y1="{y:.1f}" x2="{WIDTH - RIGHT:.0f}" y2="{y:.1f}">'
+    line = f'<line class="target" x1="{x_axis.start:.0f}" y1="{y:.1f}" x2="{WIDTH - RIGHT:.0f}" y2="{y:.1f}">'
     return [f"{line}<title>{escape(words, quote=True)}</title></line>"]
 
 
@@ -168,11 +178,11 @@ def _marks(points: Sequence[Point], pixels: Sequence[Point], best: float | None)
     return [f'<circle class="best" cx="{x:.1f}" cy="{y:.1f}" r="4.5"/>']
 
 
-def _hovers(points: Sequence[Point], pixels: Sequence[Point]) -> list[str]:
+def _hovers(points: Sequence[Point], pixels: Sequence[Point], start: float) -> list[str]:
     """Unseen columns whose titles a browser shows under the pointer; left out where they would be too narrow."""
     if len(points) > MAX_HOVERS:
         return []
-    edges = [LEFT, *((one[0] + two[0]) / 2 for one, two in pairwise(pixels)), WIDTH - RIGHT]
+    edges = [start, *((one[0] + two[0]) / 2 for one, two in pairwise(pixels)), WIDTH - RIGHT]
     return [
         f'<rect class="hover" x="{left:.1f}" y="{TOP:.0f}" width="{max(0.0, right - left):.1f}" '
         f'height="{HEIGHT - TOP - BOTTOM:.0f}"><title>iteration {at:.0f}: {figure(value)}</title></rect>'
@@ -184,19 +194,36 @@ def _bounded(value: float) -> float:
     return min(_LARGEST, max(-_LARGEST, value))
 
 
-def scatter_plot(points: Sequence[tuple[float, float, str]], *, label: str, target: float | None = None) -> str:
-    """Points with names as an `<svg>` element: what was reached over what it took."""
+def scatter_plot(
+    points: Sequence[tuple[float, float, str]], *, label: str, target: float | None = None, whole: bool = True
+) -> str:
+    """Points with names as an `<svg>` element: what was reached over what it took; `whole` if that is counted."""
     kept = [(_bounded(x), _bounded(y), name) for x, y, name in points[:MAX_POINTS]]
     if not kept:
         return ""
     level = None if target is None else _bounded(target)
-    x_axis = _linear([0.0, *(x for x, _, _ in kept)], LEFT, WIDTH - RIGHT, count=6, whole=True)
     y_axis = value_axis([y for _, y, _ in kept], level)
-    parts = [*_grid(x_axis, y_axis), *_target(y_axis, level, "the target")]
+    most = max(x for x, _, _ in kept) or 1.0
+    x_axis = _linear([0.0, most], _left(y_axis), WIDTH - RIGHT, count=6, whole=whole)
+    goal = "" if level is None else f"target {figure(level)}"
+    parts = [*_grid(x_axis, y_axis), *_target(x_axis, y_axis, level, goal)]
+    if goal and len(parts) > len(_grid(x_axis, y_axis)):
+        y = y_axis.place(level or 0.0)
+        parts.append(f'<text x="{WIDTH - RIGHT:.0f}" y="{y - 4:.1f}" text-anchor="end">{escape(goal)}</text>')
     parts += [
         f'<circle class="dot" cx="{x_axis.place(x):.1f}" cy="{y_axis.place(y):.1f}" r="4.5">'
         f"<title>{escape(name, quote=True)}: {figure(y)}</title></circle>"
         for x, y, name in kept
     ]
+    if len(kept) <= MAX_NAMES:
+        parts += [_name(x_axis.place(x), y_axis.place(y), name) for x, y, name in kept]
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:.0f} {HEIGHT:.0f}" role="img" '
     return f'{head}aria-label="{escape(label, quote=True)}">{"".join(parts)}</svg>'
+
+
+def _name(x: float, y: float, name: str) -> str:
+    """The name beside a point, on the side that has room."""
+    right = x > WIDTH * 0.6
+    short = name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"
+    anchor, at = ("end", x - 8) if right else ("start", x + 8)
+    return f'<text x="{at:.1f}" y="{min(y + 4, HEIGHT - BOTTOM - 4):.1f}" text-anchor="{anchor}">{escape(short)}</text>'

@@ -147,19 +147,24 @@ def validate(
 ) -> int:
     """Check manifests: every fault with file, field and reason."""
     from pursuit.errors import ValidationFailed  # noqa: PLC0415 - commands import what they need
-    from pursuit.problems.catalogue import discover  # noqa: PLC0415
+    from pursuit.problems.catalogue import discover, manifests_in  # noqa: PLC0415
     from pursuit.surfaces.cli.screen import Screen  # noqa: PLC0415
 
     screen = Screen(common(ctx, config, state, json))
-    found = discover(paths or [Path()], shipped=False)
+    places = paths or [Path()]
+    found = discover(places)  # what is shipped has its ids, too
     if found.faults:
         count = len(found.faults)
         raise ValidationFailed(found.faults, f"{count} fault{'' if count == 1 else 's'} in the problems")
-    names = [one.problem_id for one in found.problems]
+    own = {path.resolve() for place in places for path in manifests_in(place)}
+    names = [one.problem_id for one in found.problems if one.path.resolve() in own]
+    if not names:
+        where = ", ".join(map(str, places))
+        raise ValidationFailed([], f"there is no problem.toml in {where}")
     if screen.json:
         screen.document({"problems": names})
     else:
-        screen.plain(f"{len(names)} problem{'' if len(names) == 1 else 's'}, no fault: {', '.join(names) or 'none'}")
+        screen.plain(f"{len(names)} problem{'' if len(names) == 1 else 's'}, no fault: {', '.join(names)}")
     return 0
 
 
