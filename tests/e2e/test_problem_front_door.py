@@ -25,8 +25,8 @@ def score(arguments, result):
 
 if __name__ == "__main__":
     told = json.load(sys.stdin)
-    assert set(told) == {"arguments", "result"}, told
-    print(json.dumps(score(**told)))
+    assert set(told) == {"arguments", "result", "calls", "evaluations"}, told
+    print(json.dumps(score(told["arguments"], told["result"])))
 """
 KINDS: dict[str, dict[str, Any]] = {
     "function": {"function": "score.py:score"},

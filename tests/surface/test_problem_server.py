@@ -217,7 +217,7 @@ def test_a_tool_that_judges_is_hidden_and_asked_as_the_same_client(tmp_path: Pat
     [
         ({"calls": 2}, "calls"),
         ({"evaluations": 2, "evaluation_tools": ["probe"]}, "evaluations"),
-        ({"wall_seconds": 1e-9}, "wall_seconds"),
+        ({"wall_seconds": 0.001}, "wall_seconds"),
     ],
 )
 def test_a_spent_budget_is_named_in_the_error(tmp_path: Path, era: str, budget: dict[str, Any], name: str) -> None:
@@ -234,7 +234,7 @@ def test_a_spent_budget_is_named_in_the_error(tmp_path: Path, era: str, budget: 
             await agent.call_tool("design_brief", {})
         (state,) = await attempts(tmp_path)
         assert list(state.spent) == [name]
-        assert state.calls == {"calls": 2, "evaluations": 3, "wall_seconds": 0}[name]
+        assert state.calls in {"calls": (2,), "evaluations": (3,), "wall_seconds": (0, 1)}[name]
 
     anyio.run(main)
 
