@@ -27,12 +27,16 @@ COLUMNS = (
     "tokens",
     "notes",
 )
+WHOLE = ("attempt", "status", "score")
+"""Columns whose cells are not broken."""
+
 _AXES = (("calls", "calls"), ("seconds", "seconds"), ("tokens", "tokens"))
 
 
 def render_comparison(problems: Sequence[Mapping[str, Any]]) -> str:
     """The page; each problem has `title`, `problem_id`, the primary metric with its levels, and `attempts`."""
-    return template("comparison.html.j2").render(columns=COLUMNS, problems=[_section(one) for one in problems])
+    sections = [_section(one) for one in problems]
+    return template("comparison.html.j2").render(columns=COLUMNS, whole=WHOLE, problems=sections)
 
 
 def _section(problem: Mapping[str, Any]) -> dict[str, Any]:

@@ -216,14 +216,14 @@ def scatter_plot(
         for x, y, name in kept
     ]
     if len(kept) <= MAX_NAMES:
-        parts += [_name(x_axis.place(x), y_axis.place(y), name) for x, y, name in kept]
+        # Whose it is; its id is in the title.
+        parts += [_name(x_axis.place(x), y_axis.place(y), name.rpartition(" (")[0] or name) for x, y, name in kept]
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:.0f} {HEIGHT:.0f}" role="img" '
     return f'{head}aria-label="{escape(label, quote=True)}">{"".join(parts)}</svg>'
 
 
 def _name(x: float, y: float, name: str) -> str:
     """The name beside a point, on the side that has room."""
-    right = x > WIDTH * 0.6
     short = name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"
-    anchor, at = ("end", x - 8) if right else ("start", x + 8)
-    return f'<text x="{at:.1f}" y="{min(y + 4, HEIGHT - BOTTOM - 4):.1f}" text-anchor="{anchor}">{escape(short)}</text>'
+    anchor, at = ("end", x - 7) if x > WIDTH * 0.6 else ("start", x + 7)
+    return f'<text x="{at:.1f}" y="{max(y - 6, TOP):.1f}" text-anchor="{anchor}">{escape(short)}</text>'
