@@ -113,12 +113,10 @@ def secret_words(problem: Manifest) -> set[str]:
 @pytest.mark.parametrize("problem_id", IDS)
 def test_what_agents_see_holds_no_scoring_data_and_is_the_same_taken_in_again(tmp_path: Path, problem_id: str) -> None:
     one, words = Problem.shipped(problem_id), [problem_id, "--state", str(tmp_path / "inner.db")]
-    # Both eras each way for two of them; for the others there the new one and back the old one: they offer the same.
-    eras = ("legacy", "auto") if problem_id in ("mastermind", "knapsack") else ("auto",)
-    for place, era in enumerate(eras):
+    for era, back in (("legacy", "auto"), ("auto", "legacy")):  # they offer the same
         server = one.to_mcp_server(state=tmp_path / f"{era}.db")
         exported = anyio.run(looked_at, server, era, problem_id)
-        again = taken_in(words, tmp_path, eras[place - 1] if len(eras) > 1 else "legacy", problem_id)
+        again = taken_in(words, tmp_path, back, problem_id)
         assert again[0] == exported[0]
         for offered, heard in (exported, again):
             assert_no_secret(one.manifest, [json.dumps(offered, ensure_ascii=False), *heard])
@@ -158,7 +156,8 @@ def taken_in(
     return anyio.run(looked_at, again.to_mcp_server(state=folder / f"again-{era}.db"), era, problem_id)
 
 
-def test_a_server_of_ones_own_is_a_problem_and_a_fixed_point(tmp_path: Path) -> None:
+@pytest.mark.parametrize("era", ["legacy", "auto"])
+def test_a_server_of_ones_own_is_a_problem_and_a_fixed_point(tmp_path: Path, era: str) -> None:
     one = Problem.from_stdio(sys.executable, [quick(str(EXAM)), "probe", "look"], problem_id="mine", title="Mine")
     table = {
         "problem_id": "mine",
@@ -174,9 +173,9 @@ def test_a_server_of_ones_own_is_a_problem_and_a_fixed_point(tmp_path: Path) -> 
         },
     }
     (tmp_path / "problem.toml").write_text(as_toml(table), encoding="utf-8")
-    first = anyio.run(looked_at, one.to_mcp_server(state=tmp_path / "one.db"), "auto")[0]
+    first = anyio.run(looked_at, one.to_mcp_server(state=tmp_path / "one.db"), era)[0]
     words = [str(tmp_path / "problem.toml"), "--state", str(tmp_path / "inner.db")]
-    assert taken_in(words, tmp_path, "auto")[0] == first
+    assert taken_in(words, tmp_path, era)[0] == first
 
 
 @pytest.mark.slow

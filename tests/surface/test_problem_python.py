@@ -38,8 +38,8 @@ def shipped(_: Path) -> Problem:
 SOURCES: list[Callable[[Path], Problem]] = [from_manifest, from_stdio, shipped]
 
 
-async def submitted(server: Any, given: dict[str, Any]) -> str:
-    async with Client(server) as agent:
+async def submitted(server: Any, given: dict[str, Any], era: str = "auto") -> str:
+    async with Client(server, mode=era) as agent:
         assert not (await agent.call_tool("submit_final", given)).is_error
         assert agent.server_info is not None
         return agent.server_info.name
@@ -58,7 +58,8 @@ def test_a_problem_is_made_and_served_from_plain_code_and_inside_a_loop(
     async def main() -> list[str]:
         inside = source(tmp_path)
         assert inside.manifest.problem_id == made.problem_id
-        return [await submitted(each, given) for each in (server, inside.to_mcp_server(**options))]
+        served = [("auto", server), ("legacy", inside.to_mcp_server(**options))]
+        return [await submitted(each, given, era) for era, each in served]
 
     assert anyio.run(main) == ["mine", "mine"]
 
@@ -103,7 +104,8 @@ def test_the_served_brief_has_its_sources_as_the_manifest_says(tmp_path: Path, m
     anyio.run(main)
 
 
-def test_the_command_serves_with_a_name_and_without_sources(tmp_path: Path) -> None:
+@pytest.mark.parametrize("era", ["legacy", "auto"])
+def test_the_command_serves_with_a_name_and_without_sources(tmp_path: Path, era: str) -> None:
     words = [
         "problem",
         "serve",
@@ -117,7 +119,7 @@ def test_the_command_serves_with_a_name_and_without_sources(tmp_path: Path) -> N
 
     async def main() -> None:
         parameters = StdioServerParameters(command=sys.executable, args=["-m", "pursuit", *words])
-        async with Client(stdio_client(parameters)) as agent:
+        async with Client(stdio_client(parameters), mode=era) as agent:
             assert agent.server_info is not None and agent.server_info.name == "words"
             brief = text(await agent.call_tool("design_brief", {}))
             assert brief.startswith("# Pangram\n") and "Sources" not in brief and "Eckler" not in brief

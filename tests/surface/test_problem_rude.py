@@ -235,3 +235,15 @@ def test_a_shared_attempt_at_another_version_is_refused_at_the_start(tmp_path: P
     problem(tmp_path, submission=SCHEMA, visibility={"shared_attempt": True}, tags=["changed"])
     refused = Place(tmp_path).run("problem", "serve", str(one.manifest.path), "--state", "ledger.db", code=2)
     assert "--attempt attempt-NAME" in refused.stderr
+
+
+def test_a_server_that_starts_slowly_is_no_old_server(tmp_path: Path) -> None:
+    one = rude(tmp_path, "late=9", submission=SCHEMA)
+
+    async def main() -> None:
+        async with client(one, tmp_path, "auto") as agent:  # its probe waits for 10 s
+            assert agent.server_info is not None and agent.server_info.name == "exam"
+            assert "probe" in {tool.name for tool in (await agent.list_tools()).tools}
+            assert not (await agent.call_tool("probe", {})).is_error
+
+    anyio.run(main)

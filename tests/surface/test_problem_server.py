@@ -45,10 +45,16 @@ def test_the_brief_is_a_resource_a_prompt_and_a_tool(tmp_path: Path, era: str) -
 @pytest.mark.parametrize("era", ERAS)
 def test_citations_are_shown_as_the_manifest_says_or_not_at_all(tmp_path: Path, era: str) -> None:
     cited = [{"summary": "In short.", "raw": "In full."}]
+
+    async def told(problem: Problem) -> str:
+        async with client(problem, tmp_path, era) as agent:
+            return text(await agent.call_tool("design_brief", {}))
+
     for mode, shown in (("summary", {"In short."}), ("raw", {"In full."}), ("summary+raw", {"In short.", "In full."})):
         one = problem(tmp_path, visibility={"citation_mode": mode}, citations=cited)
         brief = one.brief()
         assert {words for words in ("In short.", "In full.") if words in brief} == shown, mode
+        assert anyio.run(told, one) == brief
         assert "## Sources" not in one.brief(include_citation=False)
 
     async def main() -> None:
@@ -368,13 +374,14 @@ def test_a_judge_that_fails_is_told_to_the_operator_alone(
     assert "not scored" in logged and "secret-word" not in logged
 
 
-def test_from_plain_code_and_inside_a_running_loop(tmp_path: Path) -> None:
+@pytest.mark.parametrize("era", ERAS)
+def test_from_plain_code_and_inside_a_running_loop(tmp_path: Path, era: str) -> None:
     server = problem(tmp_path, submission=SCHEMA).to_mcp_server(state=tmp_path / "ledger.db")
 
     async def main() -> None:
         inside = Problem.from_manifest(tmp_path).to_mcp_server(state=tmp_path / "ledger.db")
         for each in (server, inside, server):
-            async with Client(each) as agent:
+            async with Client(each, mode=era) as agent:
                 assert not (await agent.call_tool("submit_final", {"x": 3})).is_error
         assert len(await attempts(tmp_path)) == 3
 
