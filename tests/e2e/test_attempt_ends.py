@@ -23,6 +23,8 @@ from pursuit.surfaces.mcp.server import mission_server
 from pursuit.tools.configuration import Configuration
 from pursuit.tools.policy import OperatorPolicy
 
+pytestmark = pytest.mark.usefixtures("quick_python")
+
 SEARCH = {"kind": "search", "tool": "probe", "parameters": {"x": {"low": 0, "high": 10}}, "seed": 3}
 OUT_OF_REACH = {**BY_PREDICATE, "metrics": [{**METRIC, "target": -1}]}
 WRONG = {"x": 9}

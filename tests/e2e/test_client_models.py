@@ -18,6 +18,8 @@ from pursuit.surfaces.mcp.server import mission_server
 from pursuit.tools.configuration import Configuration
 from pursuit.tools.policy import OperatorPolicy
 
+pytestmark = pytest.mark.usefixtures("quick_python")
+
 REACHED = {"criterion_id": "c", "kind": "metric_threshold", "metric": "steps", "op": ">=", "target": 1}
 ASKED: dict[str, Any] = {
     "directive": "Make a step",

@@ -15,6 +15,8 @@ from pursuit import Budget, Runtime
 from pursuit.model.events import ModelAsked
 from pursuit.tools.configuration import Configuration
 
+pytestmark = pytest.mark.usefixtures("quick_python")
+
 
 def longest_answer(request: dict[str, Any]) -> int:
     """How long an answer a request allows."""

@@ -15,6 +15,8 @@ from model_stage import ANTHROPIC, BOTH, DONE, OPENAI, look, pursued, scripted, 
 from pursuit import Budget, PursuitError, ValidationFailed, event, metric
 from pursuit.model.events import CallRefused, IterationProposed, ModelAnswered, ModelAsked
 
+pytestmark = pytest.mark.usefixtures("quick_python")
+
 
 @BOTH
 @pytest.mark.guarantee("model-proposes")

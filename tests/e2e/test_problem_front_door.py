@@ -16,6 +16,8 @@ from problem_stage import METRIC, SCHEMA, client, problem, submitted, text
 
 from pursuit import Problem
 
+pytestmark = pytest.mark.usefixtures("quick_python")
+
 PYTHON = "__python_executable__"
 JUDGE = """
 import json, sys
