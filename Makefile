@@ -17,9 +17,9 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(RUN)  ## size a welded beam with a scripted strategy, no key and no server needed
 	@$(BIN)/python -m pursuit.demo.show
 
-# Three workers for two cores, since many tests wait for processes; in the files' order, which puts the long ones first.
+# Four workers for two cores, since many tests wait for processes; in the files' order, which puts the long ones first.
 test: $(STAMP) $(SUITE) $(REAL) $(MCP1) $(FASTMCP) check-static  ## everything CI runs
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder tests
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder tests
 
 check: $(STAMP)  ## the fast loop: format, lint, types, import rules, unit tests
 	@$(MAKE) --no-print-directory -j 2 check-static check-unit

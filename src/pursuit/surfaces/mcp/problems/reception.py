@@ -92,6 +92,7 @@ class Reception:
         self._secret = secrets.token_bytes(32)
         self._places: dict[Hashable, _Place] = {}
         self._open = 0
+        self._leaving: set[anyio.Event] = set()
 
     async def __call__(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Answers one message of a client."""
@@ -145,7 +146,11 @@ class Reception:
         """The session of a client has ended."""
         place = self._places.pop(key, None)
         if place is not None and place.opened is not None:
-            place.opened.leave.set()
+            self._ask_to_leave(place.opened)
+
+    def _ask_to_leave(self, opened: _Opened) -> None:
+        self._leaving.add(opened.left)
+        opened.leave.set()
 
     async def _desk_at(self, place: _Place) -> Desk:
         async with place.opening:
@@ -160,6 +165,8 @@ class Reception:
         """Closes what has been idle for long enough if there are too many; raises `UpstreamUnavailable`."""
         if self._open >= self._most:
             await self.close_idle()
+        for left in tuple(self._leaving) if self._open >= self._most else ():
+            await left.wait()
         if self._open >= self._most:
             raise UpstreamUnavailable(
                 f"no place is free: clients at this problem at once, at most: {self._most}; try again later"
@@ -173,7 +180,7 @@ class Reception:
                 continue
             del self._places[key]
             if place.opened is not None:
-                place.opened.leave.set()
+                self._ask_to_leave(place.opened)
                 await place.opened.left.wait()
 
     async def tend(self) -> None:
@@ -199,6 +206,7 @@ class Reception:
             self._open -= 1
             if place.opened is opened:
                 place.opened = None
+            self._leaving.discard(left)
             left.set()
 
 
