@@ -45,7 +45,8 @@ class Broken(NamedTuple):
 class Shape(BaseModel):
     """A frozen input shape that refuses keys it does not know and says everything that is wrong."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # Built when first used: who starts a server, or lists missions, reads no input yet.
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     def __init__(self, **data: Any) -> None:
         try:
