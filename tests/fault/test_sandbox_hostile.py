@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import subprocess
 import sys
 import time
@@ -138,6 +139,26 @@ def test_a_hostile_script_ends_as_a_value_with_the_old_memory(source: str, error
     assert error in finished.error
     assert finished.memory == {"old": 1}
     assert len(finished.printed) <= 64 * 1024
+
+
+SOAK = "PURSUIT_SOAK" in os.environ
+ORDINARY = """
+import anyio
+from pursuit.sandbox import Sandbox
+
+async def main():
+    async with Sandbox() as sandbox:
+        for _ in range(3):
+            await sandbox.evaluate(["len([0] * 100_000_000)", "sum(range(10**9))", "1 + 1"], {})
+
+anyio.run(main)
+"""
+
+
+def test_programs_that_end_in_the_ordinary_way_end_with_their_own_code() -> None:
+    """Without the moment that they wait for, about one of four is aborted by the sandbox's library."""
+    for _ in range(40 if SOAK else 8):  # one after the other: beside others they are slower, and seldom aborted
+        assert subprocess.run([sys.executable, "-c", ORDINARY], timeout=60).returncode == 0
 
 
 if __name__ == "__main__":

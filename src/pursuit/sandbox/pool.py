@@ -5,14 +5,17 @@ Does not know what an expression or a script means (`predicates`, `scripts`).
 Invariant: `pydantic_monty` is imported, and a process started, only when something is run for the first time.
 
 Way out: Monty can abort its host while the interpreter shuts down, and the exit code then lies. A command must
-close its sandbox and, if `monty_started()`, end with `leave(code)` instead of `sys.exit(code)`.
+close its sandbox and, if `monty_started()`, end with `leave(code)` instead of `sys.exit(code)`. Any other program waits
+for a moment before the interpreter shuts down, in which Monty's own threads end.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import sys
+import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
 MIB = 1024 * 1024
 # A worker that says nothing for this long beyond its own limit hangs, and is killed from outside.
 PATIENCE = 3.0
+# Of sixty programs that did not wait, sixteen were aborted; of those that waited for half as long, none.
+LAST_MOMENT = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,8 +91,7 @@ class Workers:
             if self._closed:
                 raise RuntimeError("the sandbox is closed")
             if self._pool is None:
-                global _started  # noqa: PLW0603 - a fact about this process, not about one pool
-                _started = True
+                _mark_started()
                 pool = monty().AsyncMonty(min_processes=1, max_processes=self._most, request_timeout=self._patience)
                 # A start that is cancelled half-way would leave a process that nobody owns.
                 with anyio.CancelScope(shield=True):
@@ -103,6 +107,13 @@ class Workers:
 
 
 _started = False
+
+
+def _mark_started() -> None:
+    global _started  # noqa: PLW0603 - a fact about this process, not about one pool
+    if not _started:
+        _started = True
+        atexit.register(time.sleep, LAST_MOMENT)
 
 
 def monty_started() -> bool:
