@@ -67,7 +67,7 @@ def schema_faults(schema: Mapping[str, Any]) -> list[tuple[str, str]]:
     chosen: Any = validator_for(body, default=jsonschema.Draft202012Validator)
     errors: list[jsonschema.ValidationError] = list(chosen(chosen.META_SCHEMA).iter_errors(body))
     found = {_place(error.absolute_path): _shortened(error.message) for error in reversed(errors)}
-    for place, pattern in _patterns(cast("object", body), ""):
+    for place, pattern in _patterns(cast("object", body)):
         try:
             checked_pattern(pattern)
         except ValueError as error:
@@ -83,21 +83,28 @@ def schema_faults(schema: Mapping[str, Any]) -> list[tuple[str, str]]:
     return sorted(found.items())[:_MOST_FAULTS]
 
 
-def _patterns(body: object, at: str) -> Iterator[tuple[str, str]]:
-    """The patterns of a schema; its examples and defaults are data and may look as they like."""
+def _patterns(body: object) -> Iterator[tuple[str, str]]:
+    """The patterns of a schema."""
+    for place, table in _tables(body, ""):
+        pattern, named = table.get("pattern"), table.get("patternProperties")
+        if isinstance(pattern, str):
+            yield f"{place}.pattern".removeprefix("."), pattern
+        if isinstance(named, dict):
+            at = f"{place}.patternProperties".removeprefix(".")
+            yield from ((f"{at}.{one}", one) for one in cast("dict[str, object]", named))
+
+
+def _tables(body: object, at: str) -> Iterator[tuple[str, dict[str, object]]]:
+    """The tables of a schema, each with its place; its examples and defaults are data and may look as they like."""
     if isinstance(body, dict):
         table = cast("dict[str, object]", body)
+        yield at, table
         for key, value in table.items():
-            place = f"{at}.{key}".removeprefix(".")
-            if key == "pattern" and isinstance(value, str):
-                yield place, value
             if key not in _DATA:
-                yield from _patterns(value, place)
-            if key == "patternProperties" and isinstance(value, dict):
-                yield from ((f"{place}.{pattern}", pattern) for pattern in cast("dict[str, object]", value))
+                yield from _tables(value, f"{at}.{key}".removeprefix("."))
     elif isinstance(body, list):
         for index, value in enumerate(cast("list[object]", body)):
-            yield from _patterns(value, f"{at}[{index}]")
+            yield from _tables(value, f"{at}[{index}]")
 
 
 @lru_cache(maxsize=1_024)
@@ -119,12 +126,14 @@ def _made(kind: Any, body: Any) -> Validator:
 
 
 def _dangling(body: Any) -> Iterator[tuple[str, str]]:
-    """The references of a schema that lead nowhere; within a part that has an address of its own nobody looks."""
+    """The references of a schema that lead nowhere; where parts have addresses of their own, nobody looks."""
+    if any(place and "$id" in table for place, table in _tables(cast("object", body), "")):
+        return
     said = cast("dict[str, Any]", body).get("$schema") if isinstance(body, dict) else None
     dialect: Any = specification_with(said, default=DRAFT202012) if isinstance(said, str) else DRAFT202012
     whole = dialect.create_resource(body)
     resolver: Any = EMPTY_REGISTRY.with_resource(whole.id() or "", whole).crawl().resolver(whole.id() or "")
-    for place, target in _references(cast("object", body), ""):
+    for place, target in _references(cast("object", body)):
         try:
             resolver.lookup(target)
         except referencing.exceptions.Unresolvable:
@@ -133,20 +142,11 @@ def _dangling(body: Any) -> Iterator[tuple[str, str]]:
             yield place, f"cannot be followed: {target[:100]!r}: {error}"
 
 
-def _references(body: object, at: str) -> Iterator[tuple[str, str]]:
-    if isinstance(body, dict):
-        table = cast("dict[str, object]", body)
-        if at and "$id" in table:
-            return
-        for key, value in table.items():
-            place = f"{at}.{key}".removeprefix(".")
-            if key == "$ref" and isinstance(value, str):
-                yield place, value
-            elif key not in _DATA:
-                yield from _references(value, place)
-    elif isinstance(body, list):
-        for index, value in enumerate(cast("list[object]", body)):
-            yield from _references(value, f"{at}[{index}]")
+def _references(body: object) -> Iterator[tuple[str, str]]:
+    for place, table in _tables(body, ""):
+        target = table.get("$ref")
+        if isinstance(target, str):
+            yield f"{place}.$ref".removeprefix("."), target
 
 
 def _sentence(error: jsonschema.ValidationError) -> str:
