@@ -180,7 +180,7 @@ def test_no_text_of_a_corpus_of_injections_leaves_its_fence(text: str) -> None:
 
 
 @pytest.mark.guarantee("prompt-fences-hold")
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(nasty, values, st.dictionaries(nasty, values, max_size=3), st.lists(nasty, max_size=3), st.none() | nasty)
 def test_nothing_that_anybody_says_leaves_its_fence(
     text: str, result: Any, args: dict[str, Any], several: list[str], error: str | None
