@@ -206,10 +206,11 @@ def scatter_plot(
     most = max(x for x, _, _ in kept) or 1.0
     x_axis = _linear([0.0, most], _left(y_axis), WIDTH - RIGHT, count=6, whole=whole)
     goal = "" if level is None else f"target {figure(level)}"
-    parts = [*_grid(x_axis, y_axis), *_target(x_axis, y_axis, level, goal)]
-    if goal and len(parts) > len(_grid(x_axis, y_axis)):
-        y = y_axis.place(level or 0.0)
-        parts.append(f'<text x="{WIDTH - RIGHT:.0f}" y="{y - 4:.1f}" text-anchor="end">{escape(goal)}</text>')
+    aim = _target(x_axis, y_axis, level, goal)
+    parts = [*_grid(x_axis, y_axis), *aim]
+    if aim and level is not None:
+        y = y_axis.place(level) - 4
+        parts.append(f'<text x="{WIDTH - RIGHT:.0f}" y="{y:.1f}" text-anchor="end">{escape(goal)}</text>')
     parts += [
         f'<circle class="dot" cx="{x_axis.place(x):.1f}" cy="{y_axis.place(y):.1f}" r="4.5">'
         f"<title>{escape(name, quote=True)}: {figure(y)}</title></circle>"

@@ -32,6 +32,7 @@ from pursuit.problems.attempts import Attempt
 from pursuit.problems.catalogue import SHIPPED, manifests_in
 from pursuit.problems.comparing import attempt_row, problem_row, targets_of
 from pursuit.problems.manifest import Manifest
+from pursuit.problems.missions import UNSOLVED
 from pursuit.problems.reading import read_manifest
 from pursuit.problems.replay import replay
 from pursuit.problems.scoring import scored_event
@@ -53,7 +54,6 @@ from pursuit.tools.policy import parse_mode
 if TYPE_CHECKING:
     from pursuit.surfaces.mcp.serve import Door
 
-UNSOLVED = 3
 _log = logging.getLogger(__name__)
 
 
