@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import IO, Any
 
@@ -240,3 +241,11 @@ def marks(record: Path) -> list[str]:
     """The keys of all executions, in order."""
     rows = [line.split() for line in record.read_text(encoding="utf-8").splitlines()] if record.exists() else []
     return [key for kind, key, _pid in rows if kind == "step"]
+
+
+def until_marked(record: Path, key: str, seconds: float = 60) -> None:
+    """Waits until the call with this key is being executed."""
+    end = time.monotonic() + seconds
+    while key not in marks(record):
+        assert time.monotonic() < end, f"{key} was not executed within {seconds} s: {marks(record)}"
+        time.sleep(0.01)
