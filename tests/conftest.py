@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 
@@ -9,6 +10,12 @@ import pytest
 
 for folder in (".", "unit", "fault", "contract", "servers", "surface", "clients", "support"):
     sys.path.insert(0, str(Path(__file__).parent / folder))
+
+# Tests that were started with `nohup` or in the background ignore these, and so would all that they start.
+# A signal that is handled, be it by nothing, is back at its default in what is started.
+for number in (signal.SIGHUP, signal.SIGINT):
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, lambda *_: None)
 
 
 @pytest.fixture
