@@ -19,7 +19,7 @@ from pursuit.tools.configuration import Configuration
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Event)
-LONGEST = 20.0
+LONGEST = 120.0
 
 
 def play(scene: Callable[[], Awaitable[T]]) -> T:

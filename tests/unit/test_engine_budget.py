@@ -9,8 +9,10 @@ from typing import Any
 import anyio
 import pytest
 from engine_stage import Gate, driving, events_of, history, mission, outcomes, play, proposal, repeat, replay, stage
+from hands import LONG, Hands
 
 from pursuit import Budget, ValidationFailed, event, metric, tool
+from pursuit.engine.deadline import Deadline
 from pursuit.errors import SessionTerminal
 from pursuit.model.events import BudgetExtended, CallIntended, CallSettled, IterationEnded, MissionEnded
 
@@ -101,39 +103,54 @@ def test_the_rest_of_a_batch_that_does_not_fit_is_skipped(tmp_path: Path, safe: 
     play(scene)
 
 
-def test_the_wall_clock_cuts_a_call_that_is_still_running(tmp_path: Path) -> None:
-    gate = Gate()
+def test_the_wall_clock_cuts_a_call_that_is_still_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, hands = Gate(), Hands(monkeypatch)
 
     async def scene() -> None:
         async with stage(tmp_path, gate.hold) as runtime:
-            wanted = mission(budget=Budget(max_wall_clock_seconds=0.5), proposer=repeat("hold"))
-            report = await runtime.pursue(wanted)
+            wanted = mission(budget=Budget(max_wall_clock_seconds=LONG), proposer=repeat("hold"))
+            mission_id = (await runtime.service.start(wanted)).session_id
+            async with driving(runtime, mission_id):
+                await gate.entered.wait()
+                await anyio.wait_all_tasks_blocked()
+                assert gate.cancelled == 0
+                hands.forward()
+            report = await runtime.report(mission_id)
             assert (report.status, report.verdict_reason) == ("terminated", "max_wall_clock")
             (settled,) = await events_of(runtime, report.session_id, CallSettled)
             assert settled.outcome == "timed_out"
             assert settled.error == "cut off by max_wall_clock_seconds"
-            assert 0.5 <= report.data["budget"]["used"]["wall_clock_seconds"] < 5
+            assert LONG <= report.data["budget"]["used"]["wall_clock_seconds"] < 2 * LONG
         assert gate.cancelled == 1
 
     play(scene)
 
 
-def test_the_wall_clock_adds_up_over_runs_and_not_over_waiting_for_a_person(tmp_path: Path) -> None:
-    gate = Gate()
+def test_the_wall_clock_adds_up_over_runs_and_not_over_waiting_for_a_person(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, hands = Gate(), Hands(monkeypatch)
 
     async def scene() -> None:
         async with stage(tmp_path, gate.hold) as runtime:
-            wanted = mission(budget=Budget(max_wall_clock_seconds=0.8), proposer=repeat("hold"))
+            wanted = mission(budget=Budget(max_wall_clock_seconds=2 * LONG), proposer=repeat("hold"))
             mission_id = (await runtime.service.start(wanted)).session_id
             async with driving(runtime, mission_id):
                 await gate.entered.wait()
+                hands.forward()
                 await runtime.service.pause(mission_id)
             used = (await runtime.service.state(mission_id)).wall_clock
-            assert 0 < used < 0.8
-            report = await runtime.resume(mission_id)
+            assert LONG <= used < 2 * LONG
+            hands.forward(2 * LONG)
+            gate.entered = anyio.Event()
+            async with driving(runtime, mission_id):
+                await gate.entered.wait()
+                assert (await runtime.service.state(mission_id)).elapsed_before == pytest.approx(used)
+                hands.forward()
+            report = await runtime.report(mission_id)
             assert report.verdict_reason == "max_wall_clock"
             state = await runtime.service.state(mission_id)
-            assert state.elapsed_before == pytest.approx(used) and state.elapsed < 0.8 - used + 0.5
+            assert state.elapsed_before == pytest.approx(used) and LONG <= state.elapsed < 2 * LONG
 
     play(scene)
 
@@ -227,24 +244,31 @@ def test_an_extension_takes_effect_during_the_iteration(tmp_path: Path) -> None:
     play(scene)
 
 
-def test_more_wall_clock_reaches_a_call_that_is_under_way(tmp_path: Path) -> None:
-    began = anyio.Event()
+def test_more_wall_clock_reaches_a_call_that_is_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, hands, heard = Gate(), Hands(monkeypatch), anyio.Event()
+    allow = Deadline.allow
 
-    async def work() -> dict[str, Any]:
-        began.set()
-        await anyio.sleep(1.2)
-        return {"events": [{"event_name": "done"}]}
+    def spied(deadline: Deadline, seconds_left: float | None) -> None:
+        allow(deadline, seconds_left)
+        heard.set()
+
+    monkeypatch.setattr(Deadline, "allow", spied)
 
     async def scene() -> None:
-        async with stage(tmp_path, work) as runtime:
+        async with stage(tmp_path, gate.hold) as runtime:
             wanted = mission(
-                criteria=[event("done")], budget=Budget(max_wall_clock_seconds=0.8), proposer=repeat("work")
+                criteria=[event("held")], budget=Budget(max_wall_clock_seconds=LONG), proposer=repeat("hold")
             )
             mission_id = (await runtime.service.start(wanted)).session_id
             async with driving(runtime, mission_id):
-                await began.wait()
-                await runtime.service.extend(mission_id, {"max_wall_clock_seconds": 60})
-            assert await outcomes(runtime, mission_id) == [("world.work", "ok")]
+                await gate.entered.wait()
+                await runtime.service.extend(mission_id, {"max_wall_clock_seconds": 1_000})
+                await heard.wait()
+                hands.forward()
+                await anyio.sleep(0.01)  # what was due before this is cut by now
+                assert gate.cancelled == 0
+                gate.release.set()
+            assert await outcomes(runtime, mission_id) == [("world.hold", "ok")]
 
     play(scene)
 

@@ -9,9 +9,11 @@ from typing import Any
 import anyio
 import pytest
 from engine_stage import events_of, history, mission, outcomes, play, proposal, repeat, replay, script, stage
+from hands import LONG, Hands
 from mcp.server.mcpserver import Context, MCPServer
 
 from pursuit import Budget, ValidationFailed, event, metric, tool
+from pursuit.engine.deadline import Deadline
 from pursuit.errors import UpstreamUnavailable
 from pursuit.model.events import CallIntended, CallSettled, Event, IterationProposed, MissionCreated
 from pursuit.tools.contract import ToolResult
@@ -211,31 +213,40 @@ def test_the_timeout_of_a_tool_without_one_is_the_operators_setting(tmp_path: Pa
 
 
 @pytest.mark.guarantee("timeout-cancels-upstream")
-def test_progress_resets_the_timeout_up_to_the_ceiling(tmp_path: Path) -> None:
-    server = MCPServer("slow")
+def test_progress_resets_the_timeout_up_to_the_ceiling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, hands = MCPServer("slow"), Hands(monkeypatch)
     stopped: list[str] = []
+    progressed, heard = Deadline.progressed, [anyio.Event()]
+
+    async def spied(deadline: Deadline, *said: Any) -> None:
+        await progressed(deadline, *said)
+        heard[0].set()
+
+    monkeypatch.setattr(Deadline, "progressed", spied)
 
     @server.tool()
     async def work(steps: int, ctx: Context) -> str:
         """Takes longer than its timeout, and says that it is alive."""
         try:
             for step in range(steps):
-                await anyio.sleep(0.1)
+                hands.forward(0.55 * LONG)
+                heard[0] = anyio.Event()
                 await ctx.report_progress(step, steps)
+                await heard[0].wait()
         except anyio.get_cancelled_exc_class():
             stopped.append("work")
             raise
         return "done"
 
     async def scene() -> None:
-        limits = {"call_timeout": 0.5, "call_ceiling": 1.2}
+        limits = {"call_timeout": LONG, "call_ceiling": 2 * LONG}
         async with stage(tmp_path, servers={"slow": server}, settings=limits) as runtime:
-            calls = [proposal(("work", {"steps": 7})), proposal(("work", {"steps": 1_000}))]
+            calls = [proposal(("work", {"steps": 2})), proposal(("work", {"steps": 1_000}))]
             report = await runtime.pursue(mission(budget=Budget(max_iterations=2), proposer=replay(*calls)))
             assert await outcomes(runtime, report.session_id) == [("slow.work", "ok"), ("slow.work", "timed_out")]
             settled = await events_of(runtime, report.session_id, CallSettled)
-            assert settled[0].seconds > 0.5
-            assert 1.1 < settled[1].seconds < 5
+            assert LONG < settled[0].seconds < 2 * LONG
+            assert 2 * LONG <= settled[1].seconds < 3 * LONG
         assert stopped == ["work"]
 
     play(scene)

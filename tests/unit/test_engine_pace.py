@@ -9,6 +9,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 from engine_stage import events_of, mission, play, repeat, stage
+from hands import LONG, Hands
 
 from pursuit import Budget, Pace, Runtime
 from pursuit.model.events import IterationEnded, IterationProposed, WaitBegan
@@ -97,12 +98,20 @@ def test_the_pace_holds_when_the_mission_is_driven_again(tmp_path: Path) -> None
     play(scene)
 
 
-def test_a_wall_clock_that_runs_out_while_it_waits_ends_the_mission_without_another_iteration(tmp_path: Path) -> None:
-    paced = Paced(Pace(seconds=3_600), budget=Budget(max_wall_clock_seconds=0.5))
+def test_a_wall_clock_that_runs_out_while_it_waits_ends_the_mission_without_another_iteration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hands = Hands(monkeypatch)
+    paced = Paced(Pace(seconds=3_600), budget=Budget(max_wall_clock_seconds=LONG))
 
     async def scene() -> None:
         async with stage(tmp_path, look) as runtime:
-            report = await runtime.pursue(paced.mission)
+            mission_id = await _started(runtime, paced.mission)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(lambda: runtime.service.run(mission_id, observer=paced.observe))
+                await paced.waits.wait()
+                hands.forward()
+            report = await runtime.report(mission_id)
             assert (report.status, report.verdict_reason) == ("terminated", "max_wall_clock")
             assert report.data["iteration_count"] == 1
             assert report.data["calls"]["by_outcome"] == {"ok": 1}

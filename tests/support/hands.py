@@ -1,0 +1,43 @@
+"""The hands of this process's clocks, for tests of time that runs out.
+
+Owns: putting every clock that `pursuit` reads in this process forward, those of event loops too. Invariant: clocks run
+as they always do; only the test puts them forward. So a limit can be long enough for the slowest machine to get to
+where it matters, and is over when the test says so, not when the machine was held up.
+"""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from pursuit.engine.clock import SystemClock
+from pursuit.tasks.store import TaskStore
+
+LONG = 20.0
+"""Seconds that no machine is held up for, and fewer than any limit that a test does not mean."""
+
+
+class Hands:
+    """Of the clocks, for as long as `patch` holds."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.ahead = 0.0
+        real, steady = time.time, time.monotonic
+
+        def now() -> float:
+            return real() + self.ahead
+
+        def monotonic() -> float:
+            return steady() + self.ahead
+
+        for module, name, clock in ((time, "time", now), (time, "monotonic", monotonic)):
+            patch.setattr(module, name, clock)
+        # These took the clock when they were loaded.
+        patch.setattr(SystemClock, "now", staticmethod(now))
+        patch.setattr(SystemClock, "monotonic", staticmethod(monotonic))
+        patch.setitem(TaskStore.__init__.__kwdefaults__, "now", now)
+
+    def forward(self, seconds: float = LONG) -> None:
+        """So many seconds pass."""
+        self.ahead += seconds
