@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
@@ -156,8 +157,13 @@ class Place:
         """The one JSON document that a command answers with."""
         return json.loads(self.ask(*words, "--json", code=code)[0])
 
-    def at_terminal(self, *words: object, typed: str = "") -> tuple[int, str]:
-        """Runs a command that has a terminal, on which this is typed: its exit code, and all that it was sent."""
+    def at_terminal(
+        self, *words: object, typed: str = "", once: str = "", then: Callable[[], object] | None = None
+    ) -> tuple[int, str]:
+        """Runs a command that has a terminal, on which this is typed: its exit code, and all that it was sent.
+
+        `then` is done as soon as the terminal shows `once`.
+        """
         ours, theirs = pty.openpty()
         environment = {**self.environment, "TERM": "xterm", "COLUMNS": "110", "LINES": "40"}
         process = subprocess.Popen(
@@ -176,6 +182,9 @@ class Place:
         with contextlib.suppress(OSError):
             while chunk := os.read(ours, 65_536):
                 seen += chunk
+                if then is not None and once in seen.decode(errors="replace"):
+                    then()
+                    then = None
         os.close(ours)
         return process.wait(timeout=60), seen.decode()
 
@@ -245,7 +254,12 @@ def marks(record: Path) -> list[str]:
 
 def until_marked(record: Path, key: str, seconds: float = 60) -> None:
     """Waits until the call with this key is being executed."""
+    until(lambda: key in marks(record), seconds)
+
+
+def until(happened: Callable[[], bool], seconds: float = 60) -> None:
+    """Waits for what another process does."""
     end = time.monotonic() + seconds
-    while key not in marks(record):
-        assert time.monotonic() < end, f"{key} was not executed within {seconds} s: {marks(record)}"
+    while not happened():
+        assert time.monotonic() < end, f"it did not happen within {seconds} s"
         time.sleep(0.01)

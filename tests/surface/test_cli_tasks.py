@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
-from cli_stage import COMMAND, Place
+from cli_stage import COMMAND, Place, until
 
 COMMANDS = """
 [commands.count]
@@ -68,9 +68,18 @@ def test_a_configured_command_counts_and_tells_why_it_failed(place: Place) -> No
     assert (told["title"], told["units_done"], told["units_total"]) == ("Count", 3, 3)
     found = told["result"]["structuredContent"]
     assert (found["failure_lines"], found["disclaimer"]) == (["oops"], "It is only counting.")
-    out, notes = place.ask("task", "run", "count", "--args-json", '{"units": 2}')
+    out, _ = place.ask("task", "run", "count", "--args-json", '{"units": 2}')
     assert "units: 2/2" in out and "status: completed" in out
-    assert "0/2 0%" in notes or "2/2 100%" in notes
+
+
+def test_without_a_terminal_its_notes_say_how_far_it_is(place: Place) -> None:
+    os.mkfifo(place.folder / "gate")
+    script = "read x < gate; echo u1; echo u2"
+    running = place.begin("task", "run", "--units", "u(.)", "--total", "2", "--", "sh", "-c", script)
+    running.until("0/2 0%")
+    (place.folder / "gate").write_text("go\n", encoding="utf-8")
+    code, out, _ = running.end()
+    assert code == 0 and "units: 2/2" in out and "status: completed" in out
 
 
 @pytest.mark.guarantee("wrong-tasks-start-nothing")
@@ -176,15 +185,21 @@ def test_whoever_reads_a_tail_may_leave(place: Place) -> None:
 
 
 def test_a_second_ctrl_c_leaves_and_says_how_to_end_what_does_not_stop(place: Place) -> None:
-    script = "trap '' TERM; echo \"here $$\"; while :; do sleep 0.1; done"
-    running = place.begin("task", "run", "--grace", "3", "--", "sh", "-c", script)
+    deaf = place.write("deaf", "")
+    script = "trap '' TERM; echo \"here $$\"; while [ -e deaf ]; do sleep 0.1; done"
+    running = place.begin("task", "run", "--grace", "300", "--", "sh", "-c", script)
     pid = int(running.until("here").split()[-1])
     running.process.send_signal(signal.SIGINT)
     task_id = running.until("once more").split()[1].rstrip(";")
     code, _, notes = running.end(signal.SIGINT)
     assert code == 130 and f"pursuit task cancel {task_id}" in notes
     assert not is_gone(pid)
-    assert place.json("task", "cancel", task_id)["status"] == "cancelled"
+    ending = place.begin("task", "cancel", task_id, "--reason", "enough")
+    until(lambda: "enough" in json.dumps(place.json("audit")))
+    assert not is_gone(pid)
+    deaf.unlink()
+    code, out, _ = ending.end()
+    assert code == 0 and "status: cancelled" in out
     assert is_gone(pid)
 
 
@@ -232,8 +247,12 @@ def test_who_ran_what_is_in_the_audit(place: Place) -> None:
 
 
 def test_on_a_terminal_it_shows_how_far_it_is(place: Place) -> None:
-    code, seen = place.at_terminal("task", "run", "--title", "Try", "--units", "u(.)", "--total", "2", "--", "sh", "-c",
-                                   "echo u1; sleep 0.6; echo u2; sleep 0.3; exit 3")  # fmt: skip
+    os.mkfifo(place.folder / "gate")
+    words = ("task", "run", "--title", "Try", "--units", "u(.)", "--total", "2", "--", "sh", "-c")
+    script = "echo u1; read x < gate; echo u2; exit 3"
+    code, seen = place.at_terminal(
+        *words, script, once="1/2 50%", then=lambda: (place.folder / "gate").write_text("go\n", encoding="utf-8")
+    )
     assert code == 3
     assert "1/2 50%" in seen and "━" in seen
     assert "Try" in seen and "exit code 3 after" in seen
