@@ -5,35 +5,39 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 import psutil
 import pytest
+from hands import LONG, Hands
 from tasks_stage import FIRST, Stage, World
 
 from pursuit import Runtime
+from pursuit.model.tasks import TaskState
+from pursuit.service.commands import ITS_TIMEOUT
 from pursuit.surfaces.mcp.server import mission_server
 from pursuit.tasks import deadlines
 from pursuit.tasks.deadlines import stopping_time
 from pursuit.tasks.execution import TaskContext
-from pursuit.tasks.store import Ending
+from pursuit.tasks.store import Ending, TaskStore
 
 STUBBORN = 'trap "" TERM; echo "here $$"; while :; do sleep 0.1; done'
 CONFIG = f"""
 [commands.late]
-argv = ["sh", "-c", '{STUBBORN}']
-timeout = 0.8
-grace = 1.2
+argv = ["sh", "-c", '{STUBBORN.replace(":", "[ -e stay ]")}']
+timeout = 20
+grace = 300
 [commands.slow]
-argv = ["sh", "-c", '{STUBBORN}']
-grace = 1
+argv = ["sh", "-c", '{STUBBORN.replace(":", "[ -e stay ]")}']
+grace = 60
 """
 
 
 @asynccontextmanager
 async def opened(folder: Path) -> AsyncIterator[Runtime]:
     (folder / "pursuit.toml").write_text(CONFIG, encoding="utf-8")
-    with anyio.fail_after(30):
+    with anyio.fail_after(120):
         async with Runtime(state=folder / "ledger.db", config=folder / "pursuit.toml") as runtime:
             yield runtime
 
@@ -55,17 +59,23 @@ def is_gone(pid: int) -> bool:
     return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
-def test_a_time_to_live_stops_a_command_and_it_has_ended_when_it_is_gone(tmp_path: Path) -> None:
+def test_a_time_to_live_stops_a_command_and_it_has_ended_when_it_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hands = Hands(monkeypatch)
+
     async def main() -> None:
         async with opened(tmp_path) as runtime:
-            state = await runtime.tasks.run(["sh", "-c", STUBBORN], ttl=1.0, grace=0.5)
+            state = await runtime.tasks.run(["sh", "-c", STUBBORN], ttl=LONG, grace=0.5)
             pid = await pid_of(runtime, state.task_id)
-            state = await runtime.tasks.wait(state.task_id, timeout=10)
+            assert (await runtime.tasks.get(state.task_id)).status == "working"
+            hands.forward()
+            state = await runtime.tasks.wait(state.task_id, timeout=60)
             assert state.status == "failed" and "time to live" in (state.message or "")
             assert is_gone(pid), "it had ended before it was gone"
             result = await runtime.tasks.store.result(state) or {}
             assert result["isError"] and result["structuredContent"]["status"] == "failed"
-            assert (state.ended_at or 0) - state.created_at < 8
+            assert LONG < (state.ended_at or 0) - state.created_at < 2 * LONG
             assert (tmp_path / "tasks" / state.task_id).exists()
             assert await runtime.tasks.prune(keep=0) == [state.task_id]
             assert not (tmp_path / "tasks" / state.task_id).exists()
@@ -73,45 +83,74 @@ def test_a_time_to_live_stops_a_command_and_it_has_ended_when_it_is_gone(tmp_pat
     anyio.run(main)
 
 
-def test_a_time_to_live_holds_for_who_goes_on_with_a_command(tmp_path: Path) -> None:
+def test_a_time_to_live_holds_for_who_goes_on_with_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hands = Hands(monkeypatch)
+
     async def main() -> None:
         async with opened(tmp_path) as runtime:
-            task_id = (await runtime.tasks.run(["sh", "-c", STUBBORN], ttl=1.5, grace=0.5)).task_id
+            task_id = (await runtime.tasks.run(["sh", "-c", STUBBORN], ttl=LONG, grace=0.5)).task_id
             pid = await pid_of(runtime, task_id)
         assert not is_gone(pid)
+        hands.forward()
         async with opened(tmp_path) as runtime:
-            state = await runtime.tasks.wait(task_id, timeout=10)
+            state = await runtime.tasks.wait(task_id, timeout=60)
             assert state.status == "failed" and "time to live" in (state.message or "")
             assert is_gone(pid)
 
     anyio.run(main)
 
 
-def test_what_a_person_cancels_is_cancelled_also_when_its_timeout_comes_meanwhile(tmp_path: Path) -> None:
+def test_what_a_person_cancels_is_cancelled_also_when_its_timeout_comes_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hands, stay = Hands(monkeypatch), tmp_path / "stay"
+    stay.touch()
+    comes = anyio.Event()
+    order = TaskStore.order_cancel
+
+    async def spied(store: TaskStore, task_id: str, *, by: str, **more: Any) -> TaskState:
+        state = await order(store, task_id, by=by, **more)
+        if by == ITS_TIMEOUT:
+            comes.set()
+        return state
+
+    monkeypatch.setattr(TaskStore, "order_cancel", spied)
+
     async def main() -> None:
         async with opened(tmp_path) as runtime:
             task_id = (await runtime.tasks.call("late", {})).task_id
-            await runtime.tasks.started(task_id)
-            state = await runtime.tasks.stop(task_id)
+            await pid_of(runtime, task_id)
+            await runtime.tasks.cancel(task_id)
+            hands.forward()
+            await comes.wait()
+            assert not (await runtime.tasks.get(task_id)).terminal
+            stay.unlink()
+            state = await runtime.tasks.wait(task_id, timeout=60)
             result = await runtime.tasks.store.result(state) or {}
             assert (state.status, result["structuredContent"]["status"]) == ("cancelled", "cancelled")
             assert "timeout" not in (state.message or "")
-            assert (state.ended_at or 0) - state.created_at > 0.8, "its timeout did come"
+            assert (state.ended_at or 0) - state.created_at > LONG, "its timeout did come"
 
     anyio.run(main)
 
 
 def test_a_cancel_waits_for_as_long_as_its_command_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deadlines, "USUAL_GRACE", 0.0)
-    monkeypatch.setattr(deadlines, "MARGIN", 0.7)
+    monkeypatch.setattr(deadlines, "MARGIN", 0.0)
+    stay = tmp_path / "stay"
 
     async def main() -> None:
         async with served(tmp_path) as here:
             client = await here.client(FIRST)
             for _ in range(2):
+                stay.touch()
                 task_id = (await client.call("slow", {}, task={}))["task"]["taskId"]
                 await pid_of(here.runtime, task_id)
-                assert (await client.result("tasks/cancel", {"taskId": task_id}))["status"] == "cancelled"
+                asked = await client.begin("tasks/cancel", {"taskId": task_id})
+                await here.runtime.tasks.store.wait(task_id, lambda state: state.cancel is not None)
+                await anyio.sleep(0.1)  # time for whoever does not wait
+                stay.unlink()
+                assert (await client.ended(asked))["result"]["status"] == "cancelled"
 
     anyio.run(main)
 
