@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import anyio
 from cli_stage import Place
+from hands import Hands
 from mcp import Client
 from quick_start import quick
 
@@ -16,6 +19,9 @@ from pursuit.model.problems import AttemptState
 from pursuit.problems.attempts import Attempt
 from pursuit.problems.missions import as_toml
 from pursuit.problems.stored_attempts import attempts_at
+from pursuit.service.gateway import gateway_lines
+
+T = TypeVar("T")
 
 EXAM = Path(__file__).parent.parent / "servers" / "exam.py"
 LEGACY, MODERN = "legacy", "2026-07-28"
@@ -62,6 +68,31 @@ async def attempts(folder: Path, problem_id: str = "exam") -> list[AttemptState]
         return await attempts_at(ledger, {problem_id})
     finally:
         await ledger.close()
+
+
+async def under_way(folder: Path) -> None:
+    """Waits until a call of the problem's server is under way."""
+    ledger = SqliteLedger.open(folder / "ledger.db")
+    try:
+        with anyio.fail_after(60):
+            while "unknown" not in [line.get("outcome") for line in await gateway_lines(ledger)]:
+                await anyio.sleep(0.01)
+    finally:
+        await ledger.close()
+
+
+async def cut_off(folder: Path, hands: Hands, answer: Awaitable[T]) -> T:
+    """What a call is answered whose time is over while it is under way."""
+    found: list[T] = []
+
+    async def call() -> None:
+        found.append(await answer)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(call)
+        await under_way(folder)
+        hands.forward()
+    return found[0]
 
 
 async def submitted(place: Place, one: Problem, attempt_id: str) -> None:

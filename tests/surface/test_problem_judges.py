@@ -12,9 +12,10 @@ import anyio
 import mcp_types as types
 import pytest
 from cli_stage import Place
+from hands import LONG, Hands
 from mcp import Client
 from mcp.shared.exceptions import MCPError
-from problem_stage import ERAS, METRIC, MODERN, SCHEMA, attempts, client, plain, problem, text
+from problem_stage import ERAS, METRIC, MODERN, SCHEMA, attempts, client, cut_off, plain, problem, text
 
 from pursuit import Problem
 from pursuit.ledger.sqlite import SqliteLedger
@@ -132,9 +133,12 @@ def test_a_judge_that_policy_denies_is_a_problem_that_is_not_served(tmp_path: Pa
 
 
 @pytest.mark.guarantee("a-leg-is-its-own-call-alone")
-def test_a_call_goes_on_only_as_itself_and_only_while_there_is_time(tmp_path: Path) -> None:
+def test_a_call_goes_on_only_as_itself_and_only_while_there_is_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hands = Hands(monkeypatch)
     one = problem(tmp_path, "probe", "nap", submission=SCHEMA, budget={"calls": 2})
-    late = problem(tmp_path / "late", "nap", submission=SCHEMA, budget={"wall_seconds": 1})
+    late = problem(tmp_path / "late", "nap", submission=SCHEMA, budget={"wall_seconds": LONG})
 
     async def never(_ctx: Any, _params: Any) -> types.ElicitResult:
         raise AssertionError("the questions are answered below")
@@ -167,8 +171,9 @@ def test_a_call_goes_on_only_as_itself_and_only_while_there_is_time(tmp_path: Pa
             over = await asked(agent, "probe", {"x": 2}, second)
             assert over.is_error and "already_submitted" in text(over)
         async with opened(late, "attempt-2") as agent:
-            cut = await asked(agent, "nap", {}, await asked(agent, "nap", {}))
-            assert cut.is_error and "the budget wall_seconds (1) is spent" in text(cut)
+            question = await asked(agent, "nap", {})
+            cut = await cut_off(tmp_path, hands, asked(agent, "nap", {}, question))
+            assert cut.is_error and f"the budget wall_seconds ({LONG:g}) is spent" in text(cut)
         counted = {state.attempt_id: (state.calls, len(state.series)) for state in await attempts(tmp_path)}
         assert counted == {"attempt-1": (2, 1), "attempt-2": (1, 0)}
 

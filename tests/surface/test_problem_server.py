@@ -10,9 +10,10 @@ from urllib.parse import unquote
 
 import anyio
 import pytest
+from hands import LONG, Hands
 from mcp import Client
 from mcp.shared.exceptions import MCPError
-from problem_stage import BY_PREDICATE, ERAS, EXAM, METRIC, SCHEMA, attempts, client, plain, problem, text
+from problem_stage import BY_PREDICATE, ERAS, EXAM, METRIC, SCHEMA, attempts, client, cut_off, plain, problem, text
 from quick_start import quick
 
 from pursuit import Problem
@@ -251,14 +252,15 @@ def test_a_spent_budget_is_named_in_the_error(tmp_path: Path, era: str, budget: 
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_a_call_is_cut_off_when_the_time_is_over(tmp_path: Path, era: str) -> None:
-    one = problem(tmp_path, "nap", submission=SCHEMA, budget={"wall_seconds": 3})
+def test_a_call_is_cut_off_when_the_time_is_over(tmp_path: Path, era: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    hands = Hands(monkeypatch)
+    one = problem(tmp_path, "nap", submission=SCHEMA, budget={"wall_seconds": LONG})
 
     async def main() -> None:
         async with client(one, tmp_path, era) as agent:
             await agent.list_tools()
-            cut = await agent.call_tool("nap", {})
-            assert cut.is_error and "the budget wall_seconds (3) is spent" in text(cut)
+            cut = await cut_off(tmp_path, hands, agent.call_tool("nap", {}))
+            assert cut.is_error and f"the budget wall_seconds ({LONG:g}) is spent" in text(cut)
             last = await agent.call_tool("submit_final", {"x": 3})
             assert last.is_error and "wall_seconds" in text(last)
         (state,) = await attempts(tmp_path)

@@ -9,7 +9,8 @@ from typing import Any
 
 import anyio
 import pytest
-from problem_stage import ERAS, EXAM, METRIC, SCHEMA, attempts, client, problem, text
+from hands import LONG, Hands
+from problem_stage import ERAS, EXAM, METRIC, SCHEMA, attempts, client, cut_off, problem, text
 from quick_start import fresh, pursuit
 from raw_client import NEW, OLD, talking
 
@@ -85,14 +86,17 @@ def test_a_submission_that_its_client_cuts_off_may_have_been_taken(tmp_path: Pat
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_the_end_of_the_time_cuts_off_the_servers_own_submit_final(tmp_path: Path, era: str) -> None:
-    one = problem(tmp_path, "submit_final", scorer=BY_RESULT, budget={"wall_seconds": 1})
+def test_the_end_of_the_time_cuts_off_the_servers_own_submit_final(
+    tmp_path: Path, era: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hands = Hands(monkeypatch)
+    one = problem(tmp_path, "submit_final", scorer=BY_RESULT, budget={"wall_seconds": LONG})
 
     async def main() -> None:
         async with client(one, tmp_path, era) as agent:
             await agent.list_tools()
-            cut = await agent.call_tool("submit_final", {"x": WAITS})
-            assert cut.is_error and "the budget wall_seconds (1) is spent" in text(cut)
+            cut = await cut_off(tmp_path, hands, agent.call_tool("submit_final", {"x": WAITS}))
+            assert cut.is_error and f"the budget wall_seconds ({LONG:g}) is spent" in text(cut)
             assert '"fate": "unknown"' in text(cut)
         (state,) = await attempts(tmp_path)
         assert state.taken is not None and "the time was over" in state.taken.unknown

@@ -15,7 +15,8 @@ from typing import Any, cast
 import anyio
 import anyio.to_thread
 import pytest
-from problem_stage import METRIC, SCHEMA, attempts, problem
+from hands import LONG, Hands
+from problem_stage import METRIC, SCHEMA, attempts, problem, under_way
 from tasks_stage import EXTENSION, FIRST, GENERATIONS, SECOND, Caller, Message, Stage
 
 from pursuit import Problem
@@ -58,14 +59,18 @@ def words(result: Message) -> str:
 
 
 @pytest.mark.parametrize("era", GENERATIONS)
-def test_a_task_is_cut_off_when_the_time_is_over(tmp_path: Path, era: str) -> None:
-    one = problem(tmp_path, "nap", submission=SCHEMA, budget={"wall_seconds": 2})
+def test_a_task_is_cut_off_when_the_time_is_over(tmp_path: Path, era: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    hands = Hands(monkeypatch)
+    one = problem(tmp_path, "nap", submission=SCHEMA, budget={"wall_seconds": LONG})
 
     async def main() -> None:
         async with at(one, tmp_path, era) as caller:
-            status, cut = await ended(caller, await begin(caller, "nap"))
+            task_id = await begin(caller, "nap")
+            await under_way(tmp_path)
+            hands.forward()
+            status, cut = await ended(caller, task_id)
             assert status == ("failed" if era == FIRST else "completed") and cut["isError"]
-            assert "the budget wall_seconds (2) is spent" in words(cut)
+            assert f"the budget wall_seconds ({LONG:g}) is spent" in words(cut)
             late = await caller.call("submit_final", {"x": 3})
             assert late["isError"] and "wall_seconds" in words(late)
         (state,) = await attempts(tmp_path)
