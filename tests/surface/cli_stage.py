@@ -205,8 +205,9 @@ class Place:
 
 
 def _as_from_a_terminal() -> None:
-    """Ctrl-C counts, also where the tests themselves were started in the background, which ignores it."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    """Ctrl-C and a closed terminal count, also where the tests themselves were started so that they ignore them."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 class Running:

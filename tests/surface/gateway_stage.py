@@ -70,7 +70,7 @@ class Client:
 
     async def until(self, happened: Callable[[], Any]) -> Any:
         """Waits until something has come."""
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while not (found := happened()):
                 await self._stirred.wait()
         return found
@@ -237,7 +237,7 @@ async def house(
 
 def run(main: Callable[[], Awaitable[Any]]) -> Any:
     async def bounded() -> Any:
-        with anyio.fail_after(40):
+        with anyio.fail_after(120):
             return await main()
 
     return anyio.run(bounded)

@@ -95,14 +95,14 @@ class Stage:
         async with anyio.create_task_group() as tasks:
             scope = anyio.CancelScope()
             tasks.start_soon(serve, scope)
-            with anyio.fail_after(10):
+            with anyio.fail_after(60):
                 await told.wait()
             yield scope
             scope.cancel()
 
     def raw(self, *lines: str) -> str:
         """What the server answers to these bytes, for what a proper HTTP client would not send."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=10) as wire:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=60) as wire:
             wire.sendall("\r\n".join([*lines, "", ""]).encode())
             answer = b""
             while chunk := wire.recv(65_536):
@@ -112,7 +112,7 @@ class Stage:
 
 def http(token: str | None = None) -> httpx2.AsyncClient:
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-    return httpx2.AsyncClient(headers=headers, timeout=10, trust_env=False)
+    return httpx2.AsyncClient(headers=headers, timeout=60, trust_env=False)
 
 
 @asynccontextmanager

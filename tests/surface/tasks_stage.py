@@ -132,7 +132,7 @@ class Caller(Client):
 
     async def until_status(self, task_id: str, *wanted: str) -> Message:
         """Polls as often as it is told to."""
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while True:
                 task = await self.get(task_id)
                 if task["status"] in (wanted or ENDS):

@@ -8,7 +8,8 @@ from typing import Any
 
 import anyio
 import pytest
-from gateway_stage import ENVELOPE, ERAS, LEGACY, MODERN, Client, asked_of, hostile, house, run, told, words
+from gateway_stage import ENVELOPE, ERAS, LEGACY, MODERN, Client, Message, asked_of, hostile, house, run, told, words
+from hands import LONG, Hands
 
 from pursuit.surfaces.mcp.gateway import lines
 from pursuit.tools.server_config import Timeouts, ToolOverride
@@ -83,9 +84,7 @@ def test_logs_of_calls_at_the_same_time_reach_the_client_whose_call_it_was(
                     await client.result("logging/setLevel", {"level": "error"})
                 arguments = {"gate": str(tmp_path / name)}
                 begun[name] = await client.begin("tools/call", {"name": "logs", "arguments": arguments, **more})
-                with anyio.fail_after(10):
-                    while len(asked_of(log, "tools/call")) < number:
-                        await anyio.sleep(0.01)
+                await until_asked(log, "tools/call", number)
             for name in names:
                 (tmp_path / name).touch()
             for name, client in clients.items():
@@ -109,9 +108,7 @@ def test_for_the_sake_of_logs_a_server_is_started_only_so_often(
             level = {f"{ENVELOPE}logLevel": "error"}
             params = {"name": "logs", "arguments": {"gate": str(gate)}, "_meta": level}
             begun = [await client.begin("tools/call", params) for client in clients]
-            with anyio.fail_after(20):
-                while len(asked_of(log, "tools/call")) < len(clients):
-                    await anyio.sleep(0.01)
+            await until_asked(log, "tools/call", len(clients))
             gate.touch()
             for client, ident in zip(clients, begun, strict=True):
                 assert words((await client.ended(ident))["result"]) == "error"
@@ -132,16 +129,27 @@ def test_a_cancelled_call_is_cancelled_at_the_server(
         async with house(tmp_path, upstream(server_era, f"log={log}")) as stage:
             client = await stage.client(client_era, capabilities)
             ident = await client.begin("tools/call", {"name": "slow", "arguments": {}})
-            with anyio.fail_after(10):
-                while not (log.exists() and asked_of(log, "tools/call")):
-                    await anyio.sleep(0.01)
+            await until_asked(log, "tools/call")
             await client.send({"method": "notifications/cancelled", "params": {"requestId": ident}})
-            with anyio.fail_after(10):
-                while not asked_of(log, "notifications/cancelled"):
-                    await anyio.sleep(0.01)
+            await until_asked(log, "notifications/cancelled")
             assert words(await client.call("steps")) == "without"
 
     run(main)
+
+
+async def until_asked(log: Path, method: str, times: int = 1) -> None:
+    """Waits until the server was asked that, so often."""
+    with anyio.fail_after(60):
+        while not log.exists() or len(asked_of(log, method)) < times:
+            await anyio.sleep(0.01)
+
+
+async def cut_short(client: Client, log: Path, hands: Hands) -> Message:
+    """The result of a call whose time is over while its server is at it."""
+    ident = await client.begin("tools/call", {"name": "slow", "arguments": {}})
+    await until_asked(log, "tools/call")
+    hands.forward()
+    return (await client.ended(ident))["result"]
 
 
 async def listening(client: Client, wanted: dict[str, Any]) -> int:
@@ -244,37 +252,34 @@ def test_what_a_client_notifies_reaches_its_own_connection(tmp_path: Path) -> No
 @pytest.mark.parametrize("capabilities", [{}, ABLE], ids=["plain", "able"])
 @pytest.mark.parametrize(("client_era", "server_era"), PAIRS)
 def test_a_limit_that_the_operator_set_cuts_the_call_at_the_server(
-    client_era: str, server_era: str, capabilities: dict[str, Any], tmp_path: Path
+    client_era: str, server_era: str, capabilities: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = tmp_path / "log"
+    log, hands = tmp_path / "log", Hands(monkeypatch)
 
     async def main() -> None:
-        limited = {"slow": ToolOverride(timeout=0.2)}
+        limited = {"slow": ToolOverride(timeout=LONG)}
         async with house(tmp_path, upstream(server_era, f"log={log}", tools=limited)) as stage:
             client = await stage.client(client_era, capabilities)
-            result = await client.call("slow")
+            result = await cut_short(client, log, hands)
             assert result["isError"] is True
-            assert words(result) == "no answer within 0.2 s; the call was cancelled"
-            with anyio.fail_after(10):
-                while not asked_of(log, "notifications/cancelled"):
-                    await anyio.sleep(0.01)
+            assert words(result) == f"no answer within {LONG:g} s; the call was cancelled"
+            await until_asked(log, "notifications/cancelled")
 
     run(main)
 
 
 @pytest.mark.parametrize(("client_era", "server_era"), PAIRS)
 def test_a_call_for_which_nobody_set_a_limit_is_cut_after_the_usual_time(
-    client_era: str, server_era: str, tmp_path: Path
+    client_era: str, server_era: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = tmp_path / "log"
+    log, hands = tmp_path / "log", Hands(monkeypatch)
 
     async def main() -> None:
-        async with house(tmp_path, upstream(server_era, f"log={log}"), settings={"call_timeout": 0.3}) as stage:
+        async with house(tmp_path, upstream(server_era, f"log={log}"), settings={"call_timeout": LONG}) as stage:
             client = await stage.client(client_era)
-            assert words(await client.call("slow")) == "no answer within 0.3 s; the call was cancelled"
-            with anyio.fail_after(10):
-                while not asked_of(log, "notifications/cancelled"):
-                    await anyio.sleep(0.01)
+            result = await cut_short(client, log, hands)
+            assert words(result) == f"no answer within {LONG:g} s; the call was cancelled"
+            await until_asked(log, "notifications/cancelled")
 
     run(main)
 
@@ -282,14 +287,24 @@ def test_a_call_for_which_nobody_set_a_limit_is_cut_after_the_usual_time(
 @pytest.mark.parametrize("capabilities", [{}, ABLE], ids=["plain", "able"])
 @pytest.mark.parametrize("era", ERAS)
 def test_the_time_that_a_call_waits_for_its_turn_is_not_its_servers(
-    era: str, capabilities: dict[str, Any], tmp_path: Path
+    era: str, capabilities: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    log, hands = tmp_path / "log", Hands(monkeypatch)
+
     async def main() -> None:
-        server = upstream(LEGACY, concurrency=1, timeouts=Timeouts(call=1.0))
+        server = upstream(LEGACY, f"log={log}", concurrency=1, timeouts=Timeouts(call=LONG))
         async with house(tmp_path, server) as stage:
             client = await stage.client(era, capabilities)
-            calls = [await client.begin("tools/call", {"name": "nap", "arguments": {"s": 0.4}}) for _ in range(4)]
-            for ident in calls:
-                assert words((await client.ended(ident))["result"]) == "rested"
+            calls: dict[str, int] = {}
+            for gate in (str(tmp_path / f"gate{number}") for number in range(4)):
+                calls[gate] = await client.begin("tools/call", {"name": "logs", "arguments": {"gate": gate}})
+            for number in range(1, len(calls) + 1):
+                await until_asked(log, "tools/call", number)
+                asked = asked_of(log, "tools/call")
+                assert len(asked) == number
+                hands.forward(0.55 * LONG)
+                gate = asked[-1]["params"]["arguments"]["gate"]
+                Path(gate).touch()
+                assert words((await client.ended(calls[gate]))["result"]) == "None"
 
     run(main)

@@ -79,7 +79,7 @@ def test_a_read_leaves_no_trail_and_a_write_is_there_before_and_after(era: str, 
             await client.call("steps")
             assert not (await ledger.streams(kind="gateway")).rows
             ident = await client.begin("tools/call", {"name": "slow", "arguments": {}})
-            with anyio.fail_after(10):
+            with anyio.fail_after(60):
                 while "slow" not in called(log):
                     await anyio.sleep(0.01)
             assert await lines(stage) == [("hostile.slow", "unknown")]

@@ -37,7 +37,7 @@ async def made(client: Client, tool: str, arguments: Any = None) -> str:
 
 async def ended(client: Client, task_id: str, answer: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
     """The task's end, as `tasks/get` has it; a client of the second generation answers with `answer`."""
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while True:
             task = await client.result("tasks/get", {"taskId": task_id})
             if task["status"] not in ("working", "input_required"):
@@ -50,7 +50,7 @@ async def ended(client: Client, task_id: str, answer: Mapping[str, Any] | None =
 
 
 async def logged(log: Path, words: str) -> None:
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         while not log.exists() or words not in log.read_text(encoding="utf-8"):
             await anyio.sleep(0.02)
 
@@ -171,7 +171,7 @@ def test_what_the_operator_answers_is_answered(tmp_path: Path) -> None:
             client = await here.client(MODERN, ABLE)
             task_id = await made(client, "echo", {"x": 1})
             desk = Approvals(here.runtime.service)
-            with anyio.fail_after(10):
+            with anyio.fail_after(60):
                 while not (rows := await desk.open()):
                     await anyio.sleep(0.02)
             await desk.answer(rows[0]["approval_id"], "once")

@@ -134,7 +134,7 @@ def test_a_dismissed_question_and_a_client_without_a_person_leave_it_open(tmp_pa
                 assert len(status.structured_content["pending_approvals"]) == 1
             dismissed = world.answering(*[ElicitResult(action="cancel")] * 20)
             async with Client(server, mode=era, elicitation_callback=dismissed) as client:
-                with anyio.fail_after(20):
+                with anyio.fail_after(60):
                     await client.call_tool("mission_iterate", {"session_id": name})
             (row,) = await Approvals(runtime.service).open(name)
             await Approvals(runtime.service).answer(row["approval_id"], "once")

@@ -245,7 +245,7 @@ async def _of_a_task(client: Caller, run: dict[str, Any], said: dict[str, Any]) 
         results.append(await client.result("tasks/result", {"taskId": task["taskId"]}))
         both.cancel_scope.cancel()
 
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as both:
             both.start_soon(wait)
             while True:

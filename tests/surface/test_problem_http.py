@@ -44,7 +44,7 @@ async def serving(one: Problem, folder: Path, tokens: Tokens | None = None, **op
     async with anyio.create_task_group() as tasks:
         scope = anyio.CancelScope()
         tasks.start_soon(serve, scope)
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             await told.wait()
         yield found[0]
         scope.cancel()
@@ -167,7 +167,7 @@ def test_a_session_that_ends_gives_its_place_back(tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(one, tmp_path, most_clients=1) as url:
             for _ in range(3):
-                with anyio.fail_after(20):
+                with anyio.fail_after(60):
                     while True:  # the end of a session is told, and takes place a moment later
                         try:
                             async with client(url, "legacy") as agent:

@@ -218,7 +218,7 @@ def test_what_a_judge_failed_at_is_judged_when_it_is_mended(tmp_path: Path, how:
     async def tried() -> list[Any]:
         async with client(one, tmp_path, "legacy", attempt_id="attempt-1") as agent:
             await agent.call_tool("submit_final", {"x": 2.5})
-            with anyio.fail_after(30):  # the judge is asked beside what the agent does, and only while it is served
+            with anyio.fail_after(60):  # the judge is asked beside what the agent does, and only while it is served
                 while (state := (await attempts(tmp_path))[0]).scored is None or (
                     (folder / "mended").exists() and state.scored.error is not None
                 ):
@@ -251,7 +251,7 @@ def test_a_tool_that_failed_to_judge_is_asked_again_at_the_next_opening_as_silen
         agent = Agent(one, tmp_path, "legacy", attempt_id="attempt-1")
         async with agent.client:
             assert "already_submitted" in text(await agent.call("submit_final", {"x": 77.125}))
-            with anyio.fail_after(30):  # the judge is asked beside what the agent does, and only while it is served
+            with anyio.fail_after(60):  # the judge is asked beside what the agent does, and only while it is served
                 while (state := (await attempts(tmp_path))[0]).scored is None or state.scored.error is not None:
                     await anyio.sleep(0.05)
         assert len(agent.heard) == 1

@@ -240,7 +240,7 @@ def test_a_submission_that_was_taken_and_not_judged_is_judged_at_the_next_openin
         async with client(one, tmp_path, "legacy", attempt_id="attempt-1") as agent:
             second = await agent.call_tool("submit_final", {"x": 3})
             assert second.is_error and "receipt" in text(second)
-            with anyio.fail_after(30):  # the judge is asked beside what the agent does, and only while it is served
+            with anyio.fail_after(60):  # the judge is asked beside what the agent does, and only while it is served
                 while (await attempts(tmp_path))[0].scored is None:
                     await anyio.sleep(0.05)
         (state,) = await attempts(tmp_path)
@@ -339,7 +339,7 @@ def test_a_slow_judge_holds_up_nobodys_end_and_judges_at_the_next_opening(tmp_pa
         (tmp_path / "score.py").write_text("def score(submission):\n    return 0.5\n", encoding="utf-8")
         async with client(one, tmp_path, "legacy", attempt_id="attempt-1") as agent:
             await agent.list_tools()
-            with anyio.fail_after(30):  # the judge is asked beside what the agent does, and only while it is served
+            with anyio.fail_after(60):  # the judge is asked beside what the agent does, and only while it is served
                 while (await attempts(tmp_path))[0].scored is None:
                     await anyio.sleep(0.05)
         (state,) = await attempts(tmp_path)

@@ -34,7 +34,7 @@ def on_ledger(path: Path, case: Callable[[SqliteLedger], Awaitable[None]]) -> No
     async def body() -> None:
         ledger = SqliteLedger.open(path)
         try:
-            with anyio.fail_after(20):
+            with anyio.fail_after(60):
                 await case(ledger)
         finally:
             await ledger.close()

@@ -24,7 +24,7 @@ def with_host(tmp_path: Path, body: Callable[[TaskHost], Awaitable[Any]], *, ten
     async def run() -> Any:
         ledger = SqliteLedger.open(tmp_path / "ledger.db")
         try:
-            with anyio.fail_after(20):
+            with anyio.fail_after(120):
                 async with TaskHost(TaskStore(ledger), **given) as host:
                     if tend:
                         host.tend()
