@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import anyio
-import anyio.lowlevel
-import psutil
 import pytest
 from engine_stage import Gate, driving, events_of, history, mission, outcomes, play, proposal, repeat, replay, stage
-from hands import LONG, Hands
 
 from pursuit import Budget, Report, ValidationFailed, check, event, metric, tool
 from pursuit.errors import Fault, SessionTerminal
@@ -33,18 +26,11 @@ def _python(source: str) -> list[str]:
     return [sys.executable, "-c", source]
 
 
-def _judged(
-    folder: Path,
-    criterion: Check,
-    *tools: Any,
-    beside: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint,
-    **given: Any,
-) -> tuple[str, dict[str, Any]]:
-    """The verdict's reason after one iteration, and how the check stood; `beside` is done meanwhile."""
+def _judged(folder: Path, criterion: Check, *tools: Any, **given: Any) -> tuple[str, dict[str, Any]]:
+    """The verdict's reason after one iteration, and how the check stood."""
 
     async def scene() -> Report:
-        async with stage(folder, certify, *tools, **given) as runtime, anyio.create_task_group() as tasks:
-            tasks.start_soon(beside)
+        async with stage(folder, certify, *tools, **given) as runtime:
             wanted = mission(criteria=[event("certified"), criterion], proposer=repeat("certify"))
             return await runtime.pursue(wanted)
 
@@ -264,53 +250,6 @@ def test_a_check_counts_into_max_tool_calls(tmp_path: Path, calls: int, done: bo
             assert report.data["budget"]["used"]["tool_calls"] == calls
 
     play(scene)
-
-
-SPAWNS = ["sh", "-c", "sleep 600 & echo $! > child.tmp && mv child.tmp child; wait"]
-
-
-def test_a_command_past_its_timeout_is_killed_with_its_whole_group(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hands = Hands(monkeypatch)
-
-    async def forwarded() -> None:
-        while not (tmp_path / "child").exists():
-            await anyio.sleep(0.01)
-        hands.forward()
-
-    reason, row = _judged(tmp_path, check(SPAWNS, cwd=str(tmp_path), timeout=LONG), beside=forwarded)
-    assert (reason, row["status"]) == ("max_iterations", "inconclusive")
-    assert row["evidence"]["error"].startswith("timed_out")
-    _gone(int((tmp_path / "child").read_text()))
-
-
-def test_a_word_of_the_operator_kills_a_command_with_its_whole_group(tmp_path: Path) -> None:
-    async def scene() -> None:
-        criteria = [event("certified"), check(SPAWNS, cwd=str(tmp_path))]
-        async with stage(tmp_path, certify) as runtime:
-            started = await runtime.service.start(mission(criteria=criteria, proposer=repeat("certify")))
-            async with driving(runtime, started.session_id):
-                while not (tmp_path / "child").exists():
-                    await anyio.sleep(0.01)
-                await runtime.service.abort(started.session_id)
-            assert (await outcomes(runtime, started.session_id))[-1][1] == "cancelled"
-            assert (await runtime.report(started.session_id)).verdict_reason == "user_abort"
-
-    play(scene)
-    _gone(int((tmp_path / "child").read_text()))
-
-
-def _gone(pid: int) -> None:
-    """An orphan is reaped by whoever adopted it; until then it may be a zombie, which runs nothing.
-
-    It was killed, which takes effect when the machine next turns to it.
-    """
-    ends = time.monotonic() + 60
-    with suppress(psutil.NoSuchProcess):
-        while psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-            assert time.monotonic() < ends, "it lives on"
-            time.sleep(0.01)
 
 
 def test_a_slow_tool_of_a_check_is_stopped_by_pause_and_the_mission_goes_on(tmp_path: Path) -> None:

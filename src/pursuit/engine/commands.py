@@ -32,14 +32,16 @@ async def run_command(
     With `whole` all of stdout is kept, and one that has more bytes than that is refused. Raises `CallFailed`.
     """
     try:
-        process = await anyio.open_process(
-            list(argv),
-            stdin=subprocess.DEVNULL if given is None else subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd=cwd,
-            start_new_session=True,
-        )
+        # Quick, and shielded: a cancel in the middle of it would end the leader alone, and leave the rest of its group.
+        with anyio.CancelScope(shield=True):
+            process = await anyio.open_process(
+                list(argv),
+                stdin=subprocess.DEVNULL if given is None else subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                cwd=cwd,
+                start_new_session=True,
+            )
     except (OSError, ValueError) as error:
         raise CallFailed(f"cannot run {argv[0]!r}: {error}") from None
     most = KEPT if whole is None else whole + 1
