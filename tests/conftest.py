@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 for folder in (".", "unit", "fault", "contract", "servers", "surface", "clients", "support"):
     sys.path.insert(0, str(Path(__file__).parent / folder))
@@ -16,6 +17,10 @@ for folder in (".", "unit", "fault", "contract", "servers", "surface", "clients"
 for number in (signal.SIGHUP, signal.SIGINT):
     if signal.getsignal(number) == signal.SIG_IGN:
         signal.signal(number, lambda *_: None)
+
+# How long an example takes says more about the machine than about us; what must be quick has a test of its own.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 
 @pytest.fixture

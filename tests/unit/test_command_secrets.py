@@ -54,7 +54,7 @@ def test_known_secrets_are_blanked_in_every_commands_output(
         async with Runtime(state=tmp_path / "ledger.db", config=tmp_path / "pursuit.toml") as runtime:
             tasks = runtime.tasks
             begun = await (tasks.call("tell", {"what": said}) if by_name else tasks.run(["echo", said]))
-            state = await tasks.wait(begun.task_id, timeout=30)
+            state = await tasks.wait(begun.task_id, timeout=60)
             assert state.status == "completed"
             assert await tasks.tail(state.task_id) == ["plain " + " ".join(["***"] * len(HIDDEN))]
             shown = json.dumps(await tasks.show(state.task_id))

@@ -13,10 +13,10 @@ HOSTILE = ["'" + "\\'" * 100_000, '"' + '\\"' * 100_000, "'''" * 80_001, "'\n" *
 
 @pytest.mark.parametrize("hostile", HOSTILE, ids=["single", "double", "triple", "lines"])
 def test_quotes_that_never_close_are_refused_in_no_time(hostile: str) -> None:
-    began = time.monotonic()
+    began = time.process_time()
     with pytest.raises(ValueError, match="no valid Python"):
         checked_script(hostile)
-    assert time.monotonic() - began < 2, "looking for the end of each quote again would take minutes"
+    assert time.process_time() - began < 2, "looking for the end of each quote again would take minutes"
 
 
 def test_brackets_after_a_quote_count() -> None:

@@ -297,7 +297,7 @@ def test_a_model_that_never_answers_is_given_up() -> None:
             raise AssertionError
 
     async def scene() -> None:
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             await draft_by_model("Make the shop fast", Silent(), timeout=0.01)
 
     with pytest.raises(ModelUnavailable, match=r"no answer within 0\.01 s"):

@@ -8,6 +8,7 @@ from typing import Any
 
 import anyio
 import pytest
+from hands import LONG, Hands
 
 from pursuit.errors import Conflict, TaskTerminal
 from pursuit.ledger.sqlite import SqliteLedger
@@ -326,15 +327,21 @@ CANCELLED = {
 }
 
 
-def test_what_a_person_cancelled_is_cancelled_also_when_its_time_ends_meanwhile(tmp_path: Path) -> None:
+def test_what_a_person_cancelled_is_cancelled_also_when_its_time_ends_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hands = Hands(monkeypatch)
+
     async def winding(ctx: TaskContext) -> Ending:
         await ctx.wait_cancelled()
         assert ctx.state.expires_at is not None
-        await anyio.sleep(ctx.state.expires_at + 0.05 - ctx.store.now())
+        hands.forward()
+        await anyio.sleep(0.05)
+        assert ctx.store.now() > ctx.state.expires_at
         return Ending(status="cancelled", message="cancelled after 1s", result=CANCELLED)
 
     async def body(host: TaskHost) -> None:
-        task_id = await begin(host, winding, kind="process", ttl=0.2)
+        task_id = await begin(host, winding, kind="process", ttl=LONG)
         await host.cancel(task_id)
         state = await host.store.wait(task_id)
         assert (state.status, state.result) == ("cancelled", CANCELLED)
