@@ -32,16 +32,7 @@ async def run_command(
     With `whole` all of stdout is kept, and one that has more bytes than that is refused. Raises `CallFailed`.
     """
     try:
-        # Quick, and shielded: a cancel in the middle of it would end the leader alone, and leave the rest of its group.
-        with anyio.CancelScope(shield=True):
-            process = await anyio.open_process(
-                list(argv),
-                stdin=subprocess.DEVNULL if given is None else subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                cwd=cwd,
-                start_new_session=True,
-            )
+        process = await _started(argv, cwd, reads=given is not None)
     except (OSError, ValueError) as error:
         raise CallFailed(f"cannot run {argv[0]!r}: {error}") from None
     most = KEPT if whole is None else whole + 1
@@ -67,6 +58,22 @@ async def run_command(
     if whole is not None and len(tails["stdout"]) > whole:
         raise CallFailed(f"{argv[0]!r} printed more than {whole} bytes, which is the most that is read")
     return {"exit_code": code, **{name: tail.decode(errors="replace") for name, tail in tails.items()}}
+
+
+async def _started(argv: Sequence[str], cwd: str | None, *, reads: bool) -> Process:
+    process: Process | None = None
+    # Quick, and shielded: a cancel in the middle of it would end the leader alone, and leave the rest of its group.
+    with anyio.CancelScope(shield=True):
+        process = await anyio.open_process(
+            list(argv),
+            stdin=subprocess.PIPE if reads else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=cwd,
+            start_new_session=True,
+        )
+    assert process is not None  # noqa: S101 - nothing leaves a shielded block early
+    return process
 
 
 async def _feed(stream: ByteSendStream | None, given: bytes | None) -> None:
