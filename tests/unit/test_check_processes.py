@@ -71,7 +71,7 @@ def test_a_command_that_is_stopped_while_it_is_being_started_leaves_nobody(tmp_p
         with anyio.CancelScope() as scope:
 
             def stop() -> None:
-                if not psutil.Process().children():
+                if before == set(psutil.Process().children()):
                     loop.call_soon(stop)
                     return
                 ends = time.monotonic() + 60
@@ -79,7 +79,7 @@ def test_a_command_that_is_stopped_while_it_is_being_started_leaves_nobody(tmp_p
                     time.sleep(0.001)
                 scope.cancel()
 
-            loop = asyncio.get_running_loop()
+            loop, before = asyncio.get_running_loop(), set(psutil.Process().children())
             loop.call_soon(stop)
             await run_command(SPAWNS, str(tmp_path))
         assert scope.cancelled_caught
