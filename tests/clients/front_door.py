@@ -56,7 +56,7 @@ class Served(Running):
         """Kills it without a warning, and waits until what it had started is gone, too."""
         children = psutil.Process(self.process.pid).children(recursive=True)
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(timeout=30)
+        self.process.wait(timeout=120)
         gone(children)
 
 
@@ -157,14 +157,14 @@ def leaving_none(process: subprocess.Popen[str]) -> Iterator[None]:
     finally:
         if process.poll() is None:
             process.kill()
-        process.wait(timeout=30)
+        process.wait(timeout=120)
         for stream in (process.stdout, process.stderr):
             if stream is not None and not stream.closed:
                 stream.close()
 
 
 def wait_until(
-    holds: Callable[[], bool], what: str, seen: Callable[[], object] = lambda: "", seconds: float = 30
+    holds: Callable[[], bool], what: str, seen: Callable[[], object] = lambda: "", seconds: float = 120
 ) -> None:
     """Looks again and again until something holds."""
     ends = time.monotonic() + seconds
@@ -173,7 +173,7 @@ def wait_until(
         time.sleep(0.01)
 
 
-def gone(processes: list[psutil.Process], seconds: float = 10) -> None:
+def gone(processes: list[psutil.Process], seconds: float = 60) -> None:
     """Returns when none of them is left."""
 
     def living() -> list[psutil.Process]:

@@ -33,7 +33,7 @@ TOOLS = {*(f"mission_{verb}" for verb in VERBS), *(f"task_{verb}" for verb in TA
 NOBODY = "mission-0000000000000000"
 NOTHING = f"task-{'0' * 32}"
 LONG = 250
-PATIENCE = 20.0
+PATIENCE = 120.0
 AN_HOUR = 3_600_000
 
 Answer = dict[str, Any]

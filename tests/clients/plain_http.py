@@ -42,7 +42,7 @@ def post(
     }
     request = urllib.request.Request(url, json.dumps(said).encode(), sent)
     try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=120) as answer:
             status, text = answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         status, text = error.code, error.read().decode()

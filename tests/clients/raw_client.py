@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 OLD, NEW = "2025-11-25", "2026-07-28"
-PATIENCE = 60.0
+PATIENCE = 180.0
 ENVELOPE = "io.modelcontextprotocol/"
 INFO = {"name": "raw", "version": "1"}
 Message = dict[str, Any]
@@ -134,7 +134,7 @@ def talking(
             assert process.stdin is not None
             process.stdin.close()
             if ends:
-                assert process.wait(20) == 0
+                assert process.wait(120) == 0
         finally:
             guard.cancel()
             process.kill()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -21,7 +22,8 @@ from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.model.events import CallSettled, IterationEnded, RunClaimed, decode
 
 KILLS = 200 if os.environ.get("PURSUIT_SOAK") else 20
-ITERATIONS = 12 * KILLS
+# However slow the machine is, so many iterations are left undisturbed.
+CALM = 5 * KILLS
 PURSUIT = Path(sys.executable).with_name("pursuit")
 RECORDER = Path(__file__).parents[1] / "servers" / "recorder.py"
 
@@ -40,7 +42,7 @@ directive = "Take every step once"
 tool_allowlist = ["rec.*"]
 stagnation_threshold = "off"
 [budget]
-max_iterations = {iterations}
+max_iterations = 1000000
 [[criteria]]
 criterion_id = "never"
 kind = "event"
@@ -50,13 +52,13 @@ kind = "script"
 script = '''
 import asyncio
 n = state.iteration
-rec.step(key=f"{{n}}-a", ms=4)
-await asyncio.gather(rec.look(key=f"{{n}}-b"), rec.look(key=f"{{n}}-c"))
+rec.step(key=f"{n}-a", ms=4)
+await asyncio.gather(rec.look(key=f"{n}-b"), rec.look(key=f"{n}-c"))
 try:
-    await rec.step(key=f"{{n}}-d", ms=4)
+    await rec.step(key=f"{n}-d", ms=4)
 except RuntimeError as error:
     mission.event("lost", text=str(error))
-rec.step(key=f"{{n}}-e", ms=4)
+rec.step(key=f"{n}-e", ms=4)
 mission.observe("n", n)
 '''
 """
@@ -87,7 +89,7 @@ def _lives(pid: int) -> bool:
         return False
 
 
-def _gone(pids: set[int], seconds: float = 10) -> set[int]:
+def _gone(pids: set[int], seconds: float = 60) -> set[int]:
     """The processes of these that are still there when the time is up."""
     ends = time.monotonic() + seconds
     while (pids := {pid for pid in pids if _lives(pid)}) and time.monotonic() < ends:
@@ -95,8 +97,8 @@ def _gone(pids: set[int], seconds: float = 10) -> set[int]:
     return pids
 
 
-async def _kill_at_random(folder: Path, state: Path, mission_id: str, chance: random.Random) -> bool:
-    """Resumes the mission in a process and kills it somewhere in its run; False if it ended before."""
+async def _kill_at_random(folder: Path, state: Path, mission_id: str, chance: random.Random) -> None:
+    """Resumes the mission in a process and kills it somewhere in its run, which has no end of its own."""
     ledger = SqliteLedger.open(state)
     try:
         row = await ledger.row(mission_id)
@@ -104,18 +106,17 @@ async def _kill_at_random(folder: Path, state: Path, mission_id: str, chance: ra
         head = row.head.seq
         process = _pursuit(folder, "resume", mission_id)
         try:
-            with anyio.fail_after(30):
+            with anyio.fail_after(120):
                 async for stored in ledger.watch(mission_id, head):
                     if isinstance(decode(stored.type, stored.body), RunClaimed):
                         break
             await anyio.sleep(chance.uniform(0, 0.4))
-            ended = process.poll() is not None
+            assert process.poll() is None
         finally:
             children = _children(process.pid)
             process.send_signal(signal.SIGKILL)
             process.communicate()
         assert not _gone(children), "a process of the killed one is left: a server or a sandbox worker"
-        return not ended
     finally:
         await ledger.close()
 
@@ -125,25 +126,25 @@ async def _kill_at_random(folder: Path, state: Path, mission_id: str, chance: ra
 def test_killed_at_random_moments_it_goes_on_at_the_same_call(tmp_path: Path) -> None:
     record = tmp_path / "record"
     (tmp_path / "pursuit.toml").write_text(CONFIG.format(recorder=RECORDER, record=record))
-    (tmp_path / "mission.toml").write_text(MISSION.format(iterations=ITERATIONS))
+    (tmp_path / "mission.toml").write_text(MISSION)
     state = tmp_path / ".pursuit" / "ledger.db"
     started = _pursuit(tmp_path, "start", "mission.toml", "--json")
-    out, _ = started.communicate(timeout=60)
-    mission_id = __import__("json").loads(out)["session_id"]
+    out, _ = started.communicate(timeout=120)
+    mission_id = json.loads(out)["session_id"]
     chance = random.Random(20261115)
-    kills = sum(anyio.run(_kill_at_random, tmp_path, state, mission_id, chance) for _ in range(KILLS))
-    assert kills >= KILLS * 0.9, "the mission was too short for so many kills"
-    last = _pursuit(tmp_path, "resume", mission_id)
-    last.communicate(timeout=300)
-    assert last.returncode == 3, "max_iterations is a termination"
+    for _ in range(KILLS):
+        anyio.run(_kill_at_random, tmp_path, state, mission_id, chance)
+    last = _pursuit(tmp_path, "iterate", mission_id, "--iterations", str(CALM), "--json")
+    out, _ = last.communicate(timeout=300)
+    assert (last.returncode, json.loads(out)["status"]) == (0, "running")
 
     marks = [line.split() for line in record.read_text().splitlines()]
     assert not _gone({int(pid) for kind, _, pid in marks if kind == "born"}), "an orphan is left"
     executed = Counter((kind, key) for kind, key, _ in marks if kind != "born")
-    anyio.run(_judge, state, mission_id, executed, kills)
+    anyio.run(_judge, state, mission_id, executed)
 
 
-async def _judge(state: Path, mission_id: str, executed: Counter[tuple[str, str]], kills: int) -> None:
+async def _judge(state: Path, mission_id: str, executed: Counter[tuple[str, str]]) -> None:
     ledger = SqliteLedger.open(state)
     try:
         assert (await ledger.verify()).ok
@@ -158,7 +159,7 @@ async def _judge(state: Path, mission_id: str, executed: Counter[tuple[str, str]
                 assert times <= 1, f"a step ran twice: {call}"
                 if outcome == "ok":
                     assert times == 1, f"a completed step left no mark: {call}"
-        assert outcomes["unknown"] <= kills
+        assert outcomes["unknown"] <= KILLS
         assert outcomes["ok"] > outcomes["unknown"] * 5
         _judge_iterations([decode(e.type, e.body) for e in await ledger.read(mission_id)])
     finally:
@@ -167,7 +168,8 @@ async def _judge(state: Path, mission_id: str, executed: Counter[tuple[str, str]
 
 def _judge_iterations(events: list[Any]) -> None:
     ended = [event.iteration for event in events if isinstance(event, IterationEnded)]
-    assert ended == list(range(ITERATIONS)), "iterations are numbered without gaps or repetitions"
+    assert ended == list(range(len(ended))), "iterations are numbered without gaps or repetitions"
+    assert len(ended) >= CALM
     settled_in: dict[int, int] = {}
     straddled = 0
     current: int | None = None

@@ -16,6 +16,7 @@ import anyio
 import process_serving
 import psutil
 import pytest
+from front_door import wait_until
 from process_stage import Stage, on_stage, python, until
 
 from pursuit.ledger.sqlite import SqliteLedger
@@ -97,7 +98,7 @@ def test_every_line_counts_once_across_three_kills(tmp_path: Path) -> None:
         (tmp_path / f"go{part}").touch()
         server = serving(tmp_path)
     state = stored(tmp_path, task_id)
-    server.communicate(timeout=30)
+    server.communicate(timeout=120)
     assert (state.status, state.exit_code, state.done) == ("failed", 7, count)
     assert_every_line_once(tmp_path, task_id, count)
     assert (tmp_path / "starts").read_text() == "x"
@@ -109,7 +110,6 @@ def test_every_line_counts_once_across_three_kills(tmp_path: Path) -> None:
 def test_killed_at_random_moments_nothing_is_lost_and_nothing_runs_twice(tmp_path: Path) -> None:
     """Also before the command was started: then it never is, and the task says so."""
     chance = random.Random(4)
-    outcomes: set[str] = set()
     for run in range(60 if SOAK else 8):
         folder = tmp_path / str(run)
         folder.mkdir()
@@ -119,22 +119,21 @@ def test_killed_at_random_moments_nothing_is_lost_and_nothing_runs_twice(tmp_pat
         server = serving(folder, WRITER, str(folder), str(count), "4")
         assert server.stdout is not None
         task_id = server.stdout.readline().strip()
+        starts = folder / "starts"
+        if run == 0:  # how many of the others get so far is the machine's affair
+            wait_until(starts.exists, "the start of the command", seconds=120)
         for _ in range(3):
             time.sleep(chance.choice([0.0, chance.uniform(0, 0.05), chance.uniform(0, 0.5)]))
             kill(server)
             server = serving(folder)
         state = stored(folder, task_id)
-        server.communicate(timeout=30)
-        starts = folder / "starts"
+        server.communicate(timeout=120)
         if starts.exists():
             assert (state.status, state.exit_code, state.done, starts.read_text()) == ("failed", 7, count, "x")
             assert_every_line_once(folder, task_id, count)
-            outcomes.add("ran")
         else:
             assert state.message is not None
             assert "was not started" in state.message
-            outcomes.add("never ran")
-    assert "ran" in outcomes
 
 
 def killed_keeper(folder: Path, task_id: str) -> int:
