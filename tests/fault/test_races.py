@@ -14,6 +14,7 @@ import anyio
 import pytest
 from crashing import calls_of
 from driving import runtime
+from promptly import promptly
 
 from pursuit import Budget, Mission
 from pursuit.errors import Conflict
@@ -31,20 +32,23 @@ from pursuit.service import Service
 
 ROUNDS = 100 if os.environ.get("PURSUIT_SOAK") else 10
 HALF_A_SECOND = 0.5
+LONGEST = 120
+AN_HOUR = 3_600_000
 SCRIPT = """
 for place in range(6):
-    world.step(key=f"{state.iteration}-{place}", ms=150 if place == 3 else 8)
+    world.step(key=f"{{state.iteration}}-{{place}}", ms={hour} if place == 3 and state.iteration >= {last} else 8)
 """
 
 
-def mission() -> Mission:
+def mission(last: int) -> Mission:
+    """Quick steps up to some iteration; from there on each has one that takes an hour, which a word alone ends."""
     return Mission(
         directive="Run until told otherwise",
         criteria=[event("never")],
         budget=Budget(max_iterations=400),
         allow_all_tools=True,
         stagnation_threshold="off",
-        proposer={"kind": "script", "script": SCRIPT},
+        proposer={"kind": "script", "script": SCRIPT.format(hour=AN_HOUR, last=last)},
     )
 
 
@@ -60,7 +64,7 @@ async def _events(service: Service, mission_id: str) -> list[Any]:
 async def _running(service: Service, mission_id: str, runs: int) -> None:
     """Returns when the driver has claimed and settled something."""
     claims = settled = 0
-    with anyio.fail_after(30):
+    with anyio.fail_after(LONGEST):
         async for stored in service.ledger.watch(mission_id):
             claims += stored.type == RunClaimed.__name__
             settled += claims >= runs and stored.type == CallSettled.__name__
@@ -69,17 +73,18 @@ async def _running(service: Service, mission_id: str, runs: int) -> None:
 
 
 async def _exit(process: subprocess.Popen[str]) -> str:
-    with anyio.fail_after(30):
+    with anyio.fail_after(LONGEST):
         while process.poll() is None:
             await anyio.sleep(0.005)
     return process.communicate()[0]
 
 
-async def _round(folder: Path, chance: random.Random, word: str) -> None:
+async def _round(folder: Path, chance: random.Random, word: str) -> float:
+    """One word, and how long after it something was still under way."""
     state, record = folder / "ledger.db", folder / "record"
     async with runtime(state, record) as here:
         service = here.service
-        mission_id = (await service.start(mission())).session_id
+        mission_id = (await service.start(mission(chance.randrange(4)))).session_id
         process = _driver(state, record, mission_id)
         await _running(service, mission_id, 1)
         with pytest.raises(Conflict):
@@ -87,10 +92,11 @@ async def _round(folder: Path, chance: random.Random, word: str) -> None:
         await anyio.sleep(chance.uniform(0, 0.3))
         with pytest.raises(Conflict):
             await service.driver.drive(mission_id)
+        late = 0.0
         if word == "pause":
             assert (await service.pause(mission_id)).status == "paused"
             assert await _exit(process) == "paused"
-            _obeyed(await _events(service, mission_id))
+            late = _obeyed(await _events(service, mission_id))
             process = _driver(state, record, mission_id)
             await _running(service, mission_id, 2)
             await anyio.sleep(chance.uniform(0, 0.2))
@@ -110,21 +116,21 @@ async def _round(folder: Path, chance: random.Random, word: str) -> None:
         row = await service.ledger.row(mission_id)
         assert row is not None and row.status == expected[0], "the listing says the same"
         events = await _events(service, mission_id)
-        _obeyed(events)
+        late = max(late, _obeyed(events))
         assert sum(isinstance(e, MissionEnded) for e in events) == 1
         assert (await service.report(mission_id))["reason_text"] in ("after the pause", "enough", "good enough")
         assert (await service.verify()).ok
         _once(record, await calls_of(service.ledger, mission_id))
+        return late
 
 
-def _obeyed(events: list[Any]) -> None:
-    """After the last word no call begins, and what was under way was stopped within half a second."""
+def _obeyed(events: list[Any]) -> float:
+    """After the last word no call begins; how long afterwards what was under way was stopped."""
     places = [place for place, each in enumerate(events) if isinstance(each, OperatorWord)]
-    word = events[places[-1]]
-    for each in events[places[-1] :]:
-        assert not isinstance(each, CallIntended), "a call began after the operator's word"
-        if isinstance(each, CallSettled | IterationEnded | MissionEnded):
-            assert each.at - word.at < HALF_A_SECOND, f"{type(each).__name__} came late"
+    word, *rest = events[places[-1] :]
+    assert not any(isinstance(each, CallIntended) for each in rest), "a call began after the operator's word"
+    ends = (each.at for each in rest if isinstance(each, CallSettled | IterationEnded | MissionEnded))
+    return max(ends, default=word.at) - word.at
 
 
 def _once(record: Path, calls: dict[str, Any]) -> None:
@@ -141,6 +147,7 @@ def _once(record: Path, calls: dict[str, Any]) -> None:
 def test_the_operators_word_wins_whenever_it_comes(tmp_path: Path) -> None:
     chance = random.Random(7)
     for number in range(ROUNDS):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        anyio.run(_round, folder, chance, ("abort", "pause", "complete")[number % 3])
+        for attempt, watch in enumerate(promptly(HALF_A_SECOND)):
+            folder = tmp_path / f"{number}-{attempt}"
+            folder.mkdir()
+            watch.took = anyio.run(_round, folder, chance, ("abort", "pause", "complete")[number % 3])
