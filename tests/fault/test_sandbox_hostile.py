@@ -10,6 +10,7 @@ import time
 
 import anyio
 import pytest
+from promptly import promptly
 
 from pursuit.sandbox import Finished, Sandbox, SandboxLimits, ScriptSpec, check_expression, leave, monty_started
 
@@ -73,7 +74,8 @@ def test_each_hostile_expression_keeps_its_time_alone(expression: str) -> None:
             assert found.error
             return time.monotonic() - begun
 
-    assert anyio.run(main) < 2 * (GRACE + 1.0)
+    for watch in promptly(2 * (GRACE + 1.0)):
+        watch.took = anyio.run(main)
 
 
 def test_deep_nesting_never_reaches_a_parser() -> None:
@@ -83,7 +85,7 @@ def test_deep_nesting_never_reaches_a_parser() -> None:
 
 @pytest.mark.parametrize("run", range(5))
 def test_the_process_leaves_with_its_own_code_after_the_whole_corpus(run: int) -> None:
-    done = subprocess.run([sys.executable, __file__], check=False, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, __file__], check=False, capture_output=True, text=True, timeout=600)
     assert done.returncode == 7, done.stderr
     assert done.stdout == "done"
 
@@ -116,7 +118,9 @@ def test_the_process_leaves_with_its_own_code_after_the_whole_corpus(run: int) -
     ],
 )
 def test_a_hostile_script_ends_as_a_value_with_the_old_memory(source: str, error: str) -> None:
-    limits = SandboxLimits(script_seconds=0.5, script_memory=64 * 1024 * 1024, script_calls=2000)
+    # The limit of time counts the wall's: where another one is to be met first, it must not be met on a slow machine.
+    seconds = 0.5 if "TimeoutError" in error else 60
+    limits = SandboxLimits(script_seconds=seconds, script_memory=64 * 1024 * 1024, script_calls=2000)
     spec = ScriptSpec(
         source=source,
         tools={"a": {"b": ["x"]}},
@@ -132,13 +136,14 @@ def test_a_hostile_script_ends_as_a_value_with_the_old_memory(source: str, error
                 step = await script.answer(dict.fromkeys((call.index for call in step.calls), 1))
             return step
 
-    begun = time.monotonic()
-    finished = anyio.run(main)
-    assert time.monotonic() - begun < 0.5 + 2 * GRACE + 2
-    assert finished.error is not None
-    assert error in finished.error
-    assert finished.memory == {"old": 1}
-    assert len(finished.printed) <= 64 * 1024
+    for watch in promptly(0.5 + 2 * GRACE + 2):
+        begun = time.monotonic()
+        finished = anyio.run(main)
+        watch.took = time.monotonic() - begun
+        assert finished.error is not None
+        assert error in finished.error
+        assert finished.memory == {"old": 1}
+        assert len(finished.printed) <= 64 * 1024
 
 
 SOAK = "PURSUIT_SOAK" in os.environ
@@ -158,7 +163,7 @@ anyio.run(main)
 def test_programs_that_end_in_the_ordinary_way_end_with_their_own_code() -> None:
     """Without the moment that they wait for, about one of four is aborted by the sandbox's library."""
     for _ in range(40 if SOAK else 8):  # one after the other: beside others they are slower, and seldom aborted
-        assert subprocess.run([sys.executable, "-c", ORDINARY], timeout=60).returncode == 0
+        assert subprocess.run([sys.executable, "-c", ORDINARY], timeout=300).returncode == 0
 
 
 if __name__ == "__main__":
