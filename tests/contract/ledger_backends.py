@@ -17,7 +17,7 @@ import pytest
 from pursuit.ledger.contract import Draft, Ledger
 from pursuit.ledger.sqlite import SqliteLedger
 
-GENEROUS = 20
+GENEROUS = 120
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 from ledger_backends import GENEROUS, Backend, another_process, check, drafts, every_backend, heard, opened, tell
+from promptly import promptly
 
 from pursuit.errors import LedgerUnavailable
 from pursuit.ledger.contract import ANY, Ledger
@@ -54,7 +55,8 @@ def test_a_bell_keeps_what_it_heard_before_the_wait(backend: Backend, tmp_path: 
 def test_every_waiter_hears_another_process_soon(backend: Backend, tmp_path: Path) -> None:
     child = "while told():\n    await ledger.append('m1', ANY, [Draft('far', b'1')])\n    say('appended')"
 
-    async def body() -> None:
+    async def body(folder: Path) -> float:
+        folder.mkdir()
         heard_at: list[float] = []
 
         async def listen(ledger: Ledger, scope: anyio.CancelScope) -> None:
@@ -62,8 +64,8 @@ def test_every_waiter_hears_another_process_soon(backend: Backend, tmp_path: Pat
                 await bell.wait()
                 heard_at.append(anyio.current_time())
 
-        async with opened(backend, tmp_path) as ledger:
-            with another_process(backend, tmp_path, child) as process, anyio.fail_after(GENEROUS):
+        async with opened(backend, folder) as ledger:
+            with another_process(backend, folder, child) as process, anyio.fail_after(GENEROUS):
                 async with anyio.create_task_group() as tasks:
                     # The first waiter may be the one who looks on behalf of all: when it goes, another takes over.
                     scopes = [anyio.CancelScope() for _ in range(4)]
@@ -76,11 +78,12 @@ def test_every_waiter_hears_another_process_soon(backend: Backend, tmp_path: Pat
                     assert await heard(process) == "appended"
                     committed = anyio.current_time()
                 tell(process, "")
-        # The promise is 250 ms; the machine that runs the tests may be busy.
         assert len(heard_at) == 3
-        assert max(heard_at) - committed < 2
+        return max(heard_at) - committed
 
-    anyio.run(body)
+    # The promise is 250 ms; the machine that runs the tests may be busy.
+    for number, watch in enumerate(promptly(2)):
+        watch.took = anyio.run(body, tmp_path / str(number))
 
 
 @every_backend

@@ -57,7 +57,7 @@ async def talking(way: str) -> Any:
 
 def run(way: str, main: Main) -> Any:
     async def bounded() -> Any:
-        with anyio.fail_after(20):
+        with anyio.fail_after(120):
             async with talking(way) as (upstream, server):
                 return await main(upstream, server)
 
@@ -254,16 +254,20 @@ def test_two_leases_at_once_are_two_processes() -> None:
     run("stdio", main)
 
 
-def test_a_lease_whose_call_was_given_up_is_not_lent_again() -> None:
+def test_a_lease_whose_call_was_given_up_is_not_lent_again(tmp_path: Path) -> None:
     async def main(upstream: McpUpstream, _server: RawServer) -> None:
         side = ClientSide(capabilities={"sampling": {}})
-        pids: set[str] = set()
+        pids: list[str] = []
+        mark = tmp_path / "mark"
         for tool in ("hang", "ok", "ok"):
-            async with upstream.leased(side) as talk:
-                pids.add((await call(talk, "ok"))["content"][0]["text"])
-                with anyio.move_on_after(0.1 if tool == "hang" else 10):
-                    await call(talk, tool)
-        assert len(pids) == 2
+            async with upstream.leased(side) as talk, anyio.create_task_group() as calls:
+                pids.append((await call(talk, "ok"))["content"][0]["text"])
+                calls.start_soon(call, talk, tool, {"mark": str(mark)})
+                while tool == "hang" and not mark.exists():
+                    await anyio.sleep(0.005)
+                if tool == "hang":
+                    calls.cancel_scope.cancel()
+        assert pids[0] != pids[1] == pids[2]
 
     run("stdio", main)
 
@@ -276,9 +280,8 @@ def test_an_idle_lease_ends_after_a_while(monkeypatch: pytest.MonkeyPatch) -> No
         for _ in range(2):
             async with upstream.leased(side) as talk:
                 pid = int((await call(talk, "ok"))["content"][0]["text"])
-            with anyio.fail_after(10):
-                while psutil.pid_exists(pid):
-                    await anyio.sleep(0.02)
+            while psutil.pid_exists(pid):
+                await anyio.sleep(0.02)
 
     run("stdio", main)
 
@@ -299,7 +302,7 @@ def test_a_change_is_heard_of_a_server_of_the_sdk() -> None:
             heard = anyio.Event()
             upstream.listen(lambda _method, _params: heard.set())
             assert [tool.name for tool in await upstream.tools()] == ["grow"]
-            with anyio.fail_after(10):
+            with anyio.fail_after(120):
                 await upstream.call("grow", {"name": "more"}, call_id="c")
                 await heard.wait()
             assert [tool.name for tool in await upstream.tools()] == ["grow", "more"]
@@ -330,9 +333,8 @@ def test_the_tools_are_listed_once_until_the_server_says_that_they_changed(way: 
             assert [tool.name for tool in await upstream.tools()] == [*before, "fresh"]
             return
         await server.stood.wait()
-        with anyio.fail_after(5):
-            while not upstream._supervisor.current.announces("tools"):  # pyright: ignore
-                await anyio.sleep(0.01)
+        while not upstream._supervisor.current.announces("tools"):  # pyright: ignore
+            await anyio.sleep(0.01)
         for _ in range(3):
             await upstream.tools()
         assert sum(one.method == "tools/list" for one in server.requests) == 1
@@ -379,7 +381,7 @@ def test_cancelling_a_call_tells_the_server_in_the_words_of_its_era() -> None:
             tasks.cancel_scope.cancel()
         await server.hung_up.wait()
         await call(upstream, "ok")
-        with anyio.move_on_after(0.5 if server.modern else 5):
+        with anyio.move_on_after(0.5 if server.modern else 60):
             while not any(one.method == "notifications/cancelled" for one in server.requests):
                 await anyio.sleep(0.01)
         hang = next(one for one in server.requests if (one.body or {}).get("params", {}).get("name") == "hang")

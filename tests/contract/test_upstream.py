@@ -38,6 +38,12 @@ from http_fixture import served, sse_app  # noqa: E402 - found through the path 
 ARGUMENTS = {"null": None, "nested": {"null": None, "list": [None, {"deep": None}]}, "class": 1, "_x": "ü\n"}
 
 
+@pytest.fixture(autouse=True)
+def patient_obituaries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine that stalls, an exit code may come later than anybody wants to wait for it."""
+    monkeypatch.setattr("pursuit.tools.supervise._OBITUARY_SECONDS", 60.0)
+
+
 def fixture_config(**more: Any) -> ServerConfig:
     return ServerConfig(name="fixture", command=sys.executable, args=(str(SERVERS / "fixture.py"),), **more)
 
@@ -120,7 +126,7 @@ class Reached:
 
     def run(self, function: Callable[[Any], Awaitable[Any]]) -> Any:
         async def bounded() -> Any:
-            with anyio.fail_after(30):
+            with anyio.fail_after(120):
                 return await function(self.upstream)
 
         return self.portal.call(bounded)
@@ -248,12 +254,12 @@ def test_a_crash_fails_the_call_with_last_words_and_the_next_one_runs(reached: R
 
 async def written(path: Path, content: str) -> None:
     """Files are how another process reports; there is nothing to wait on but the file."""
-    with anyio.fail_after(20):
+    with anyio.fail_after(120):
         while not path.exists() or path.read_text() != content:
             await anyio.sleep(0.01)
 
 
-async def gone(*pids: int, within: float = 10.0) -> bool:
+async def gone(*pids: int, within: float = 60.0) -> bool:
     with anyio.move_on_after(within):
         while any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids):
             await anyio.sleep(0.01)
@@ -263,7 +269,7 @@ async def gone(*pids: int, within: float = 10.0) -> bool:
 
 def odd(config: ServerConfig, function: Callable[[McpUpstream], Awaitable[Any]], **more: Any) -> Any:
     async def main() -> Any:
-        with anyio.fail_after(30):
+        with anyio.fail_after(120):
             async with stdio_upstream(config=config, **more) as upstream:
                 return await function(upstream)
 
@@ -337,7 +343,7 @@ def test_calls_run_side_by_side_up_to_the_limit(limit: int | None, most: int) ->
             upstream = McpUpstream(config, in_process(build()), tasks=tasks)
             async with anyio.create_task_group() as calls:
                 for number in range(6):
-                    calls.start_soon(partial(upstream.call, "crowd", {}, call_id=f"c-{number}"))
+                    calls.start_soon(partial(upstream.call, "crowd", {"most": most}, call_id=f"c-{number}"))
             await upstream.aclose()
         return RUNNING["most"]
 
@@ -347,12 +353,18 @@ def test_calls_run_side_by_side_up_to_the_limit(limit: int | None, most: int) ->
 def test_a_silent_server_is_given_up_after_the_connect_timeout(tmp_path: Path) -> None:
     pidfile = tmp_path / "pid"
 
-    async def main(upstream: McpUpstream) -> None:
-        with pytest.raises(UpstreamUnavailable, match=r"(?s)did not answer within 0.5 s.*hello"):
-            await upstream.tools()
-        assert not psutil.pid_exists(int(pidfile.read_text()))
+    def given_up(seconds: float) -> str:
+        async def main(upstream: McpUpstream) -> str:
+            with pytest.raises(UpstreamUnavailable, match=f"did not answer within {seconds} s") as caught:
+                await upstream.tools()
+            return str(caught.value)
 
-    odd(odd_config("silent", f"pidfile={pidfile}", timeouts=Timeouts(connect=0.5)), main)
+        return odd(odd_config("silent", f"pidfile={pidfile}", timeouts=Timeouts(connect=seconds)), main)
+
+    # A machine that stalls may be too slow to start it in half a second, so that it never said anything.
+    said = next(words for seconds in (0.5, 4, 16) if (words := given_up(seconds)) and pidfile.exists())
+    assert "hello" in said
+    assert not psutil.pid_exists(int(pidfile.read_text()))
 
 
 @pytest.mark.parametrize(
@@ -471,7 +483,7 @@ def test_no_server_outlives_a_killed_parent(word: str) -> None:
             [sys.executable, "-c", PARENT, str(SERVERS / "odd.py"), word], stderr=None
         ) as parent:
             assert parent.stdout is not None
-            with anyio.fail_after(30):
+            with anyio.fail_after(120):
                 pid = int(await parent.stdout.receive())
             assert psutil.pid_exists(pid)
             parent.kill()
@@ -515,7 +527,7 @@ def test_a_required_server_that_fails_is_an_error() -> None:
 def test_a_hanging_server_delays_no_other_call_and_leaving_the_pool_is_bounded() -> None:
     async def main() -> None:
         configs = {"odd": odd_config(), "silent": odd_config("silent")}
-        with anyio.fail_after(8):
+        with anyio.fail_after(20):  # to connect to the silent one would be given up after 30 s
             async with (
                 Pool(configs, {"here": FunctionUpstream("here", [echo])}) as pool,
                 anyio.create_task_group() as tasks,

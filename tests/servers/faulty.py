@@ -1,7 +1,8 @@
 """A server of the old era, in the standard library, that goes wrong in whichever way a call asks for.
 
 Words on the command line: `births=PATH` gets a line with the pid at each start; `exits=PATH` lets it exit right after
-the handshake, and `mute=PATH` never answer, for as long as that file exists.
+the handshake, and `mute=PATH` never answer, for as long as that file exists. A call with a `mark` makes that file when
+it begins.
 """
 
 from __future__ import annotations
@@ -44,6 +45,9 @@ def misbehave(ident: Any, tool: str, arguments: dict[str, Any]) -> bool:
             time.sleep(600)
         case "nap":
             time.sleep(arguments["seconds"])
+        case "wait":
+            while not Path(arguments["until"]).exists():
+                time.sleep(0.005)
         case "stderr":
             for _ in range(arguments["mb"]):
                 sys.stderr.buffer.write((b"x" * 1023 + b"\n") * 1024)
@@ -62,6 +66,8 @@ def misbehave(ident: Any, tool: str, arguments: dict[str, Any]) -> bool:
 
 
 def call(ident: Any, tool: str, arguments: dict[str, Any], meta: dict[str, Any]) -> None:
+    if "mark" in arguments:
+        Path(arguments["mark"]).touch()
     if misbehave(ident, tool, arguments):
         return
     reply: dict[str, Any] = {"result": text(str(os.getpid()))}

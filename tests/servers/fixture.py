@@ -49,9 +49,12 @@ async def hang(path: Path) -> types.CallToolResult:
         path.write_text("cancelled")
 
 
-async def crowd() -> types.CallToolResult:
+async def crowd(most: int) -> types.CallToolResult:
+    """Stays until so many were here at once, and then long enough for one more to come."""
     RUNNING["now"] += 1
     RUNNING["most"] = max(RUNNING.values())
+    while RUNNING["most"] < most:
+        await anyio.sleep(0.001)
     await anyio.sleep(0.02)
     RUNNING["now"] -= 1
     return text(str(RUNNING["most"]))
@@ -89,7 +92,7 @@ async def call_tool(ctx: ServerRequestContext[Any, Any], params: types.CallToolR
         case "ask":
             return await ask(ctx)
         case "crowd":
-            return await crowd()
+            return await crowd(arguments["most"])
         case "environment":
             return text("", structured_content={"names": sorted(os.environ), "cwd": str(Path.cwd())})
     raise MCPError(code=types.INVALID_PARAMS, message=f"no tool {params.name}")

@@ -53,12 +53,14 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    for word in WORDS:
-        if word.startswith("pidfile="):
-            Path(word.removeprefix("pidfile=")).write_text(str(os.getpid()))
     if "deaf" in WORDS:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     print("hello", file=sys.stderr, flush=True)
+    for word in WORDS:
+        if word.startswith("pidfile="):
+            noted = Path(word.removeprefix("pidfile="))
+            noted.with_suffix(".new").write_text(str(os.getpid()))
+            noted.with_suffix(".new").rename(noted)
     while line := sys.stdin.readline():
         request = json.loads(line)
         if "id" not in request or "silent" in WORDS:
