@@ -11,6 +11,7 @@ import anyio
 from pursuit import Budget, Mission, Report, Runtime, event
 from pursuit.model.mission import ScriptProposer
 
+DEADLY = 5  # a step that hangs: it ends with the process
 SCRIPT = """
 for number in range(20):
     try:
@@ -33,7 +34,7 @@ async def drive(folder: Path) -> Report:
     async def step(number: int) -> dict:
         with (folder / "marks").open("a") as marks:
             marks.write(f"{number}\n")
-        await anyio.sleep(0.05)
+        await anyio.sleep(3600 if number == DEADLY else 0)
         return {"done": number}
 
     async with Runtime(state=folder / "ledger.db", servers={"plant": [step]}) as runtime:
@@ -43,7 +44,7 @@ async def drive(folder: Path) -> Report:
 
 def main(folder: Path, marks: Path) -> None:
     child = subprocess.Popen([sys.executable, __file__, str(folder)])
-    while child.poll() is None and (not marks.exists() or marks.read_text().count("\n") < 5):
+    while child.poll() is None and (not marks.exists() or f"{DEADLY}\n" not in marks.read_text()):
         time.sleep(0.01)
     child.kill()  # SIGKILL: no handler, no clean-up
     print(f"exit code {child.wait()} after {marks.read_text().count(chr(10))} steps had begun")

@@ -13,7 +13,7 @@ RESULTS = {
     "fleet.py": "completed: 53 of 70 calls",
     "mcp_server_in_process.py": "completed: level 80 after 9 calls",
     "own_proposals.py": "completed (criteria_met): x = 2.094552 after 21 proposals",
-    "resume_after_crash.py": " ran twice",
+    "resume_after_crash.py": "completed: 20 steps ran, 0 ran twice",
     "search_vessel.py": "completed: 61",
     "three_bar_truss.py": "completed: 263.897 after 4 iterations",
     "wait_for_job.py": "completed after 6 polls (criteria_met)",
@@ -22,7 +22,7 @@ RESULTS = {
 
 def run(name: str, folder: Path) -> str:
     done = subprocess.run(
-        [sys.executable, EXAMPLES / name], cwd=folder, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, EXAMPLES / name], cwd=folder, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
@@ -34,8 +34,8 @@ def test_an_example_prints_its_result(name: str, tmp_path: Path) -> None:
     printed = run(name, tmp_path)
     assert RESULTS[name] in printed
     if name == "resume_after_crash.py":
-        assert ", 0 ran twice" in printed
-        assert "exit code -9" in printed
+        assert "exit code -9 after 6 steps had begun" in printed
+        assert "calls by outcome: {'ok': 19, 'unknown': 1}" in printed
     assert not list(tmp_path.iterdir()), "an example leaves nothing behind"
 
 

@@ -71,7 +71,11 @@ def test_every_client_goes_the_whole_way(which: str, transport: str, tmp_path: P
 
 
 @pytest.mark.slow
-def test_a_client_that_cancelled_a_call_leaves_without_waiting_for_its_answer(tmp_path: Path) -> None:
+def test_a_client_that_cancelled_a_call_leaves_without_waiting_for_its_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # So long has a server to leave by itself, however slow the machine is, before the SDK tells it to.
+    monkeypatch.setattr("mcp.client.stdio.PROCESS_TERMINATION_TIMEOUT", 60.0)
     house = House(tmp_path, fresh=True)
     patient = "from pursuit.surfaces.mcp import stdio; stdio.LAST_ANSWERS = 3600.0; "
     server = json.loads(house.stdio)

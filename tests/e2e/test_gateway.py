@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -120,7 +121,7 @@ def test_over_stdio_results_come_byte_for_byte_and_nothing_is_left_behind(tmp_pa
         through = client.hear()["result"]
         assert process.stdin is not None
         process.stdin.close()
-        assert process.wait(10) == 0
+        assert process.wait(120) == 0
     with subprocess.Popen(
         [sys.executable, "-S", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
     ) as server:
@@ -262,8 +263,10 @@ def test_a_gateway_ends_with_its_terminal(words: tuple[str, ...], tmp_path: Path
                 while b"serving" not in seen and b"listening" not in seen:
                     seen += os.read(ours, 10_000)
                 os.kill(process.pid, signal.SIGHUP)
-                assert process.wait(20) == 0
-                assert b"stopped" in os.read(ours, 10_000)
+                assert process.wait(120) == 0
+                while b"stopped" not in seen:
+                    assert select.select([ours], [], [], 60)[0], seen
+                    seen += os.read(ours, 10_000)
             finally:
                 process.kill()
     finally:

@@ -24,7 +24,7 @@ CLIENTS = 20
 ITERATIONS = 5
 ROUNDS = 5
 PROCESSES = 3
-LONGEST = 60.0
+LONGEST = 240.0
 
 Answer = dict[str, Any]
 

@@ -1,6 +1,7 @@
 """A quick MCP server of the standard library whose one tool changes the world: each step leaves a line in a log.
 
-It runs calls side by side and hears when one is cancelled; the log then says so.
+It runs calls side by side and hears when one is cancelled; the log then says so. A step that waits for `others` ends
+when so many have begun, and one with a `gate` when there is a file of that name beside the logs.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ STEP = {
             "log": {"type": "string", "pattern": "^[a-z0-9-]+$"},
             "key": {"type": "string", "default": "-"},
             "ms": {"type": "number", "default": 0},
+            "others": {"type": "integer", "default": 0},
+            "gate": {"type": "string", "pattern": "^[a-z0-9-]+$"},
         },
         "required": ["log"],
         "additionalProperties": False,
@@ -42,13 +45,24 @@ def mark(log: str, word: str, key: str) -> None:
         file.write(f"{word} {key}\n".encode())
 
 
-def step(request: Any, log: str, key: str = "-", ms: float = 0) -> None:
+def lines(log: str, word: str) -> int:
+    return sum(line.startswith(word) for line in (FOLDER / log).read_text().splitlines())
+
+
+def held(log: str, others: int, gate: str | None) -> bool:
+    return lines(log, "begun") < others or (gate is not None and not (FOLDER / gate).exists())
+
+
+def step(request: Any, log: str, key: str = "-", ms: float = 0, others: int = 0, gate: str | None = None) -> None:
     mark(log, "begun", key)
-    if cancelled[request].wait(ms / 1000):
+    gone = cancelled[request].wait(ms / 1000)
+    while not gone and held(log, others, gate):
+        gone = cancelled[request].wait(0.005)
+    if gone:
         mark(log, "cancelled", key)
         return
     mark(log, "done", key)
-    steps = sum(line.startswith("done") for line in (FOLDER / log).read_text().splitlines())
+    steps = lines(log, "done")
     body = {"metrics": {"steps": steps}}
     say({"id": request, "result": {"content": [{"type": "text", "text": str(steps)}], "structuredContent": body}})
 
