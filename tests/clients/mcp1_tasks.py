@@ -1,14 +1,16 @@
 """Calls one tool as a task of the first generation, with `mcp` 1.30: run it with the Python of `.venv-mcp1`.
 
-    mcp1_tasks.py TARGET TOOL ARGUMENTS
+    mcp1_tasks.py TARGET TOOL ARGUMENTS GATE
 
-It begins the task over one connection, goes, and finds, follows and reads it over another one.
+It begins the task over one connection, goes, and finds, follows and reads it over another one. What it was told first
+is told before the file GATE is there, for which the tool waits.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -16,7 +18,7 @@ from mcp import types
 from mcp1_client import connected
 
 
-async def main(target: str, tool: str, arguments: str) -> None:
+async def main(target: str, tool: str, arguments: str, gate: str) -> None:
     seen: dict[str, Any] = {}
     async with connected(target) as session:
         about = await session.initialize()
@@ -28,7 +30,10 @@ async def main(target: str, tool: str, arguments: str) -> None:
         await session.initialize()
         listed = await session.experimental.list_tasks()
         seen["listed"] = task_id in [task.taskId for task in listed.tasks]
-        seen["statuses"] = [status.status async for status in session.experimental.poll_task(task_id)]
+        seen["statuses"] = []
+        async for status in session.experimental.poll_task(task_id):
+            seen["statuses"].append(status.status)
+            Path(gate).touch()
         result = await session.experimental.get_task_result(task_id, types.CallToolResult)
         seen["result"] = result.model_dump(mode="json", by_alias=True, exclude_none=True)
     print(json.dumps(seen))

@@ -165,14 +165,17 @@ def test_what_mode_never_denied_is_no_submission_and_the_calls_say_why(place: Pl
 
 
 def test_ctrl_c_stops_an_attempt_which_stays_open_until_its_mission_is_over(place: Place) -> None:
-    running = place.begin("problem", "attempt", "welded-beam", "--json")
+    script = 'call("problem.probe", {"x": 1}) if state.iteration < 2 else call("problem.nap", {})'
+    baseline = {"proposer": {"kind": "script", "script": script}}
+    one = problem(place.folder / "mine", "probe", "nap", submission=SCHEMA, baseline=baseline)
+    running = place.begin("problem", "attempt", one.manifest.path, "--json")
     hint = running.until("if this is stopped, go on with: ").partition("go on with: ")[2].strip()
     running.until("iteration 2/")
     code, out, _ = running.end(signal.SIGINT)
     told = json.loads(out)
     assert code == 128 + signal.SIGINT and told["interrupted"] == "SIGINT" and told["resume"] == hint
-    (found,) = place.json("problem", "compare", "welded-beam")["problems"]
+    (found,) = place.json("problem", "compare", one.manifest.path)["problems"]
     assert found["attempts"][0]["status"] == "open" and found["attempts"][0]["calls"] >= 2
     place.ask("abort", told["session_id"])
-    (found,) = place.json("problem", "compare", "welded-beam")["problems"]
+    (found,) = place.json("problem", "compare", one.manifest.path)["problems"]
     assert found["attempts"][0]["status"] == "ended"

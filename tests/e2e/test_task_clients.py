@@ -29,7 +29,7 @@ max_iterations = 100
 [proposer]
 kind = "repeat"
 tool_name = "step"
-args = { log = "steps", ms = 700 }
+args = { log = "steps", ms = 700, gate = "gate" }
 """
 
 
@@ -46,7 +46,7 @@ def talked(house: House, python: Path, script: str, *words: str) -> Any:
         env=house.environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -70,7 +70,7 @@ def serving(house: House, where: str) -> Iterator[tuple[str, str, dict[str, Any]
     with leaving_none(process):
         served = Served(process)
         if where == "gateway":
-            yield served.url, "workshop.step", {"log": "steps", "ms": LONG_MS}
+            yield served.url, "workshop.step", {"log": "steps", "ms": LONG_MS, "gate": "gate"}
         else:
             house.write("mission.toml", MISSION)
             mission = house.json_of("start", "mission.toml")["session_id"]
@@ -83,8 +83,9 @@ def serving(house: House, where: str) -> Iterator[tuple[str, str, dict[str, Any]
 @pytest.mark.parametrize("where", ["front door", "gateway"])
 def test_real_clients_drive_the_same_tool_as_a_task_each_in_its_own_generation(where: str, tmp_path: Path) -> None:
     house = House(tmp_path)
+    gate = house.logs / "gate"
     with serving(house, where) as (url, tool, arguments):
-        first = talked(house, mcp1_python(), "mcp1_tasks.py", url, tool, json.dumps(arguments))
+        first = talked(house, mcp1_python(), "mcp1_tasks.py", url, tool, json.dumps(arguments), str(gate))
         assert (first["protocol"], first["declared"]) == ("2025-11-25", True)
         task = first["created"]["task"]
         assert task["status"] == "working" and task["ttl"] == 60_000
@@ -93,7 +94,9 @@ def test_real_clients_drive_the_same_tool_as_a_task_each_in_its_own_generation(w
         assert first["result"]["_meta"][RELATED] == {"taskId": task["taskId"]}
         assert not first["result"]["isError"]
 
-        second = talked(house, fastmcp_python(), "fastmcp_tasks_client.py", url, tool, json.dumps(arguments))
+        gate.unlink()
+        words = (url, tool, json.dumps(arguments), str(gate))
+        second = talked(house, fastmcp_python(), "fastmcp_tasks_client.py", *words)
         assert (second["first"], second["last"]) == ("working", "completed")
         assert second["task_id"] != task["taskId"]
         assert second["result"] is not None and second["result"].keys() == first["result"]["structuredContent"].keys()
