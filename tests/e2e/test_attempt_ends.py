@@ -27,13 +27,17 @@ pytestmark = pytest.mark.usefixtures("quick_python")
 
 SEARCH = {"kind": "search", "tool": "probe", "parameters": {"x": {"low": 0, "high": 10}}, "seed": 3}
 OUT_OF_REACH = {**BY_PREDICATE, "metrics": [{**METRIC, "target": -1}]}
+PATIENT = {"task_patience": 120.0}
+"""One turn goes on until the judge, which is a task, has spoken, however slow the machine is."""
 WRONG = {"x": 9}
 """Far from what is looked for."""
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
-    return Place(tmp_path).configured()
+    here = Place(tmp_path)
+    here.write("pursuit.toml", f'[policy]\nmode = "auto"\n[settings]\ntask_patience = {PATIENT["task_patience"]}\n')
+    return here
 
 
 def exam(place: Place, *tools: str, **fields: Any) -> Problem:
@@ -93,7 +97,7 @@ def test_an_agent_over_mcp_cannot_act_any_more_when_it_could_know(place: Place, 
         return says(json.dumps({"calls": [{"tool": f"{server}__submit_final", "args": WRONG}]}))
 
     async def main() -> None:
-        config = Configuration(policy=OperatorPolicy(mode="auto"))
+        config = Configuration(policy=OperatorPolicy(mode="auto"), settings=PATIENT)
         able: dict[str, Any] = {"sampling_callback": sample} if proposer == "sampling" else {}
         async with (
             Runtime(state=place.ledger, config=config, only=mission_id) as runtime,

@@ -31,7 +31,8 @@ ASKED: dict[str, Any] = {
 
 @asynccontextmanager
 async def connected(folder: Path, era: Any, **configured: Any) -> AsyncIterator[tuple[Runtime, Client]]:
-    configuration = Configuration(policy=OperatorPolicy(mode="auto"), **configured)
+    settings = {"task_patience": 120.0}  # one turn goes on until a child has ended, however slow the machine is
+    configuration = Configuration(policy=OperatorPolicy(mode="auto"), settings=settings, **configured)
     async with (
         Runtime(state=folder / "l.db", config=configuration, servers={"world": [step]}) as runtime,
         mission_server(runtime) as server,

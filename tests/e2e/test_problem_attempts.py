@@ -48,7 +48,7 @@ def mine(place: Place, judge: str = JUDGE.format(score=SCORE), **fields: Any) ->
 
 @asynccontextmanager
 async def connected(place: Place, era: str, **able: Any) -> AsyncIterator[Client]:
-    config = Configuration(policy=OperatorPolicy(mode="auto"))
+    config = Configuration(policy=OperatorPolicy(mode="auto"), settings={"task_patience": 120.0})
     async with (
         Runtime(state=place.ledger, config=config) as runtime,
         mission_server(runtime) as server,
@@ -115,7 +115,8 @@ def begun_by_client(place: Place, one: Problem) -> tuple[dict[str, Any], str]:
 
 @pytest.mark.guarantee("an-attempt-goes-on-with-what-is-printed")
 def test_the_server_that_the_hint_names_goes_on_with_its_attempt_alone_and_asks_nobody(place: Place) -> None:
-    place.write("pursuit.toml", '[policy]\nmode = "ask"\n[servers.problem]\ncommand = "python3"\n')
+    patient = "[settings]\ntask_patience = 120\n"
+    place.write("pursuit.toml", f'[policy]\nmode = "ask"\n{patient}[servers.problem]\ncommand = "python3"\n')
     one = mine(place)
     (first, hint), (second, other) = (begun_by_client(place, one) for _ in range(2))
     assert hint != other

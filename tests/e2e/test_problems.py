@@ -103,6 +103,8 @@ def test_attempts_are_compared_in_a_table_and_on_a_page(place: Place) -> None:
 
 
 def test_a_client_proposes_and_the_mission_goes_on_with_resume(place: Place) -> None:
+    # One turn goes on until the judge, which is a task, has spoken, however slow the machine is.
+    place.write("pursuit.toml", '[policy]\nmode = "auto"\n[settings]\ntask_patience = 120\n')
     begun = place.json("problem", "attempt", "pangram", "--proposer", "client", code=4)
     calls = [
         {
