@@ -36,7 +36,7 @@ async def served(app: Any, port: int = 0) -> AsyncIterator[str]:
         server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(lambda: server.serve(sockets=[listener]))
-            with anyio.fail_after(10):
+            with anyio.fail_after(120):
                 while not server.started:
                     await anyio.sleep(0.005)
             yield f"http://127.0.0.1:{listener.getsockname()[1]}"

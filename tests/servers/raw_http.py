@@ -6,8 +6,9 @@ It speaks one era, says everything in its own JSON, and answers `tools/call` in 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import anyio
@@ -16,6 +17,15 @@ import anyio.abc
 INPUT_SCHEMA = {"type": "object", "properties": {"place": {"type": "string", "x-mcp-header": "Place"}}}
 TOOLS = [{"name": "place", "inputSchema": INPUT_SCHEMA}, {"name": "ok", "inputSchema": {}, "x-odd": None}]
 CAPABILITIES = {"tools": {"listChanged": True}, "x-own": {"deep": [None]}}
+
+
+@contextmanager
+def kept_port() -> Iterator[int]:
+    """A port at which nobody listens unless we do: nobody else gets it while it is ours."""
+    with socket.socket() as keeper:
+        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        keeper.bind(("127.0.0.1", 0))
+        yield keeper.getsockname()[1]
 
 
 class Request:
