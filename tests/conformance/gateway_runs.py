@@ -16,7 +16,7 @@ from pathlib import Path
 
 import anyio
 from anyio.streams.text import TextReceiveStream
-from suite import PACKAGE, PINNED, Check, Results, run_once, serving
+from suite import PACKAGE, PINNED, Check, Results, run_once, run_patiently, serving
 
 VERSIONS = ("2026-07-28", "2025-11-25")
 DIRECT = "direct"
@@ -37,8 +37,8 @@ multi_input = {{ long = true }}
 """
 FIXTURE = Path(__file__).with_name("fixture_server.py")
 RESULTS = Path(__file__).with_name("gateway_results.toml")
-BY_THE_CLOCK = "server-stateless"
-"""Gives a server half a second for an answer, which a busy machine may not have: it is run a second time."""
+STEADY = ("tasks-status-notifications", "server-sse-polling")
+"""Scenarios that the suite always finds something to say of, so that no second run is worth while."""
 
 _WORDS = {"FAILURE": "fails", "WARNING": "warns", "SKIPPED": "skipped"}
 _HEAD = """\
@@ -137,16 +137,17 @@ async def _judge_tasks(runs: Runs, folder: Path) -> None:
         for version in VERSIONS:
             names = [name for name in runs.checks[DIRECT, version] if name.startswith(TASKS)]
             for name in names:
-                found = await run_once(url, version, folder / f"{version}-{name}", scenario=name)
-                runs.checks.setdefault((TASKLESS, version), {}).update(found)
+                for number in (1, 2, 3):
+                    found = await run_once(url, version, folder / f"{version}-{number}-{name}", scenario=name)
+                    runs.checks.setdefault((TASKLESS, version), {}).update(found)
+                    if name in STEADY or not _broken(found[name]):
+                        break
 
 
 async def _judge(runs: Runs, how: str, url: str, results: Path) -> None:
     for version in VERSIONS:
-        checks = await run_once(url, version, results / version)
-        if _broken(checks.get(BY_THE_CLOCK, [])):
-            checks |= await run_once(url, version, results / f"{version}-again", scenario=BY_THE_CLOCK)
-        runs.checks[how, version] = checks
+        found = await run_patiently(url, version, results / version, lambda name, _check: name in STEADY)
+        runs.checks[how, version] = found
 
 
 @asynccontextmanager
@@ -170,12 +171,12 @@ async def fixture_over_http(folder: Path) -> AsyncIterator[str]:
             assert server.stdout is not None
             try:
                 said = ""
-                with anyio.fail_after(30):
+                with anyio.fail_after(120):
                     while not said.endswith("\n"):
                         said += await TextReceiveStream(server.stdout).receive()
                 yield json.loads(said)["url"]
                 server.terminate()
-                with anyio.fail_after(30):
+                with anyio.fail_after(120):
                     await server.wait()
             finally:
                 if server.returncode is None:

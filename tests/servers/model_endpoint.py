@@ -99,7 +99,7 @@ class ModelEndpoint:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 reply = endpoint._next({"path": self.path, "headers": dict(self.headers), "body": body})
                 if reply.fault == "hang":
-                    endpoint._over.wait(30)
+                    endpoint._over.wait(600)
                     self.close_connection = True
                     return
                 speak = _anthropic if self.path.startswith("/v1/messages") else _openai
