@@ -30,7 +30,7 @@ StandIns = Mapping[str, Mapping[str, Any]]
 @asynccontextmanager
 async def relaying(url: str, stand_ins: StandIns) -> AsyncIterator[str]:
     """The address of a server that is the one at `url`, with `stand_ins` for what the suite asks by name."""
-    async with httpx2.AsyncClient(timeout=60) as client:
+    async with httpx2.AsyncClient(timeout=240) as client:
 
         async def relay(request: Request) -> StreamingResponse:
             headers = {name: value for name, value in request.headers.items() if name not in _OF_THE_CONNECTION}

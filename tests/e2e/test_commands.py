@@ -36,7 +36,7 @@ def test_a_server_that_ends_leaves_its_commands_to_the_next(number: int, tmp_pat
     with house.serving() as served, house.client(ERAS[0], served.url, "linger", mark="mark"):
         house.until_logged("mark", "here")
         served.process.send_signal(number)
-        served.process.wait(timeout=60)
+        served.process.wait(timeout=180)
     (task,) = tasks(house)
     assert task["status"] == "working"
 

@@ -49,7 +49,7 @@ class Place:
 
     def pursuit(self, *words: str) -> Any:
         done = subprocess.run(
-            [*pursuit(), *words, "--json"], cwd=self.folder, capture_output=True, text=True, timeout=60, check=True
+            [*pursuit(), *words, "--json"], cwd=self.folder, capture_output=True, text=True, timeout=180, check=True
         )
         return json.loads(done.stdout)
 
@@ -145,7 +145,7 @@ def test_over_http_text_that_is_no_unicode_loses_no_answer(tmp_path: Path) -> No
 
     def post(url: str, method: str, params: dict[str, Any]) -> Any:
         body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
-        with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=30) as response:
+        with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=120) as response:
             headers.setdefault("Mcp-Session-Id", response.headers["mcp-session-id"])
             lines = response.read().decode().splitlines()
         (data,) = [line.removeprefix("data:") for line in lines if line.startswith("data:") and "{" in line]
@@ -182,7 +182,7 @@ def test_over_http_clients_of_both_eras_are_asked_and_answered(era: str, modern:
 
     async def main(url: str) -> None:
         answers: dict[str, str] = {}
-        with anyio.fail_after(60):
+        with anyio.fail_after(180):
             async with anyio.create_task_group() as calling:
                 for name in ("ann", "bob", "cleo"):
                     calling.start_soon(one, url, name, answers)
@@ -233,7 +233,7 @@ def test_a_gateway_does_not_start_without_a_required_server(words: tuple[str, ..
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     assert done.returncode == 1 and done.stdout == ""

@@ -36,7 +36,7 @@ def test_the_hint_of_a_replay_runs_as_it_is_printed(tmp_path: Path) -> None:
     assert program == "pursuit"
     # Nobody comes: it judges what was left when it opens, and ends with its input.
     command = [sys.executable, "-m", "pursuit", *hint]
-    subprocess.run(command, cwd=home, stdin=subprocess.DEVNULL, capture_output=True, check=True, timeout=60)
+    subprocess.run(command, cwd=home, stdin=subprocess.DEVNULL, capture_output=True, check=True, timeout=180)
     (state,) = anyio.run(attempts, tmp_path)
     assert state.scored is not None and state.scored.rows[0].value == 0
     place.ask(*words)

@@ -33,7 +33,7 @@ async def everything(folder: Path) -> AsyncIterator[House]:
 
 async def followed(client: Client, task_id: str) -> Mapping[str, Any]:
     """Polls a task of the second generation to its end, and answers what it asks."""
-    with anyio.fail_after(30):
+    with anyio.fail_after(120):
         while True:
             task = await client.result("tasks/get", {"taskId": task_id})
             if task["status"] not in ("working", "input_required"):

@@ -69,7 +69,7 @@ def through_one_thirty(house: House, target: str, mode: str) -> dict[str, Any]:
         env=house.environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr

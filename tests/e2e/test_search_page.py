@@ -22,6 +22,6 @@ def test_the_mission_of_the_page_about_search_finds_a_beam_that_holds(tmp_path: 
     report = json.loads(done.stdout.strip().splitlines()[-1])
     assert report["status"] == "completed"
     shown = subprocess.run(
-        [PURSUIT, "list", "--json"], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60
+        [PURSUIT, "list", "--json"], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=180
     )
     assert json.loads(shown.stdout)["sessions"][0]["iteration_count"] < 200

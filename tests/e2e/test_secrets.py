@@ -251,5 +251,5 @@ def _session(place: Place, words: list[str], requests: list[tuple[str, Any]]) ->
                 if json.loads(line).get("id") == ident and "method" not in json.loads(line):
                     break
         process.stdin.close()
-        process.wait(30)
+        process.wait(120)
     return "".join(said), (place.folder / "serve.log").read_text()

@@ -120,7 +120,7 @@ def test_a_mission_that_was_killed_while_it_waited_picks_the_servers_task_up(tmp
 
 def until_waiting(place: Place, mission_id: str) -> None:
     """Another process tells when the server's task is known, which is what the next driver picks it up by."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         status = json.loads(place.ask("status", mission_id, "--json")[0])
         if status.get("waiting_for") == "task":

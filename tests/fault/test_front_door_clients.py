@@ -41,7 +41,7 @@ def test_a_killed_client_leaves_a_mission_that_another_continues(era: str, trans
             house.until_logged("log", "begun b")
             its_own = psutil.Process(first.pid).children(recursive=True)
             first.send_signal(signal.SIGKILL)
-            first.wait(timeout=30)
+            first.wait(timeout=120)
         gone(its_own)
         if (era, transport) != ("legacy", "http"):  # there a lost connection is no cancellation, says the protocol
             house.until_logged("log", "cancelled b")

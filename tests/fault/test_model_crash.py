@@ -154,7 +154,7 @@ class Killed:
         self.record.touch()
         (folder / "pursuit.toml").write_text(CONFIG.format(recorder=RECORDER, record=self.record))
         (folder / "mission.toml").write_text(FILE)
-        out, _ = self.pursuit("start", "mission.toml", "--json").communicate(timeout=60)
+        out, _ = self.pursuit("start", "mission.toml", "--json").communicate(timeout=180)
         self.mission_id = json.loads(out)["session_id"]
 
     def pursuit(self, *words: str) -> subprocess.Popen[str]:
@@ -173,7 +173,7 @@ class Killed:
         process = self.pursuit("resume", self.mission_id)
         ledger = SqliteLedger.open(self.state)
         try:
-            with anyio.fail_after(60):
+            with anyio.fail_after(180):
                 async for stored in ledger.watch(self.mission_id, 0):
                     if isinstance(decode(stored.type, stored.body), kind):
                         break
@@ -186,14 +186,14 @@ class Killed:
         """Resumes the mission, and kills the process once the endpoint has seen so many requests."""
         process = self.pursuit("resume", self.mission_id)
         try:
-            assert all(self.endpoint.arrived.acquire(timeout=60) for _ in range(count))
+            assert all(self.endpoint.arrived.acquire(timeout=180) for _ in range(count))
         finally:
             process.send_signal(signal.SIGKILL)
             process.communicate()
 
     def finish(self) -> int:
         process = self.pursuit("resume", self.mission_id)
-        process.communicate(timeout=90)
+        process.communicate(timeout=180)
         return process.returncode
 
     def places(self) -> list[Place]:

@@ -46,7 +46,7 @@ def played(tmp_path: Path, how: str) -> tuple[str, str | None]:
     async def run() -> tuple[str, str | None]:
         ledger = SqliteLedger.open(tmp_path / "ledger.db")
         store = TaskStore(ledger)
-        with anyio.fail_after(60):
+        with anyio.fail_after(180):
             async with TaskHost(store) as host:
                 host.tend()
                 task_id = (await store.create(kind="work", title="t", requestor="local")).task_id
