@@ -22,10 +22,10 @@ from pursuit.model.events import IterationEnded, IterationProposed, decode
 
 KILLS = 40 if os.environ.get("PURSUIT_SOAK") else 2
 DEADLY = """
-import os, signal, sys
+import os, signal, sys, threading
 from pursuit.ledger.sqlite import SqliteLedger
 
-left, mission = int(sys.argv.pop(1)), sys.argv[-1]
+left, later, mission = int(sys.argv.pop(1)), float(sys.argv.pop(1)), sys.argv[-1]
 append = SqliteLedger.append
 
 async def deadly(self, stream, expected, drafts, **named):
@@ -33,7 +33,8 @@ async def deadly(self, stream, expected, drafts, **named):
     head = await append(self, stream, expected, drafts, **named)
     left -= len(drafts) if stream == mission else 0
     if left <= 0:
-        os.kill(os.getpid(), signal.SIGKILL)
+        left = sys.maxsize
+        threading.Timer(later, os.kill, (os.getpid(), signal.SIGKILL)).start()
     return head
 
 SqliteLedger.append = deadly
@@ -102,9 +103,9 @@ async def _events(folder: Path, mission_id: str) -> list[Any]:
         await ledger.close()
 
 
-def _kill_after(folder: Path, mission_id: str, events: int) -> None:
-    """Resumes the mission in a process that is killed after so many more events."""
-    words = [sys.executable, "-c", DEADLY, str(events), "resume", mission_id]
+def _kill_after(folder: Path, mission_id: str, events: int, later: float) -> None:
+    """Resumes the mission in a process that is killed so much later than so many more events."""
+    words = [sys.executable, "-c", DEADLY, str(events), str(later), "resume", mission_id]
     done = subprocess.run(words, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=300)
     assert done.returncode == -signal.SIGKILL, done
 
@@ -130,6 +131,6 @@ def test_killed_at_random_points_it_makes_the_same_trials(tmp_path: Path, sample
     mission_id = _stage(killed, sampler, batch, iterations)
     chance = random.Random(20261115)
     for _ in range(KILLS):
-        _kill_after(killed, mission_id, chance.randint(2, 30))
+        _kill_after(killed, mission_id, chance.randint(2, 30), chance.uniform(0, 0.02))
     assert anyio.run(_resume, killed, mission_id) == "max_iterations"
     assert _trials(anyio.run(_events, killed, mission_id)) == unbroken
