@@ -817,6 +817,16 @@ GUARANTEES = {
         "After kill -9 an attempt goes on as the same attempt with its mission, to one submission and one score.",
         ("e2e/test_problems.py::test_killed_in_the_middle_an_attempt_goes_on_with_what_was_printed",),
     ),
+    "a-mission-killed-at-its-submission-ends-as-its-attempt": Guarantee(
+        "Ended at any instant of its submission and gone on with, a mission has the status that its attempt says.",
+        (
+            "fault/test_attempt_kill.py::test_killed_at_any_instant_of_its_submission_it_ends_as_its_attempt",
+            "fault/test_attempt_kill.py::test_killed_while_the_server_of_the_problem_is_asked_it_ends_as_its_attempt",
+            "fault/test_attempt_kill.py::test_killed_before_a_tool_judged_it_ends_as_its_attempt",
+            "fault/test_attempt_kill.py::test_stopped_at_its_submission_it_ends_as_its_attempt",
+            "fault/test_attempt_kill.py::test_what_was_taken_and_solves_nothing_ends_it_after_a_kill_too",
+        ),
+    ),
     "an-attempt-goes-on-with-what-is-printed": Guarantee(
         "What is printed after an attempt goes on with it as it stands, and for an agent with it alone.",
         (

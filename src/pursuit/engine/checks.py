@@ -80,7 +80,9 @@ async def run_check(run: Run, plan: CheckPlan) -> CallRecord | None:
 
 async def _command(run: Run, plan: CheckPlan, argv: Sequence[str], order: int) -> None:
     before = run.state.open.calls.get(plan.call_id) if run.state.open is not None else None
-    if before is not None and before.outcome is not None:
+    # One that was stopped has looked at nothing yet.
+    again = before is not None and before.outcome == "cancelled" and plan.check.idempotent
+    if before is not None and before.outcome is not None and not again:
         return
     tool = f"check:{plan.check.criterion_id}"
 

@@ -28,7 +28,7 @@ async def answers_for(run: Run) -> dict[str, Answer]:
     """What the sandbox says of each predicate, and each check that is due its result."""
     criteria = run.state.mission.criteria
     answers = await _predicates(run, [criterion for criterion in criteria if isinstance(criterion, Predicate)])
-    checks = [criterion for criterion in criteria if isinstance(criterion, Check)]
+    checks = [criterion for criterion in criteria if isinstance(criterion, Check) and _has_something(run, criterion)]
     for check in checks:
         if check.when == "checkpoint":
             answers[check.criterion_id] = await _checked(run, check)
@@ -37,6 +37,15 @@ async def answers_for(run: Run) -> dict[str, Answer]:
         for check in late:
             answers[check.criterion_id] = await _checked(run, check)
     return answers
+
+
+def _has_something(run: Run, check: Check) -> bool:
+    """Whether there is something to look at: its tool was called now or succeeded before, or it owes an answer."""
+    if check.after is None or run.state.succeeded.get(check.after, 0) > 0:
+        return True
+    before = run.state.results.get(check.criterion_id)
+    calls = () if run.state.open is None else run.state.open.calls.values()
+    return any(call.tool == check.after for call in calls) or (before is not None and "error" in before.evidence)
 
 
 async def _predicates(run: Run, predicates: Sequence[Predicate]) -> dict[str, Answer]:

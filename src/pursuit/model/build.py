@@ -98,6 +98,7 @@ def check(
     args: Mapping[str, Any] | None = None,
     *,
     when: Literal["met", "checkpoint"] = "met",
+    after: str | None = None,
     cwd: str | None = None,
     timeout: float | None = None,
     **expect: Any,
@@ -112,5 +113,6 @@ def check(
         cwd=cwd,
         timeout=timeout,
         when=when,
+        after=after,
         expect=Expectation(**expect),
     )

@@ -146,7 +146,10 @@ class Expectation(Shape):
 
 
 class Check(Criterion):
-    """A call that the runtime makes itself, and what its result must satisfy."""
+    """A call that the runtime makes itself, and what its result must satisfy.
+
+    With `after` it has something to look at only once that tool was called, whatever came of the call.
+    """
 
     kind: Literal["check"] = "check"
     tool_name: Name | None = None
@@ -158,6 +161,7 @@ class Check(Criterion):
     idempotent: Flag = False
     expect: Expectation = Expectation()
     when: Literal["met", "checkpoint"] = "met"
+    after: Name | None = None
 
     @classmethod
     def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:

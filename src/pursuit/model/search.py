@@ -121,6 +121,8 @@ class SearchProposer(Shape):
     trials: Annotated[Whole, Field(ge=1)] | None = None
     then: Name | None = None
     """The tool that is called once with the arguments that were found, or with the best ones when there are no more."""
+    then_again: Flag = False
+    """Whether that tool may be called again where nobody knows what became of the call: it takes one of them."""
 
     @classmethod
     def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:

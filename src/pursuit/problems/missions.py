@@ -111,12 +111,10 @@ def mission_for(problem: Manifest, plan: Plan) -> dict[str, Any]:
     criteria: list[dict[str, Any]] = []
     if proposer.get("kind") == "search":
         criteria = _thresholds(problem, str(proposer["tool"]))
-        proposer = {**_sought(problem, criteria, proposer, plan), **proposer, "then": f"{server}.{SUBMIT}"}
-    criteria.append({"criterion_id": "submitted", "kind": "tool_call_succeeded", "tool_name": f"{server}.{SUBMIT}"})
-    # There is one submission: what was judged and solves nothing is the end.
-    expect = {"exit_code": 0, "never_exit_codes": [UNSOLVED]}
-    judged = {"command": list(plan.judge), "expect": expect, "idempotent": True}
-    criteria.append({"criterion_id": "solved", "kind": "check", **judged})
+        # An attempt takes one submission, however often it is handed in.
+        handed = {"then": f"{server}.{SUBMIT}", "then_again": True}
+        proposer = {**_sought(problem, criteria, proposer, plan), **proposer, **handed}
+    criteria += _of_the_end(plan, server)
     return {
         "directive": _directive(problem, server),
         "tool_allowlist": [f"{server}.*"],
@@ -126,6 +124,19 @@ def mission_for(problem: Manifest, plan: Plan) -> dict[str, Any]:
         "lessons": False,  # other attempts, the baseline's among them, learned what an agent is to find out
         "servers": {server: _served(problem, plan)},
     }
+
+
+def _of_the_end(plan: Plan, server: str) -> list[dict[str, Any]]:
+    """What decides is the attempt's own record and its judge: a call that was cut off may have been taken all the same.
+
+    That one was answered decides nothing; it is how a report and its lessons know what was handed in.
+    """
+    submit = f"{server}.{SUBMIT}"
+    answered = {"kind": "tool_call_succeeded", "tool_name": submit, "required": False}
+    # There is one submission: what was judged and solves nothing is the end.
+    expect = {"exit_code": 0, "never_exit_codes": [UNSOLVED]}
+    judged = {"kind": "check", "command": list(plan.judge), "expect": expect, "idempotent": True, "after": submit}
+    return [{"criterion_id": "submission answered", **answered}, {"criterion_id": "solved", **judged}]
 
 
 def _served(problem: Manifest, plan: Plan) -> dict[str, Any]:

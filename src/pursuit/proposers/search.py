@@ -47,7 +47,7 @@ class Search:
         self._cadence = mission.checkpoint_cadence
         self._past = past
         self._aim = aim_of(mission, search, search.tool_name)[0]
-        self._trials = Trials(search.tool_name)
+        self._trials = Trials(search.tool_name, again=search.then_again)
         self._best: tuple[tuple[bool, float, float, float], Mapping[str, Any]] | None = None
         self._heard = 0
         self._clock = Clock()
@@ -93,7 +93,7 @@ class Search:
             ended = self._trials.hear(event)
             if isinstance(event, IterationEnded):
                 self._learn(study, ended, checkpoint=event.facts.checkpoint)
-                self._judged = self._trials.others > 0 and (self._judged or event.facts.checkpoint)
+                self._judged = self._trials.beside.made > 0 and (self._judged or event.facts.checkpoint)
             self._heard = seq
         if self._search.then is not None:
             return self._planned_then(study, self._search.then, room)
@@ -106,14 +106,19 @@ class Search:
 
         None once it was called: what is left to do is to wait for the checkpoint.
         """
-        if self._trials.others:
-            return Failed(f"{tool} was called, and the mission has not ended", final=True) if self._judged else None
+        if self._trials.beside.made:
+            return Failed(self._called(tool), final=True) if self._judged else None
         over = self._shown or (room.last and self._best is not None)
         more = Failed("") if over else self._more(study, room.trials)
         if not isinstance(more, Failed) or self._best is None:
             return more
         call = ToolCall(tool_name=tool, args=dict(self._best[1]))
         return Proposal(tool_calls=[call], rationale=f"{tool} with the best arguments of {self._trials.made} trials")
+
+    def _called(self, tool: str) -> str:
+        """Why there is nothing more to do."""
+        why = self._trials.beside.why
+        return f"{tool} was called, and the mission has not ended" if why is None else f"{tool} was called and {why}"
 
     def _more(self, study: Study, room: int | None) -> list[dict[str, Any]] | Failed:
         if self._trials.spent is not None:

@@ -183,6 +183,8 @@ class _Desk:
                 self.fault(field, fault)
 
     def _check(self, at: str, check: Check, row: dict[str, Any], tools: Sequence[str]) -> None:
+        if check.after is not None:
+            row["after"] = self._tool(f"{at}.after", check.after, tools)
         if check.tool_name is not None:
             row["tool_name"] = self._tool(f"{at}.tool_name", check.tool_name, tools)
             self._arguments(f"{at}.args", row["tool_name"], check.args)

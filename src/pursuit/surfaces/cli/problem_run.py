@@ -44,6 +44,7 @@ from pursuit.surfaces.cli.context import configuration_path, ledger_path, look
 from pursuit.surfaces.cli.options import Common
 from pursuit.surfaces.cli.output import check_output
 from pursuit.surfaces.cli.problem_named import chosen, require_there
+from pursuit.surfaces.cli.problem_settled import is_unsettled, settled
 from pursuit.surfaces.cli.reports import write_whole
 from pursuit.surfaces.cli.screen import Screen
 from pursuit.surfaces.cli.text import ENDED
@@ -169,10 +170,13 @@ async def _compared(runtime: Runtime, problem: Manifest, unreadable: list[str]) 
 def replayed(said: Common, attempt_id: str, named: str | None, directories: Sequence[Path], *, solved: bool) -> int:
     """Judges an attempt again and shows what came out; the exit code says whether it is the same score.
 
-    With `solved` the exit code is all that is told: it is what a mission asks, whose agent may read its answers.
+    With `solved` the exit code is all that is told: it is what a mission asks, whose agent may read its answers. It
+    waits for whoever is handing in or judging, and finishes what a process that died left.
     """
     try:
-        found: dict[str, Any] = look(said, lambda runtime: _judged(said, runtime, attempt_id, named, directories))
+        found: dict[str, Any] = look(
+            said, lambda runtime: _judged(said, runtime, attempt_id, named, directories, wait=solved)
+        )
     except (AttemptNotFound, LedgerUnavailable):
         raise
     except PursuitError as error:
@@ -196,18 +200,21 @@ def replayed(said: Common, attempt_id: str, named: str | None, directories: Sequ
 
 
 async def _judged(
-    said: Common, runtime: Runtime, attempt_id: str, named: str | None, directories: Sequence[Path]
+    said: Common, runtime: Runtime, attempt_id: str, named: str | None, directories: Sequence[Path], *, wait: bool
 ) -> dict[str, Any]:
     ledger = runtime.service.ledger
     state = await load_attempt(ledger, attempt_id)
     problem = await anyio.to_thread.run_sync(_of_attempt, state, named, directories)
+    if wait and is_unsettled(state):
+        state = await settled(ledger, problem, state, path=ledger_path(said), config=_configuration(said))
     attempt = Attempt(ledger, time.time, problem, attempt_id)
     async with Sandbox() as sandbox, attempt.alone() as alone:
         serve = said.command("problem", "serve", str(problem.path), "--attempt", attempt_id)
         found = await replay(problem, state, sandbox, serve=serve)
-        # Whoever took it did not live to judge it, or the judge failed; and nobody is at it now.
+        # Whoever took it did not live to judge it, or the judge failed; and nobody is at it now. Who waited has the
+        # score written before it tells: of two the first counts.
         unscored = state.scored is None or state.scored.error is not None
-        if alone and unscored and found.same is None and attempt.fits(state) and found.judged is not None:
+        if (alone or wait) and unscored and found.same is None and attempt.fits(state) and found.judged is not None:
             version = await anyio.to_thread.run_sync(judging_digest, problem)
             await attempt.scored(scored_event(found.judged, at=time.time(), version=version))
         return {**found.as_dict(), "targets": targets_of(problem)}
