@@ -779,6 +779,13 @@ GUARANTEES = {
         (
             "e2e/test_attempt_ends.py::test_a_search_that_misses_its_target_hands_in_its_best_before_the_last_iteration",
             "e2e/test_attempt_ends.py::test_a_search_hands_in_its_best_when_the_budget_of_the_problem_is_spent",
+            "e2e/test_search_hands_in.py::test_a_limit_that_the_tool_does_not_tell_is_left_out_of_account_and_named",
+            "e2e/test_search_hands_in.py::test_a_tool_that_tells_nothing_leaves_nothing_to_hand_in_and_that_is_said",
+            "e2e/test_search_hands_in.py::"
+            "test_it_hands_in_before_the_time_of_the_problem_is_over_whatever_the_mission_has",
+            "e2e/test_search_hands_in.py::test_the_time_of_the_problem_runs_while_nobody_drives",
+            "e2e/test_search_hands_in.py::test_what_the_search_was_told_to_keep_fixed_is_no_part_of_the_answer",
+            "e2e/test_search_hands_in.py::test_why_it_could_not_hand_in_is_said",
             "unit/test_search_ends.py::test_what_was_found_is_handed_on_before_a_cap_of_the_mission_is_reached",
         ),
     ),

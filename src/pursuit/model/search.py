@@ -119,6 +119,8 @@ class SearchProposer(Shape):
     seed: Annotated[Whole, Field(ge=0)] = 0
     sampler: Sampler = "auto"
     trials: Annotated[Whole, Field(ge=1)] | None = None
+    seconds: Annotated[Number, Field(gt=0)] | None = None
+    """In which, from the first trial and by the clock on the wall, the other tool is to be called."""
     then: Name | None = None
     """The tool that is called once with the arguments that were found, or with the best ones when there are no more."""
     then_again: Flag = False

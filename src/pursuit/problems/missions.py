@@ -167,6 +167,7 @@ def _sought(
         most = most or [max(1, plan.max_iterations - 1) * int(table.get("batch", 1))]
         if "objective" not in table:
             sought |= {"objective": primary.name, "direction": primary.direction or "minimize"}
+    sought |= {} if budget.wall_seconds is None else {"seconds": budget.wall_seconds}
     return {**sought, "trials": min(most)} if most else sought
 
 

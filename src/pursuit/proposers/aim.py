@@ -7,7 +7,7 @@ Invariant: a trial whose limits are all kept has no excess above zero, and only 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -63,18 +63,29 @@ class Aim:
     wanted: tuple[MetricThreshold, ...]
     gives_way: MetricThreshold | None = None
 
-    def score(self, metrics: Mapping[str, float]) -> Score | None:
-        """How these metrics stand; None if one that is needed is missing."""
-        needed = [limit.metric for limit in self.limits]
-        if self.objective is not None:
-            needed.append(self.objective.metric)
-        if any(name not in metrics for name in needed):
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """What it looks at, each once."""
+        own = () if self.objective is None else (self.objective.metric,)
+        return tuple(dict.fromkeys([*own, *(limit.metric for limit in self.limits)]))
+
+    def score(self, metrics: Mapping[str, float], untold: Collection[str] = ()) -> Score | None:
+        """How these metrics stand; None if one that is needed is missing.
+
+        What is `untold`, by any trial, says nothing about one: it is as if it were kept, and never counts as met.
+        """
+        needed = [name for name in self.metrics if name not in untold]
+        if not needed or any(name not in metrics for name in needed):
             return None
-        value = None if self.objective is None else _bounded(self.objective.of(metrics[self.objective.metric]))
-        excess = tuple(_excess(limit, metrics[limit.metric]) for limit in self.limits)
+        value = None if self.objective is None else self._value(self.objective, metrics)
+        excess = tuple(0.0 if one.metric in untold else _excess(one, metrics[one.metric]) for one in self.limits)
         firm = sum(max(0.0, one) for one, limit in zip(excess, self.limits, strict=True) if limit is not self.gives_way)
         met = [one.metric in metrics and holds(one, metrics[one.metric]) for one in self.wanted]
         return Score(value, excess, bool(met) and all(met), firm)
+
+    @staticmethod
+    def _value(objective: Objective, metrics: Mapping[str, float]) -> float:
+        return _bounded(objective.of(metrics[objective.metric])) if objective.metric in metrics else 0.0
 
 
 def aim_of(mission: Mission, search: SearchProposer, tool: str) -> tuple[Aim, list[Fault]]:

@@ -56,7 +56,7 @@ class Choice:
             case ReplayProposer(proposals=proposals):
                 return Recorded(proposals)
             case SearchProposer() as search:
-                return Search(mission, search, means.past)
+                return Search(mission, search, means.past, means.tools)
             case ClientProposer():
                 return HandedIn(proposal)
             case ModelProposer() as settings:

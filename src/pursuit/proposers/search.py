@@ -19,6 +19,8 @@ from pursuit.model.search import SearchProposer
 from pursuit.model.state import MissionState
 from pursuit.proposers.aim import Score, aim_of
 from pursuit.proposers.contract import Failed, Past, Waiting
+from pursuit.proposers.fitting import fitting
+from pursuit.proposers.language import OfferedTool
 from pursuit.proposers.room import Clock, Room
 from pursuit.proposers.trials import UNMADE, Trial, Trials
 
@@ -42,12 +44,14 @@ class Search:
 
     operators_own = True
 
-    def __init__(self, mission: Mission, search: SearchProposer, past: Past) -> None:
+    def __init__(self, mission: Mission, search: SearchProposer, past: Past, tools: Sequence[OfferedTool] = ()) -> None:
         self._search = search
+        self._then = next((one.schema for one in tools if one.name == search.then), {})
         self._cadence = mission.checkpoint_cadence
         self._past = past
         self._aim = aim_of(mission, search, search.tool_name)[0]
         self._trials = Trials(search.tool_name, again=search.then_again)
+        self._untold = set(self._aim.metrics)  # what no trial has told so far
         self._best: tuple[tuple[bool, float, float, float], Mapping[str, Any]] | None = None
         self._heard = 0
         self._clock = Clock()
@@ -65,7 +69,7 @@ class Search:
             require_search()
         news = await self._past(self._heard)
         self._clock.hear(news)
-        room = Room.of(state, self._clock)
+        room = Room.of(state, self._clock, self._search.seconds)
         # In a thread: a model of the metrics takes milliseconds, the first import of Optuna half a second.
         planned = await anyio.to_thread.run_sync(self._advance, news, room)
         if planned is None:
@@ -110,10 +114,23 @@ class Search:
             return Failed(self._called(tool), final=True) if self._judged else None
         over = self._shown or (room.last and self._best is not None)
         more = Failed("") if over else self._more(study, room.trials)
-        if not isinstance(more, Failed) or self._best is None:
+        if not isinstance(more, Failed):
             return more
-        call = ToolCall(tool_name=tool, args=dict(self._best[1]))
-        return Proposal(tool_calls=[call], rationale=f"{tool} with the best arguments of {self._trials.made} trials")
+        if self._best is None:
+            return Failed(f"{more.reason}, and {self._nothing()}", final=True)
+        call = ToolCall(tool_name=tool, args=fitting(self._best[1], self._then))
+        rationale = f"{tool} with the best arguments of {self._trials.made} trials{self._ignored()}"
+        return Proposal(tool_calls=[call], rationale=rationale)
+
+    def _nothing(self) -> str:
+        """Why there is nothing to hand on."""
+        if not self._trials.answered:
+            return f"{self._search.tool_name} answered none"
+        return f"none told {' and '.join(sorted(self._untold) or self._aim.metrics)}, so there is nothing to hand on"
+
+    def _ignored(self) -> str:
+        """Which metrics of the aim were of no use."""
+        return f", without regard to {', '.join(sorted(self._untold))}, which no trial told" if self._untold else ""
 
     def _called(self, tool: str) -> str:
         """Why there is nothing more to do."""
@@ -160,6 +177,7 @@ class Search:
         if self._planned[0] != ended[0].number:
             self._recall(study, ended)
         met: Trial | None = None
+        self._notice(ended)
         for trial in ended:
             score = self._score(trial)
             study.tell(score, failed=trial.outcome in BAD or trial.outcome == "ok", made=trial.outcome not in UNMADE)
@@ -202,12 +220,21 @@ class Search:
             for trial in ended:
                 study.take(trial.args)
 
+    def _notice(self, ended: Sequence[Trial]) -> None:
+        """Which metrics are told at all; the first trial that tells one makes those before it incomparable."""
+        news = {name for trial in ended if trial.outcome == "ok" for name in trial.metrics} & self._untold
+        if news:
+            self._untold -= news
+            self._best = None
+
     def _score(self, trial: Trial) -> Score | None:
-        return self._aim.score(trial.metrics) if trial.outcome == "ok" else None
+        return self._aim.score(trial.metrics, self._untold) if trial.outcome == "ok" else None
 
     def _rationale(self, count: int) -> str:
         first = self._trials.made + 1
         kind = "" if self._study is None else f" ({self._study.kind}, seed {self._search.seed})"
         if self._again is not None:
             return f"trial {first}: the arguments that met every threshold once more{kind}"
-        return f"trial {first}{kind}" if count == 1 else f"trials {first} to {first + count - 1}{kind}"
+        ignored = self._ignored() if self._trials.answered else ""
+        which = f"trial {first}" if count == 1 else f"trials {first} to {first + count - 1}"
+        return f"{which}{kind}{ignored}"

@@ -73,6 +73,8 @@ class Trials:
 
     def __init__(self, tool: str, *, again: bool = False) -> None:
         self.made = 0
+        self.answered = 0
+        """How many of them had a result."""
         self.beside = Beside(again=again)
         self.spent: str | None = None
         """What the tool said when it had no budget left, as a problem's has."""
@@ -92,6 +94,7 @@ class Trials:
             case CallSettled() if event.call_id in self._open:
                 trial = self._open[event.call_id]
                 trial.outcome, trial.metrics = event.outcome, dict(leaves(event.metrics))
+                self.answered += event.outcome == "ok"
                 if event.outcome == "failed" and (event.error or "").startswith(_SPENT):
                     self.spent = event.error
             case CallRefused() if event.call_id in self._open:

@@ -99,6 +99,9 @@ def why(status: Mapping[str, Any], report: Mapping[str, Any]) -> str:
     """One sentence on why the mission of an attempt ended without having solved it."""
     reason = status.get("verdict_reason")
     words = UNSOLVED if reason == "out_of_reach" else show.why(status)
+    said = [row["message"] for row in report["errors"] if row["tool"] == status.get("proposer")]
+    if reason == "proposer_failed" and said:
+        words = f"{words.removesuffix('.')}: {said[-1]}"
     refused = [row for row in report["refused"] if row["outcome"] == "denied"]
     if not refused:
         return words
