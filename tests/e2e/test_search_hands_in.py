@@ -29,6 +29,23 @@ ONLY_X = {
 }
 
 
+PLANT = """
+from typing import Any
+
+from mcp.server.mcpserver import MCPServer
+
+server = MCPServer("plant")
+
+
+@server.tool()
+async def probe(x: float) -> dict[str, Any]:
+    return {"metrics": {"distance": abs(x - 3), "speed": x * 10}}
+
+
+server.run("stdio")
+"""
+
+
 @pytest.fixture
 def place(tmp_path: Path, quick_python: None) -> Place:
     return Place(tmp_path).configured()
@@ -42,7 +59,8 @@ def exam(place: Place, tool: str = "probe", **given: Any) -> Problem:
         "baseline": {"proposer": {**SEARCH, "tool": tool}},
         **given,
     }
-    return problem(place.folder / "mine", tool, scorer=scorer, **fields)
+    tools = () if "server" in given else (tool,)
+    return problem(place.folder / "mine", *tools, scorer=scorer, **fields)
 
 
 def tried(place: Place, one: Problem, *words: object) -> dict[str, Any]:
@@ -111,3 +129,13 @@ def test_why_it_could_not_hand_in_is_said(place: Place) -> None:
     scorer = {"predicates": [{"metric": "distance", "expression": "submission['y']"}]}
     out, _ = place.ask("problem", "attempt", exam(place, submission=wanted, scorer=scorer).manifest.path, code=3)
     assert re.search(r"mission: .*terminated: The proposer failed .*'y' is a required property", out), out
+
+
+@pytest.mark.guarantee("a-search-hands-in-what-it-found")
+def test_of_targets_that_exclude_each_other_the_primary_metric_counts_most(place: Place) -> None:
+    fast = {"metric": "speed", "direction": "maximize", "target": 80.0}
+    plant = place.write("plant.py", PLANT)
+    server = {"command": "__python_executable__", "args": [str(plant)]}
+    done = tried(place, exam(place, scorer={"metrics": [FAR, fast]}, server=server, kind="mcp"))
+    assert done["status"] == "scored"
+    assert done["value"] == min(value for _, value in done["series"])

@@ -113,8 +113,8 @@ class SearchProposer(Shape):
     objective: Name | None = None
     direction: Literal["minimize", "maximize"] | None = None
     constraints: Annotated[list[Name], Field(max_length=64)] | None = None
-    gives_way: Name | None = None
-    """Of the limits the one that is missed rather than another, where no trial keeps them all."""
+    gives_way: Name | Annotated[list[Name], Field(max_length=64)] | None = None
+    """Of the limits those that are missed rather than others, where no trial keeps them all; the first counts most."""
     batch: Annotated[Whole, Field(ge=1, le=MAX_BATCH)] = 1
     seed: Annotated[Whole, Field(ge=0)] = 0
     sampler: Sampler = "auto"

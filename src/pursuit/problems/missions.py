@@ -161,8 +161,9 @@ def _sought(
     primary, budget = problem.primary, problem.budget
     most = [one for one in (budget.evaluations, budget.calls) if one is not None]
     sought: dict[str, Any] = {"constraints": [one["criterion_id"] for one in thresholds]}
-    if primary.target is not None and "constraints" not in table:
-        sought["gives_way"] = thresholds[0]["criterion_id"]
+    targets = [one for one in problem.scorer.metrics if one.target is not None]
+    if targets and "constraints" not in table:  # attempts are compared so: what is allowed, then the primary metric
+        sought["gives_way"] = [one["criterion_id"] for one in thresholds[: len(targets)]]
     if primary.target is None:  # then there is always a better one, and only a number of trials is an end
         most = most or [max(1, plan.max_iterations - 1) * int(table.get("batch", 1))]
         if "objective" not in table:

@@ -26,19 +26,24 @@ LARGEST = 1e300
 class Score:
     """How a trial stands: what is made small (None: nothing but the limits), and by how much each limit is exceeded.
 
-    `firm` is by how much those are exceeded that do not give way.
+    `firm` is by how much those are exceeded that do not give way, `giving` by how much each of the others is.
     """
 
     objective: float | None
     excess: tuple[float, ...]
     met: bool
     firm: float = 0.0
+    giving: tuple[float, ...] = ()
 
     @property
-    def rank(self) -> tuple[bool, float, float, float]:
-        """How good it is to be handed on: one that met all, else by the firm limits, all limits, the objective."""
-        beyond = sum(max(0.0, one) for one in self.excess)
-        return self.met, -self.firm, -beyond, -(self.objective or 0.0)
+    def rank(self) -> tuple[float, ...]:
+        """How good it is to be handed on: one that met all, else by the firm limits.
+
+        Of those that are alike in that, one that keeps the others, too; else by the objective, then by each of them.
+        """
+        kept = all(one <= 0 for one in self.giving)
+        own = () if self.objective is None else (-self.objective,)
+        return (self.met, -self.firm, kept, *own, *(-one for one in self.giving))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +61,12 @@ class Objective:
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """An objective, limits, and every threshold that counts as success; `gives_way` is one of the limits."""
+    """An objective, limits, and every threshold that counts as success; `gives_way` are some of the limits."""
 
     objective: Objective | None
     limits: tuple[MetricThreshold, ...]
     wanted: tuple[MetricThreshold, ...]
-    gives_way: MetricThreshold | None = None
+    gives_way: tuple[MetricThreshold, ...] = ()
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -79,9 +84,11 @@ class Aim:
             return None
         value = None if self.objective is None else self._value(self.objective, metrics)
         excess = tuple(0.0 if one.metric in untold else _excess(one, metrics[one.metric]) for one in self.limits)
-        firm = sum(max(0.0, one) for one, limit in zip(excess, self.limits, strict=True) if limit is not self.gives_way)
+        beyond = dict(zip((one.criterion_id for one in self.limits), excess, strict=True))
+        giving = tuple(beyond.pop(one.criterion_id) for one in self.gives_way if one.criterion_id in beyond)
+        firm = sum(max(0.0, one) for one in beyond.values())
         met = [one.metric in metrics and holds(one, metrics[one.metric]) for one in self.wanted]
-        return Score(value, excess, bool(met) and all(met), firm)
+        return Score(value, excess, bool(met) and all(met), firm, giving)
 
     @staticmethod
     def _value(objective: Objective, metrics: Mapping[str, float]) -> float:
@@ -107,15 +114,14 @@ def aim_of(mission: Mission, search: SearchProposer, tool: str) -> tuple[Aim, li
 
 def _giving_way(
     search: SearchProposer, limits: Sequence[MetricThreshold], faults: list[Fault]
-) -> MetricThreshold | None:
-    if search.gives_way is None:
-        return None
-    found = next((one for one in limits if one.criterion_id == search.gives_way), None)
-    if found is None:
-        known = ", ".join(one.criterion_id for one in limits) or "none"
-        reason = f"{search.gives_way!r} is none of the limits of this search; there are {known}"
-        faults.append(Fault(field="proposer.gives_way", reason=reason))
-    return found
+) -> tuple[MetricThreshold, ...]:
+    known = {one.criterion_id: one for one in limits}
+    names = [search.gives_way] if isinstance(search.gives_way, str) else search.gives_way or ()
+    for name in names:
+        if name not in known:
+            reason = f"{name!r} is none of the limits of this search; there are {', '.join(known) or 'none'}"
+            faults.append(Fault(field="proposer.gives_way", reason=reason))
+    return tuple(known[name] for name in dict.fromkeys(names) if name in known)
 
 
 def _named_success(

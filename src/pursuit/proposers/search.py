@@ -52,7 +52,7 @@ class Search:
         self._aim = aim_of(mission, search, search.tool_name)[0]
         self._trials = Trials(search.tool_name, again=search.then_again)
         self._untold = set(self._aim.metrics)  # what no trial has told so far
-        self._best: tuple[tuple[bool, float, float, float], Mapping[str, Any]] | None = None
+        self._best: tuple[tuple[float, ...], Mapping[str, Any]] | None = None
         self._heard = 0
         self._clock = Clock()
         self._study: Study | None = None
