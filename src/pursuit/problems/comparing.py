@@ -31,7 +31,7 @@ def attempt_row(
     `seconds` has all the thinking in it, `seconds_from_first_call` is what `wall_seconds` bounds.
     """
     rows = () if state.scored is None else state.scored.rows
-    first = rows[0] if rows else None
+    first = next((row for row in rows if row.metric == problem.primary.name), None)
     opened, taken = state.opened, state.taken
     return {
         "problem_id": problem.problem_id,

@@ -23,6 +23,11 @@ _LEAST_FIRST = ("from first call", "tokens", "evaluations", "calls", "who", "sec
 _HEADS = {"evaluations": "evals"}
 _LEAST_WHO = 8
 _GAP = 2
+_UNSCORED = {
+    "submitted": "what was submitted is not judged yet",
+    "claimed": "what was handed in was not answered yet",
+}
+"""Why there is no score of something that was submitted, by the status of its attempt."""
 _STYLES = {"solved": "bold green", "infeasible": "red", "ended": "yellow", "open": "cyan"}
 
 
@@ -141,7 +146,8 @@ def score(screen: Screen, row: Mapping[str, Any], targets: Mapping[str, float]) 
         beside += [] if target is None else [f"target {stated(target)}"]
         screen.fact(one["metric"], f"{words} ({', '.join(beside)})" if beside else words)
     if not row["score"]:
-        screen.fact("score", row.get("error") or "none: nothing was submitted")
+        missing = _UNSCORED.get(row.get("status", ""), "nothing was submitted")
+        screen.fact("score", row.get("error") or f"none: {missing}")
     screen.fact("solved", "yes" if row["solved"] else "no")
 
 
