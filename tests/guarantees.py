@@ -833,6 +833,8 @@ GUARANTEES = {
             "fault/test_attempt_kill.py::test_killed_before_a_tool_judged_it_ends_as_its_attempt",
             "fault/test_attempt_kill.py::test_stopped_at_its_submission_it_ends_as_its_attempt",
             "fault/test_attempt_kill.py::test_what_was_taken_and_solves_nothing_ends_it_after_a_kill_too",
+            "fault/test_attempt_kill.py::"
+            "test_killed_before_the_attempt_was_opened_it_is_the_same_mission_with_the_same_name",
         ),
     ),
     "an-attempt-goes-on-with-what-is-printed": Guarantee(

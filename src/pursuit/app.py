@@ -201,11 +201,12 @@ class Runtime:
         """The report of a mission as it stands."""
         return Report(await self.service.report(mission_id))
 
-    async def start_file(self, path: Path) -> Started:
-        """Accepts the mission in a file, with the servers that the file brings."""
+    async def start_file(self, path: Path, *, session_id: str | None = None) -> Started:
+        """Accepts the mission in a file, with the servers that the file brings; it may have its id beforehand."""
         loaded = load_mission_file(path)
         self._add_servers(loaded.path, loaded.servers)
-        return await self.service.start(loaded.mission, file=loaded.path if loaded.servers else None)
+        file = loaded.path if loaded.servers else None
+        return await self.service.start(loaded.mission, file=file, session_id=session_id)
 
     async def use_servers_of(self, mission_id: str) -> None:
         """Makes the servers of a mission's own file known, so that it can go on in another process."""

@@ -126,3 +126,10 @@ def test_what_was_taken_and_solves_nothing_ends_it_after_a_kill_too(place: Place
     done = place.json("resume", mission_id, "--mode", "auto", code=3)
     assert (done["verdict_reason"], done["attempt"]["status"]) == ("out_of_reach", "scored")
     assert [row["value"] for row in done["attempt"]["score"]] == [6]
+
+
+@pytest.mark.guarantee("a-mission-killed-at-its-submission-ends-as-its-attempt")
+def test_killed_before_the_attempt_was_opened_it_is_the_same_mission_with_the_same_name(place: Place) -> None:
+    one = exam(place, SCRIPT)
+    row = solved(place, one, ended(place, one, "AttemptOpened mission before"))
+    assert row["tokens"] == 0, "what the mission used is known"

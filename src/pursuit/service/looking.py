@@ -7,6 +7,7 @@ Invariant: nothing here changes a mission, but that a report which a dead driver
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -158,6 +159,11 @@ class Looking:
     async def _load(self, mission_id: str) -> tuple[MissionState, int]:
         require_id(mission_id)
         return await self.states.look(mission_id)
+
+
+def new_mission_id() -> str:
+    """An id that no mission has."""
+    return f"mission-{secrets.token_hex(8)}"
 
 
 def require_id(mission_id: str) -> None:

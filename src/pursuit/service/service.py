@@ -6,7 +6,6 @@ Invariant: a verb that is refused has changed nothing.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
@@ -46,7 +45,7 @@ from pursuit.service.audit import gist_of_mission, gist_of_proposal
 from pursuit.service.caller import OPERATOR, Caller
 from pursuit.service.caps import cap_faults
 from pursuit.service.history import history_page
-from pursuit.service.looking import Looking, require_id
+from pursuit.service.looking import Looking, new_mission_id, require_id
 from pursuit.service.proposals import check_proposal, is_of
 from pursuit.tools.pool import Pool
 
@@ -89,15 +88,16 @@ class Service(Looking):
         caller: Caller | None = None,
         kinship: Kinship | None = None,
         operators_own: bool = True,
+        session_id: str | None = None,
     ) -> Started:
         """Accepts a mission: its tools are resolved and stored; nothing runs yet. A child has its id beforehand.
 
-        What somebody else than the operator wrote (`operators_own`) starts children under stricter rules, and may name
-        the `client_models` only.
+        Any other may have one by `session_id`, which `new_mission_id` makes. What somebody else than the operator wrote
+        (`operators_own`) starts children under stricter rules, and may name the `client_models` only.
         """
         among = None if operators_own else self.client_models | (kinship.models if kinship else frozenset[str]())
         admitted = await admit(mission, self.pool, self.checks, self.models, among=among, room=self.prompt_bytes)
-        mission_id = f"mission-{secrets.token_hex(8)}" if kinship is None else kinship.session_id
+        mission_id = (session_id or new_mission_id()) if kinship is None else kinship.session_id
         created = MissionCreated(
             at=self.clock.now(),
             mission=admitted.mission.model_dump(mode="json"),

@@ -71,10 +71,10 @@ class Drive:
                 self.screen.note(f"when it is put right, go on with: {self._resume()}")
             raise
 
-    async def accept(self, runtime: Runtime, file: Path) -> str:
-        """Starts the mission in a file; its warnings are told at once."""
+    async def accept(self, runtime: Runtime, file: Path, session_id: str | None = None) -> str:
+        """Starts the mission in a file, by an id that it has beforehand or a new one; its warnings are told at once."""
         with self.screen.busy("asking the servers for their tools"):
-            started = await runtime.start_file(file)
+            started = await runtime.start_file(file, session_id=session_id)
         self._begun.append(started.session_id)
         for warning in started.warnings:
             self.screen.note(f"warning: {warning}")

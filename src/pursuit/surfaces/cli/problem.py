@@ -191,6 +191,10 @@ def serve(
     label: Annotated[
         str, typer.Option("--label", metavar="TEXT", show_default=False, help="Who tries, for comparisons.")
     ] = "",
+    mission: Annotated[
+        str | None,
+        typer.Option("--mission", metavar="ID", show_default=False, help="The mission that tries, for comparisons."),
+    ] = None,
     http: HttpOption = False,
     host: HostOption = DEFAULT_HOST,
     port: PortOption = DEFAULT_PORT,
@@ -228,8 +232,9 @@ def serve(
     wanted = Serving(
         server_name=server_name,
         citations=not no_citation,
-        attempt=checked_attempt(said, problem, attempt),
+        attempt=checked_attempt(said, problem, attempt, label=label, mission=mission),
         label=label,
+        mission=mission,
         mode=mode,
         door=http_door(said, host=host, port=port, allow_host=allow_host, require_token=require_token)
         if http

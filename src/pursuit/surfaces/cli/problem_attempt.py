@@ -21,6 +21,7 @@ from pursuit.problems.comparing import attempt_row
 from pursuit.problems.manifest import Manifest
 from pursuit.problems.missions import AGENTS, MACHINES, Plan, as_toml, mission_for, proposer_for, server_of
 from pursuit.problems.stored_attempts import load_attempt
+from pursuit.service.looking import new_mission_id
 from pursuit.surfaces.cli import show_problems
 from pursuit.surfaces.cli.attempt_end import ended_attempt, why
 from pursuit.surfaces.cli.context import configuration_path, folder_beside_ledger, ledger_path
@@ -55,6 +56,7 @@ class Attempting:
         self._label = label or str(self._proposer.get("model") or self._proposer.get("kind"))
         self._mode = mode or "auto"
         self.attempt_id = new_attempt_id()
+        self._mission_id = new_mission_id()  # made here, so that its server knows whose attempt it serves
 
     def run(self, *, max_iterations: int | None, max_seconds: float | None) -> int:
         """Makes the mission and drives it; the exit code is the mission's."""
@@ -75,15 +77,15 @@ class Attempting:
             raise
 
     async def _work(self, runtime: Runtime, drive: Drive, file: Path, begun: list[str]) -> int:
-        mission_id = await drive.accept(runtime, file)
+        mission_id = await drive.accept(runtime, file, self._mission_id)
         begun.append(mission_id)
-        if self._proposer.get("kind") not in AGENTS:  # who waits for an agent says so at once
-            drive.screen.note(f"if this is stopped, {self._go_on(mission_id)}")
         ledger, by = runtime.service.ledger, str(runtime.service.caller)
         attempt = Attempt(
             ledger, time.time, self._problem, self.attempt_id, by=by, label=self._label, mission=mission_id
         )
         await attempt.open()
+        if self._proposer.get("kind") not in AGENTS:  # who waits for an agent says so at once
+            drive.screen.note(f"if this is stopped, {self._go_on(mission_id)}")
         await runtime.use_servers_of(mission_id)
         async with progress(drive.screen) as see:
             await runtime.service.run(mission_id, observer=see)
@@ -116,11 +118,12 @@ class Attempting:
             shared += ["--config", str(config)]
         name, own = str(self._problem.path), self.attempt_id
         judge = ["-m", "pursuit", "problem", "replay", own, "--solved", "--problem", name, *shared]
+        whose = ["--mission", self._mission_id, f"--label={self._label}"]
         iterations, seconds = self._caps()
         plan = Plan(
             attempt_id=own,
             proposer=self._proposer,
-            serve=["-m", "pursuit", "problem", "serve", name, "--attempt", own, *shared],
+            serve=["-m", "pursuit", "problem", "serve", name, "--attempt", own, *whose, *shared],
             judge=[sys.executable, *judge],
             max_iterations=max_iterations or iterations,
             max_seconds=max_seconds or seconds,

@@ -39,6 +39,7 @@ from pursuit.problems.scoring import scored_event
 from pursuit.problems.stored_attempts import attempts_at, load_attempt
 from pursuit.problems.versions import judging_digest
 from pursuit.sandbox import Sandbox
+from pursuit.service.looking import require_id
 from pursuit.surfaces.cli import show_problems
 from pursuit.surfaces.cli.context import configuration_path, ledger_path, look
 from pursuit.surfaces.cli.options import Common
@@ -58,15 +59,30 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-def checked_attempt(said: Common, problem: Manifest, text: str | None) -> str | None:
-    """An id for an attempt as it may be given on the command line: one of this problem, or of none yet."""
+def checked_attempt(
+    said: Common, problem: Manifest, text: str | None, *, label: str = "", mission: str | None = None
+) -> str | None:
+    """An id for an attempt as it may be given on the command line: one of this problem, or of none yet.
+
+    One of a mission begins with it: if the mission is there and the attempt is not, somebody was ended in between.
+    """
+    if mission is not None:
+        require_id(mission)
     shared = text is None and problem.visibility.shared_attempt
     if text is None and not shared:
         return None
     attempt_id = shared_attempt_id(problem) if text is None else checked_attempt_id(text, "--attempt")
+
+    async def looked_at(runtime: Runtime) -> None:
+        ledger, by = runtime.service.ledger, str(runtime.service.caller)
+        attempt = Attempt(ledger, time.time, problem, attempt_id, by=by, label=label, mission=mission)
+        await attempt.check()
+        if mission is not None and await ledger.row(mission) is not None:
+            await attempt.open()
+
     if ledger_path(said).exists():
         try:
-            look(said, lambda runtime: Attempt(runtime.service.ledger, time.time, problem, attempt_id).check())
+            look(said, looked_at)
         except InvalidArgument as error:
             if not shared:
                 raise
@@ -84,6 +100,7 @@ class Serving:
     attempt: str | None
     label: str
     mode: str | None
+    mission: str | None = None
     door: Door | None = None
     listening: Callable[[str], None] | None = None
 
@@ -101,6 +118,7 @@ async def serving(said: Common, problem: Manifest, wanted: Serving) -> int:
         include_citation=wanted.citations,
         attempt_id=wanted.attempt,
         label=wanted.label,
+        mission=wanted.mission,
     )
     if wanted.door is None:
         await serve_stdio(problem_server(problem, options), any_text=True)
