@@ -46,7 +46,7 @@ class Search:
 
     def __init__(self, mission: Mission, search: SearchProposer, past: Past, tools: Sequence[OfferedTool] = ()) -> None:
         self._search = search
-        self._then = next((one.schema for one in tools if one.name == search.then), {})
+        self._then: Mapping[str, Any] = next((one.schema for one in tools if one.name == search.then), dict[str, Any]())
         self._cadence = mission.checkpoint_cadence
         self._past = past
         self._aim = aim_of(mission, search, search.tool_name)[0]
