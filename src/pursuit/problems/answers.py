@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -29,8 +30,8 @@ _ALONE, _TOGETHER, _IN_A_ROW = 4, 6, 4
 
 _MOST_NUMBERS = 64
 _MOST_HITS = 200_000
-_MOST_ZEROS = 24
 _ASIDE = "justification"
+_SUBMIT = "submit_final"
 _WORDS = re.compile(r"\w+")
 _INDEXED = re.compile(r"_\{\d{1,3}\}")
 _LIST_NUMBER = re.compile(r"(?m)^([ \t]*)\d{1,3}[.)](?=[ \t])")
@@ -66,10 +67,11 @@ def _handed_in(manifest: Manifest) -> Iterator[Answer]:
     tree = parsed_python(source) if isinstance(source, str) else None
     if tree is None:
         return
+    named = _literals(tree)
     for node in ast.walk(tree):
-        if not isinstance(node, ast.Call) or not any(_names_submission(one) for one in node.args[:1]):
+        if not isinstance(node, ast.Call) or (given := _submitted(node)) is None:
             continue
-        parts = [part for arg in (*node.args[1:], *(one.value for one in node.keywords)) for part in _constants(arg)]
+        parts = [part for arg in (*given, *(one.value for one in node.keywords)) for part in _constants(arg, named)]
         for text in (part for part in parts if isinstance(part, str)):
             if len(text) >= LONG_TEXT or (len(text) >= _SHORTEST_TEXT and not _COMMON_WORD.fullmatch(text)):
                 yield Answer(text=text)
@@ -78,22 +80,43 @@ def _handed_in(manifest: Manifest) -> Iterator[Answer]:
             yield Answer(numbers=numbers[:_MOST_NUMBERS])
 
 
-def _constants(node: ast.AST) -> Iterator[str | float]:
+def _submitted(call: ast.Call) -> list[ast.expr] | None:
+    """What is handed in by `call("problem.submit_final", …)` or `problem.submit_final(…)`; None for any other call."""
+    if isinstance(call.func, ast.Attribute) and call.func.attr == _SUBMIT:
+        return call.args
+    name = call.args[0].value if call.args and isinstance(call.args[0], ast.Constant) else None
+    return call.args[1:] if isinstance(name, str) and name.endswith(_SUBMIT) else None
+
+
+def _literals(tree: ast.AST) -> dict[str, ast.expr]:
+    """The names that a script gives to a list, a table or a value once, and never again."""
+    nodes = list(ast.walk(tree))
+    stored = Counter(node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+    return {
+        node.targets[0].id: node.value
+        for node in nodes
+        if isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Name)
+        and stored[node.targets[0].id] == 1
+        and isinstance(node.value, ast.Constant | ast.Dict | ast.List | ast.Tuple)
+    }
+
+
+def _constants(node: ast.AST, named: Mapping[str, ast.expr]) -> Iterator[str | float]:
     """The texts and numbers below a node, in the order of the source, but for names of parts and what is said aside."""
     if isinstance(node, ast.Dict):
         for key, value in zip(node.keys, node.values, strict=True):
             if not (isinstance(key, ast.Constant) and key.value == _ASIDE):
-                yield from _constants(value)
+                yield from _constants(value, named)
     elif isinstance(node, ast.Constant):
         if isinstance(node.value, str | int | float) and not isinstance(node.value, bool):
             yield node.value
+    elif isinstance(node, ast.Name):
+        if node.id in named:
+            yield from _constants(named[node.id], {name: one for name, one in named.items() if name != node.id})
     else:
         for child in ast.iter_child_nodes(node):
-            yield from _constants(child)
-
-
-def _names_submission(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.endswith("submit_final")
+            yield from _constants(child, named)
 
 
 def _offered(schema: Any, depth: int = 0) -> Iterator[str]:
@@ -139,18 +162,16 @@ def held_by(piece: str, bare: bytes, answer: Answer) -> str | None:
 
 
 def _first_row(text: str, numbers: tuple[float, ...]) -> str | None:
-    """Where a text has these numbers one after the other: looked for only where the digits of the first one stand."""
+    """Where a text has these numbers one after the other: looked for only where the first one stands."""
     row = _row_of(numbers)
-    digits = digits_of(numbers[0]) or "0"
-    at = text.find(digits)
-    for _ in range(_MOST_HITS):
-        if at < 0:
-            return None
-        zeros = len(text[max(0, at - _MOST_ZEROS) : at]) - len(text[max(0, at - _MOST_ZEROS) : at].rstrip("0.,"))
-        for start in range(at, at - zeros - 1, -1):
-            if (found := row.match(text, start)) is not None:
-                return excerpt_of(text, start, min(found.end(), start + 80))
-        at = text.find(digits, at + 1)
+    left = _MOST_HITS
+    for stem in _stems(numbers[0]):
+        at = text.find(stem)
+        while at >= 0 and left:
+            for start in (at, at - 1) if stem[0] in ".," and at else (at,):
+                if (found := row.match(text, start)) is not None:
+                    return excerpt_of(text, start, min(found.end(), start + 80))
+            at, left = text.find(stem, at + 1), left - 1
     return None
 
 
@@ -166,14 +187,27 @@ def _row_of(numbers: tuple[float, ...]) -> re.Pattern[str]:
     return re.compile(gap.join(_written(number) for number in numbers), re.IGNORECASE)
 
 
-def _written(number: float) -> str:
+def _forms(number: float) -> Iterator[tuple[str, str, str]]:
+    """What stands before and behind the point, and the power of ten, in each way to write a number."""
     size = abs(number)
-    forms = {plain_number(size), repr(size), f"{size:g}", f"{size:.15g}"}
-    spelled: set[str] = set()
-    for form in forms:
+    for form in dict.fromkeys((plain_number(size), repr(size), f"{size:g}", f"{size:.15g}")):
         digits, _, power = form.partition("e")
         whole, _, decimals = digits.partition(".")
-        decimals = decimals.rstrip("0")
+        yield whole, decimals.rstrip("0"), power
+
+
+def _stems(number: float) -> list[str]:
+    """What a number begins with, however it is written; the zero before a point may be missing."""
+    found: dict[str, None] = {}
+    for whole, decimals, _ in _forms(number):
+        lead = "" if whole == "0" and decimals else whole
+        found |= {f"{lead}{mark}{decimals}": None for mark in (".," if decimals else ("",))}
+    return list(found)
+
+
+def _written(number: float) -> str:
+    spelled: set[str] = set()
+    for whole, decimals, power in _forms(number):
         lead = "0?" if whole == "0" and decimals else whole
         tail = rf"[.,]{decimals}0*" if decimals else r"(?:[.,]0+)?"
         spelled.add(
