@@ -141,6 +141,13 @@ def _says_much(numbers: tuple[float, ...]) -> bool:
     return digits >= _IN_A_ROW and len(steps) > 1
 
 
+def told_answer(answer: Answer, words: str) -> str:
+    """The fault of a text that tells an answer."""
+    whose = answer.whose if answer.whose == BASELINE else f"a text of {answer.whose}"
+    way_out = ", or list it as a choice (enum) of the submission's schema" if answer.text else ""
+    return f"tells agents {whose}: {words[:120]!r}; leave it out{way_out}"
+
+
 def answered(text: str, answer: Answer) -> str | None:
     """The part of a text that holds an answer, or nothing."""
     if answer.numbers:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pursuit.problems.answers import Answer, answers_of, held_by
+from pursuit.problems.answers import Answer, answers_of, held_by, told_answer
 from pursuit.problems.copies import Original, original_of, piece_of
 from pursuit.problems.files import file_of
 from pursuit.problems.judge_files import hidden_files, judging_files, read_files
 from pursuit.problems.manifest import Manifest
 from pursuit.problems.secrecy import Secret, in_words, secrets_of, tellings, told_among
-from pursuit.problems.shown_secrecy import told_answer
 from pursuit.problems.unpacking import pieces_in
 from pursuit.tools.fields import Fields
 

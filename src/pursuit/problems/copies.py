@@ -61,6 +61,7 @@ class Original:
     stretches: list[bytes]
     seen: set[bytes] = field(default_factory=set[bytes])
     same: bool = False
+    whole: bool = False
 
     def look(self, piece: Piece) -> None:
         """Notes what of this file a piece of another one holds."""
@@ -68,6 +69,7 @@ class Original:
         if self.lines:
             self.seen |= self.lines.keys() & piece.lines
         self.seen |= {part for part in self.stretches if part not in self.seen and part in piece.solid}
+        self.whole = self.whole or (len(self.solid) >= _STRETCH and self.solid in piece.solid)
 
     def copied(self) -> str | None:
         """What another file holds of this one, if that is enough to call it copied."""
@@ -78,6 +80,11 @@ class Original:
         if len(lines) >= _SEVERAL or (len(lines) > 1 and 2 * len(lines) >= len(self.lines)) or len(stretches) > 1:
             return f"holds lines of {self.what}, such as {[*lines, *stretches][0][:80]!r}"
         return None
+
+    def pasted(self) -> bool:
+        """Whether another text holds this file as a whole, but for a line here and there."""
+        lines = sum(line in self.seen for line in self.lines)
+        return self.whole or (lines > 1 and 10 * lines >= 9 * len(self.lines))
 
     def anew(self) -> Original:
         """The same file, of which nothing was seen yet."""

@@ -144,6 +144,18 @@ def _places(node: ast.AST, importing: Path, roots: tuple[Path, Path]) -> Iterato
                     yield stem.with_name(f"{stem.name}.py")
 
 
+def is_python(path: Path) -> bool:
+    """Whether a file is a Python program, by its name or its first line."""
+    if path.suffix == ".py":
+        return True
+    try:
+        with path.open("rb") as file:
+            first = file.readline(_LONGEST_NAME)
+    except OSError:
+        return False
+    return first.startswith(b"#!") and b"python" in first
+
+
 def _parsed(path: Path) -> ast.AST | None:
-    text = source_of(path) if path.suffix == ".py" else None
+    text = source_of(path) if is_python(path) else None
     return None if text is None else parsed_python(text)

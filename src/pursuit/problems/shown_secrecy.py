@@ -1,8 +1,8 @@
 """Where the words of a manifest tell agents what only the judge may know.
 
 Owns: which fields agents read, and how each is looked through: prose, names, addresses, the schema of a submission.
-Does not know: what is secret (`secrecy`, `answers`). Pure. Invariant: a fault names the field, quotes it, and says what
-to do.
+Does not know: what is secret (`secrecy`, `answers`, `judge_files`). Reads files and runs nothing. Invariant: a fault
+names the field, quotes it, and says what to do.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from pursuit.problems.answers import BASELINE, Answer, answered, answers_of
+from pursuit.problems.answers import answered, answers_of, told_answer
+from pursuit.problems.copies import Original, original_of, piece_of
+from pursuit.problems.files import file_of
+from pursuit.problems.judge_files import hidden_files, is_python, judging_files
 from pursuit.problems.manifest import Manifest
 from pursuit.problems.secrecy import in_words, secrets_of, tellings
 from pursuit.tools.fields import Fields, as_table
@@ -21,6 +24,7 @@ from pursuit.tools.fields import Fields, as_table
 _PAGES = re.compile(r"(?<![\d.])\d{1,6}\s?[-\u2013\u2014]{1,2}\s?\d{1,6}(?!\d|\.\d)|\bpp?\.\s?\d{1,6}(?!\d|\.\d)")
 _SIZES = ("maxLength", "minLength", "maxItems", "minItems", "maxProperties", "minProperties")
 _CHOICES = ("enum", "const")
+_SHORTEST_PROGRAM = 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +38,8 @@ class _Shown:
 
 
 def check_words(root: Fields, manifest: Manifest) -> None:
-    """Nothing that an agent reads in the brief tells a number of the scorer or an answer."""
-    secrets, answers = secrets_of(manifest), answers_of(manifest)
+    """Nothing that an agent reads in the brief tells a number of the scorer or an answer, or is a judging program."""
+    secrets, answers, programs = secrets_of(manifest), answers_of(manifest), _programs(manifest)
     told: dict[tuple[str, str], None] = {}
     for shown in _shown(manifest):
         for one in tellings(shown.text, secrets, data=shown.address):
@@ -45,15 +49,33 @@ def check_words(root: Fields, manifest: Manifest) -> None:
                 words = answered(shown.text, answer)
                 if words is not None:
                     told.setdefault((shown.field, told_answer(answer, words)))
+        for what in _pasted(shown.text, programs):
+            told.setdefault((shown.field, f"holds {what}: scoring data, which no agent may see; leave it out"))
     for field, reason in told:
         root.fault(field, reason)
 
 
-def told_answer(answer: Answer, words: str) -> str:
-    """The fault of a text that tells an answer."""
-    whose = answer.whose if answer.whose == BASELINE else f"a text of {answer.whose}"
-    way_out = ", or list it as a choice (enum) of the submission's schema" if answer.text else ""
-    return f"tells agents {whose}: {words[:120]!r}; leave it out{way_out}"
+def _programs(manifest: Manifest) -> list[Original]:
+    """The programs that judge, and the baseline's; of the data that they read, a brief may well tell some."""
+    own = judging_files(manifest)
+    hidden = hidden_files(manifest.path, manifest.scorer, manifest.baseline, manifest.server)
+    public = {file_of(manifest.folder, name) for name in manifest.visibility.public}
+    return [
+        original_of(path, f"the text of {path.name!r}, {what}")
+        for path, what in hidden.items()
+        if path != manifest.path and path not in public and (path in own or is_python(path))
+    ]
+
+
+def _pasted(text: str, programs: list[Original]) -> Iterator[str]:
+    if not programs or len(text) < _SHORTEST_PROGRAM:
+        return
+    piece = piece_of(text)
+    for one in programs:
+        program = one.anew()
+        program.look(piece)
+        if program.pasted():
+            yield program.what
 
 
 def _shown(manifest: Manifest) -> Iterator[_Shown]:
