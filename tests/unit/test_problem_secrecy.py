@@ -113,9 +113,7 @@ def test_what_a_package_of_the_judge_imports_is_of_its_version(tmp_path: Path) -
 
 
 def test_a_file_whose_name_the_judge_puts_together_is_of_its_version(tmp_path: Path) -> None:
-    source = (
-        "from pathlib import Path\n\ndef score(submission):\n    return Path(__file__).parent / 'data' / 'key.csv'\n"
-    )
+    source = "from pathlib import Path\n\ndef score(submission):\n    return Path() / 'data' / 'key.csv'\n"
     scorer = '[scorer]\nkind = "function"\nfunction = "score.py:score"'
     files = {"score.py": source, "data/key.csv": "1\n"}
     problem = read_manifest(staged(tmp_path, {"target": 3, "scorer": scorer, "files": files}))

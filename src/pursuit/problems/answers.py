@@ -11,7 +11,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -20,16 +20,27 @@ from typing import Any, cast
 from pursuit.problems.files import file_of, parsed_python, text_of
 from pursuit.problems.manifest import Manifest
 from pursuit.problems.numerals import digits_of, plain_number
-from pursuit.problems.secrecy import LONG_TEXT, constants_of, excerpt_of
+from pursuit.problems.secrecy import (
+    ARGUMENTS,
+    LONG_TEXT,
+    SHORT_TEXT,
+    SHORTEST_TEXT,
+    constants_of,
+    excerpt_of,
+    is_public,
+)
 from pursuit.tools.fields import as_table
 
 BASELINE = "the answer of the baseline"
-_SHORTEST_TEXT = 4
 _ALONE, _TOGETHER, _IN_A_ROW = 4, 6, 4
 """So many digits one number, two numbers and more of them must have together to say something."""
 
 _MOST_NUMBERS = 64
 _MOST_HITS = 200_000
+_TEXTS_OF_A_LIST = 2
+"""So many texts may follow each other wherever all choices are listed."""
+
+_TEXT_GAP = r"(?:[\W_]{1,12}|[^\w\n]{1,12}[^\W\d_]{1,12}[^\w\n]{1,12})"
 _ASIDE = "justification"
 _SUBMIT = "submit_final"
 _WORDS = re.compile(r"\w+")
@@ -40,10 +51,10 @@ _COMMON_WORD = re.compile(r"[^\W\d_]?[^\W\d_A-Z]+")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A text, or numbers that stand together, and whose it is."""
+    """Texts or numbers that stand together, and whose they are."""
 
     whose: str = BASELINE
-    text: str = ""
+    texts: tuple[str, ...] = ()
     numbers: tuple[float, ...] = ()
 
 
@@ -51,10 +62,15 @@ def answers_of(manifest: Manifest) -> list[Answer]:
     """The answers of a problem that say enough to be told."""
     offered = set(_offered(manifest.submission or {}))
     judged = [
-        Answer(whose=field, text=value) for field, value in constants_of(manifest.scorer) if isinstance(value, str)
+        Answer(whose=field, texts=(value,))
+        for field, value in constants_of(manifest.scorer)
+        if isinstance(value, str) and not is_public(manifest, field)
     ]
-    found = dict.fromkeys((*_handed_in(manifest), *judged))
-    return [one for one in found if one.text not in offered and (_says_much(one.numbers) if one.numbers else True)]
+    found = dict.fromkeys(
+        replace(one, texts=tuple(text for text in one.texts if text not in offered))
+        for one in (*_handed_in(manifest), *judged)
+    )
+    return [one for one in found if one.texts or _says_much(one.numbers)]
 
 
 def _handed_in(manifest: Manifest) -> Iterator[Answer]:
@@ -72,9 +88,17 @@ def _handed_in(manifest: Manifest) -> Iterator[Answer]:
         if not isinstance(node, ast.Call) or (given := _submitted(node)) is None:
             continue
         parts = [part for arg in (*given, *(one.value for one in node.keywords)) for part in _constants(arg, named)]
-        for text in (part for part in parts if isinstance(part, str)):
-            if len(text) >= LONG_TEXT or (len(text) >= _SHORTEST_TEXT and not _COMMON_WORD.fullmatch(text)):
-                yield Answer(text=text)
+        texts = tuple(
+            text
+            for text in parts
+            if isinstance(text, str)
+            and (len(text) >= LONG_TEXT or (len(text) >= SHORTEST_TEXT and not _COMMON_WORD.fullmatch(text)))
+        )
+        if texts:
+            yield Answer(texts=texts[:_MOST_NUMBERS])
+        sentences = [text for text in texts if len(text) >= LONG_TEXT]
+        if len(sentences) == 1:
+            yield Answer(texts=(sentences[0],))
         numbers = tuple(float(n) for n in parts if isinstance(n, int | float) and abs(n) < 1e300)
         if numbers:
             yield Answer(numbers=numbers[:_MOST_NUMBERS])
@@ -134,6 +158,8 @@ def _offered(schema: Any, depth: int = 0) -> Iterator[str]:
 
 def _says_much(numbers: tuple[float, ...]) -> bool:
     """Whether numbers in a row stand in a text for one reason only."""
+    if not numbers:
+        return False
     digits = sum(len(digits_of(number)) for number in numbers)
     if len(numbers) <= 2:
         return digits >= (_ALONE if len(numbers) == 1 else _TOGETHER)
@@ -141,31 +167,54 @@ def _says_much(numbers: tuple[float, ...]) -> bool:
     return digits >= _IN_A_ROW and len(steps) > 1
 
 
-def told_answer(answer: Answer, words: str) -> str:
-    """The fault of a text that tells an answer."""
+def told_answer(answer: Answer, words: str, *, asset: bool = False) -> str:
+    """The fault of a text, or of an asset, that tells an answer."""
     whose = answer.whose if answer.whose == BASELINE else f"a text of {answer.whose}"
-    way_out = ", or list it as a choice (enum) of the submission's schema" if answer.text else ""
-    return f"tells agents {whose}: {words[:120]!r}; leave it out{way_out}"
+    shown = f", {', '.join(map(repr, answer.texts))[:60]}" if answer.whose == BASELINE and answer.texts else ""
+    ways = ["leave it out"]
+    if answer.texts and answer.whose == BASELINE:
+        ways.append("list it as a choice (enum) of the submission's schema")
+    if answer.whose.startswith(ARGUMENTS):
+        ways.append(f"name {answer.whose} in visibility.public if agents may know it")
+    if asset:
+        ways.append("name the file in visibility.public if agents may know all of it")
+    return f"tells agents {whose}{shown}: {words[:120]!r}; {', or '.join(ways)}"
 
 
 def answered(text: str, answer: Answer) -> str | None:
     """The part of a text that holds an answer, or nothing."""
     if answer.numbers:
         return _first_row(_LIST_NUMBER.sub(r"\1", _INDEXED.sub("", text)), answer.numbers)
-    if len(answer.text) < LONG_TEXT and answer.whose == BASELINE:
-        exact = re.search(rf"(?<!\w){re.escape(answer.text)}(?!\w)", text)
+    if len(answer.texts) > 1:
+        return _texts_in_a_row(text, answer.texts)
+    wanted = answer.texts[0]
+    if len(wanted) < (LONG_TEXT if answer.whose == BASELINE else SHORT_TEXT):
+        exact = re.search(rf"(?<!\w){re.escape(wanted)}(?!\w)", text)
         return None if exact is None else excerpt_of(text, exact.start(), exact.end())
-    return answer.text[:80] if f" {plain_words(answer.text)} " in f" {plain_words(text)} " else None
+    return wanted[:80] if f" {plain_words(wanted)} " in f" {plain_words(text)} " else None
 
 
 def held_by(piece: str, bare: bytes, answer: Answer) -> str | None:
-    """The same of a piece of data; `bare` are its letters and digits alone, in lower case."""
+    """The same of a piece of data, where two texts in a row say nothing; `bare` are its letters and digits alone."""
     if answer.numbers:
         return _first_row(piece, answer.numbers)
-    wanted = plain_words(answer.text).replace(" ", "").replace("_", "").encode()
-    if wanted not in bare:
+    if len(answer.texts) > 1:
+        return _texts_in_a_row(piece, answer.texts) if len(answer.texts) > _TEXTS_OF_A_LIST else None
+    wanted = answer.texts[0]
+    if plain_words(wanted).replace(" ", "").replace("_", "").encode() not in bare:
         return None
-    return answer.text[:80] if len(answer.text) >= LONG_TEXT else answered(piece, answer)
+    return wanted[:80] if len(wanted) >= LONG_TEXT else answered(piece, answer)
+
+
+def _texts_in_a_row(text: str, texts: tuple[str, ...]) -> str | None:
+    """Where a text has these texts one after the other, with no more than a word between them."""
+    row = re.compile(_TEXT_GAP.join(rf"(?<!\w){re.escape(one)}(?!\w)" for one in texts))
+    at = text.find(texts[0])
+    while at >= 0:
+        if (found := row.match(text, at)) is not None:
+            return excerpt_of(text, at, min(found.end(), at + 80))
+        at = text.find(texts[0], at + 1)
+    return None
 
 
 def _first_row(text: str, numbers: tuple[float, ...]) -> str | None:

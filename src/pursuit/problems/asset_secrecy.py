@@ -85,11 +85,11 @@ def _told(path: Path, originals: list[Original], secrets: list[Secret], answers:
         numbers |= {told.secret.field: str(told) for told in told_among(text, piece.bare, left)}
         for answer in answers:
             if answer not in texts and (words := held_by(text, piece.bare, answer)) is not None:
-                texts[answer] = told_answer(answer, words)
+                texts[answer] = told_answer(answer, words, asset=True)
     copied = [
         f"{words}: scoring data, which no agent may see; {_VOUCH}" for one in originals if (words := one.copied())
     ]
-    return [*copied[:1], *numbers.values(), *texts.values()]
+    return [*copied, *numbers.values(), *texts.values()]
 
 
 def _is_one(path: Path, hidden: Path) -> bool:

@@ -29,8 +29,10 @@ FEWEST_DIGITS = 3
 SURE_DIGITS = 6
 """In data, where many numbers stand, one tells by itself from so many digits on."""
 
-SHORT_TEXT, LONG_TEXT = 8, 16
-"""So long is a text that tells: one that the judge compares with or is told, and any other."""
+SHORTEST_TEXT, SHORT_TEXT, LONG_TEXT = 4, 8, 16
+"""So long is a text that tells: a code, one that the judge compares with, and any other."""
+
+ARGUMENTS = "scorer.arguments"
 
 MOST_HITS, MOST_LOOKS = 50_000, 500
 """So often a number is looked at in one piece of data, and so often with all of the words around it."""
@@ -92,6 +94,12 @@ def secrets_of(manifest: Manifest) -> list[Secret]:
         return secrets
     open_ones = {secret.value for secret in secrets if secret.field.endswith(".target")}
     return [secret for secret in secrets if secret.value not in open_ones]
+
+
+def is_public(manifest: Manifest, field: str) -> bool:
+    """Whether the author vouches for an argument of the judge, or for the table or list that it is in."""
+    vouched = [name for name in manifest.visibility.public if name.startswith(f"{ARGUMENTS}.")]
+    return any(field == name or field.startswith((f"{name}.", f"{name}[")) for name in vouched)
 
 
 def constants_of(scorer: Scorer) -> Iterator[tuple[str, str | float]]:
