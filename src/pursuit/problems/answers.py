@@ -68,7 +68,7 @@ def answers_of(manifest: Manifest) -> list[Answer]:
     ]
     found = dict.fromkeys(
         replace(one, texts=tuple(text for text in one.texts if text not in offered))
-        for one in (*_handed_in(manifest), *judged)
+        for one in (*_handed_in(manifest), *judged, *_told_lists(manifest))
     )
     return [one for one in found if one.texts or _says_much(one.numbers)]
 
@@ -143,8 +143,21 @@ def _constants(node: ast.AST, named: Mapping[str, ast.expr]) -> Iterator[str | f
             yield from _constants(child, named)
 
 
+def _told_lists(manifest: Manifest) -> Iterator[Answer]:
+    """The lists of numbers that a judging tool is told."""
+    left: list[tuple[str, object]] = [(ARGUMENTS, manifest.scorer.arguments)]
+    while left:
+        at, value = left.pop()
+        parts = list(cast("list[object]", value)) if isinstance(value, list | tuple) else []
+        numbers = tuple(float(one) for one in parts if isinstance(one, int | float) and abs(one) < 1e300)
+        if 1 < len(numbers) == len(parts) and not is_public(manifest, at):
+            yield Answer(whose=at, numbers=numbers[:_MOST_NUMBERS])
+        left += [(f"{at}[{place}]", one) for place, one in enumerate(parts)]
+        left += [(f"{at}.{name}", one) for name, one in (as_table(cast("object", value)) or {}).items()]
+
+
 def _offered(schema: Any, depth: int = 0) -> Iterator[str]:
-    """The texts that a schema lists as choices."""
+    """The texts that a schema lists as choices, and the names of its parts."""
     if depth > _MOST_NUMBERS:
         return
     listed = cast("list[object]", schema) if isinstance(schema, list) else []
@@ -153,6 +166,7 @@ def _offered(schema: Any, depth: int = 0) -> Iterator[str]:
     for key, value in (as_table(cast("object", schema)) or {}).items():
         choices = cast("list[object]", value) if key == "enum" and isinstance(value, list) else [value]
         yield from (one for one in choices if isinstance(one, str) and key in ("enum", "const"))
+        yield from (as_table(value) or {}) if key == "properties" else ()
         yield from _offered(value, depth + 1)
 
 
@@ -169,7 +183,7 @@ def _says_much(numbers: tuple[float, ...]) -> bool:
 
 def told_answer(answer: Answer, words: str, *, asset: bool = False) -> str:
     """The fault of a text, or of an asset, that tells an answer."""
-    whose = answer.whose if answer.whose == BASELINE else f"a text of {answer.whose}"
+    whose = answer.whose if answer.whose == BASELINE else f"a {'text' if answer.texts else 'list'} of {answer.whose}"
     shown = f", {', '.join(map(repr, answer.texts))[:60]}" if answer.whose == BASELINE and answer.texts else ""
     ways = ["leave it out"]
     if answer.texts and answer.whose == BASELINE:
@@ -185,9 +199,9 @@ def answered(text: str, answer: Answer) -> str | None:
     """The part of a text that holds an answer, or nothing."""
     if answer.numbers:
         return _first_row(_LIST_NUMBER.sub(r"\1", _INDEXED.sub("", text)), answer.numbers)
-    if len(answer.texts) > 1:
+    wanted, *more = answer.texts
+    if more:
         return _texts_in_a_row(text, answer.texts)
-    wanted = answer.texts[0]
     if len(wanted) < (LONG_TEXT if answer.whose == BASELINE else SHORT_TEXT):
         exact = re.search(rf"(?<!\w){re.escape(wanted)}(?!\w)", text)
         return None if exact is None else excerpt_of(text, exact.start(), exact.end())
@@ -198,9 +212,9 @@ def held_by(piece: str, bare: bytes, answer: Answer) -> str | None:
     """The same of a piece of data, where two texts in a row say nothing; `bare` are its letters and digits alone."""
     if answer.numbers:
         return _first_row(piece, answer.numbers)
-    if len(answer.texts) > 1:
+    wanted, *more = answer.texts
+    if more:
         return _texts_in_a_row(piece, answer.texts) if len(answer.texts) > _TEXTS_OF_A_LIST else None
-    wanted = answer.texts[0]
     if plain_words(wanted).replace(" ", "").replace("_", "").encode() not in bare:
         return None
     return wanted[:80] if len(wanted) >= LONG_TEXT else answered(piece, answer)

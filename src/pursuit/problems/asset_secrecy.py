@@ -14,7 +14,7 @@ from pursuit.problems.copies import Original, original_of, piece_of
 from pursuit.problems.files import file_of
 from pursuit.problems.judge_files import hidden_files, judging_files, read_files
 from pursuit.problems.manifest import Manifest
-from pursuit.problems.secrecy import Secret, in_words, secrets_of, tellings, told_among
+from pursuit.problems.secrecy import ARGUMENTS, Secret, has_argument, in_words, secrets_of, tellings, told_among
 from pursuit.problems.unpacking import pieces_in
 from pursuit.tools.fields import Fields
 
@@ -53,7 +53,10 @@ def _public(root: Fields, manifest: Manifest) -> set[Path]:
     found: set[Path] = set()
     for place, name in enumerate(manifest.visibility.public):
         at, path = f"visibility.public[{place}]", file_of(manifest.folder, name)
-        if isinstance(path, str):
+        if name.startswith(f"{ARGUMENTS}."):
+            if not has_argument(manifest.scorer, name):
+                root.fault(at, f"{name[:80]!r} is no argument of the judge")
+        elif isinstance(path, str):
             root.fault(at, path)
         elif (what := next((what for file, what in own.items() if _is_one(path, file)), None)) is not None:
             root.fault(at, f"{name!r} is {what} itself: scoring data, which no agent may see")

@@ -39,6 +39,7 @@ MOST_HITS, MOST_LOOKS = 50_000, 500
 
 _EXCERPT, _WINDOW = 50, 200
 _NAME_PARTS = re.compile(r"[^\w.]|_|(?<=[^\W\d])(?=\d)")
+_PLAIN_WORDS = re.compile(r"[^\W\d_]?[^\W\d_A-Z]++\d*(?:[ _-](?:[^\W\d_]?[^\W\d_A-Z]++\d*|\d+))*")
 _BETWEEN_DIGITS = "[.,_'\u2019 \u00a0\u2009\u202f]"
 
 
@@ -59,9 +60,11 @@ class Told:
     excerpt: str
 
     def __str__(self) -> str:
-        way_out = (
-            ", or set visibility.target = true if agents may know it" if self.secret.field.endswith(".target") else ""
-        )
+        way_out = ""
+        if self.secret.field.startswith(f"{ARGUMENTS}."):
+            way_out = f", or name {self.secret.field} in visibility.public if agents may know it"
+        elif self.secret.field.endswith(".target"):
+            way_out = ", or set visibility.target = true if agents may know it"
         return f"tells agents the number of {self.secret.field}: {self.excerpt!r}; reword it{way_out}"
 
 
@@ -89,17 +92,25 @@ def numbers_of(scorer: Scorer) -> list[Secret]:
 
 def secrets_of(manifest: Manifest) -> list[Secret]:
     """The numbers that this problem keeps from agents: with `visibility.target` its targets are none."""
-    secrets = numbers_of(manifest.scorer)
+    secrets = [secret for secret in numbers_of(manifest.scorer) if not is_public(manifest, secret.field)]
     if not manifest.visibility.target:
         return secrets
     open_ones = {secret.value for secret in secrets if secret.field.endswith(".target")}
     return [secret for secret in secrets if secret.value not in open_ones]
 
 
+def has_argument(scorer: Scorer, field: str) -> bool:
+    """Whether the judge is told something of this name, or in a table or list of it."""
+    return any(_is_within(at, field) for at, _ in _leaves(scorer.arguments, ARGUMENTS))
+
+
+def _is_within(field: str, other: str) -> bool:
+    return field == other or field.startswith((f"{other}.", f"{other}["))
+
+
 def is_public(manifest: Manifest, field: str) -> bool:
     """Whether the author vouches for an argument of the judge, or for the table or list that it is in."""
-    vouched = [name for name in manifest.visibility.public if name.startswith(f"{ARGUMENTS}.")]
-    return any(field == name or field.startswith((f"{name}.", f"{name}[")) for name in vouched)
+    return field.startswith(ARGUMENTS) and any(_is_within(field, name) for name in manifest.visibility.public)
 
 
 def constants_of(scorer: Scorer) -> Iterator[tuple[str, str | float]]:
@@ -118,18 +129,32 @@ def constants_of(scorer: Scorer) -> Iterator[tuple[str, str | float]]:
                 isinstance(node.value, str) and len(node.value) >= (SHORT_TEXT if id(node) in compared else LONG_TEXT)
             ):
                 yield f"scorer.predicates[{place}].expression", node.value
-    for field, value in _leaves(scorer.arguments, "scorer.arguments"):
-        if not isinstance(value, str) or len(value) >= SHORT_TEXT:
+    for field, value in _leaves(scorer.arguments, ARGUMENTS):
+        if not isinstance(value, str) or len(value) >= (LONG_TEXT if _is_plain(value) else SHORTEST_TEXT):
             yield field, value
 
 
 def _names_in(node: ast.AST) -> list[ast.expr]:
-    """What only says where a value is: `submission['answer']`, `result.get('structuredContent')`."""
+    """What only says where a value is, or what a server calls its outcome.
+
+    `submission['answer']`, `result.get('some')`, `'answer' in submission`; `result['status'] == 'accepted'`
+    """
     if isinstance(node, ast.Subscript):
         return [node.slice]
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get":
         return node.args[:1]
+    if isinstance(node, ast.Compare):
+        parts = [node.left, *node.comparators]
+        if isinstance(node.ops[0], ast.In | ast.NotIn) and isinstance(parts[1], ast.Name):
+            return [node.left]
+        if any(isinstance(one, ast.Name) and one.id == "result" for part in parts for one in ast.walk(part)):
+            return [part for part in parts if isinstance(part, ast.Constant) and _is_plain(part.value)]
     return []
+
+
+def _is_plain(value: object) -> bool:
+    """Whether a text is made of words, with or without numbers: `standard`, `two-point`, `berlin52`, `item-03`."""
+    return isinstance(value, str) and _PLAIN_WORDS.fullmatch(value) is not None
 
 
 def _leaves(value: object, at: str) -> Iterator[tuple[str, str | float]]:
