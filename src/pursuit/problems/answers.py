@@ -166,7 +166,7 @@ def _offered(schema: Any, depth: int = 0) -> Iterator[str]:
     for key, value in (as_table(cast("object", schema)) or {}).items():
         choices = cast("list[object]", value) if key == "enum" and isinstance(value, list) else [value]
         yield from (one for one in choices if isinstance(one, str) and key in ("enum", "const"))
-        yield from (as_table(value) or {}) if key == "properties" else ()
+        yield from (as_table(cast("object", value)) or {}) if key == "properties" else ()
         yield from _offered(value, depth + 1)
 
 
@@ -186,7 +186,7 @@ def told_answer(answer: Answer, words: str, *, asset: bool = False) -> str:
     whose = answer.whose if answer.whose == BASELINE else f"a {'text' if answer.texts else 'list'} of {answer.whose}"
     shown = f", {', '.join(map(repr, answer.texts))[:60]}" if answer.whose == BASELINE and answer.texts else ""
     ways = ["leave it out"]
-    if answer.texts and answer.whose == BASELINE:
+    if answer.texts and not answer.whose.startswith(ARGUMENTS):
         ways.append("list it as a choice (enum) of the submission's schema")
     if answer.whose.startswith(ARGUMENTS):
         ways.append(f"name {answer.whose} in visibility.public if agents may know it")

@@ -4,7 +4,8 @@ Owns: the words that say so, and how near to the number they stand. Pure. Does n
 `_REACH` characters on either side of the number are looked at.
 
 A word such as "best" or "target" says it of a number at most `FEW` words behind it in the same sentence, if nothing but
-small words stands between or one that states ("is", ":"); or of one right before it ("42, the cheapest so far").
+small words stands between, or before the number one that states ("is", ":"); or of one right before it, after a mark or
+a word that states ("42, the cheapest so far", "26 (best)").
 "Goal", "record" and the like need both; a measure ("score", the metric's name) needs a limit ("at least").
 """
 
@@ -34,11 +35,13 @@ _LIMITS = frozenset((
 _SMALL = _MEASURES | _ANSWERS | _STATES | _LIMITS | STRONG | {
     "a", "an", "the", "of", "by", "with", "some", "only", "just", "no", "its", "our", "your", "this", "that", "it",
     "so", "far", "yet", "ever", "known", "published", "possible", "current", "global", "overall", "final", "less",
-    "more", "value", "values", "cost", "weight", "total", "price", "number", "exactly", "as", "usd", "eur",
+    "more", "value", "values", "cost", "weight", "length", "total", "price", "number", "exactly", "as", "usd", "eur",
 }  # fmt: skip
 _OWNERS = frozenset(("the", "our", "your"))
 _TOKEN = re.compile(r"[^\W\d_]+|\d[\d.,]*|[:=|~<>\u2248\u2192\u2264\u2265\u2a7d]")
 _END = re.compile(r"(?P<word>[^\W\d_]*)[.!;](?:[\"')\]*_]{0,3})(?=\s)")
+_GLUED = re.compile(r"[ -]([^\W\d_]+)")
+_MARK = re.compile(r"[,(\[:=|\u2013\u2014]|\s-\s")
 _NEXT_KEY = re.compile(r"[{}\t]|,\s*\"")
 _NEXT_COLUMN = re.compile(r"[,;{}|\t\n]")
 _ABBREVIATIONS = frozenset(("approx", "ca", "c", "abt", "est", "e", "g", "i", "vs", "no", "resp", "cf", "max", "min"))
@@ -49,17 +52,16 @@ def says_best(text: str, start: int, end: int, *, metric: str = "", data: bool =
 
     In `data` the name of a column or key is no statement: a bare "target" says nothing there, nor does a measure.
     """
-    led = _sentence_before(text, start)
-    before = _tokens(_NEXT_KEY.split(led)[-1] if data else led)
-    follows = _sentence_after(text, end)
-    after = _tokens(_NEXT_COLUMN.split(follows)[0] if data else follows)
-    glued = text[end : end + 1] == " " and bool(after) and after[0].isalpha() and after[0] not in _SMALL
-    if before and before[-1] in _SUPERLATIVES and _adjacent(text, start) and glued:
-        return False  # "the best 5 items"
+    led, follows = _sentence_before(text, start), _sentence_after(text, end)
+    if data:
+        led, follows = _NEXT_KEY.split(led)[-1], _NEXT_COLUMN.split(follows)[0]
+    before, glued = _tokens(led), _GLUED.match(follows)
+    if before and before[-1] in _SUPERLATIVES and _adjacent(text, start) and glued and glued[1].lower() not in _SMALL:
+        return False  # "the best 5 items", "an optimal 2-opt tour"
     if before[-2:-1] and before[-2] in _SUPERLATIVES and before[-1] == "of":
         return False  # "the best of 5 runs"
     names = frozenset(_tokens(metric.replace("_", " ").lower())) if metric else frozenset[str]()
-    return _led_to(before, names, data=data) or _called(after, text[end : end + 1], data=data)
+    return _led_to(before, names, data=data) or _called(follows, data=data)
 
 
 def _led_to(before: Sequence[str], metric: frozenset[str], *, data: bool) -> bool:
@@ -67,13 +69,14 @@ def _led_to(before: Sequence[str], metric: frozenset[str], *, data: bool) -> boo
     small, states, limits, owns, count = True, False, False, False, 0
     for place in range(len(before) - 1, -1, -1):
         token = before[place]
-        if (small or states or owns) and _is_strong(before, place, data=data):
+        if (small or ((states or owns) and not limits)) and _is_strong(before, place, data=data):
             return True
         if small and not data and token in _WEAK and (states or limits):
             return True
         if small and not data and limits and (token in _MEASURES or token in metric):
-            return True
-        states, limits, owns = states or token in _STATES, limits or token in _LIMITS, owns or token in _OWNS
+            return not _is_scale(before[place + 1 :])
+        if small:  # one that states does so of what stands right behind it: not "the target is hit from 7 m away"
+            states, limits, owns = states or token in _STATES, limits or token in _LIMITS, owns or token in _OWNS
         small = small and (token in _SMALL or token in metric)
         count += token.isalnum()
         if count > FEW:
@@ -81,13 +84,25 @@ def _led_to(before: Sequence[str], metric: frozenset[str], *, data: bool) -> boo
     return False
 
 
-def _called(after: Sequence[str], follows: str, *, data: bool) -> bool:
-    """Whether words right after the number call it the best: but for a unit, only small ones stand between."""
-    if follows == " " and after[:1] and after[0] in _SUPERLATIVES:
+def _is_scale(words: Sequence[str]) -> bool:
+    """Whether words between a measure and a limit only say how far it can go: "the score is at most 100"."""
+    return words[0] in ("is", "are") and "most" in words
+
+
+def _called(follows: str, *, data: bool) -> bool:
+    """Whether words right after the number call it the best: but for a unit, only small ones stand between.
+
+    Where the number has a noun ("8 queens with the fewest moves"), a mark or a word that states has to stand between.
+    """
+    found = list(_TOKEN.finditer(follows.lower()))[:FEW]
+    after = [one[0] for one in found]
+    direct = _GLUED.match(follows)
+    if direct is not None and direct[1].lower() in _SUPERLATIVES:
         return False  # "the two best ones"
-    for place, token in enumerate(after[:FEW]):
+    for place, token in enumerate(after):
         if _is_strong(after, place, data=data):
-            return True
+            states = not place or _MARK.search(follows[: found[place].start()]) or _STATES.intersection(after[:place])
+            return bool(states) and after[place + 1 : place + 3] not in (["of", "which"], ["of", "them"])
         if place and token not in _SMALL:
             return False
     return False
