@@ -136,17 +136,19 @@ def same(numeral: Numeral, value: float) -> bool:
     return abs(numeral.value - abs(value)) <= 1e-12 * abs(value)
 
 
-def about(numeral: Numeral, value: float) -> bool:
-    """Whether a text says this number, rounded or cut off after as many digits as were written."""
+def about(numeral: Numeral, value: float, *, least: int) -> bool:
+    """Whether a text says this number, rounded or cut off after as many digits as were written, `least` of them.
+
+    Zeros at the end are digits, or only say where the point is: 1460 may be 1458.
+    """
     size = abs(value)
-    if same(numeral, size):
-        return True
-    if size == 0 or numeral.digits == 0:
-        return False
-    step = 10.0 ** (floor(log10(size)) + 1 - numeral.digits)
+    counts = {numeral.digits, min(numeral.digits, len(digits_of(numeral.value)))}
+    return any(_rounded(numeral.value, size, count) for count in counts if count >= least)
+
+
+def _rounded(number: float, size: float, digits: int) -> bool:
+    step = 10.0 ** (floor(log10(size)) + 1 - digits) if size else 0
     if step == 0:
         return False
     cut = floor(size / step) * step
-    return any(
-        abs(numeral.value - one) <= step * 1e-6 for one in (cut, cut + step * (size / step - size // step >= 0.5))
-    )
+    return any(abs(number - one) <= step * 1e-6 for one in (cut, cut + step * (size / step - size // step >= 0.5)))

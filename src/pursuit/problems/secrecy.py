@@ -11,13 +11,14 @@ import ast
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, cast
 
 from pursuit.problems.files import parsed_python
 from pursuit.problems.manifest import Manifest, Scorer
 from pursuit.problems.numerals import Numeral, about, as_read, digit_numerals, digits_of, numerals, plain_number, same
-from pursuit.problems.telling_words import STRONG, says_best
+from pursuit.problems.telling_words import HINTS, says_best
+from pursuit.problems.told_columns import best_cells
 
 TELLING_DIGITS = 4
 """From so many significant digits on a number stands in a text for one reason only."""
@@ -193,10 +194,10 @@ def tellings(text: str, secrets: list[Secret], *, data: bool = False) -> list[To
 def _tells(text: str, numeral: Numeral, secret: Secret, *, data: bool) -> bool:
     value, exact = secret.value, same(numeral, secret.value)
     if is_telling(value):
-        by_itself = exact or (numeral.digits >= ROUNDED_DIGITS and not numeral.is_year and about(numeral, value))
+        by_itself = exact or (not numeral.is_year and about(numeral, value, least=ROUNDED_DIGITS))
         if by_itself and (not data or (exact and len(digits_of(value)) >= SURE_DIGITS)):
             return True
-        said = by_itself or (numeral.digits >= FEWEST_DIGITS and about(numeral, value))
+        said = by_itself or about(numeral, value, least=FEWEST_DIGITS)
     else:
         said = exact and not numeral.named
     return said and says_best(text, numeral.start, numeral.end, metric=secret.metric, data=data)
@@ -219,7 +220,7 @@ def told_among(piece: str, bare: bytes, secrets: list[Secret]) -> list[Told]:
 
     The digits are looked for first, and the words around them only where they stand.
     """
-    speaks = any(word.encode() in bare for word in STRONG) or b"solution" in bare or b"answer" in bare
+    speaks = any(word.encode() in bare for word in HINTS) or b"solution" in bare or b"answer" in bare
     found: list[Told] = []
     for secret in secrets:
         digits = digits_of(secret.value)
@@ -229,10 +230,27 @@ def told_among(piece: str, bare: bytes, secrets: list[Secret]) -> list[Told]:
         if speaks:
             short = not is_telling(secret.value)
             places += [_starts(piece, stem, whole=short) for stem in _stems(secret.value)]
-        told = next((told for starts in places if (told := _first_told(piece, starts, secret)) is not None), None)
+        told = _told_in_column(piece, secret) if speaks else None
+        told = told or next(
+            (told for starts in places if (told := _first_told(piece, starts, secret)) is not None), None
+        )
         if told is not None:
             found.append(told)
     return found
+
+
+def _told_in_column(piece: str, secret: Secret) -> Told | None:
+    """Where a column that is called the best has a secret, or one rounded to so many digits as say something."""
+    stems = _stems(secret.value)
+    for start, end in best_cells(piece):
+        if not any(stem in piece[start:end] for stem in stems):
+            continue
+        for numeral in digit_numerals(piece, start, end):
+            if same(numeral, secret.value) or (
+                is_telling(secret.value) and about(numeral, secret.value, least=FEWEST_DIGITS)
+            ):
+                return Told(secret, excerpt_of(piece, start, end))
+    return None
 
 
 def _first_told(piece: str, starts: Iterator[int], secret: Secret) -> Told | None:
@@ -252,7 +270,7 @@ def _first_told(piece: str, starts: Iterator[int], secret: Secret) -> Told | Non
 
 
 _ANY_STRONG = re.compile(
-    rf"{'|'.join(sorted(STRONG - {'target', 'targets'}))}|\b(?:the|our|your)\s+target|solution|answer", re.IGNORECASE
+    rf"{'|'.join(sorted(HINTS - {'target', 'targets'}))}|\b(?:the|our|your)\s+target|solution|answer", re.IGNORECASE
 )
 
 
@@ -261,7 +279,10 @@ def _starts(piece: str, stem: str, *, whole: bool) -> Iterator[int]:
     follows = r"(?!\d|[.,]0*[1-9])" if whole else ""
     for found in re.finditer(re.escape(stem) + follows, piece):
         at = found.start()
-        if not (at and (piece[at - 1].isdigit() or (piece[at - 1] == "." and stem[0] != "."))):
+        before = piece[max(0, at - 2) : at]
+        if stem[0] in ".,":
+            before = before.removesuffix("0")
+        if not before or not (before[-1].isdigit() or (before[-1] == "." and stem[0] != ".")):
             yield at
 
 

@@ -6,7 +6,9 @@ Owns: the words that say so, and how near to the number they stand. Pure. Does n
 A word such as "best" or "target" says it of a number at most `FEW` words behind it in the same sentence, if nothing but
 small words stands between, or before the number one that states ("is", ":"); or of one right before it, after a mark or
 a word that states ("42, the cheapest so far", "26 (best)").
-"Goal", "record" and the like need both; a measure ("score", the metric's name) needs a limit ("at least").
+"Best" and "optimal" also say it of the number of a thing ("optimal tour 426", "the best design costs 26"), "minimum"
+and the like only as "global minimum", with "known" or with the metric. "Goal", "record" and the like need both; a
+measure ("score", the metric's name) needs a limit ("at least").
 """
 
 from __future__ import annotations
@@ -20,6 +22,9 @@ _SUPERLATIVES = frozenset(
     ("best", "optimal", "lowest", "highest", "cheapest", "lightest", "shortest", "fastest", "fewest")
 )  # fmt: skip
 STRONG = _SUPERLATIVES | {"optimum", "optima", "target", "targets", "threshold", "thresholds"}
+HINTS = STRONG | {"known", "global", "art", "pass", "winning", "minim", "maxim", "smallest", "largest", "least"}
+"""Where none of these stands, no number is said to be the best; but for an answer."""
+
 _WEAK = frozenset(("goal", "goals", "record", "records", "beat", "solved"))
 _MEASURES = frozenset(("score", "scores", "result", "results", "loss", "accuracy", "error"))
 _ANSWERS = frozenset(("solution", "solutions", "answer", "answers"))
@@ -40,6 +45,22 @@ _SMALL = _MEASURES | _ANSWERS | _STATES | _LIMITS | STRONG | {
 _OWNERS = frozenset(("the", "our", "your"))
 _TOKEN = re.compile(r"[^\W\d_]+|\d[\d.,]*|[:=|~<>\u2248\u2192\u2264\u2265\u2a7d]")
 _END = re.compile(r"(?P<word>[^\W\d_]*)[.!;](?:[\"')\]*_]{0,3})(?=\s)")
+_EXTREME = r"(?:minimum|minimal|maximum|maximal|smallest|largest|biggest|greatest|least)"
+_PHRASES = re.compile(
+    rf"\b(?:state[ -]of[ -]the[ -]art|pass(?:ing)? (?:mark|score|grade)|winning (?:score|cost|value|result)"
+    rf"|global {_EXTREME}|known {_EXTREME}|{_EXTREME}(?: [a-z]+)? known)\b",
+    re.IGNORECASE,
+)
+_EXTREMES = re.compile(rf"\b{_EXTREME} ([a-z]+)\b", re.IGNORECASE)
+_OF_THE_BEST = re.compile(
+    r"\b(?:best|optimal|optimum) (?:(?P<noun>[a-z]+) ?[ (]|[a-z]+ (?P<costs>costs?|weighs?)(?: about| only)? )$",
+    re.IGNORECASE,
+)
+_LINKS = frozenset((
+    "of", "in", "at", "to", "for", "from", "by", "with", "after", "before", "within", "on", "per", "and", "or", "than",
+    "as", "among", "out", "over", "about", "until",
+))  # fmt: skip
+_ENDS = re.compile(r"\s*(?:[.,;:)\]]|$|\n)")
 _GLUED = re.compile(r"[ -]([^\W\d_]+)")
 _MARK = re.compile(r"[,(\[:=|\u2013\u2014]|\s-\s")
 _NEXT_KEY = re.compile(r"[{}\t]|,\s*\"")
@@ -55,13 +76,28 @@ def says_best(text: str, start: int, end: int, *, metric: str = "", data: bool =
     led, follows = _sentence_before(text, start), _sentence_after(text, end)
     if data:
         led, follows = _NEXT_KEY.split(led)[-1], _NEXT_COLUMN.split(follows)[0]
+    names = frozenset(_tokens(metric.replace("_", " ").lower())) if metric else frozenset[str]()
+    led, follows = _with_best(led, names), _with_best(follows, names)
     before, glued = _tokens(led), _GLUED.match(follows)
     if before and before[-1] in _SUPERLATIVES and _adjacent(text, start) and glued and glued[1].lower() not in _SMALL:
         return False  # "the best 5 items", "an optimal 2-opt tour"
     if before[-2:-1] and before[-2] in _SUPERLATIVES and before[-1] == "of":
         return False  # "the best of 5 runs"
-    names = frozenset(_tokens(metric.replace("_", " ").lower())) if metric else frozenset[str]()
-    return _led_to(before, names, data=data) or _called(follows, data=data)
+    return _led_to(before, names, data=data) or _called(follows, data=data) or _is_of_the_best(led, follows)
+
+
+def _with_best(text: str, metric: frozenset[str]) -> str:
+    """A text with "best" for the phrases that say so: "state of the art", "global minimum", "least" and the metric."""
+    text = _PHRASES.sub("best ", text)
+    return _EXTREMES.sub(lambda found: f"best {found[1]}" if found[1].lower() in metric else found[0], text)
+
+
+def _is_of_the_best(led: str, follows: str) -> bool:
+    """Whether the number is that of the best thing: "optimal tour 426", "the best design costs 26"."""
+    found = _OF_THE_BEST.search(led)
+    if found is None or (found["noun"] or "").lower() in _LINKS:
+        return False
+    return found["costs"] is not None or _ENDS.match(follows) is not None
 
 
 def _led_to(before: Sequence[str], metric: frozenset[str], *, data: bool) -> bool:
