@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from math import floor, isfinite, log10
+from unicodedata import numeric
 
 from pursuit.problems.number_words import numbers_in_words
 
@@ -24,40 +25,60 @@ _MINUS = "\u2212"
 _GROUP = "[,_'\u2019 \u00a0\u2009\u202f]"
 _MOST_GROUPS = 8
 _TIMES_TEN = (
-    r"\s{0,3}(?:[x\u00d7*\u00b7]|\\times|\\cdot)\s{0,3}10\s?"
+    r"\s{0,3}(?:[x\u00d7*\u00b7]|\\times|\\cdot)\s{0,3}\{?10\}?\s?"
     rf"(?:(?:\^|\*\*)\s?[{{(]?\s?(?P<caret>[-+{_MINUS}]?\d{{1,3}})\s?[)}}]?|(?P<high>[{_SIGNS}]?[{_HIGH}]{{1,3}}))"
 )
-_SCALES = {"k": 3, "thousand": 3, "million": 6, "mio": 6, "billion": 9, "bn": 9, "%": -2, "percent": -2, "per cent": -2}
-_SCALE = r"[\s-]?\\?(?P<scale>%|(?:k|thousand|million|mio|billion|bn|percent|per cent)(?!\w))"
+_SCALES = {
+    "k": 3,
+    "thousand": 3,
+    "million": 6,
+    "mio": 6,
+    "billion": 9,
+    "bn": 9,
+    "m": 6,
+    "%": -2,
+    "percent": -2,
+    "per cent": -2,
+}
+_SCALE = r"[\s-]?\\?(?P<scale>%|(?:k|thousand|million|mio|billion|bn|percent|per cent|(?-i:M))(?!\w))"
 _NUMBER = re.compile(
     rf"(?<![\d.])(?P<digits>(?:\d{{1,3}}(?:{_GROUP}\d{{3}}){{1,{_MOST_GROUPS}}}+(?!\d)"
-    rf"|\d{{1,3}}(?:\.\d{{3}}){{2,{_MOST_GROUPS}}}+(?!\d)|\d{{1,2}}(?:,\d{{2}}(?=,)){{1,{_MOST_GROUPS}}}+,\d{{3}}(?!\d)|\d++)"
+    rf"|[1-9]\d{{0,2}}(?:\.\d{{3}}){{1,{_MOST_GROUPS}}}+(?!\d)|\d{{1,2}}(?:,\d{{2}}(?=,)){{1,{_MOST_GROUPS}}}+,\d{{3}}(?!\d)|\d++)"
     rf"(?:[.,]\d++)?|[.,]\d++)"
     rf"(?:[eE](?P<power>[-+{_MINUS}]?\d{{1,4}})|{_TIMES_TEN}|{_SCALE})?(?!\d|\.\d)",
     re.IGNORECASE,
 )
-_FRACTION = re.compile(r"(?<![\w./])(\d{1,4})\s?/\s?(\d{1,4})(?![\w./]|\.\d)")
+_FRACTION = re.compile(r"(?<![\w./])(\d{1,4})\s?/\s?(\d{1,4})(?![\w/]|\.\d)")
 _GROUPING = re.compile(_GROUP)
+_BLANKS = re.compile(r"\s")
 _GROUPED = re.compile(rf"\d{{1,3}}(?:{_GROUP}\d{{3}})+(?:\.\d+)?|\d{{1,2}}(?:,\d{{2}})+,\d{{3}}(?:\.\d+)?")
-_DOTTED = re.compile(r"\d{1,3}(?:\.\d{3}){2,}(?:,\d+)?")
+_DOTTED = re.compile(r"[1-9]\d{0,2}(?:\.\d{3})+(?:,\d+)?")
+_GROUPED_DECIMALS = re.compile(r"(?<![\d.,])\d{1,4}[.,](?:\d{3}[ \u00a0\u2009\u202f]){1,5}\d{1,3}(?![\d.,]?\d)")
+_PERCENT = re.compile(r"[\s-]?(?:%|percent\b|per cent\b)", re.IGNORECASE)
+_VULGAR = re.compile("(?<![\\d.,])(\\d{0,4}) ?([\u00bc-\u00be\u2150-\u215e])")
 _YEARS = range(1900, 2100)
 
 _UNSEEN = dict.fromkeys(map(ord, "\u00ad\u200b\u200c\u200d\u2060\ufeff"))
 _WIDE = {code: chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)}
 _LATEX_MARK = re.compile(r"(?<=\d)\{([.,])\}(?=\d)")
 _LATEX_BLANK = re.compile(r"(?<=\d)(?:\\[,;:! ]|~)(?=\d)")
+_LATEX_FRACTION = re.compile(r"\\[dt]?frac\{(\d{1,4})\}\{(\d{1,4})\}")
 _MARKED_POINT = re.compile(r"(?<=\d)[*_`]{1,3}([.,])[*_`]{1,3}(?=\d)")
 
 
 @dataclass(frozen=True, slots=True)
 class Numeral:
-    """A number in a text: its value, how many digits were written of it, and where; `named` if letters lead to it."""
+    """A number in a text: its value, how many digits were written of it, and where; `named` if letters lead to it.
+
+    In doubt is one whose point may stand between groups: 1.458 as 1458.
+    """
 
     value: float
     digits: int
     start: int
     end: int
     named: bool = False
+    in_doubt: bool = False
 
     @property
     def is_year(self) -> bool:
@@ -71,6 +92,8 @@ def as_read(text: str) -> str:
         text = html.unescape(text)
     if not text.isascii():
         text = text.translate(_UNSEEN | _WIDE)
+    if "\\" in text:
+        text = _LATEX_FRACTION.sub(r"\1/\2", text)
     return _MARKED_POINT.sub(r"\1", _LATEX_BLANK.sub("\u2009", _LATEX_MARK.sub(r"\1", text)))
 
 
@@ -78,11 +101,15 @@ def numerals(text: str) -> Iterator[Numeral]:
     """Every number in a text, in every way that it can be read; signs are left out."""
     yield from digit_numerals(text)
     for value, begin, stop in numbers_in_words(text):
-        yield Numeral(float(value), len(str(value).rstrip("0")), begin, stop)
+        yield Numeral(value, len(digits_of(value)), begin, stop)
+        if (percent := _PERCENT.match(text, stop)) is not None:
+            yield Numeral(value / 100, len(digits_of(value)), begin, percent.end())
     for found in _FRACTION.finditer(text) if "/" in text else ():
         if int(found[2]):
             # How many digits it would have is not said, so that it is this very number or none.
             yield Numeral(int(found[1]) / int(found[2]), 0, found.start(), found.end())
+    for found in _VULGAR.finditer(text) if not text.isascii() else ():
+        yield Numeral(int(found[1] or 0) + numeric(found[2]), 0, found.start(), found.end())
 
 
 def digit_numerals(text: str, start: int = 0, end: int = sys.maxsize) -> Iterator[Numeral]:
@@ -98,6 +125,9 @@ def digit_numerals(text: str, start: int = 0, end: int = sys.maxsize) -> Iterato
                 numeral = _numeral(digits, one, found, named=before.isalpha() or before == "_")
                 if numeral is not None:
                     yield numeral
+    for found in _GROUPED_DECIMALS.finditer(text, start, end):
+        digits = _BLANKS.sub("", found[0]).replace(",", ".")
+        yield Numeral(float(digits), len(digits.replace(".", "").lstrip("0")), found.start(), found.end())
 
 
 def _readings(digits: str) -> list[str]:
@@ -118,7 +148,8 @@ def _numeral(digits: str, power: str, found: re.Match[str], *, named: bool) -> N
         value = float(f"{digits}e{power}")
     except ValueError:
         return None
-    return Numeral(value, len(written), found.start(), found.end(), named) if isfinite(value) else None
+    in_doubt = found["digits"].count(".") == 1 and "." not in digits and "," not in found["digits"]
+    return Numeral(value, len(written), found.start(), found.end(), named, in_doubt) if isfinite(value) else None
 
 
 def plain_number(value: float) -> str:

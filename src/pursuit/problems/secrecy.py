@@ -11,7 +11,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 from typing import Any, cast
 
 from pursuit.problems.files import parsed_python
@@ -195,7 +195,7 @@ def _tells(text: str, numeral: Numeral, secret: Secret, *, data: bool) -> bool:
     value, exact = secret.value, same(numeral, secret.value)
     if is_telling(value):
         by_itself = exact or (not numeral.is_year and about(numeral, value, least=ROUNDED_DIGITS))
-        if by_itself and (not data or (exact and len(digits_of(value)) >= SURE_DIGITS)):
+        if by_itself and not numeral.in_doubt and (not data or (exact and len(digits_of(value)) >= SURE_DIGITS)):
             return True
         said = by_itself or about(numeral, value, least=FEWEST_DIGITS)
     else:
