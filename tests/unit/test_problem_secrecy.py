@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pursuit.errors import ValidationFailed
+from pursuit.problems.files import MOST_BYTES
 from pursuit.problems.headings import first_level_heading
 from pursuit.problems.reading import read_manifest
 from pursuit.problems.versions import judging_digest
@@ -120,3 +121,18 @@ def test_a_file_whose_name_the_judge_puts_together_is_of_its_version(tmp_path: P
     before = judging_digest(problem)
     (tmp_path / "data" / "key.csv").write_text("2\n", encoding="utf-8")
     assert judging_digest(problem) != before
+
+
+def test_the_end_of_a_large_key_is_compared_as_well(tmp_path: Path) -> None:
+    rows = [f"patient number {n} has the label {n * 7919 % 1000003}{' and others' * 90}\n" for n in range(5_000)]
+    source = "def score(submission):\n    return len(open('key.csv').read())\n"
+    case = {
+        "target": 3,
+        "scorer": '[scorer]\nkind = "function"\nfunction = "score.py:score"',
+        "top": 'assets = ["end.csv"]',
+        "files": {"score.py": source, "key.csv": "".join(rows), "end.csv": "".join(rows[-3:])},
+    }
+    assert len(case["files"]["key.csv"]) > MOST_BYTES
+    with pytest.raises(ValidationFailed) as failed:
+        read_manifest(staged(tmp_path, case))
+    assert "patient number 4997" in str(failed.value.faults[0])

@@ -2,8 +2,8 @@
 
 Owns: what of a text is distinctive, and how much in common makes a copy: all of it, several distinctive lines, or
 several stretches of characters; capitals and blanks do not count. Does not know: which files matter. Pure but for
-reading. Invariant: what every program begins with (imports, comments, reading the input) is no sign of a copy, and no
-more than `_MOST_STRETCHES` are looked for.
+reading. Invariant: what every program begins with (imports, comments, reading the input) is no sign of a copy; of each
+line only a hash is kept, whatever the size of the file, and no more than `_MOST_STRETCHES` are looked for.
 """
 
 from __future__ import annotations
@@ -32,12 +32,16 @@ _BOILERPLATE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a file in the forms that are compared: as it is, its lines, its characters, its letters and digits."""
+    """A part of a file in the forms that are compared: long lines as hashes, characters, letters and digits."""
 
     text: str
-    lines: list[bytes]
+    lines: dict[int, int]
     solid: bytes
     bare: bytes
+
+    def line(self, hashed: int) -> str:
+        """One of the lines, with single blanks."""
+        return " ".join(self.text.split("\n")[self.lines[hashed]].split())
 
 
 def piece_of(text: str) -> Piece:
@@ -45,7 +49,11 @@ def piece_of(text: str) -> Piece:
     raw = text.lower().encode(errors="replace")
     return Piece(
         text=text,
-        lines=raw.translate(None, b" \t\r\x0b\x0c").split(b"\n"),
+        lines={
+            hash(line): place
+            for place, line in enumerate(raw.translate(None, b" \t\r\x0b\x0c").split(b"\n"))
+            if len(line) >= _LONG_LINE
+        },
         solid=raw.translate(None, _BLANKS),
         bare=raw.translate(None, _MARKS),
     )
@@ -53,37 +61,41 @@ def piece_of(text: str) -> Piece:
 
 @dataclass(slots=True)
 class Original:
-    """A file that shall not be copied, and what was seen of it so far."""
+    """A file that shall not be copied, its lines as hashes, and what was seen of it so far."""
 
     what: str
     solid: bytes
-    lines: dict[bytes, str]
+    lines: set[int]
     stretches: list[bytes]
-    seen: set[bytes] = field(default_factory=set[bytes])
+    seen: set[int] = field(default_factory=set[int])
+    seen_parts: set[bytes] = field(default_factory=set[bytes])
+    quoted: str = ""
     same: bool = False
     whole: bool = False
 
     def look(self, piece: Piece) -> None:
         """Notes what of this file a piece of another one holds."""
         self.same = self.same or (len(self.solid) >= _LEAST and piece.solid == self.solid)
-        if self.lines:
-            self.seen |= self.lines.keys() & piece.lines
-        self.seen |= {part for part in self.stretches if part not in self.seen and part in piece.solid}
+        found = self.lines & piece.lines.keys()
+        self.seen |= found
+        if found and not self.quoted:
+            self.quoted = piece.line(min(found, key=piece.lines.__getitem__))
+        self.seen_parts |= {part for part in self.stretches if part not in self.seen_parts and part in piece.solid}
         self.whole = self.whole or (len(self.solid) >= _STRETCH and self.solid in piece.solid)
 
     def copied(self) -> str | None:
         """What another file holds of this one, if that is enough to call it copied."""
         if self.same:
             return f"holds a copy of {self.what}"
-        lines = [self.lines[line] for line in self.lines if line in self.seen]
-        stretches = [part.decode(errors="replace") for part in self.stretches if part in self.seen]
-        if len(lines) >= _SEVERAL or (len(lines) > 1 and 2 * len(lines) >= len(self.lines)) or len(stretches) > 1:
-            return f"holds lines of {self.what}, such as {[*lines, *stretches][0][:80]!r}"
+        lines = len(self.seen)
+        if lines >= _SEVERAL or (lines > 1 and 2 * lines >= len(self.lines)) or len(self.seen_parts) > 1:
+            stretch = next((part.decode(errors="replace") for part in self.stretches if part in self.seen_parts), "")
+            return f"holds lines of {self.what}, such as {(self.quoted or stretch)[:80]!r}"
         return None
 
     def pasted(self) -> bool:
         """Whether another text holds this file as a whole, but for a line here and there."""
-        lines = sum(line in self.seen for line in self.lines)
+        lines = len(self.seen)
         return self.whole or (lines > 1 and 10 * lines >= 9 * len(self.lines))
 
     def anew(self) -> Original:
@@ -92,15 +104,15 @@ class Original:
 
 
 def original_of(path: Path, what: str) -> Original:
-    """What is distinctive of a file."""
-    text = next(pieces_of(path), "")
-    lines: dict[bytes, str] = {}
-    for line in _own_lines(text):
-        if len(solid := _solid(line)) >= _LONG_LINE:
-            lines.setdefault(solid, line.strip())
-    stretches = [part for run in _runs(text) for part in _cut(run)]
+    """What is distinctive of a file: its lines, and of its first piece the stretches."""
+    first, lines = "", set[int]()
+    for text in pieces_of(path):
+        first = first or text
+        # A line that is cut off at the end of a piece is whole in the next one, which begins with that end.
+        lines |= {hash(solid) for line in _own_lines(text) if len(solid := _solid(line)) >= _LONG_LINE}
+    stretches = [part for run in _runs(first) for part in _cut(run)]
     step = max(1, len(stretches) // _MOST_STRETCHES)
-    return Original(what=what, solid=_solid(text), lines=lines, stretches=stretches[::step][:_MOST_STRETCHES])
+    return Original(what=what, solid=_solid(first), lines=lines, stretches=stretches[::step][:_MOST_STRETCHES])
 
 
 def _own_lines(text: str) -> Iterator[str]:
