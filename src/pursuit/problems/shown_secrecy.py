@@ -19,9 +19,11 @@ from pursuit.problems.files import file_of
 from pursuit.problems.judge_files import hidden_files, is_python, judging_files
 from pursuit.problems.manifest import Manifest
 from pursuit.problems.secrecy import in_words, secrets_of, tellings
+from pursuit.problems.telling_words import says_best
 from pursuit.tools.fields import Fields, as_table
 
 _PAGES = re.compile(r"(?<![\d.])\d{1,6}\s?[-\u2013\u2014]{1,2}\s?\d{1,6}(?!\d|\.\d)|\bpp?\.\s?\d{1,6}(?!\d|\.\d)")
+_STATED = re.compile(r"(?:\b(?:is|are|was)\s|[^\d)\s]\s?[:=])\s{0,2}\Z")
 _SIZES = ("maxLength", "minLength", "maxItems", "minItems", "maxProperties", "minProperties")
 _CHOICES = ("enum", "const")
 _SHORTEST_PROGRAM = 48
@@ -83,13 +85,26 @@ def _shown(manifest: Manifest) -> Iterator[_Shown]:
     for field in ("title", "summary", "statement"):
         yield _Shown(field, getattr(manifest, field))
     for place, one in enumerate(manifest.citations):
-        yield _Shown(f"citations[{place}].summary", _PAGES.sub("", one.summary or ""))
-        yield _Shown(f"citations[{place}].raw", _PAGES.sub("", one.raw or ""))
+        yield _Shown(f"citations[{place}].summary", _without_pages(one.summary or ""))
+        yield _Shown(f"citations[{place}].raw", _without_pages(one.raw or ""))
         yield _Shown(f"citations[{place}].url", in_words(one.url or ""), address=True)
     for place, name in enumerate(manifest.budget.evaluation_tools):
         yield _Shown(f"budget.evaluation_tools[{place}]", in_words(name))
     if manifest.submission is not None:
         yield from _of_schema(manifest.submission, "submission")
+
+
+def _without_pages(text: str) -> str:
+    """A source without its pages; what is stated to be the best ("the best is 1458-1460") are none."""
+    return _PAGES.sub(
+        lambda found: (
+            found[0]
+            if _STATED.search(text, max(0, found.start() - 12), found.start())
+            and says_best(text, found.start(), found.end())
+            else ""
+        ),
+        text,
+    )
 
 
 def _of_schema(value: object, at: str, *, choice: bool = False) -> Iterator[_Shown]:
