@@ -294,6 +294,7 @@ BOUND = {
     "under a condition": b"try:\n    import numpy\nexcept ImportError:\n    def score(submission, how=1): ...\n",
     "decorated": b"from functools import cache\n\n@cache\ndef score(whatever): ...\n",
     "by any name": b"def score(**parts): ...\n",
+    "with the counts": b"def score(submission, evaluations, *, calls): ...\n",
     "with a mark": b"\xef\xbb\xbfdef score(submission): ...\n",
     "with a coding": b"# -*- coding: latin-1 -*-\n# caf\xe9\ndef score(submission): ...\n",
 }
@@ -306,6 +307,14 @@ def test_a_function_may_be_bound_and_written_in_every_way(tmp_path: Path, name: 
     (tmp_path / "other.py").write_text("def score(submission): ...\n", encoding="utf-8")
     head = GOOD.partition("[scorer]")[0]
     assert read_manifest(write(tmp_path, head + FUNCTION)).scorer.function == "score.py:score"
+
+
+def test_the_command_line_takes_a_function_in_every_way(tmp_path: Path) -> None:
+    head = GOOD.partition("[scorer]")[0]
+    for place, source in enumerate(BOUND.values()):
+        path = write(tmp_path / f"{place}", head.replace('"sum"', f'"sum-{place}"') + FUNCTION)
+        (path.parent / "score.py").write_bytes(source)
+    assert len(Place(tmp_path).json("problem", "validate", ".")["problems"]) == len(BOUND)
 
 
 def test_the_names_that_an_expression_may_use_are_those_of_the_sandbox() -> None:

@@ -16,6 +16,9 @@ from pursuit.tools.fields import Fields
 
 _SUBMITTED = frozenset(("submission",))
 _ANSWERED = frozenset(("arguments", "result"))
+_COUNTED = frozenset(("calls", "evaluations"))
+"""What a function is told besides, if it asks for it."""
+
 _EVERYTHING = "*"
 _Bound = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | None
 
@@ -68,9 +71,9 @@ def _bindings(body: Sequence[ast.stmt]) -> Iterator[tuple[str, _Bound]]:
 
 
 def _takes(wanted: ast.arguments, given: frozenset[str]) -> bool:
-    """Whether parameters can be given by these names, and need no others."""
+    """Whether parameters can be given by these names, and need no others but the counts."""
     places = [*wanted.posonlyargs, *wanted.args]
     needed = {one.arg for one in places[: len(places) - len(wanted.defaults)]}
     needed |= {one.arg for one, default in zip(wanted.kwonlyargs, wanted.kw_defaults, strict=True) if default is None}
     named = {one.arg for one in (*wanted.args, *wanted.kwonlyargs)}
-    return needed <= given and (wanted.kwarg is not None or given <= named) and not needed - named
+    return needed - _COUNTED <= given and (wanted.kwarg is not None or given <= named) and not needed - named
