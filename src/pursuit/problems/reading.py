@@ -29,7 +29,7 @@ from pursuit.problems.manifest import (
     Visibility,
     digest_of,
 )
-from pursuit.problems.plain_data import check_plain, check_printable, check_unicode, unprintable
+from pursuit.problems.plain_data import check_plain, check_printable, check_unicode, unprintable, within_depth
 from pursuit.problems.scorer_reading import check_command, read_scorer
 from pursuit.problems.shown_secrecy import check_words
 from pursuit.tools.documents import parse_toml, read_text, unreadable
@@ -72,7 +72,18 @@ def parse_manifest(
     What has no folder of its own is not `confined`: its server may be a file anywhere.
     """
     faults: list[Fault] = []
+    table = within_depth(Fields(table, at="", source=str(path), faults=faults), table)
     root = Fields(table, at="", source=str(path), faults=faults)
+    try:
+        manifest = _parsed(root, path, confined=confined)
+    except RecursionError:  # a formula of a script may be deeper than any table
+        root.fault("", "is nested too deeply to be looked through")
+        return None, faults
+    return (None if faults else manifest), faults
+
+
+def _parsed(root: Fields, path: Path, *, confined: bool) -> Manifest:
+    table = root.table
     root.only(KEYS)
     check_unicode(root, table)
     for key in ("statement", "citations", "submission"):
@@ -99,7 +110,7 @@ def parse_manifest(
     _between(root, manifest, table)
     check_words(root, manifest)
     check_assets(root, manifest)
-    return (None if faults else manifest), faults
+    return manifest
 
 
 def _section(root: Fields, key: str, known: Iterable[str]) -> Fields:

@@ -1,0 +1,82 @@
+"""Manifests beyond every measure: deep, wide and doubled ones are told in little time, and hide no other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_stage import Place
+
+from pursuit.problems.reading import parse_manifest
+
+SCORER: dict[str, Any] = {
+    "kind": "predicates",
+    "predicates": [{"metric": "right", "expression": "1"}],
+    "metrics": [{"metric": "right"}],
+}
+TABLE: dict[str, Any] = {
+    "problem_id": "sum",
+    "title": "A sum",
+    "summary": "Add two numbers.",
+    "kind": "text",
+    "statement": "What is 2 + 3?",
+    "scorer": SCORER,
+}
+HEAD = """
+problem_id = "{name}"
+title = "A sum"
+summary = "Add two numbers."
+kind = "text"
+statement = "What is 2 + 3?"
+[scorer]
+kind = "predicates"
+[[scorer.predicates]]
+metric = "right"
+expression = "1"
+[[scorer.metrics]]
+metric = "right"
+"""
+DEEP = ".".join(["x"] * 3_000) + " = 1\n"
+
+
+def told(folder: Path, **more: Any) -> dict[str, str]:
+    """The faults of a manifest that is sound but for these keys."""
+    found, faults = parse_manifest({**TABLE, **more}, folder / "problem.toml")
+    assert (found is None) == bool(faults)
+    return {fault.field: fault.reason for fault in faults}
+
+
+def test_keys_without_end_are_faults_of_their_file_and_hide_no_other(tmp_path: Path) -> None:
+    for name, end in {
+        "sound": "",
+        "schema": f'[submission]\ntype = "object"\n[submission.properties]\n{DEEP}',
+        "judge": f"[scorer.arguments]\n{DEEP}",
+        "server": f"[server.env]\n{DEEP}",
+        "baseline": f'[baseline.proposer]\nkind = "search"\ntool = "t"\n{DEEP}',
+        "nobody": f"[else]\n{DEEP}",
+    }.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "problem.toml").write_text(HEAD.format(name=name) + end, encoding="utf-8")
+    place = Place(tmp_path)
+    faults = place.json("problem", "validate", code=2)["details"]["faults"]
+    deep = {Path(one["source"]).parent.name: one["field"] for one in faults if "nested more than 64" in one["reason"]}
+    assert set(deep) == {"schema", "judge", "server", "baseline", "nobody"}
+    assert deep["schema"].startswith("submission.properties.x.x") and len(deep["schema"]) < 120
+    assert "sound\t" in place.ask("problem", "list", "--dir", ".")[0]
+    assert "# A sum" in place.ask("problem", "show", "sound", "--dir", ".")[0]
+
+
+@pytest.mark.parametrize(("levels", "sound"), [(30, True), (33, False)])
+def test_a_table_may_be_nested_and_not_without_end(tmp_path: Path, levels: int, sound: bool) -> None:
+    schema: dict[str, Any] = {"type": "number"}
+    for _ in range(levels):
+        schema = {"type": "object", "properties": {"x": schema}}
+    assert (told(tmp_path, submission=schema) == {}) is sound
+
+
+def test_a_formula_without_end_is_a_fault(tmp_path: Path) -> None:
+    formula = "+".join(["1"] * 2_000)
+    script = f"call('problem.submit_final', {{'x': {formula}}})"
+    faults = told(tmp_path, baseline={"proposer": {"kind": "script", "script": script}})
+    assert ["nested too deeply" in reason for reason in faults.values()] == [True]
