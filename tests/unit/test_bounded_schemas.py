@@ -8,10 +8,28 @@ import jsonschema
 import pytest
 
 from pursuit.model.patterns import Unfinished
+from pursuit.tools import keywords, validation
+from pursuit.tools.catalogue import Catalogue
+from pursuit.tools.contract import Tool
 from pursuit.tools.validation import UnusableSchema, compiled, schema_faults
 
 HARD = "^(a|aa)+$"
 TRAP = "a" * 60 + "!"
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+TWICE: dict[str, Any] = {
+    f"a{n}": {"allOf": [{"$ref": f"#/$defs/a{n + 1}"}, {"$ref": f"#/$defs/a{n + 1}"}]} for n in range(24)
+}
+LAUGHS = {"$defs": {**TWICE, "a24": {"properties": {"x": {}}}}, "$ref": "#/$defs/a0"}
+"""A schema of a few lines that asks the same sixteen million times."""
+
+BRANCH = {"properties": {"c": {"$ref": "#/$defs/node"}}, "required": ["z"]}
+
+
+def nested(levels: int) -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    for _ in range(levels):
+        value = {"c": value}
+    return value
 
 
 def of(**properties: Any) -> dict[str, Any]:
@@ -30,6 +48,70 @@ def of(**properties: Any) -> dict[str, Any]:
 def test_a_pattern_that_takes_too_long_is_given_up(schema: dict[str, Any], value: dict[str, Any]) -> None:
     with pytest.raises(Unfinished, match="took more than"):
         compiled(schema).faults(value)
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        (LAUGHS, {}),
+        ({"$schema": DIALECT, **LAUGHS}, {}),
+        ({**LAUGHS, "unevaluatedProperties": False}, {"x": 1}),
+        ({"$defs": {"node": {"anyOf": [BRANCH, BRANCH]}}, "$ref": "#/$defs/node"}, nested(40)),
+        (of(a={"items": {"allOf": [{"minimum": 0}] * 500}}), {"a": [1] * 20_000}),
+    ],
+    ids=["references", "with a dialect", "unevaluated", "a tree", "wide"],
+)
+def test_a_schema_that_multiplies_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, schema: dict[str, Any], value: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(keywords, "SECONDS", 0.05)  # a second is long for a test
+    with pytest.raises(Unfinished, match="the check took more than"):
+        compiled(schema).faults(value)
+
+
+def test_what_a_tools_schema_multiplies_is_left_to_its_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keywords, "SECONDS", 0.05)
+    tool = Tool(server="s", name="t", input_schema={"type": "object", **LAUGHS}, definition={})
+    tools = Catalogue(tools={"s.t": tool})
+    assert tools.check("s.t", {}) == [] and tools.warnings == []
+
+
+def test_a_part_with_a_dialect_of_its_own_has_no_more_time() -> None:
+    within = of(a={"$schema": DIALECT, "pattern": HARD})
+    back = {"$schema": DIALECT, "anyOf": [{"type": "object"}, {"pattern": HARD}], **of(a={"$ref": "#"})}
+    for schema in (within, back):
+        with pytest.raises(Unfinished, match="took more than"):
+            compiled(schema).faults({"a": TRAP})
+        assert compiled(schema).faults({"a": {}}) == []
+
+
+def test_a_schema_that_is_too_large_is_unusable_and_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(validation, "READING_SECONDS", 0.02)
+    schema = of(**{f"p{n}": {"type": "string", "maxLength": n} for n in range(2_000)})
+    assert "the check took more than 0.02 s" in dict(schema_faults(schema))[""]
+    for seconds in (0.02, 60):
+        monkeypatch.setattr(validation, "READING_SECONDS", seconds)
+        with pytest.raises(UnusableSchema, match=r"took more than 0\.02 s"):
+            compiled(schema)
+
+
+@pytest.mark.parametrize(
+    "part", [{"minimum": "a"}, {"type": "nope"}, {"multipleOf": 0}, {"allOf": 5}, [1], {"$schema": {}, "$ref": 5}]
+)
+def test_a_part_that_only_a_reference_finds_may_be_no_schema(part: Any) -> None:
+    with pytest.raises(UnusableSchema):
+        compiled({**of(a={"$ref": "#/x-part"}), "x-part": part}).faults({"a": 1})
+
+
+def test_a_number_beyond_all_is_compared_with_none() -> None:
+    with pytest.raises(Unfinished, match="too large"):
+        compiled(of(a={"multipleOf": 0.1})).faults({"a": 10**400})
+
+
+def test_a_dialect_that_is_no_text_is_told() -> None:
+    assert "$schema" in dict(schema_faults({"$schema": 5, "type": "object"}))
+    with pytest.raises(UnusableSchema, match="5 is not of type"):
+        compiled({"$schema": 5, "type": "object"})
 
 
 def test_ten_thousand_different_objects_are_compared_at_once() -> None:
@@ -71,6 +153,34 @@ def test_references_that_lead_nowhere_are_told_with_their_place() -> None:
     }
     told = dict(schema_faults(schema))
     assert set(told) == {"properties.c.$ref", "properties.d.$ref"} and "leads nowhere" in told["properties.c.$ref"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "place"),
+    [
+        ({"allOf": [{"$ref": "#"}]}, "allOf[0].$ref"),
+        ({"$ref": "#"}, "$ref"),
+        (of(x={"anyOf": [{"type": "string"}, {"$ref": "#/properties/x"}]}), "properties.x.anyOf[1].$ref"),
+        (
+            {"$defs": {"a": {"not": {"$ref": "#/$defs/b"}}, "b": {"if": {"$ref": "#/$defs/a"}}}, **of()},
+            "$defs.b.if.$ref",
+        ),
+        (
+            {**of(x={"$ref": "#/$defs/b/allOf/0"}), "$defs": {"b": {"allOf": [{"$ref": "#/$defs/b"}]}}},
+            "$defs.b.allOf[0].$ref",
+        ),
+    ],
+)
+def test_a_reference_that_leads_back_to_itself_is_told_with_its_place(schema: dict[str, Any], place: str) -> None:
+    assert dict(schema_faults(schema)) == {place: "leads back to itself, without an end"}
+
+
+def test_a_schema_may_refer_to_itself_for_a_part_of_the_value() -> None:
+    tree = {**of(left={"$ref": "#"}, **{"if": {"$ref": "#"}}), "items": {"$ref": "#"}}
+    twice = {"$defs": {"n": {"type": "number"}}, "allOf": [{"$ref": "#/$defs/n"}, {"$ref": "#/$defs/n"}]}
+    assert schema_faults(tree) == [] and schema_faults({**twice, "type": "object"}) == []
+    dynamic = {"type": "object", "$dynamicAnchor": "a", "allOf": [{"$dynamicRef": "#a"}]}
+    assert "leads back to itself" in dict(schema_faults(dynamic))[""]
 
 
 def test_keywords_that_nobody_can_bound_are_refused() -> None:

@@ -9,6 +9,7 @@ import pytest
 from cli_stage import Place
 
 from pursuit.problems.reading import parse_manifest
+from pursuit.tools import keywords
 
 SCORER: dict[str, Any] = {
     "kind": "predicates",
@@ -80,3 +81,15 @@ def test_a_formula_without_end_is_a_fault(tmp_path: Path) -> None:
     script = f"call('problem.submit_final', {{'x': {formula}}})"
     faults = told(tmp_path, baseline={"proposer": {"kind": "script", "script": script}})
     assert ["nested too deeply" in reason for reason in faults.values()] == [True]
+
+
+def test_references_that_double_are_a_fault_and_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keywords, "SECONDS", 0.05)  # a second is long for a test
+    twice = "".join(
+        f"a{n} = {{ allOf = [{{ '$ref' = '#/$defs/a{n + 1}' }}, {{ '$ref' = '#/$defs/a{n + 1}' }}] }}\n"
+        for n in range(24)
+    )
+    schema = f"[submission]\ntype = 'object'\n'$ref' = '#/$defs/a0'\n[submission.'$defs']\n{twice}a24 = {{}}\n"
+    (tmp_path / "problem.toml").write_text(HEAD.format(name="twice") + schema, encoding="utf-8")
+    (fault,) = Place(tmp_path).json("problem", "validate", code=2)["details"]["faults"]
+    assert fault["field"] == "submission" and "the check took more than" in fault["reason"]

@@ -1,8 +1,9 @@
-"""Keywords of JSON Schema whose cost the checked value decides, at a bounded cost.
+"""Checks against JSON Schema at a bounded cost, whatever the schema and the value are.
 
-Owns: `pattern`, `patternProperties`, `additionalProperties` and `uniqueItems` as the library has them, with patterns
-that are given up when they take too long. Does not know: whose value is checked. Invariant: whatever the value is, all
-patterns of one check together have `SECONDS`; what is not known by then is `Unfinished`.
+Owns: the library's validators with a clock that runs at every step, and with `pattern`, `patternProperties`,
+`additionalProperties` and `uniqueItems` of our own, which cost no more than they must. Does not know: whose value is
+checked. Invariant: one check has so many seconds of processor time as `bounded` says; what is not known by then is
+`Unfinished`.
 """
 
 from __future__ import annotations
@@ -10,32 +11,60 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import lru_cache
 from typing import Any, cast
 
 import jsonschema
+import jsonschema.validators
 import msgspec
 
 from pursuit.model.patterns import Patience, Unfinished, find
 
 SECONDS = 1.0
-_patience: ContextVar[Patience | None] = ContextVar("patience", default=None)
+_STEPS = 8
+"""Between two looks at the clock; each may take as long as the schema or the value is large."""
+
 Faults = Iterator[jsonschema.ValidationError]
 
 
+class _Clock:
+    """The time of one check."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._patience = Patience(seconds)
+        self._steps = _STEPS
+
+    def step(self) -> None:
+        """Looks at the time now and then."""
+        self._steps -= 1
+        if not self._steps:
+            self._steps = _STEPS
+            self.look()
+
+    def look(self) -> None:
+        """Raises `Unfinished` if the time is over."""
+        if self._patience.over:
+            raise Unfinished(f"the check took more than {self._seconds:g} s")
+
+
+_clock: ContextVar[_Clock | None] = ContextVar("clock", default=None)
+
+
 @contextmanager
-def bounded() -> Generator[None]:
-    """One check: all of its patterns share their time."""
-    mark = _patience.set(Patience(SECONDS))
+def bounded(seconds: float | None = None) -> Generator[None]:
+    """One check: all of its steps and patterns share their time, `SECONDS` unless told."""
+    mark = _clock.set(_Clock(SECONDS if seconds is None else seconds))
     try:
         yield
     finally:
-        _patience.reset(mark)
+        _clock.reset(mark)
 
 
 def _found(pattern: str, text: str) -> bool:
-    patience = _patience.get()
-    if patience is not None and patience.over:
-        raise Unfinished(f"its patterns took more than {SECONDS:g} s together")
+    clock = _clock.get()
+    if clock is not None:
+        clock.look()
     return find(pattern, text) is not None
 
 
@@ -92,12 +121,34 @@ def _plain(value: Any) -> Any:
             return value
 
 
-BOUNDED: Mapping[str, Any] = {
+_BOUNDED: Mapping[str, Any] = {
     "pattern": _pattern,
     "patternProperties": _pattern_properties,
     "additionalProperties": _additional_properties,
     "uniqueItems": _unique_items,
 }
+
+
+@lru_cache(maxsize=32)
+def bounded_kind(kind: Any) -> Any:
+    """The library's validator of a dialect, at a bounded cost."""
+    made = cast("Any", jsonschema.validators).extend(kind, _BOUNDED)
+    evolve = made.evolve
+
+    def stepped(self: Any, **changes: Any) -> Any:
+        clock = _clock.get()
+        if clock is not None:
+            clock.step()
+        schema = changes.get("schema")
+        # A part that names a dialect would go on with the library's own validator, whose cost nobody bounds.
+        if isinstance(schema, dict) and "$schema" in schema:
+            part = cast("dict[str, Any]", schema)
+            changes["schema"] = {key: value for key, value in part.items() if key != "$schema"}
+        return evolve(self, **changes)
+
+    # Every way to another part of a schema or of a value leads through it; the library wants no subclasses.
+    made.evolve = stepped
+    return made
 
 
 def is_bounded(body: object) -> bool:

@@ -1,30 +1,41 @@
 """The check of a call's arguments against the JSON Schema that the tool declares.
 
-Owns: compiled schemas, and how a fault in the arguments is told. Does not know: tools or servers. Only this module and
-`keywords` import the JSON Schema library, and they when the first arguments are checked: starting up does without.
-Invariant: nothing is ever fetched to resolve a schema; whatever is checked, the time for it is bounded.
+Owns: compiled schemas, and how a fault in the arguments is told. Does not know: tools or servers. Only this module,
+`keywords` and `schema_parts` import the JSON Schema library, and they when the first arguments are checked: starting up
+does without. Invariant: nothing is ever fetched to resolve a schema; whatever is checked against whatever, the time for
+it is bounded.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from itertools import islice
 from typing import Any, cast
 
 import jsonschema
-import jsonschema.validators
+import jsonschema.exceptions
 import msgspec
 import referencing.exceptions
 from jsonschema.protocols import Validator as SchemaValidator
 from jsonschema.validators import validator_for
-from referencing.jsonschema import DRAFT202012, EMPTY_REGISTRY, specification_with
+from referencing.jsonschema import EMPTY_REGISTRY
 
-from pursuit.model.patterns import checked_pattern
-from pursuit.tools.keywords import BOUNDED, bounded, is_bounded
+from pursuit.model.patterns import Unfinished, checked_pattern
+from pursuit.tools.keywords import bounded, bounded_kind, is_bounded
+from pursuit.tools.schema_parts import patterns, wrong_references
+
+READING_SECONDS = 3.0
+"""For a look at a schema itself, once for each: enough for half a megabyte."""
 
 _MOST_FAULTS = 20
-_DATA = frozenset({"const", "default", "enum", "examples"})
+_MOST_ERRORS = 1_000
+_UNUSABLE = (
+    *(referencing.exceptions.Unresolvable, jsonschema.exceptions.UnknownType, re.error),
+    *(ValueError, TypeError, AttributeError, LookupError, ZeroDivisionError),
+)
+"""What the library raises for what its meta-schemas cannot see: a part that only a `$ref` leads to, or to nothing."""
 
 
 class UnusableSchema(Exception):
@@ -43,110 +54,83 @@ class Validator:
             with bounded():
                 if self._compiled.is_valid(arguments):
                     return []
-                errors = self._compiled.iter_errors(arguments)
+                errors = islice(self._compiled.iter_errors(arguments), _MOST_ERRORS)
                 ordered = sorted(errors, key=lambda error: list(map(str, error.absolute_path)))
-        except (referencing.exceptions.Unresolvable, RecursionError, re.error, ValueError) as error:
-            # The meta-schema cannot see a dangling or circular `$ref`, or a pattern that is no Python pattern.
-            raise UnusableSchema(str(error)) from error
+        except RecursionError as error:
+            raise UnusableSchema("it leads back to itself, or is nested too deeply") from error
+        except OverflowError as error:
+            raise Unfinished("a number is too large to be compared with those of the schema") from error
+        except _UNUSABLE as error:
+            raise UnusableSchema(_shortened(str(error))) from error
         return [_sentence(error) for error in ordered[:_MOST_FAULTS]]
 
 
 def compiled(schema: Mapping[str, Any]) -> Validator:
     """The validator of a schema, or `UnusableSchema`."""
     try:
-        return _compiled(msgspec.json.encode(schema))
-    except jsonschema.SchemaError as error:
-        raise UnusableSchema(error.message) from error
-    except (referencing.exceptions.Unresolvable, RecursionError, re.error, TypeError) as error:
+        found = _compiled(msgspec.json.encode(schema))
+    except (*_UNUSABLE, RecursionError) as error:
         raise UnusableSchema(str(error)) from error
+    if isinstance(found, str):
+        raise UnusableSchema(found)
+    return found
 
 
 def schema_faults(schema: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Everything that makes a schema unusable, each with its place in it; nothing if it can be used."""
     body: Any = msgspec.json.decode(msgspec.json.encode(schema))
-    chosen: Any = validator_for(body, default=jsonschema.Draft202012Validator)
-    errors: list[jsonschema.ValidationError] = list(chosen(chosen.META_SCHEMA).iter_errors(body))
+    chosen = _dialect(body)
+    try:
+        with bounded(READING_SECONDS):
+            wrong = islice(bounded_kind(chosen)(chosen.META_SCHEMA).iter_errors(body), _MOST_ERRORS)
+            errors: list[jsonschema.ValidationError] = list(wrong)
+    except Unfinished as error:
+        return [("", f"cannot be checked: {error}")]
     found = {_place(error.absolute_path): _shortened(error.message) for error in reversed(errors)}
-    for place, pattern in _patterns(cast("object", body)):
+    for place, pattern in patterns(body):
         try:
             checked_pattern(pattern)
         except ValueError as error:
             found.setdefault(place, f"{pattern[:60]!r} {error}")
     if not is_bounded(body):
         found.setdefault("unevaluatedProperties", "cannot be checked beside patternProperties at a bounded cost")
-    found |= {} if found else dict(_dangling(body))
+    found |= {} if found else wrong_references(body)
     if not found:
         try:
             _made(chosen, body).faults({})
-        except UnusableSchema as error:  # a `$ref` that leads nowhere or goes round in a circle
+        except (UnusableSchema, Unfinished) as error:  # what only a look at a value can see
             found[""] = f"cannot be used: {_shortened(str(error))}"
     return sorted(found.items())[:_MOST_FAULTS]
 
 
-def _patterns(body: object) -> Iterator[tuple[str, str]]:
-    """The patterns of a schema."""
-    for place, table in _tables(body, ""):
-        pattern, named = table.get("pattern"), table.get("patternProperties")
-        if isinstance(pattern, str):
-            yield f"{place}.pattern".removeprefix("."), pattern
-        if isinstance(named, dict):
-            at = f"{place}.patternProperties".removeprefix(".")
-            yield from ((f"{at}.{one}", one) for one in cast("dict[str, object]", named))
-
-
-def _tables(body: object, at: str) -> Iterator[tuple[str, dict[str, object]]]:
-    """The tables of a schema, each with its place; its examples and defaults are data and may look as they like."""
-    if isinstance(body, dict):
-        table = cast("dict[str, object]", body)
-        yield at, table
-        for key, value in table.items():
-            if key not in _DATA:
-                yield from _tables(value, f"{at}.{key}".removeprefix("."))
-    elif isinstance(body, list):
-        for index, value in enumerate(cast("list[object]", body)):
-            yield from _tables(value, f"{at}[{index}]")
-
-
 @lru_cache(maxsize=1_024)
-def _compiled(schema: bytes) -> Validator:
-    """Made once for a process: checking a schema costs hundreds of times what using it does."""
+def _compiled(schema: bytes) -> Validator | str:
+    """The validator, or why there is none; once for a process: reading a schema costs hundreds of uses of it."""
     body = msgspec.json.decode(schema)
-    kind = cast("Any", validator_for(body, default=jsonschema.Draft202012Validator))
-    kind.check_schema(body)
+    kind = _dialect(body)
+    try:
+        with bounded(READING_SECONDS):
+            checker = bounded_kind(kind)(kind.META_SCHEMA, format_checker=kind.FORMAT_CHECKER)
+            wrong: jsonschema.ValidationError | None = next(checker.iter_errors(body), None)
+    except Unfinished as error:
+        return f"it cannot be checked: {error}"
+    if wrong is not None:
+        return wrong.message
     if not is_bounded(body):
-        raise UnusableSchema("it has patternProperties and unevaluatedProperties, whose cost nobody can bound")
+        return "it has patternProperties and unevaluatedProperties, whose cost nobody can bound"
     return _made(kind, body)
+
+
+def _dialect(body: Any) -> Any:
+    """The library's validator of the dialect that a schema names, if it names one."""
+    latest: Any = jsonschema.Draft202012Validator
+    table = cast("dict[str, Any]", body) if isinstance(body, dict) else {}
+    return validator_for(table, default=latest) if isinstance(table.get("$schema"), str) else latest
 
 
 def _made(kind: Any, body: Any) -> Validator:
     # An explicit registry: the default one would fetch a remote `$ref` over the network.
-    library = cast("Any", jsonschema.validators)
-    made = library.extend(kind, BOUNDED)(body, registry=EMPTY_REGISTRY)
-    return Validator(cast("SchemaValidator", made))
-
-
-def _dangling(body: Any) -> Iterator[tuple[str, str]]:
-    """The references of a schema that lead nowhere; where parts have addresses of their own, nobody looks."""
-    if any(place and "$id" in table for place, table in _tables(cast("object", body), "")):
-        return
-    said = cast("dict[str, Any]", body).get("$schema") if isinstance(body, dict) else None
-    dialect: Any = specification_with(said, default=DRAFT202012) if isinstance(said, str) else DRAFT202012
-    whole = dialect.create_resource(body)
-    resolver: Any = EMPTY_REGISTRY.with_resource(whole.id() or "", whole).crawl().resolver(whole.id() or "")
-    for place, target in _references(cast("object", body)):
-        try:
-            resolver.lookup(target)
-        except referencing.exceptions.Unresolvable:
-            yield place, f"leads nowhere: {target[:100]!r}"
-        except (ValueError, TypeError, KeyError) as error:  # what is no address at all
-            yield place, f"cannot be followed: {target[:100]!r}: {error}"
-
-
-def _references(body: object) -> Iterator[tuple[str, str]]:
-    for place, table in _tables(body, ""):
-        target = table.get("$ref")
-        if isinstance(target, str):
-            yield f"{place}.$ref".removeprefix("."), target
+    return Validator(cast("SchemaValidator", bounded_kind(kind)(body, registry=EMPTY_REGISTRY)))
 
 
 def _sentence(error: jsonschema.ValidationError) -> str:
