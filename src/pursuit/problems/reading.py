@@ -16,6 +16,7 @@ from typing import Any, cast
 from pursuit.errors import Fault, ValidationFailed
 from pursuit.problems.asset_secrecy import check_assets
 from pursuit.problems.baseline_reading import read_baseline
+from pursuit.problems.command_reading import check_command
 from pursuit.problems.files import cannot_open, file_of, is_folder, not_a_file
 from pursuit.problems.headings import first_level_heading, open_fence
 from pursuit.problems.manifest import (
@@ -30,7 +31,7 @@ from pursuit.problems.manifest import (
     digest_of,
 )
 from pursuit.problems.plain_data import check_plain, check_printable, check_unicode, unprintable, within_depth
-from pursuit.problems.scorer_reading import check_command, read_scorer
+from pursuit.problems.scorer_reading import read_scorer
 from pursuit.problems.shown_secrecy import check_words
 from pursuit.tools.documents import parse_toml, read_text, unreadable
 from pursuit.tools.fields import Fields, as_table, kind
@@ -241,7 +242,7 @@ def _server(root: Fields, path: Path, *, confined: bool) -> ServerConfig | None:
     if config.transport == "stdio" and config.cwd is None:
         command = [config.command or "", *config.args]
         if not any("${" in word for word in command):
-            check_command(fields, "args", command, path.parent, shift=1, confined=confined)
+            check_command(fields, "args", command, path.parent, shift=1, confined=confined, judges=False)
         config = replace(config, cwd=".")  # of the manifest's folder, wherever one stands
     return replace(config, name=UPSTREAM, operators=False)
 

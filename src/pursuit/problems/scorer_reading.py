@@ -9,19 +9,19 @@ from __future__ import annotations
 import ast
 import math
 import sys
-from collections.abc import Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from collections.abc import Mapping
+from pathlib import Path
 from typing import cast
 
 from pursuit.model.expressions import SyntaxProblem, checked_expression
 from pursuit.model.spelling import nearest
 from pursuit.problems.brief import FINAL_ANSWER, SUBMIT, TOOL
-from pursuit.problems.files import file_of, parsed_python
+from pursuit.problems.command_reading import check_command
+from pursuit.problems.files import parsed_python
 from pursuit.problems.function_reading import check_function
 from pursuit.problems.manifest import COMMAND_OUTPUTS, DIRECTIONS, SCORER_KINDS, Metric, Rule, Scorer, ScorerKind
 from pursuit.problems.plain_data import check_line, check_plain
 from pursuit.tools.fields import Fields, as_table, kind
-from pursuit.tools.server_config import PYTHON
 
 _OF_KIND: Mapping[ScorerKind, tuple[str, ...]] = {
     "function": ("function",),
@@ -31,7 +31,6 @@ _OF_KIND: Mapping[ScorerKind, tuple[str, ...]] = {
 }
 _SHARED = ("kind", "metrics", "constraints", "tolerance", "timeout")
 SCORER_KEYS = (*_SHARED, *(key for keys in _OF_KIND.values() for key in keys))
-INTERPRETERS = (PYTHON, "python", "python3", "sh", "bash", "node", "ruby", "perl")
 TAKEN = (SUBMIT, FINAL_ANSWER, TOOL)
 """Tools that are the agents', and so can be no judge."""
 
@@ -107,35 +106,6 @@ def _needs_of(fields: Fields, chosen: ScorerKind, folder: Path, *, has_server: b
         fields.fault("tool", f"{fields.table[key]!r} is what agents call; name a tool that only the judge calls")
     if chosen == "tool" and not has_server:
         fields.fault("tool", "there is no [server] whose tool it could be")
-
-
-def check_command(
-    fields: Fields, key: str, command: Sequence[object], folder: Path, *, shift: int = 0, confined: bool = True
-) -> None:
-    """That each word is one, and that a program or script of the folder is there; nothing is run.
-
-    `shift` is how many words of it stand elsewhere than in the list `key`. What is not `confined` may lie anywhere.
-    """
-    for place, word in enumerate(command):
-        if isinstance(word, str) and "\0" in word:
-            fields.fault(_word(key, place - shift), "has a null character, which no program can be told")
-        elif isinstance(word, str) and place == 0 and not word.strip():
-            fields.fault(_word(key, place - shift), "must not be empty: it is the program")
-    words = [word for word in command if isinstance(word, str)]
-    if len(words) != len(command) or not words or any("\0" in word for word in words):
-        return
-    script = 1 if PurePosixPath(words[0]).name in INTERPRETERS else 0
-    name = words[script] if script < len(words) else ""
-    # A bare word is a program of the machine, and what begins with a dash is an option.
-    if not name or name.startswith("-") or (script == 0 and "/" not in name) or PurePosixPath(name).is_absolute():
-        return
-    found = file_of(folder if confined else Path(folder.anchor), name if confined else str(folder / name))
-    if isinstance(found, str):
-        fields.fault(_word(key, script - shift), found)
-
-
-def _word(key: str, place: int) -> str:
-    return "command" if place < 0 else f"{key}[{place}]"
 
 
 def _constraints(fields: Fields) -> tuple[str, ...]:

@@ -1,0 +1,101 @@
+"""The command of a judge: what is not there is told before the one submission is spent on it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cli_stage import Place
+
+from pursuit.errors import Fault
+from pursuit.problems.command_reading import check_command
+from pursuit.tools.fields import Fields
+
+OURS = "__python_executable__"
+
+
+def told(folder: Path, *command: str, judges: bool = True) -> dict[str, str]:
+    (folder / "judge").mkdir(parents=True, exist_ok=True)
+    for name in ("judge.py", "plain", "judge/__main__.py", "judge/deep.py"):
+        (folder / name).write_text("print(1)\n", encoding="utf-8")
+    (folder / "run").write_text("#!/bin/sh\necho 1\n", encoding="utf-8")
+    (folder / "run").chmod(0o755)
+    faults: list[Fault] = []
+    check_command(Fields({}, at="", source="x", faults=faults), "command", list(command), folder, judges=judges)
+    return {fault.field: fault.reason for fault in faults}
+
+
+@pytest.mark.parametrize(
+    ("command", "place", "reason"),
+    [
+        (["python3", "-u", "nope.py"], 2, "there is no file 'nope.py'"),
+        (["sh", "nope.sh"], 1, "there is no file"),
+        ([OURS, "-W", "ignore", "-Xdev", "-Wonce", "nope.py"], 5, "there is no file"),
+        ([OURS, "--check-hash-based-pycs", "never", "nope.py"], 3, "there is no file"),
+        (["/usr/bin/env", "python3", "nope.py"], 2, "there is no file"),
+        (["env", "-i", "-u", "HOME", "A=b", "python3", "-B", "nope.py"], 7, "there is no file"),
+        (["env", "pythn3", "judge.py"], 1, "there is no program 'pythn3' on this machine"),
+        (["pythn3", "judge.py"], 0, "there is no program 'pythn3'"),
+        (["/nowhere/python3", "judge.py"], 0, "there is no file '/nowhere/python3'"),
+        (["python3", "/nowhere/judge.py"], 1, "there is no file '/nowhere/judge.py'"),
+        ([OURS, "-m", "nope_nobody_has"], 2, "there is no module 'nope_nobody_has'"),
+        ([OURS, "-um", "nope_nobody_has.deep"], 2, "there is no module"),
+        ([OURS, "-mnope_nobody_has"], 1, "there is no module"),
+        (["/" + "x" * 5000], 0, "there is no file"),
+        (["x" * 5000], 0, "there is no program"),
+        (["./plain"], 0, "'./plain' is not executable"),
+        (["./gone"], 0, "there is no file './gone'"),
+    ],
+)
+def test_what_cannot_be_started_is_told(tmp_path: Path, command: list[str], place: int, reason: str) -> None:
+    faults = told(tmp_path, *command)
+    assert list(faults) == [f"command[{place}]"] and reason in faults[f"command[{place}]"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["python3", "judge"],
+        ["python3", "-u", "judge.py", "nope.csv"],
+        ["python3", "-m", "some_module_of_another_python"],
+        [OURS, "-m", "json.tool"],
+        [OURS, "-m", "judge"],
+        [OURS, "-mjudge.deep"],
+        [OURS, "-c", "nope.py"],
+        [OURS, "-uc", "nope.py"],
+        [OURS, "-"],
+        [OURS],
+        ["env", "-S", "python3 -u nope.py"],
+        ["env"],
+        ["sh", "-c", "nope.sh"],
+        ["./run"],
+        ["true", "nope.py"],
+    ],
+)
+def test_what_may_be_started_passes(tmp_path: Path, command: list[str]) -> None:
+    assert told(tmp_path, *command) == {}
+
+
+def test_a_server_may_be_a_program_that_is_not_here(tmp_path: Path) -> None:
+    assert told(tmp_path, "pythn3", "judge.py", judges=False) == {}
+    assert list(told(tmp_path, "./gone", judges=False)) == ["command[0]"]
+
+
+def test_the_command_line_tells_it(tmp_path: Path) -> None:
+    (tmp_path / "problem.toml").write_text(
+        """
+problem_id = "sum"
+title = "A sum"
+summary = "Add two numbers."
+kind = "text"
+statement = "What is 2 + 3?"
+[scorer]
+kind = "command"
+command = ["pythn3", "-u", "judge.py"]
+[[scorer.metrics]]
+metric = "right"
+""",
+        encoding="utf-8",
+    )
+    (fault,) = Place(tmp_path).json("problem", "validate", code=2)["details"]["faults"]
+    assert fault["field"] == "scorer.command[0]" and "there is no program 'pythn3'" in fault["reason"]
