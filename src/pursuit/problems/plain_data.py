@@ -49,10 +49,12 @@ def _shown(place: str) -> str:
     return place if len(place) <= _LONGEST_PLACE else f"{place[:_LONGEST_PLACE]}…"
 
 
-def check_plain(fields: Fields, key: str, value: object) -> None:
-    """A fault for everything below this key that JSON has no word for."""
-    for at, reason in _unlike_json(value, key):
+def check_plain(fields: Fields, key: str, value: object) -> bool:
+    """A fault for everything below this key that JSON has no word for; whether it can be written as JSON."""
+    unlike = list(_unlike_json(value, key))
+    for at, reason in unlike:
         fields.fault(at, reason)
+    return not unlike and all(_is_writable(text) for _, text in _texts(value, key))
 
 
 def check_unicode(fields: Fields, table: Mapping[str, object]) -> None:

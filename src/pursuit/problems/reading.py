@@ -257,9 +257,7 @@ def _submission(root: Fields) -> Mapping[str, Any] | None:
         return None
     if schema.get("type") != "object":
         root.fault("submission.type", 'must be "object": a submission has named parts')
-    check_plain(root, "submission", schema)
-    told = {fault.field for fault in root.faults} - {"submission.type"}
-    if not any(field.startswith("submission") for field in told):
+    if check_plain(root, "submission", schema):
         from pursuit.tools.validation import schema_faults  # noqa: PLC0415 - slow to load, and many have none
 
         for place, reason in schema_faults(schema):

@@ -46,7 +46,7 @@ KNOWN_NAMES = frozenset((
 
 
 def read_scorer(root: Fields, folder: Path, *, has_server: bool) -> Scorer | None:
-    """The scorer of a manifest; None, and faults, where there is none or its kind is unknown."""
+    """The scorer of a manifest; None, and faults, where there is none. Of an unknown kind it is what its keys say."""
     if "scorer" not in root.table:
         root.fault("scorer", f"is missing; a problem needs a judge: kind = {' or '.join(SCORER_KINDS)}")
         return None
@@ -62,16 +62,18 @@ def read_scorer(root: Fields, folder: Path, *, has_server: bool) -> Scorer | Non
     arguments = fields.subtable("arguments")
     check_plain(fields, "arguments", arguments)
     rules = _rules(fields, has_server=has_server)
-    if chosen is None:
-        return None
-    _only_of(fields, chosen)
-    _needs_of(fields, chosen, folder, has_server=has_server)
+    if chosen is not None:
+        _only_of(fields, chosen)
+    named: list[ScorerKind] = [one for one in SCORER_KINDS if _OF_KIND[one][0] in fields.table]
+    likely = next(iter(named), None) if chosen is None else chosen
+    if likely is not None:
+        _needs_of(fields, likely, folder, has_server=has_server)
     _check_rules(fields, rules, metrics, constraints)
     output = fields.word("output", COMMAND_OUTPUTS) or "json"
-    if chosen == "command" and output == "exit_code" and (len(metrics) > 1 or constraints):
+    if likely == "command" and output == "exit_code" and (len(metrics) > 1 or constraints):
         fields.fault("output", "an exit code is one metric and no constraint; let the command print JSON")
     return Scorer(
-        kind=chosen,
+        kind=likely or "predicates",
         metrics=metrics,
         constraints=constraints,
         tolerance=tolerance,
