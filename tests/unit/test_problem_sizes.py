@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import io
+import tarfile
+import tempfile
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cli_stage import Place
 
-from pursuit.problems.reading import parse_manifest
+from pursuit.problems import unpacking
+from pursuit.problems.reading import (
+    LARGEST_SCHEMA,
+    LONGEST_STATEMENT,
+    LONGEST_SUMMARY,
+    LONGEST_TITLE,
+    TAG,
+    parse_manifest,
+)
+from pursuit.problems.scorer_reading import MOST_METRICS, MOST_RULES
 from pursuit.tools import keywords
 
 SCORER: dict[str, Any] = {
@@ -38,7 +51,7 @@ expression = "1"
 [[scorer.metrics]]
 metric = "right"
 """
-DEEP = ".".join(["x"] * 3_000) + " = 1\n"
+DEEP = ".".join(["x"] * 1_100) + " = 1\n"
 
 
 def told(folder: Path, **more: Any) -> dict[str, str]:
@@ -93,3 +106,51 @@ def test_references_that_double_are_a_fault_and_not_waited_for(tmp_path: Path, m
     (tmp_path / "problem.toml").write_text(HEAD.format(name="twice") + schema, encoding="utf-8")
     (fault,) = Place(tmp_path).json("problem", "validate", code=2)["details"]["faults"]
     assert fault["field"] == "submission" and "the check took more than" in fault["reason"]
+
+
+def test_what_is_too_much_to_be_looked_through_is_a_fault(tmp_path: Path) -> None:
+    metrics = [{"metric": f"m{n}", "direction": "minimize", "target": n + 1000.123} for n in range(2_000)]
+    rules = [{"metric": f"m{n}", "expression": "1"} for n in range(2_000)]
+    scorer = {"kind": "predicates", "metrics": metrics, "predicates": rules}
+    schema = {"type": "object", "properties": {"x": {"examples": [[n + 0.5 for n in range(100_000)]]}}}
+    found = told(tmp_path, scorer=scorer, submission=schema, statement="the best is 12345 " * 30)
+    assert found == {
+        "scorer.metrics": "has 2000 tables; at most 32",
+        "scorer.predicates": "has 2000 tables; at most 64",
+        "submission": "has 888947 bytes as JSON; at most 131072",
+    }
+
+
+def test_an_archive_of_many_files_is_looked_through_up_to_a_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unpacking, "MOST_PARTS", 300)
+    inner = io.BytesIO()
+    with tarfile.open(fileobj=inner, mode="w") as archive:
+        for n in range(200):
+            entry = tarfile.TarInfo(f"{n}")
+            entry.size = len(f"tar {n}")
+            archive.addfile(entry, io.BytesIO(f"tar {n}".encode()))
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as packed:
+        packed.writestr("inner.tar", inner.getvalue())
+        for n in range(200):
+            packed.writestr(f"{n}", f"zip {n}" if n % 2 else "")
+    made: list[Path] = []
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "unpacked"))
+    (tmp_path / "unpacked").mkdir()
+    said = [piece for piece in unpacking.pieces_in(tmp_path / "all.zip") if not made.extend(_folders(tmp_path))]
+    assert said[2:] == [*(f"tar {n}" for n in range(200)), *(f"zip {n}" for n in range(99) if n % 2)]
+    assert len(set(made)) == 1 and _folders(tmp_path) == []
+
+
+def _folders(folder: Path) -> list[Path]:
+    return list((folder / "unpacked").iterdir())
+
+
+def test_the_limits_of_a_manifest_are_documented() -> None:
+    pages = (Path(__file__).parents[2] / "docs" / "problems.md").read_text(encoding="utf-8")
+    assert f"of at most {LONGEST_TITLE} and {LONGEST_SUMMARY} characters" in pages
+    assert f"at most {LONGEST_STATEMENT:,} characters" in pages and f"at most {LARGEST_SCHEMA:,} bytes" in pages
+    assert f"at most {MOST_METRICS}, of at most {MOST_RULES} `predicates`" in pages
+    assert f"and {unpacking.MOST_PARTS:,} files" in pages
+    assert "each of at most 40 lower-case letters" in pages and TAG.fullmatch("x" * 40) and not TAG.fullmatch("x" * 41)

@@ -6,6 +6,7 @@ manifests are found. Invariant: every fault of a file at once, each with file, f
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -49,6 +50,7 @@ CITATION_KEYS = ("summary", "raw", "url")
 BUDGET_KEYS = ("calls", "evaluations", "wall_seconds", "evaluation_tools")
 VISIBILITY_KEYS = ("score", "target", "public", "citation_mode", "shared_attempt")
 SHORTEST_WALL, LONGEST_WALL = 0.001, 1_000_000_000
+LARGEST_SCHEMA = 128 * 1024
 LONGEST_TITLE, LONGEST_SUMMARY, LONGEST_STATEMENT = 120, 500, 64_000
 
 
@@ -258,6 +260,10 @@ def _submission(root: Fields) -> Mapping[str, Any] | None:
     if schema.get("type") != "object":
         root.fault("submission.type", 'must be "object": a submission has named parts')
     if check_plain(root, "submission", schema):
+        size = len(json.dumps(schema, ensure_ascii=False).encode())
+        if size > LARGEST_SCHEMA:
+            root.fault("submission", f"has {size} bytes as JSON; at most {LARGEST_SCHEMA}")
+            return None
         from pursuit.tools.validation import schema_faults  # noqa: PLC0415 - slow to load, and many have none
 
         for place, reason in schema_faults(schema):

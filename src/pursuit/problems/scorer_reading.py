@@ -34,6 +34,9 @@ SCORER_KEYS = (*_SHARED, *(key for keys in _OF_KIND.values() for key in keys))
 TAKEN = (SUBMIT, FINAL_ANSWER, TOOL)
 """Tools that are the agents', and so can be no judge."""
 
+MOST_METRICS, MOST_RULES = 32, 64
+"""So many of either say all that can be compared, and everything that agents read is looked through for each."""
+
 METRIC_KEYS = ("metric", "unit", "direction", "target", "best_known")
 RULE_KEYS = ("metric", "expression")
 KNOWN_NAMES = frozenset((
@@ -127,14 +130,17 @@ def _only_of(fields: Fields, chosen: ScorerKind) -> None:
                 fields.fault(key, f"goes with kind {other}, not {chosen}")
 
 
-def _tables(fields: Fields, key: str, known: tuple[str, ...]) -> list[Fields]:
-    """The tables of a list; what is none is a fault."""
+def _tables(fields: Fields, key: str, known: tuple[str, ...], most: int) -> list[Fields]:
+    """The tables of a list; what is none is a fault, and so are too many, of which the first are read."""
     given = fields.table.get(key, [])
     if not isinstance(given, list):
         fields.fault(key, f"must be a list of tables ([[{fields.at}.{key}]]), not {kind(given)}")
         return []
+    listed = cast("list[object]", given)
+    if len(listed) > most:
+        fields.fault(key, f"has {len(listed)} tables; at most {most}")
     found: list[Fields] = []
-    for place, entry in enumerate(cast("list[object]", given)):
+    for place, entry in enumerate(listed[:most]):
         at, table = f"{fields.at}.{key}[{place}]", as_table(entry)
         if table is None:
             fields.fault(f"{key}[{place}]", f"must be a table, not {kind(entry)}")
@@ -147,7 +153,7 @@ def _tables(fields: Fields, key: str, known: tuple[str, ...]) -> list[Fields]:
 
 def _metrics(fields: Fields) -> tuple[Metric, ...]:
     found: list[Metric] = []
-    for one in _tables(fields, "metrics", METRIC_KEYS):
+    for one in _tables(fields, "metrics", METRIC_KEYS, MOST_METRICS):
         name, direction = one.text("metric"), one.word("direction", DIRECTIONS)
         if name is None and "metric" not in one.table:
             one.fault("metric", "is missing; give the metric's name")
@@ -190,7 +196,7 @@ def _number(fields: Fields, key: str) -> float | None:
 
 def _rules(fields: Fields, *, has_server: bool) -> tuple[Rule, ...]:
     found: list[Rule] = []
-    for one in _tables(fields, "predicates", RULE_KEYS):
+    for one in _tables(fields, "predicates", RULE_KEYS, MOST_RULES):
         metric, expression = one.text("metric"), one.text("expression")
         for key, value in (("metric", metric), ("expression", expression)):
             if value is None and key not in one.table:
