@@ -295,6 +295,16 @@ BOUND = {
     "decorated": b"from functools import cache\n\n@cache\ndef score(whatever): ...\n",
     "by any name": b"def score(**parts): ...\n",
     "with the counts": b"def score(submission, evaluations, *, calls): ...\n",
+    "in a case": b"match 1:\n    case 1:\n        def score(submission): ...\n",
+    "by a pattern": b"match [len]:\n    case [score]:\n        pass\n",
+    "on the way": b"def make():\n    return print\n(score := make())\n",
+    "by a loop": b"for score in [print]: pass\n",
+    "by a block": b"import contextlib\nwith contextlib.nullcontext(print) as score: pass\n",
+    "among the globals": b"globals()['score'] = print\n",
+    "by a function": b"def load():\n    global score\n    score = print\nload()\n",
+    "when it is asked for": b"def __getattr__(name):\n    return print\n",
+    "beside a long formula": b"x = " + b"+".join([b"1"] * 2000) + b"\ndef score(submission): ...\n",
+    "with the others": b"(score, rest) = (print, 1)\n",
     "with a mark": b"\xef\xbb\xbfdef score(submission): ...\n",
     "with a coding": b"# -*- coding: latin-1 -*-\n# caf\xe9\ndef score(submission): ...\n",
 }
@@ -307,6 +317,16 @@ def test_a_function_may_be_bound_and_written_in_every_way(tmp_path: Path, name: 
     (tmp_path / "other.py").write_text("def score(submission): ...\n", encoding="utf-8")
     head = GOOD.partition("[scorer]")[0]
     assert read_manifest(write(tmp_path, head + FUNCTION)).scorer.function == "score.py:score"
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["def make():\n    score = 1\n", "make = lambda: (score := 1)\n", "score: int\n", "class A:\n    score = 1\n"],
+)
+def test_a_name_of_elsewhere_is_no_function_of_a_file(tmp_path: Path, source: str) -> None:
+    (tmp_path / "score.py").write_text(source, encoding="utf-8")
+    with pytest.raises(ValidationFailed, match="has no function 'score'"):
+        read_manifest(write(tmp_path, GOOD.partition("[scorer]")[0] + FUNCTION))
 
 
 def test_the_command_line_takes_a_function_in_every_way(tmp_path: Path) -> None:

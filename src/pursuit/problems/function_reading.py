@@ -19,7 +19,9 @@ _ANSWERED = frozenset(("arguments", "result"))
 _COUNTED = frozenset(("calls", "evaluations"))
 """What a function is told besides, if it asks for it."""
 
-_EVERYTHING = "*"
+_EVERYTHING, _ASKED = "*", "__getattr__"
+"""As a name: whatever another module has; and who is asked for every other one."""
+
 _Bound = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | None
 
 
@@ -38,8 +40,8 @@ def check_function(fields: Fields, function: str, folder: Path, *, has_server: b
     if not isinstance(tree, ast.Module):
         fields.fault("function", f"{file!r} cannot be read as Python")
         return
-    bound = dict(_bindings(tree.body))
-    if name not in bound and _EVERYTHING not in bound:
+    bound = dict((*_bindings(tree.body), *_elsewhere(tree)))
+    if name not in bound and _EVERYTHING not in bound and _ASKED not in bound:
         fields.fault("function", f"{file!r} has no function {name!r}{nearest(name, bound)}")
         return
     found = bound.get(name)
@@ -58,16 +60,38 @@ def _bindings(body: Sequence[ast.stmt]) -> Iterator[tuple[str, _Bound]]:
             yield node.name, None
         elif isinstance(node, ast.Import | ast.ImportFrom):
             yield from ((alias.asname or alias.name.partition(".")[0], None) for alias in node.names)
-        elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-            value = node.value if isinstance(node.value, ast.Lambda) else None
+        elif not (isinstance(node, ast.AnnAssign) and node.value is None):
+            yield from _bound_in(node)
+        if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Lambda):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            named = (one for target in targets for one in ast.walk(target))
-            yield from ((one.id, value) for one in named if isinstance(one, ast.Name))
-        else:
-            for part in ("body", "orelse", "finalbody"):
-                yield from _bindings(getattr(node, part, []))
-            for handler in getattr(node, "handlers", []):
-                yield from _bindings(handler.body)
+            yield from ((one.id, node.value) for one in targets if isinstance(one, ast.Name))
+
+
+def _bound_in(node: ast.AST) -> Iterator[tuple[str, _Bound]]:
+    """What a statement binds by itself, wherever it stands in it, and what its blocks bind."""
+    left = [*ast.iter_child_nodes(node)][::-1]
+    while left:  # and no recursion: a formula may be deep
+        child = left.pop()
+        match child:
+            case ast.Name(id=name, ctx=ast.Store()):
+                yield name, None
+            case ast.Name(id="globals" | "vars" | "locals" | "exec" | "setattr"):
+                yield _EVERYTHING, None
+            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)) | ast.MatchMapping(rest=str(name)):
+                yield name, None
+            case _:
+                pass
+        if isinstance(child, ast.stmt):
+            yield from _bindings([child])
+        elif not isinstance(child, ast.Lambda):
+            left += [*ast.iter_child_nodes(child)][::-1]
+
+
+def _elsewhere(tree: ast.Module) -> Iterator[tuple[str, _Bound]]:
+    """What functions of a module bind in it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Global):
+            yield from ((name, None) for name in node.names)
 
 
 def _takes(wanted: ast.arguments, given: frozenset[str]) -> bool:
