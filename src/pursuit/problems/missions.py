@@ -18,12 +18,8 @@ from pursuit.model.spelling import nearest
 from pursuit.problems.attempt_ids import PREFIX
 from pursuit.problems.brief import SUBMIT, TOOL, write_brief
 from pursuit.problems.manifest import Baseline, Manifest
+from pursuit.problems.own_words import SERVER, addressed_script
 from pursuit.tools.server_config import PYTHON
-
-SERVER = "problem"
-"""What a baseline calls the problem's server; in a mission each attempt has one of its own (`server_of`)."""
-
-_OWN_WORD = re.compile(rf"(?<=[\"']){SERVER}\.(?=[\w{{])")
 
 UNSOLVED = 3
 """The exit code of a judge that was asked whether an attempt is solved, and says that it is not."""
@@ -100,7 +96,7 @@ def _addressed(proposer: Mapping[str, Any], server: str) -> dict[str, Any]:
         tool = str(table.pop("tool", None) or table.pop("tool_name"))
         return {**table, "tool": f"{server}.{tool.removeprefix(f'{SERVER}.')}"}
     if isinstance(table.get("script"), str):
-        table["script"] = _OWN_WORD.sub(f"{server}.", table["script"])
+        table["script"] = addressed_script(table["script"], server)
     return table
 
 
