@@ -224,4 +224,19 @@ def test_an_unknown_proposer_changes_nothing(place: Place) -> None:
     assert "did you mean 'script'" in told and "sampling" in told
     assert sorted(place.folder.rglob("*")) == before
     place.ask("problem", "attempt", "pangram", "--proposer", "bogus:model", code=2)
+    told = place.ask("problem", "attempt", "welded-beam", "--proposer", "script", code=2)[1]
+    assert "welded-beam has a baseline that is no script" in told and "`pursuit problem serve`" in told
+    mine(place)
+    told = place.ask("problem", "attempt", "mine", "--proposer", "script", code=2)[1]
+    assert "exam has no baseline" in told and "[baseline.proposer]" in told
     assert list(place.folder.rglob("attempt-*")) == []
+
+
+def test_a_mission_of_ones_own_has_a_problem_as_its_server(place: Place) -> None:
+    pages = (Path(__file__).parents[2] / "docs" / "problems.md").read_text(encoding="utf-8")
+    mission = next(part for part in re.findall(r"(?s)```toml\n(.*?)```", pages) if '"by hand"' in part)
+    ours = 'command = "__python_executable__"\nargs = ["-m", "pursuit", "--state", "ledger.db", '
+    place.write("own.toml", mission.replace('command = "pursuit"\nargs = [', ours))
+    place.ask("run", "own.toml", "--mode", "auto", "--state", "ledger.db")
+    (found,) = place.json("problem", "compare", "pangram", "--state", "ledger.db")["problems"]
+    assert [(row["label"], row["status"]) for row in found["attempts"]] == [("by hand", "scored")]

@@ -1,9 +1,12 @@
-"""How the script of a baseline names the problem's server."""
+"""What a mission on a problem makes of the words of its manifest: a script's name of the server, the way to files."""
 
 from __future__ import annotations
 
 import pytest
 
+from pursuit.problems.brief import write_brief
+from pursuit.problems.catalogue import Catalogue
+from pursuit.problems.missions import Plan, mission_for
 from pursuit.problems.own_words import addressed_script
 
 SERVER = "problem-1f0c2a9b"
@@ -27,3 +30,14 @@ NAME = "problem_1f0c2a9b"
 )
 def test_a_script_names_the_server_of_its_attempt(source: str, addressed: str) -> None:
     assert addressed_script(source, SERVER) == addressed
+
+
+def test_a_mission_tells_the_one_way_to_a_file_that_it_has() -> None:
+    knapsack = Catalogue.load().get("knapsack")
+    assert "`problem://assets/items.csv`" in write_brief(knapsack)
+    plan = Plan(attempt_id="attempt-1", proposer={"kind": "client"}, serve=["-m", "x"], judge=["judge"])
+    directive = str(mission_for(knapsack, plan)["directive"])
+    assert "resource" not in directive and "problem://" not in directive
+    assert (
+        "Read a file with the tool `design_brief` and its name as `asset`" in directive and "- `items.csv`" in directive
+    )

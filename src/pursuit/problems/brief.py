@@ -70,15 +70,20 @@ def more_limits(problem: Manifest) -> str:
     return "\n".join(["", "## Further limits", "", *rows, ""]) if rows else ""
 
 
-def write_brief(problem: Manifest, tools: Tools | None = None, *, citations: bool = True) -> str:
-    """The brief as Markdown; `tools` are the upstream's as agents see them, None if it was not asked."""
+def write_brief(
+    problem: Manifest, tools: Tools | None = None, *, citations: bool = True, resources: bool = True
+) -> str:
+    """The brief as Markdown; `tools` are the upstream's as agents see them, None if it was not asked.
+
+    Who works at a mission has the tools, and no `resources` of the server.
+    """
     if problem.server is None:
         tools = ()
     parts = [f"# {problem.title}", problem.summary, problem.statement]
     if citations and problem.citations:
         parts += ["## Sources", _sources(problem.citations, problem.visibility.citation_mode)]
     if problem.assets:
-        parts += ["## Files", _files(problem.assets, tools)]
+        parts += ["## Files", _files(problem.assets, tools) if resources else _files_by_tool(problem.assets)]
     parts += ["## Tools", _tools(tools), "## Limits", _limits(problem), "## Submission", _submission(problem, tools)]
     return "\n\n".join(parts) + "\n"
 
@@ -90,6 +95,11 @@ def _files(assets: Sequence[str], tools: Tools | None) -> str:
         ways += f", or with the tool `{TOOL}` and its name as `{ASSET}`, which costs no call"
     rows = [f"- `{asset_name(name)}`: `{asset_address(name)}`" for name in assets]
     return "\n".join([f"{ways}:", "", *rows])
+
+
+def _files_by_tool(assets: Sequence[str]) -> str:
+    rows = [f"- `{asset_name(name)}`" for name in assets]
+    return "\n".join([f"Read a file with the tool `{TOOL}` and its name as `{ASSET}`, which costs no call:", "", *rows])
 
 
 def _sources(citations: Sequence[Citation], mode: CitationMode) -> str:

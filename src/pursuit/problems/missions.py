@@ -61,7 +61,11 @@ def proposer_for(problem: Manifest, word: str | None) -> dict[str, Any]:
         if baseline is not None and baseline.proposer.get("kind") == word:
             return _baseline(problem, baseline)
         if word == "script":
-            raise _wrong(f"the baseline of {problem.problem_id} is no script; write a mission of your own")
+            state = "has no baseline" if baseline is None else "has a baseline that is no script"
+            raise _wrong(
+                f"{problem.problem_id} {state}; give it a [baseline.proposer] with a script, or write a mission of "
+                "your own whose server is `pursuit problem serve`"
+            )
         tools = problem.budget.evaluation_tools
         if not tools:
             raise _wrong(f"{problem.problem_id} names no evaluation_tools that could be searched")
@@ -144,7 +148,7 @@ def _served(problem: Manifest, plan: Plan) -> dict[str, Any]:
 
 
 def _directive(problem: Manifest, server: str) -> str:
-    brief = write_brief(problem)  # its server runs only in the mission, and is not asked for this
+    brief = write_brief(problem, resources=False)  # its server runs only in the mission, and is not asked for this
     if len(brief) <= LONGEST_DIRECTIVE:
         return brief
     return f"{problem.title}: {problem.summary} Read {server}.{TOOL}, then call {server}.{SUBMIT} once."
