@@ -133,18 +133,17 @@ _BOUNDED: Mapping[str, Any] = {
 def bounded_kind(kind: Any) -> Any:
     """The library's validator of a dialect, at a bounded cost."""
     made = cast("Any", jsonschema.validators).extend(kind, _BOUNDED)
-    evolve = made.evolve
+    parts = [(field.name, field.alias) for field in made.__attrs_attrs__ if field.init]
 
     def stepped(self: Any, **changes: Any) -> Any:
         clock = _clock.get()
         if clock is not None:
             clock.step()
-        schema = changes.get("schema")
-        # A part that names a dialect would go on with the library's own validator, whose cost nobody bounds.
-        if isinstance(schema, dict) and "$schema" in schema:
-            part = cast("dict[str, Any]", schema)
-            changes["schema"] = {key: value for key, value in part.items() if key != "$schema"}
-        return evolve(self, **changes)
+        for name, alias in parts:
+            if alias not in changes:
+                changes[alias] = getattr(self, name)
+        # The library's own would go on with a validator that nobody bounds where a part names its dialect.
+        return made(**changes)
 
     # Every way to another part of a schema or of a value leads through it; the library wants no subclasses.
     made.evolve = stepped
