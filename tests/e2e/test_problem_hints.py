@@ -29,8 +29,13 @@ def test_the_hint_of_a_replay_runs_as_it_is_printed(tmp_path: Path) -> None:
 
     anyio.run(unjudged)
     words = ("problem", "replay", "attempt-un", "--dir", one.manifest.folder, "--state", ledger)
+    manifest = one.manifest.folder / "problem.toml"
+    text = manifest.read_text(encoding="utf-8")
+    # While its server is another than the one that was tried, nobody can be asked.
+    manifest.write_text(text.replace('"probe"', '"unheard-of", "probe"'), encoding="utf-8")
     solved = place.ask(*words, "--solved", code=2)[1]
     said = place.ask(*shlex.split(solved.split("`")[1])[1:], code=2)[1]
+    manifest.write_text(text, encoding="utf-8")
     assert "has not said anything yet" in said
     program, *hint = shlex.split(said.split("`")[1])
     assert program == "pursuit"
