@@ -724,6 +724,13 @@ GUARANTEES = {
         "A requestState goes on with the call that it was given for, and passes no budget and no end of an attempt.",
         ("surface/test_problem_judges.py::test_a_call_goes_on_only_as_itself_and_only_while_there_is_time",),
     ),
+    "a-submission-and-its-question-are-one": Guarantee(
+        "A submission about which its server or the operator's policy asks first is one with its answer, in both eras.",
+        (
+            "surface/test_problem_asked.py::"
+            "test_a_submission_and_what_is_asked_about_it_are_one_also_after_the_last_call",
+        ),
+    ),
     "an-unknown-submission-is-the-one": Guarantee(
         "A submission that a problem's server may have taken, whoever died meanwhile, is never followed by another.",
         (

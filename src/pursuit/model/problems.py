@@ -93,10 +93,11 @@ class SubmissionClaimed(AttemptEvent, frozen=True, kw_only=True):
 
 
 class SubmissionDropped(AttemptEvent, frozen=True, kw_only=True):
-    """The problem's own server refused it, so it was no submission."""
+    """It was no submission: the problem's own server refused it, asked something first, or never saw it (`unsent`)."""
 
     digest: str
     why: str = ""
+    sort: Literal["refused", "asked", "unsent"] = "refused"
 
 
 class SubmissionTaken(AttemptEvent, frozen=True, kw_only=True):
@@ -174,6 +175,9 @@ class AttemptState:
     spent: dict[BudgetName, float] = field(default_factory=dict[BudgetName, float])
     form: str | None = None
     claimed: SubmissionClaimed | None = None
+    asked: str | None = None
+    """The digest of a submission to which the problem's own server has a question that nobody answered yet."""
+
     taken: SubmissionTaken | None = None
     scored: AttemptScored | None = None
     series: list[tuple[int, Mapping[str, float]]] = field(default_factory=list[tuple[int, Mapping[str, float]]])
@@ -236,6 +240,7 @@ def advance_attempt(state: AttemptState, event: AnyAttemptEvent) -> None:
             state.claimed = state.claimed or event
         case SubmissionDropped():
             state.claimed = None if state.taken is None else state.claimed
+            state.asked = {"refused": None, "asked": event.digest, "unsent": state.asked}[event.sort]
         case SubmissionTaken():
             state.taken = state.taken or _counted(state, event)
         case AttemptScored():

@@ -50,6 +50,7 @@ from pursuit.problems.stored_attempts import KIND, damaged, decoded
 from pursuit.problems.versions import judging_digest
 
 GONE = "whoever handed it in has gone"
+UNANSWERED = "the server asked something about it, and nobody answered"
 Clock = Callable[[], float]
 
 
@@ -159,29 +160,52 @@ class Attempt:
         if state is not None:
             self._refuse_ended(state)
 
-    async def claim(self, submission: Mapping[str, Any]) -> str:
-        """Keeps the place for a submission while the problem's own server is asked; returns its digest."""
+    async def claim(self, submission: Mapping[str, Any], *, comes_back: bool = False) -> str:
+        """Keeps the place for a submission while the problem's own server is asked; returns its digest.
+
+        One that `comes_back` with an answer goes on with the same one, to which the server had a question; a question
+        that anybody else leaves without an answer has cost a call.
+        """
+        digest = submission_digest(submission)
         async with self._turn:
             while True:
                 state = await self._may_submit()
+                if state.asked is not None and not (comes_back and state.asked == digest):
+                    await self._append(state, *self._refused(state, state.asked, UNANSWERED))
+                    continue
                 guessed = overdrawn(self._problem.budget, state)
                 if guessed is not None:
                     raise exhausted(*guessed, closed=True)
-                digest = submission_digest(submission)
                 event = SubmissionClaimed(at=self._clock(), digest=digest, submission=dict(submission))
                 if await self._append(state, event):
                     return digest
 
     async def drop(self, digest: str, why: str) -> None:
         """Gives the place back: the server refused. What it said of that cost a call, as anything that it says does."""
-        evaluation = SUBMIT in self._problem.budget.evaluation_tools
         async with self._turn:
             while True:
-                state, at = await self._opened(), self._clock()
-                dropped = SubmissionDropped(at=at, digest=digest, why=why[:500])
-                called = AttemptCalled(at=at, number=state.calls + 1, tool=SUBMIT, args={}, evaluation=evaluation)
-                if await self._append(state, dropped, called, AttemptAnswered(at=at, number=called.number, ok=False)):
+                state = await self._opened()
+                if await self._append(state, *self._refused(state, digest, why)):
                     return
+
+    async def ask_first(self, digest: str) -> None:
+        """Gives the place back: the server asked something first. With the answer it is the same submission."""
+        await self._write(SubmissionDropped(at=self._clock(), digest=digest, why="it was asked about", sort="asked"))
+
+    async def withdraw(self, digest: str, why: str) -> None:
+        """Gives the place back, unless it is settled: the server never saw it, so it cost nothing."""
+        if self._known().status == "claimed":
+            await self._write(SubmissionDropped(at=self._clock(), digest=digest, why=why[:500], sort="unsent"))
+
+    def _refused(self, state: AttemptState, digest: str, why: str) -> tuple[AnyAttemptEvent, ...]:
+        """A submission that was none, and the call that it cost."""
+        at, number = self._clock(), state.calls + 1
+        evaluation = SUBMIT in self._problem.budget.evaluation_tools
+        return (
+            SubmissionDropped(at=at, digest=digest, why=why[:500]),
+            AttemptCalled(at=at, number=number, tool=SUBMIT, args={}, evaluation=evaluation),
+            AttemptAnswered(at=at, number=number, ok=False),
+        )
 
     async def give_up(self, why: str = GONE) -> AttemptState | None:
         """Takes what was claimed and never settled as the submission, of which nobody knows whether it was taken.

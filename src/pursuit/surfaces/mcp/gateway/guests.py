@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from typing import Any
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Protocol
 
 import anyio
 from mcp.server.connection import Connection
@@ -137,10 +137,24 @@ class Session(Guest):
         return await _asked(self._connection, method, self.readable(params))
 
 
-class Visit:
-    """One request of a client, and the way back to the client while it is answered."""
+class GoesOn(Protocol):
+    """A call that is under way at its server while its client is asked; `outcome` is None if it was cut."""
 
-    __slots__ = ("ctx", "guest", "limit", "method", "params")
+    over: anyio.Event
+    outcome: dict[str, Any] | Exception | None
+
+    def cut(self) -> None:
+        """Ends it, which reaches the server as a cancellation."""
+        ...
+
+
+class Visit:
+    """One request of a client, and the way back to the client while it is answered.
+
+    `sent` is whether the server may have seen it, and `goes_on` what is under way there though it was answered.
+    """
+
+    __slots__ = ("ctx", "goes_on", "guest", "limit", "method", "params", "sent")
     patient = False
     """Whether nobody waits for it, so that it may take as long as it takes."""
 
@@ -153,6 +167,8 @@ class Visit:
         self.limit = Limit()
         self.method = ctx.method
         self.params: Mapping[str, Any] = ctx.params or {}
+        self.sent = False
+        self.goes_on: GoesOn | None = None
 
     @property
     def token(self) -> Any:
@@ -166,6 +182,14 @@ class Visit:
         with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
             channel = self.ctx.session._request_outbound  # pyright: ignore[reportPrivateUsage]
             await channel.notify(method, self.guest.readable(params))
+
+    @asynccontextmanager
+    async def queueing(self) -> AsyncGenerator[None]:
+        """While it waits for its turn at the server it is not sent, and the server's time does not run."""
+        self.sent = False
+        async with self.limit.waiting():
+            yield
+        self.sent = True
 
     def taken(self) -> None:
         """Hears that the server has made a task of it."""

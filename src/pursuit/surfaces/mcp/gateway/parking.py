@@ -42,7 +42,7 @@ class _Question:
     answer: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
-class _Parked:
+class Parked:
     """One call to a server, and the legs of its client."""
 
     def __init__(self, said: Mapping[str, Any], capabilities: Mapping[str, Any], limit: Limit) -> None:
@@ -70,6 +70,10 @@ class _Parked:
         finally:
             self.over.set()
             self._stir()
+
+    def cut(self) -> None:
+        """Gives it up, for all legs."""
+        self.scope.cancel()
 
     async def answer(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """The client's answer to a question of the server, whenever it comes back with it."""
@@ -106,7 +110,7 @@ class _Parked:
         except anyio.get_cancelled_exc_class():
             if self.legs == 1:
                 # The only client that waits for it gives up.
-                self.scope.cancel()
+                self.cut()
             raise
         finally:
             self.legs -= 1
@@ -145,7 +149,7 @@ class Parking:
 
     def __init__(self, tasks: anyio.abc.TaskGroup) -> None:
         self._tasks = tasks
-        self._parked: dict[str, _Parked] = {}
+        self._parked: dict[str, Parked] = {}
 
     async def run(
         self, visit: Visit, params: Mapping[str, Any], perform: Perform, *, foreign: bool = False
@@ -155,12 +159,23 @@ class Parking:
         `foreign`: the server may ask in results of its own, so a state that is not ours is the server's.
         """
         state: Any = params.get("requestState")
-        if state is None or (foreign and not str(state).startswith(PARKED)):
-            key = f"{PARKED}{secrets.token_hex(16)}"
-            parked = _Parked(_without_answers(params), visit.guest.capabilities, visit.limit)
-            self._tasks.start_soon(parked.perform, perform)
-        else:
-            key, parked = self._returned(params, state)
+        if state is not None and not (foreign and not str(state).startswith(PARKED)):
+            return await self.go_on(visit, params)
+        parked = Parked(_without_answers(params), visit.guest.capabilities, visit.limit)
+        self._tasks.start_soon(parked.perform, perform)
+        return await self._leg(visit, f"{PARKED}{secrets.token_hex(16)}", parked)
+
+    def holds(self, params: Mapping[str, Any]) -> bool:
+        """Whether a request comes back to a call that waits here; then it is for no server."""
+        return str(params.get("requestState")) in self._parked
+
+    async def go_on(self, visit: Visit, params: Mapping[str, Any]) -> dict[str, Any]:
+        """The next leg of a call that waits here; raises `MCPError` if there is none."""
+        key, parked = self._returned(params)
+        visit.sent = True
+        return await self._leg(visit, key, parked)
+
+    async def _leg(self, visit: Visit, key: str, parked: Parked) -> dict[str, Any]:
         over = False
         try:
             over = await parked.leg(visit)
@@ -169,13 +184,15 @@ class Parking:
                 self._parked[key] = parked
                 self._tasks.start_soon(self._keep, key, parked)
         if not over:
+            visit.goes_on = parked
             return _asking(key, parked.open)
         if isinstance(parked.outcome, dict):
             return parked.outcome
         raise parked.outcome or UpstreamError(INVALID_PARAMS, "the call was given up")
 
-    def _returned(self, params: Mapping[str, Any], state: Any) -> tuple[str, _Parked]:
-        parked = self._parked.get(state) if isinstance(state, str) else None
+    def _returned(self, params: Mapping[str, Any]) -> tuple[str, Parked]:
+        state = str(params.get("requestState"))
+        parked = self._parked.get(state)
         if parked is None:
             message = "no call waits for these answers: it ended long ago, or the gateway was started again meanwhile"
             raise MCPError(INVALID_PARAMS, f"{message}; whether it had an effect is not known here")
@@ -186,7 +203,7 @@ class Parking:
             parked.take(cast("Mapping[str, Any]", answers))
         return state, parked
 
-    async def _keep(self, key: str, parked: _Parked) -> None:
+    async def _keep(self, key: str, parked: Parked) -> None:
         await parked.over.wait()
         await anyio.sleep(KEEP_SECONDS)
         del self._parked[key]

@@ -80,7 +80,9 @@ class Relay:
         to_modern = visit.guest.modern
         about = await upstream.about()
         try:
-            if is_offered(visit, about):
+            if to_modern and self._parking.holds(params):  # whatever the client says now of what it can
+                result = await self._parking.go_on(visit, params)
+            elif is_offered(visit, about):
                 result = await self._offered(visit, upstream, params, around)
             elif (
                 to_modern and not is_modern(about.protocol_version) and needs_own(visit.guest, log_level(visit.params))
@@ -107,7 +109,8 @@ class Relay:
         )
         progress = Progress(visit.token)
         hearing, wanted = self._hearing(visit, about, progress), progress.token is not None
-        result = await talk.request(visit.method, body, on_notify=hearing, progress=wanted, waiting=visit.limit.waiting)
+        visit.sent = True
+        result = await talk.request(visit.method, body, on_notify=hearing, progress=wanted, waiting=visit.queueing)
         result = await finished(visit, talk, result, on_notify=hearing)
         rounds = 0
         while not visit.guest.modern and result.get("resultType") == "input_required":
@@ -150,8 +153,9 @@ class Relay:
                     await _set_level(talk, level)
                 wanted = visit.token is not None
                 with visit.limit.running():
+                    visit.sent = True
                     result = await talk.request(
-                        visit.method, body, on_notify=on_notify, progress=wanted, waiting=visit.limit.waiting
+                        visit.method, body, on_notify=on_notify, progress=wanted, waiting=visit.queueing
                     )
                     result = await finished(visit, talk, result, on_notify=on_notify)
                 if note is not None:
@@ -174,6 +178,7 @@ class Relay:
                 await talk.about()
                 with visit.limit.running():
                     wanted = visit.token is not None
+                    visit.sent = True
                     result = await talk.request(visit.method, body, on_notify=on_notify, progress=wanted)
                     result = await finished(visit, talk, result, answer=side.answer)
                 if note is not None:

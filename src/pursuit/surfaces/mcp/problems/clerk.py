@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, cast
 
 import anyio
@@ -18,19 +19,29 @@ from pursuit.problems.attempts import Attempt
 from pursuit.problems.brief import SUBMIT, TOOL
 from pursuit.surfaces.mcp.gateway.eras import enveloped
 from pursuit.surfaces.mcp.gateway.guests import Visit
+from pursuit.surfaces.mcp.problems.following import Following
+from pursuit.surfaces.mcp.problems.handing_in import Answer, HandingIn
 from pursuit.surfaces.mcp.problems.legs import Legs
 from pursuit.surfaces.mcp.problems.offer import MISNAMED, OWN, Offer
-from pursuit.surfaces.mcp.problems.submitting import Answer, Submitting, refusal
+from pursuit.surfaces.mcp.problems.submitting import Submitting, refusal
 
 
 class Clerk:
     """Answers the calls that the gateway hands it; `look` says what there is, `info` whose answers they are."""
 
     def __init__(
-        self, attempt: Attempt, submitting: Submitting, look: Callable[[], Awaitable[Offer]], info: Mapping[str, Any]
+        self,
+        attempt: Attempt,
+        submitting: Submitting,
+        following: Following,
+        *,
+        look: Callable[[], Awaitable[Offer]],
+        info: Mapping[str, Any],
     ) -> None:
         self._attempt = attempt
         self._submitting = submitting
+        self._handing_in = HandingIn(attempt, following, submitting.judged)
+        self._following = following
         self._look = look
         self._info = info
         self._legs = Legs()
@@ -66,7 +77,7 @@ class Clerk:
             form = await self._attempt.fix_form(offer.form)
             if form == OWN:
                 return self._ours(visit, await self._submitting.own(visit.ctx, given))
-            return await self._submitting.upstream(visit, answer, form, given)
+            return await self._handing_in.hand_in(visit, answer, form, given)
         except PursuitError as error:
             return self._ours(visit, refusal(error))
 
@@ -90,6 +101,8 @@ class Clerk:
             with anyio.move_on_after(self._attempt.seconds_left()):
                 result = await answer(visit)
                 asked = self._legs.note(result, number, name, given)
+                if asked and visit.goes_on is not None:
+                    self._following.follow(visit.goes_on, partial(self._cut, number))
                 ok = not result.get("isError")
                 with suppress(RecursionError):  # then it tells no numbers
                     metrics = dict(leaves(lift(name, result)[0]))
@@ -99,3 +112,9 @@ class Clerk:
                 with anyio.CancelScope(shield=True):
                     await self._attempt.answered(number, ok=ok, metrics=metrics)
         return self._ours(visit, refusal(await self._attempt.overran()))
+
+    async def _cut(self, number: int, late: bool) -> None:
+        """A call has ended whose client was asked; one that nobody came back to before the time was over has failed."""
+        if late and self._legs.forget(number):
+            await self._attempt.answered(number, ok=False)
+            await self._attempt.overran()

@@ -41,6 +41,7 @@ from pursuit.problems.scoring import Expressions
 from pursuit.surfaces.mcp.failure import Context, about, sendable
 from pursuit.surfaces.mcp.gateway.eras import NEW_ONLY, OLD_ONLY, as_object, enveloped, is_modern
 from pursuit.surfaces.mcp.problems.clerk import Clerk
+from pursuit.surfaces.mcp.problems.following import Following
 from pursuit.surfaces.mcp.problems.further import with_further
 from pursuit.surfaces.mcp.problems.offer import MISNAMED, Offer
 from pursuit.surfaces.mcp.problems.submitting import Aside, Submitting, refusal
@@ -79,8 +80,10 @@ class Desk:
         self._chain = chain
         self._seen = look
         self._knows = knows
+        self._following = Following(attempt, tasks)
         self.submitting = Submitting(problem, attempt, aside=aside, expressions=expressions, tasks=tasks)
-        self.clerk = Clerk(attempt, self.submitting, self._look, info_of(problem, server_name))
+        info = info_of(problem, server_name)
+        self.clerk = Clerk(attempt, self.submitting, self._following, look=self._look, info=info)
         self._server_name = server_name
         self._citations = citations
         self._answers: dict[str, Callable[[Context], Awaitable[HandlerResult]]] = {
@@ -93,6 +96,11 @@ class Desk:
             "prompts/list": self._prompts,
             "prompts/get": self._prompt,
         }
+
+    def leave(self) -> None:
+        """Its client has gone: nothing is under way or judged any more."""
+        self.submitting.leave()
+        self._following.leave()
 
     async def __call__(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Answers one message; what neither we nor the gateway answer is the SDK's."""

@@ -14,6 +14,13 @@ from typing import Any
 MOST_LEGS = 1_000
 """Calls that wait for an answer; of further ones the next leg counts as another call."""
 
+_ANSWERS = ("inputResponses", "requestState")
+
+
+def comes_back(params: Mapping[str, Any]) -> bool:
+    """Whether a request brings what one that was asked something brings back: answers, a state, or both."""
+    return any(key in params for key in _ANSWERS)
+
 
 class Legs:
     """What was asked, by the state that a client brings back."""
@@ -38,6 +45,13 @@ class Legs:
             return None
         del self._asked[str(state)]
         return known[1]
+
+    def forget(self, number: int) -> bool:
+        """Nobody goes on with this call any more; whether somebody could have."""
+        known = [state for state, (_, one) in self._asked.items() if one == number]
+        for state in known:
+            del self._asked[state]
+        return bool(known)
 
 
 def _shape(tool: str, arguments: Mapping[str, Any]) -> str:

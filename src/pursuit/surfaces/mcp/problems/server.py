@@ -142,7 +142,7 @@ async def open_desk(problem: Manifest, options: ProblemOptions, *, alone: bool =
             try:
                 yield desk
             finally:
-                desk.submitting.leave()
+                desk.leave()
 
 
 def _check_judge(problem: Manifest, options: ProblemOptions) -> None:

@@ -1,9 +1,9 @@
 """The one submission of an attempt: taken, stored, judged.
 
-Owns: the order of these steps, for our own `submit_final` and for the upstream's, and what an agent reads of them. Does
-not know: lists or briefs. Invariant: what is judged is in the ledger first; a submission that may have reached the
-upstream is never followed by another one; what an agent is told of its score is what the manifest allows, and of a
-judge that failed nothing at all, nor is the agent asked or told anything while it judges.
+Owns: the order of these steps for our own `submit_final`, how what was taken is judged whoever took it, and what an
+agent reads of that. Does not know: lists or briefs, or the upstream's own `submit_final`. Invariant: what is judged is
+in the ledger first; what an agent is told of its score is what the manifest allows, and of a judge that failed nothing
+at all, nor is the agent asked or told anything while it judges.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -20,35 +20,21 @@ import anyio
 import anyio.abc
 import anyio.to_thread
 import msgspec
-from mcp.shared.exceptions import MCPError
 
-from pursuit.errors import AlreadySubmitted, LedgerUnavailable, PursuitError, UpstreamUnavailable, ValidationFailed
+from pursuit.errors import PursuitError, ValidationFailed
 from pursuit.model.problems import AttemptScored, AttemptState
 from pursuit.model.report import iso
 from pursuit.problems.attempts import GONE, Attempt
 from pursuit.problems.manifest import Manifest
 from pursuit.problems.rows import CannotScore
 from pursuit.problems.scoring import CallTool, Expressions, Submitted, judge, scored_event
-from pursuit.problems.submission import checked_submission, kept_result, kept_submission
+from pursuit.problems.submission import checked_submission
 from pursuit.problems.versions import judging_digest
 from pursuit.surfaces.logs import event
-from pursuit.surfaces.mcp.failure import Context, sendable, wire_error
-from pursuit.surfaces.mcp.gateway.calls import failures
-from pursuit.surfaces.mcp.gateway.guests import Visit
+from pursuit.surfaces.mcp.failure import Context, sendable
 from pursuit.tools.contract import CallFailed, ToolResult
 
-CUT_OFF = "its client cut it off before the server answered"
-BROKE = "the server's answer could not be kept"
-DIED = "the server went away before it answered"
-LATE = "the time was over before the server answered"
-PATIENCE = 30.0
-"""Seconds for which a submission waits for the one before."""
-
-LOOK_EVERY = 0.05
 _log = logging.getLogger(__name__)
-
-Answer = Callable[[Visit], Awaitable[dict[str, Any]]]
-"""How the gateway makes a call."""
 
 Aside = Callable[[Context | None, str, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 """Calls a tool for the operator: where the calls of a client go, or at a server of its own if there is no client."""
@@ -90,7 +76,7 @@ class Submitting:
         async with self._attempt.alone():
             with anyio.CancelScope(shield=True):
                 await self._attempt.submit(arguments)
-            await self._judging(self._calling(ctx)).wait()
+            await self.judged(ctx).wait()
         state = await self._attempt.refresh() or state
         body: dict[str, Any] = {"receipt": readable(state.receipt or {})}
         if self._problem.visibility.score and state.scored is not None and state.scored.error is None:
@@ -102,88 +88,9 @@ class Submitting:
             "isError": False,
         }
 
-    async def upstream(self, visit: Visit, answer: Answer, final: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The upstream's own `submit_final`: its answer is the agent's, untouched.
-
-        Raises what `own` raises, and `UpstreamUnavailable` if nobody knows whether it was taken.
-        """
-        arguments, ctx = kept_submission(arguments), visit.ctx
-        visit.params = _asked(visit.params, final, arguments)
-        async with self._in_turn() as alone:
-            if not alone:
-                await self._attempt.refuse_second()
-                raise AlreadySubmitted(_under_way(await self._attempt.refresh()))
-            await self._attempt.open()  # which refuses an attempt at another problem
-            if await self._attempt.give_up(GONE):
-                await self._judging(self._calling(ctx)).wait()
-            digest = await self._attempt.claim(arguments)
-            try:
-                return await self._handed_over(visit, answer, arguments, digest)
-            except (MCPError, PursuitError):
-                raise
-            except BaseException as error:  # cancelled, or what nobody foresaw: it may have been taken
-                with anyio.CancelScope(shield=True):
-                    cancelled = isinstance(error, anyio.get_cancelled_exc_class())
-                    await self._attempt.give_up(CUT_OFF if cancelled else BROKE)
-                    self._judging(self._calling(ctx))
-                raise
-
-    @asynccontextmanager
-    async def _in_turn(self) -> AsyncGenerator[bool]:
-        """Whether nobody else hands in here; whoever does is waited for, as its receipt may be the answer.
-
-        Raises `AlreadySubmitted` with that receipt as soon as there is one.
-        """
-        until = anyio.current_time() + PATIENCE
-        while True:
-            async with self._attempt.alone() as alone:
-                if alone or anyio.current_time() >= until:
-                    yield alone
-                    return
-            await self._attempt.refuse_second()
-            await anyio.sleep(LOOK_EVERY)
-
-    async def _handed_over(self, visit: Visit, answer: Answer, given: Mapping[str, Any], digest: str) -> dict[str, Any]:
-        """Asks the upstream, whose place is kept; afterwards it is taken, given back, or lost."""
-        result: dict[str, Any] | None = None
-        ctx = visit.ctx
-        try:
-            with anyio.move_on_after(self._attempt.seconds_left()), failures() as failed:
-                result = await answer(visit)
-        except LedgerUnavailable as error:  # before it was sent, or after
-            raise wire_error(error) from error
-        except (MCPError, PursuitError) as error:
-            await self._drop(digest, error.message)
-            raise
-        if result is None:
-            state = await self._lost(ctx, LATE)
-            over = await self._attempt.overran()
-            over.details["receipt"] = state.receipt
-            raise over
-        if any(isinstance(one, CallFailed) and one.sent for one in failed):
-            event(_log, logging.ERROR, "a submission without an answer", why="; ".join(map(str, failed)))
-            state = await self._lost(ctx, DIED)
-            said = f"{DIED}: nobody knows whether it took the submission, and nobody can submit again in this attempt"
-            raise UpstreamUnavailable(said, receipt=state.receipt)
-        why = _objection(result)
-        if why:
-            await self._drop(digest, why)
-            return result
-        with anyio.CancelScope(shield=True):
-            await self._attempt.submit(given, result=kept_result(result), claimed=digest)
-        await self._judging(self._calling(ctx)).wait()
-        return result
-
-    async def _drop(self, digest: str, why: str) -> None:
-        """The upstream refused it, whoever leaves meanwhile."""
-        with anyio.CancelScope(shield=True):
-            await self._attempt.drop(digest, kept_result(why))
-
-    async def _lost(self, ctx: Context, why: str) -> AttemptState:
-        """Nobody knows what became of it: it is the submission, and is judged as far as that goes."""
-        state = await self._attempt.give_up(why) or await self._attempt.open()
-        await self._judging(self._calling(ctx)).wait()
-        return state
+    def judged(self, ctx: Context | None) -> anyio.Event:
+        """Has what was taken judged, where the calls of this client went; the event is its end."""
+        return self._judging(self._calling(ctx))
 
     def _judging(self, call: CallTool, *, again: bool = False) -> anyio.Event:
         """Judges what was taken, once at a time and apart from whoever waits for that; the event is its end."""
@@ -269,27 +176,6 @@ def _is_unsettled(state: AttemptState) -> bool:
     if state.taken is None:
         return state.claimed is not None
     return state.scored is None or state.scored.error is not None
-
-
-def _under_way(state: AttemptState | None) -> str:
-    """What somebody is told who has waited long enough for the submission before."""
-    claimed = None if state is None else state.claimed
-    which = "" if claimed is None else f" (sha256 {claimed.digest[:12]}…)"
-    return f"another submission of this attempt{which} is under way; ask again later, and its receipt is the answer"
-
-
-def _objection(result: Mapping[str, Any]) -> str:
-    """Why a result of the upstream is no submission; empty if it is one."""
-    if result.get("resultType", "complete") != "complete":
-        return "the server asked something first"
-    if result.get("isError"):
-        return "the server refused it"
-    return ""
-
-
-def _asked(params: Mapping[str, Any], name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The same request for another tool."""
-    return {**params, "name": name, "arguments": dict(arguments)}
 
 
 def readable(receipt: Mapping[str, Any]) -> dict[str, Any]:
