@@ -736,7 +736,12 @@ GUARANTEES = {
         (
             "surface/test_problem_submitting.py::test_a_server_that_dies_in_its_own_submit_final_may_have_taken_it",
             "surface/test_problem_tasks.py::test_a_submission_whose_task_is_cut_may_have_been_taken",
+            "surface/test_problem_parked.py::test_while_a_submission_waits_for_an_answer_nobody_else_submits",
         ),
+    ),
+    "no-call-outlives-the-time": Guarantee(
+        "At the end of wall_seconds no call of the attempt is under way, also none that waits for its client's answer.",
+        ("surface/test_problem_parked.py::test_at_the_end_of_the_time_nothing_waits_for_an_answer_any_more",),
     ),
     "an-attempts-form-never-changes": Guarantee(
         "Which submit_final an attempt has is decided once; while its server is down no other form is taken.",

@@ -2,7 +2,7 @@
 
 Words on its command line: `modern` or `legacy` is its era, `silent` lets its `submit_final` ask nothing, `nostate` its
 questions have no state, `/…` is a file that must be there for it to start, and beside which it writes what happens.
-`x` below zero is refused, `x` of 666 ends it.
+With `sleepy` no answer wakes it. `x` below zero is refused, `x` of 666 ends it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def say(message: dict[str, Any]) -> None:
 
 
 def ask(params: dict[str, Any]) -> dict[str, Any] | None:
-    """A result that asks, or None when there is an answer."""
+    """A result that asks or says that nobody could be asked, or None when there is an answer."""
     if MODERN and "inputResponses" in params:
         return None
     if MODERN:
@@ -49,8 +49,8 @@ def ask(params: dict[str, Any]) -> dict[str, Any] | None:
         key = f"question-{len(answers)}"
         answers[key] = None
         say({"id": key, **QUESTION})
-        answered.wait_for(lambda: answers[key] is not None)
-    return None
+        answered.wait_for(lambda: answers[key] is not None and "sleepy" not in WORDS)
+    return None if "result" in answers[key] else {"content": [], "isError": True}
 
 
 def call(params: dict[str, Any]) -> dict[str, Any]:

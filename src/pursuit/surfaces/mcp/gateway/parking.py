@@ -2,7 +2,8 @@
 
 Owns: the turn from a question that a server of the old era pushes to a result that asks, and back. Does not know: how
 the server is reached. Invariant: the server is asked once however often the client comes back; a question that nobody
-answers within `ASK_SECONDS` is declined; a result is kept for `KEEP_SECONDS` for a client that missed it.
+answers within `ASK_SECONDS` is declined, and one whose call is over refused; a result is kept for `KEEP_SECONDS` for a
+client that missed it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, cast
 import anyio
 import anyio.abc
 from mcp.shared.exceptions import MCPError
-from mcp_types import INVALID_PARAMS, REQUEST_TIMEOUT
+from mcp_types import INVALID_PARAMS, INVALID_REQUEST, REQUEST_TIMEOUT
 
 from pursuit.surfaces.mcp.gateway.eras import is_wanted, log_level
 from pursuit.surfaces.mcp.gateway.guests import ASK_SECONDS, Visit
@@ -39,7 +40,7 @@ class _Question:
     method: str
     params: Mapping[str, Any]
     given: anyio.Event = field(default_factory=anyio.Event)
-    answer: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    answer: Mapping[str, Any] | None = None
 
 
 class Parked:
@@ -69,6 +70,8 @@ class Parked:
             self.outcome = error
         finally:
             self.over.set()
+            for question in self.open.values():  # nobody can answer it any more, and the server need not wait
+                question.given.set()
             self._stir()
 
     def cut(self) -> None:
@@ -88,6 +91,8 @@ class Parked:
         try:
             with self._limit.paused(), anyio.move_on_after(ASK_SECONDS):
                 await question.given.wait()
+                if question.answer is None:
+                    raise UpstreamError(INVALID_REQUEST, f"{method}: the call that it belonged to is over")
                 return question.answer
             return _declined(method)
         finally:
