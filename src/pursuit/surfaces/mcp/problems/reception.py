@@ -175,13 +175,17 @@ class Reception:
     async def close_idle(self) -> None:
         """Closes the desks of clients that have not come for a while."""
         now = anyio.current_time()
+        leaving: list[anyio.Event] = []
+        # Nothing is awaited in here: others come, go and close meanwhile.
         for key, place in list(self._places.items()):
             if place.stays or place.busy or now - place.used < self._idle_seconds:
                 continue
             del self._places[key]
             if place.opened is not None:
                 self._ask_to_leave(place.opened)
-                await place.opened.left.wait()
+                leaving.append(place.opened.left)
+        for left in leaving:
+            await left.wait()
 
     async def tend(self) -> None:
         """Closes idle desks now and then, for ever."""
