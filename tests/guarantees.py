@@ -739,6 +739,10 @@ GUARANTEES = {
             "surface/test_problem_parked.py::test_while_a_submission_waits_for_an_answer_nobody_else_submits",
         ),
     ),
+    "an-unsent-submission-costs-nothing": Guarantee(
+        "A submission that never reached its problem's own server costs no call and closes no attempt.",
+        ("surface/test_problem_unsent.py::test_a_submission_to_a_server_that_is_down_costs_nothing",),
+    ),
     "no-call-outlives-the-time": Guarantee(
         "At the end of wall_seconds no call of the attempt is under way, also none that waits for its client's answer.",
         ("surface/test_problem_parked.py::test_at_the_end_of_the_time_nothing_waits_for_an_answer_any_more",),

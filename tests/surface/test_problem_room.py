@@ -1,4 +1,4 @@
-"""Room for clients of a problem over HTTP: whoever comes while others make room takes nobody's place, nor the server."""
+"""Room for clients of a problem over HTTP: whoever comes while others make room ends nothing."""
 
 from __future__ import annotations
 
