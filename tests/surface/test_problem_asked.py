@@ -7,7 +7,7 @@ from pathlib import Path
 import anyio
 import pytest
 from asker_stage import agent_at, asker, leg, log
-from problem_stage import ERAS, attempts, text
+from problem_stage import ERAS, MODERN, attempts, text
 
 
 @pytest.mark.guarantee("a-submission-and-its-question-are-one")
@@ -73,5 +73,28 @@ def test_a_question_that_is_left_without_an_answer_has_cost_a_call(tmp_path: Pat
             await leg(agent, "submit_final", 3)
             over = await leg(agent, "submit_final", 3)
             assert over.is_error and "the budget calls (1) is spent; the attempt is over" in text(over)
+
+    anyio.run(main)
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("words", [("modern",), ("modern", "nostate")])
+def test_a_call_and_the_answer_to_its_question_are_one_call_also_without_a_state(
+    tmp_path: Path, era: str, words: tuple[str, ...]
+) -> None:
+    one = asker(tmp_path, *words, budget={"calls": 2})
+
+    async def main() -> None:
+        async with agent_at(one, era) as agent:
+            assert not (await agent.call_tool("askme", {"x": 1})).is_error
+            (state,) = await attempts(tmp_path)
+            assert (state.calls, state.failed_calls) == (1, 0)
+            if era == MODERN:
+                asked = await leg(agent, "askme", 2)
+                spent = [await leg(agent, "askme", 1, asked), await leg(agent, "askme", 2)]
+                assert all("the budget calls (2) is spent" in text(one) for one in spent), "each is another call"
+                assert not (await leg(agent, "askme", 2, asked)).is_error
+                assert "is spent" in text(await leg(agent, "askme", 2, asked)), "a question is answered once"
+        assert (await attempts(tmp_path))[0].calls == (2 if era == MODERN else 1)
 
     anyio.run(main)

@@ -86,7 +86,7 @@ class Clerk:
     ) -> dict[str, Any]:
         """A call of the upstream's tool; the later legs of one call are the same call, and end with the attempt."""
         name = str(visit.params["name"])
-        number = self._legs.number(visit.params.get("requestState"), name, given)
+        number = self._legs.number(visit.params, name, given)
         try:
             if number is not None:
                 await self._attempt.check_open()

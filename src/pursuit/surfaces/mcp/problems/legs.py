@@ -23,35 +23,46 @@ def comes_back(params: Mapping[str, Any]) -> bool:
 
 
 class Legs:
-    """What was asked, by the state that a client brings back."""
+    """What was asked, by the shape of the call and the state that a client brings back; a server may do without one."""
 
     def __init__(self) -> None:
-        self._asked: dict[str, tuple[str, int]] = {}
+        self._asked: dict[tuple[str, str | None], list[int]] = {}
+        self._many = 0
 
     def note(self, result: Mapping[str, Any], number: int, tool: str, arguments: Mapping[str, Any]) -> bool:
         """Whether the result of the call of this number asks something first; then it is remembered."""
         state = result.get("requestState")
-        if result.get("resultType") != "input_required" or not isinstance(state, str):
+        if result.get("resultType") != "input_required" or not (state is None or isinstance(state, str)):
             return False
-        if state not in self._asked and len(self._asked) >= MOST_LEGS:
+        if self._many >= MOST_LEGS:
             return False
-        self._asked[state] = (_shape(tool, arguments), number)
+        self._asked.setdefault((_shape(tool, arguments), state), []).append(number)
+        self._many += 1
         return True
 
-    def number(self, state: object, tool: str, arguments: Mapping[str, Any]) -> int | None:
+    def number(self, params: Mapping[str, Any], tool: str, arguments: Mapping[str, Any]) -> int | None:
         """The number of the call that a request goes on with; None if it is a call of its own."""
-        known = self._asked.get(state) if isinstance(state, str) else None
-        if known is None or known[0] != _shape(tool, arguments):
+        if not comes_back(params):
             return None
-        del self._asked[str(state)]
-        return known[1]
+        state = params.get("requestState")
+        key = _shape(tool, arguments), state if isinstance(state, str) else None
+        numbers = self._asked.get(key)
+        return None if numbers is None else self._taken(key, numbers[0])
 
     def forget(self, number: int) -> bool:
         """Nobody goes on with this call any more; whether somebody could have."""
-        known = [state for state, (_, one) in self._asked.items() if one == number]
-        for state in known:
-            del self._asked[state]
+        known = [key for key, numbers in self._asked.items() if number in numbers]
+        for key in known:
+            self._taken(key, number)
         return bool(known)
+
+    def _taken(self, key: tuple[str, str | None], number: int) -> int:
+        numbers = self._asked[key]
+        numbers.remove(number)
+        self._many -= 1
+        if not numbers:
+            del self._asked[key]
+        return number
 
 
 def _shape(tool: str, arguments: Mapping[str, Any]) -> str:
