@@ -175,6 +175,7 @@ class Attempt:
                     continue
                 guessed = overdrawn(self._problem.budget, state)
                 if guessed is not None:
+                    await self._spend(state, *guessed)
                     raise exhausted(*guessed, closed=True)
                 event = SubmissionClaimed(at=self._clock(), digest=digest, submission=dict(submission))
                 if await self._append(state, event):

@@ -6,6 +6,7 @@ Invariant: the best attempt comes first: what is feasible before what is not, th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -72,10 +73,12 @@ def targets_of(problem: Manifest) -> dict[str, float]:
 
 
 def status_of(state: AttemptState, *, mission_over: bool, now: float | None = None) -> str:
-    """How far it is; `ended` where nothing was submitted, and nobody is left to or no time."""
+    """How far it is; `ended` where nothing was submitted, and nobody is left to, or no time, or no further try."""
     if state.status != "open":
         return state.status
-    return "ended" if mission_over or "wall_seconds" in spent_budgets(state, now) else "open"
+    limits, endless = state.opened.limits, math.inf
+    overdrawn = state.calls > limits.get("calls", endless) or state.evaluations > limits.get("evaluations", endless)
+    return "ended" if mission_over or overdrawn or "wall_seconds" in spent_budgets(state, now) else "open"
 
 
 def spent_budgets(state: AttemptState, now: float | None = None) -> list[str]:

@@ -1,0 +1,39 @@
+"""How an attempt that is over looks to whoever compares: which budget ended it, and whether one did."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from asker_stage import asker
+from cli_stage import Place
+from problem_stage import ERAS, LEGACY, attempts, client, text
+
+
+def compared(folder: Path) -> dict[str, Any]:
+    """The only attempt, as `problem compare` tells it."""
+    (found,) = Place(folder).json("problem", "compare", folder, "--state", folder / "ledger.db")["problems"]
+    (row,) = found["attempts"]
+    return row
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("budget", ["calls", "evaluations"])
+def test_an_attempt_that_a_refused_submission_has_closed_has_ended(tmp_path: Path, era: str, budget: str) -> None:
+    limits = {"calls": 1} if budget == "calls" else {"evaluations": 1, "evaluation_tools": ["submit_final"]}
+    one = asker(tmp_path, "legacy" if era == LEGACY else "modern", "silent", budget=limits)
+
+    async def main() -> None:
+        async with client(one, tmp_path, era) as agent:
+            for _ in range(2):
+                assert (await agent.call_tool("submit_final", {"x": -1})).is_error
+            over = await agent.call_tool("submit_final", {"x": 3})
+            assert f"the budget {budget} (1) is spent; the attempt is over" in text(over)
+        (state,) = await attempts(tmp_path)
+        assert list(state.spent) == [budget]
+
+    anyio.run(main)
+    row = compared(tmp_path)
+    assert (row["status"], row["spent_budgets"]) == ("ended", [budget])
