@@ -7,7 +7,7 @@ from typing import Any
 
 import anyio
 import pytest
-from asker_stage import asker
+from asker_stage import agent_at, asker
 from cli_stage import Place
 from problem_stage import ERAS, LEGACY, attempts, client, text
 
@@ -37,3 +37,30 @@ def test_an_attempt_that_a_refused_submission_has_closed_has_ended(tmp_path: Pat
     anyio.run(main)
     row = compared(tmp_path)
     assert (row["status"], row["spent_budgets"]) == ("ended", [budget])
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_a_submission_in_time_is_not_told_to_have_spent_it_by_a_call_that_was_cut_off_later(
+    tmp_path: Path, era: str
+) -> None:
+    one = asker(tmp_path, "legacy", "silent", "sleepy", budget={"wall_seconds": 3})
+
+    async def main() -> None:
+        said: list[str] = []
+
+        async def sleep() -> None:
+            said.append(text(await agent.call_tool("askme", {"x": 7})))
+
+        async with agent_at(one, era) as agent, anyio.create_task_group() as tasks:
+            tasks.start_soon(sleep)
+            with anyio.fail_after(20):
+                while not (tmp_path / "log").exists():
+                    await anyio.sleep(0.02)
+            assert not (await agent.call_tool("submit_final", {"x": 3})).is_error
+        assert "the budget wall_seconds (3) is spent" in said[0]
+        (state,) = await attempts(tmp_path)
+        assert (state.calls, state.failed_calls, state.spent) == (1, 1, {})
+
+    anyio.run(main)
+    row = compared(tmp_path)
+    assert (row["status"], row["spent_budgets"]) == ("scored", [])

@@ -128,9 +128,13 @@ class Attempt:
         return max(0.0, limit - self._elapsed(self._state))
 
     async def overran(self) -> BudgetExhausted:
-        """A call was cut off at the end of the wall clock: writes it down, and says so."""
+        """A call was cut off at the end of the wall clock: says so, and writes it down unless there is a submission."""
         limit = self._problem.budget.wall_seconds or 0.0
-        await self._write(BudgetSpent(at=self._clock(), budget="wall_seconds", limit=limit))
+        async with self._turn:
+            state = await self._opened()
+            while state.taken is None and "wall_seconds" not in state.spent:
+                await self._spend(state, "wall_seconds", limit)
+                state = self._known()
         return exhausted("wall_seconds", limit)
 
     async def fix_form(self, form: str) -> str:
