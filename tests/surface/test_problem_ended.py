@@ -9,7 +9,9 @@ import anyio
 import pytest
 from asker_stage import agent_at, asker
 from cli_stage import Place
-from problem_stage import ERAS, LEGACY, attempts, client, text
+from problem_stage import ERAS, EXAM, LEGACY, SCHEMA, attempts, client, problem, text
+
+from pursuit.surfaces.mcp.problems import server as problem_server
 
 
 def compared(folder: Path) -> dict[str, Any]:
@@ -64,3 +66,23 @@ def test_a_submission_in_time_is_not_told_to_have_spent_it_by_a_call_that_was_cu
     anyio.run(main)
     row = compared(tmp_path)
     assert (row["status"], row["spent_budgets"]) == ("scored", [])
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_after_the_time_a_second_submission_gets_the_receipt_also_if_the_server_does_not_list(
+    tmp_path: Path, era: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(problem_server, "LOOK_SECONDS", 0.1)
+    rude = {"command": "__python_executable__", "args": [str(EXAM.with_name("rude.py"))]}
+    one = problem(tmp_path, kind="mcp", server=rude, submission=SCHEMA, budget={"wall_seconds": 3})
+
+    async def main() -> None:
+        async with client(one, tmp_path, era) as agent:
+            await agent.list_tools()  # or the client would ask for the list when it reads an answer
+            await agent.call_tool("probe", {"do": "hang"})
+            assert not (await agent.call_tool("submit_final", {"x": 3})).is_error
+            await anyio.sleep(3)  # the time itself
+            second = await agent.call_tool("submit_final", {"x": 3})
+            assert "already_submitted" in text(second) and "receipt" in text(second)
+
+    anyio.run(main)

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import anyio
 
-from pursuit.errors import InvalidArgument, PursuitError, UpstreamUnavailable
+from pursuit.errors import AlreadySubmitted, InvalidArgument, PursuitError, UpstreamUnavailable
 from pursuit.model.observe import leaves, lift
 from pursuit.problems.attempts import Attempt
 from pursuit.problems.brief import SUBMIT, TOOL
@@ -56,7 +56,7 @@ class Clerk:
         with anyio.move_on_after(self._attempt.seconds_left()):
             offer = await self._look()
         if offer is None:
-            return self._ours(visit, refusal(await self._attempt.overran()))
+            return self._ours(visit, refusal(await self._over()))
         if offer.faults():
             return self._ours(visit, refusal(InvalidArgument(MISNAMED)))
         if name == SUBMIT:
@@ -68,6 +68,14 @@ class Clerk:
     def _ours(self, visit: Visit, body: Mapping[str, Any]) -> dict[str, Any]:
         """An answer of our own in the client's era."""
         return enveloped(visit.method, body, self._info) if visit.guest.modern else dict(body)
+
+    async def _over(self) -> PursuitError:
+        """Why nothing is done any more when the time is over: because of the submission, if there is one."""
+        try:
+            await self._attempt.refuse_second()
+        except AlreadySubmitted as error:
+            return error
+        return await self._attempt.overran()
 
     async def _submitted(self, visit: Visit, answer: Answer, offer: Offer, given: Mapping[str, Any]) -> dict[str, Any]:
         try:
