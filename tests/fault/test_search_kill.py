@@ -9,12 +9,12 @@ import os
 import random
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from quick_start import REAL
 
 from pursuit import Runtime
 from pursuit.ledger.sqlite import SqliteLedger
@@ -105,7 +105,7 @@ async def _events(folder: Path, mission_id: str) -> list[Any]:
 
 def _kill_after(folder: Path, mission_id: str, events: int, later: float) -> None:
     """Resumes the mission in a process that is killed so much later than so many more events."""
-    words = [sys.executable, "-c", DEADLY, str(events), str(later), "resume", mission_id]
+    words = [REAL, "-c", DEADLY, str(events), str(later), "resume", mission_id]
     done = subprocess.run(words, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=300)
     assert done.returncode == -signal.SIGKILL, done
 
@@ -118,6 +118,7 @@ def _trials(events: list[Any]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_python")
 @pytest.mark.guarantee("search-goes-on-where-it-was")
 @pytest.mark.parametrize(("sampler", "batch"), [("auto", 1), ("auto", 3), ("cmaes", 1)])
 def test_killed_at_random_points_it_makes_the_same_trials(tmp_path: Path, sampler: str, batch: int) -> None:
