@@ -152,6 +152,7 @@ ANYTHING = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=500)
 @given(
     arguments=st.dictionaries(st.sampled_from(["target", "jobs", "log", "verbose", "defines", "rest", "x"]), ANYTHING)

@@ -14,6 +14,7 @@ from pursuit.errors import LedgerUnavailable
 from pursuit.ledger.locks import Gate, take_claim
 
 
+@pytest.mark.slow
 def test_a_released_lock_file_is_never_held_beside_its_successor(tmp_path: Path) -> None:
     inside = threading.Lock()
     taken: list[int] = []

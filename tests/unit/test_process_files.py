@@ -139,6 +139,7 @@ print("after", flush=True); sys.exit(5)
     on_stage(tmp_path, back)
 
 
+@pytest.mark.slow
 @pytest.mark.guarantee("too-much-unread-is-a-gap")
 def test_more_unread_output_than_may_wait_is_a_recorded_gap(tmp_path: Path) -> None:
     go, flooded = tmp_path / "go", tmp_path / "flooded"

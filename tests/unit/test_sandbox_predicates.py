@@ -143,6 +143,7 @@ def test_a_killed_worker_is_replaced_without_a_word() -> None:
     assert [value.value for value in anyio.run(main)] == [1, 2]
 
 
+@pytest.mark.slow
 def test_a_worker_that_the_machine_held_up_gets_a_second_try() -> None:
     async def main() -> PredicateValue:
         async with Sandbox(SandboxLimits(predicate_seconds=0.5)) as sandbox:
