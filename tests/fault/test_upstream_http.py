@@ -7,7 +7,7 @@ import socket
 import statistics
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -167,27 +167,34 @@ NOT_STARTED = {"id": None, "error": {"code": -32000, "message": "Bad Request: Se
 ODD = {"id": None, "error": {"code": -32603, "message": "what is this?"}}
 
 
+@asynccontextmanager
+async def back_after_a_break(server: RawServer) -> AsyncGenerator[Any]:
+    """A server that was away for two calls and serves again, and the way to it."""
+    with kept_port() as port:
+        url = f"http://127.0.0.1:{port}/mcp"
+        async with Pool({"raw": ServerConfig(name="raw", transport="http", url=url)}) as pool:
+            upstream = pool.upstream("raw")
+            async with server.serving(port):
+                await upstream.call("ok", {}, call_id="c")
+            for _ in range(2):
+                with pytest.raises(CallFailed, match=r"cannot be connected to|connection broke"):
+                    await upstream.call("ok", {}, call_id="c")
+            async with server.serving(port):
+                yield upstream
+
+
 @pytest.mark.parametrize("who", [(400, NO_SESSION), (400, NOT_STARTED), (400, "session?"), (500, None), (200, ODD)])
 def test_a_server_that_was_started_anew_is_greeted_anew_however_it_says_so(who: tuple[int, Any]) -> None:
     async def main() -> None:
         server = RawServer(modern=False)
-        with kept_port() as port:
-            url = f"http://127.0.0.1:{port}/mcp"
-            async with Pool({"raw": ServerConfig(name="raw", transport="http", url=url)}) as pool:
-                upstream = pool.upstream("raw")
-                async with server.serving(port):
-                    await upstream.call("ok", {}, call_id="c")
-                for _ in range(2):
-                    with pytest.raises(CallFailed, match=r"cannot be connected to|connection broke"):
-                        await upstream.call("ok", {}, call_id="c")
-                async with server.serving(port):
-                    server.session, server.who = "forgotten", who
-                    await upstream.call("ok", {}, call_id="c")
-                    assert server.sessions == 2
-                    # All is well from now on, and nothing is asked beforehand.
-                    before = len(server.requests)
-                    await upstream.call("ok", {}, call_id="c")
-                    assert "ping" not in [one.method for one in server.requests[before:]]
+        async with back_after_a_break(server) as upstream:
+            server.session, server.who = "forgotten", who
+            await upstream.call("ok", {}, call_id="c")
+            assert server.sessions == 2
+            # All is well from now on, and nothing is asked beforehand.
+            before = len(server.requests)
+            await upstream.call("ok", {}, call_id="c")
+            assert "ping" not in [one.method for one in server.requests[before:]]
 
     anyio.run(main)
 
@@ -195,18 +202,9 @@ def test_a_server_that_was_started_anew_is_greeted_anew_however_it_says_so(who: 
 def test_a_session_that_outlived_a_break_is_kept() -> None:
     async def main() -> None:
         server = RawServer(modern=False)
-        with kept_port() as port:
-            url = f"http://127.0.0.1:{port}/mcp"
-            async with Pool({"raw": ServerConfig(name="raw", transport="http", url=url)}) as pool:
-                upstream = pool.upstream("raw")
-                async with server.serving(port):
-                    await upstream.call("ok", {}, call_id="c")
-                for _ in range(2):
-                    with pytest.raises(CallFailed, match=r"cannot be connected to|connection broke"):
-                        await upstream.call("ok", {}, call_id="c")
-                async with server.serving(port):
-                    await upstream.call("ok", {}, call_id="c")
-                    assert server.sessions == 1
+        async with back_after_a_break(server) as upstream:
+            await upstream.call("ok", {}, call_id="c")
+            assert server.sessions == 1
 
     anyio.run(main)
 

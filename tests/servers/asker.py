@@ -2,7 +2,7 @@
 
 Words on its command line: `modern` or `legacy` is its era, `silent` lets its `submit_final` ask nothing, `nostate` its
 questions have no state, `/…` is a file that must be there for it to start, and beside which it writes what happens.
-With `sleepy` no answer wakes it. `x` below zero is refused, `x` of 666 ends it.
+With `sleepy` no answer wakes it, and it writes that there was one. `x` below zero is refused, `x` of 666 ends it.
 """
 
 from __future__ import annotations
@@ -97,6 +97,8 @@ for line in sys.stdin:
         with answered:
             answers[message["id"]] = message
             answered.notify_all()
+        if "sleepy" in WORDS:
+            note("answered")
     elif "id" in message:
         threading.Thread(target=work, args=(message,), daemon=True).start()
     elif message["method"] == "notifications/cancelled":

@@ -9,6 +9,7 @@ import anyio
 import pytest
 from asker_stage import agent_at, asker
 from cli_stage import Place
+from hands import LONG, Hands
 from problem_stage import ERAS, EXAM, LEGACY, SCHEMA, attempts, client, problem, text
 
 from pursuit.surfaces.mcp.problems import server as problem_server
@@ -43,9 +44,10 @@ def test_an_attempt_that_a_refused_submission_has_closed_has_ended(tmp_path: Pat
 
 @pytest.mark.parametrize("era", ERAS)
 def test_a_submission_in_time_is_not_told_to_have_spent_it_by_a_call_that_was_cut_off_later(
-    tmp_path: Path, era: str
+    tmp_path: Path, era: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = asker(tmp_path, "legacy", "silent", "sleepy", budget={"wall_seconds": 3})
+    hands = Hands(monkeypatch)
+    one = asker(tmp_path, "legacy", "silent", "sleepy", budget={"wall_seconds": LONG})
 
     async def main() -> None:
         said: list[str] = []
@@ -59,7 +61,8 @@ def test_a_submission_in_time_is_not_told_to_have_spent_it_by_a_call_that_was_cu
                 while not (tmp_path / "log").exists():
                     await anyio.sleep(0.02)
             assert not (await agent.call_tool("submit_final", {"x": 3})).is_error
-        assert "the budget wall_seconds (3) is spent" in said[0]
+            hands.forward()
+        assert f"the budget wall_seconds ({LONG:g}) is spent" in said[0]
         (state,) = await attempts(tmp_path)
         assert (state.calls, state.failed_calls, state.spent) == (1, 1, {})
 
@@ -73,15 +76,16 @@ def test_after_the_time_a_second_submission_gets_the_receipt_also_if_the_server_
     tmp_path: Path, era: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(problem_server, "LOOK_SECONDS", 0.1)
+    hands = Hands(monkeypatch)
     rude = {"command": "__python_executable__", "args": [str(EXAM.with_name("rude.py"))]}
-    one = problem(tmp_path, kind="mcp", server=rude, submission=SCHEMA, budget={"wall_seconds": 3})
+    one = problem(tmp_path, kind="mcp", server=rude, submission=SCHEMA, budget={"wall_seconds": LONG})
 
     async def main() -> None:
         async with client(one, tmp_path, era) as agent:
             await agent.list_tools()  # or the client would ask for the list when it reads an answer
             await agent.call_tool("probe", {"do": "hang"})
             assert not (await agent.call_tool("submit_final", {"x": 3})).is_error
-            await anyio.sleep(3)  # the time itself
+            hands.forward()
             second = await agent.call_tool("submit_final", {"x": 3})
             assert "already_submitted" in text(second) and "receipt" in text(second)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 from asker_stage import agent_at, asker, leg, log
+from hands import LONG, Hands
 from problem_stage import attempts, text
 from quick_start import pursuit
 from raw_client import NEW, talking
@@ -57,13 +58,17 @@ def test_while_a_submission_waits_for_an_answer_nobody_else_submits(
 
 
 @pytest.mark.guarantee("no-call-outlives-the-time")
-def test_at_the_end_of_the_time_nothing_waits_for_an_answer_any_more(tmp_path: Path) -> None:
-    one = asker(tmp_path, "legacy", budget={"wall_seconds": 3})
+def test_at_the_end_of_the_time_nothing_waits_for_an_answer_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hands = Hands(monkeypatch)
+    one = asker(tmp_path, "legacy", budget={"wall_seconds": LONG})
 
     async def main() -> None:
         async with agent_at(one) as agent:
             assert (await leg(agent, "askme", 7)).result_type == "input_required"
             assert (await leg(agent, "submit_final", 1)).result_type == "input_required"
+            hands.forward()
             await settled(one)
             await until(lambda: log(one).count("cancelled None") == 2)
             over = await agent.call_tool("submit_final", {"x": 2})
@@ -76,19 +81,24 @@ def test_at_the_end_of_the_time_nothing_waits_for_an_answer_any_more(tmp_path: P
     anyio.run(main)
 
 
-def test_a_leg_that_is_under_way_at_the_end_of_the_time_is_told_so(tmp_path: Path) -> None:
-    one = asker(tmp_path, "legacy", "sleepy", budget={"wall_seconds": 2})
+def test_a_leg_that_is_under_way_at_the_end_of_the_time_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hands = Hands(monkeypatch)
+    one = asker(tmp_path, "legacy", "sleepy", budget={"wall_seconds": LONG})
 
     async def cut_off(tool: str, attempt_id: str) -> None:
         async with agent_at(one, attempt_id=attempt_id) as agent:
             cut = await leg(agent, tool, 7, await leg(agent, tool, 7))
-            assert cut.is_error and "the budget wall_seconds (2) is spent" in text(cut)
+            assert cut.is_error and f"the budget wall_seconds ({LONG:g}) is spent" in text(cut)
             assert ('"fate": "unknown"' in text(cut)) is (tool == "submit_final")
 
     async def main() -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(cut_off, "askme", "attempt-1")
             tasks.start_soon(cut_off, "submit_final", "attempt-2")
+            await until(lambda: (tmp_path / "log").exists() and log(one).count("answered None") == 2)
+            hands.forward()
         found = {state.attempt_id: state for state in await attempts(tmp_path)}
         first, second = found["attempt-1"], found["attempt-2"]
         assert (first.calls, first.failed_calls, list(first.spent)) == (1, 1, ["wall_seconds"])

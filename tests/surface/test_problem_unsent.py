@@ -9,6 +9,7 @@ import anyio
 import mcp_types as types
 import pytest
 from asker_stage import agent_at, asker, log
+from hands import LONG, Hands
 from mcp import Client
 from problem_stage import ERAS, LEGACY, attempts, client, text
 
@@ -57,15 +58,18 @@ def test_a_submission_that_needs_a_persons_yes_costs_nothing_before_it(tmp_path:
     anyio.run(main)
 
 
-def test_a_submission_that_is_given_up_before_it_was_sent_costs_nothing(tmp_path: Path) -> None:
+def test_a_submission_that_is_given_up_before_it_was_sent_costs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its person is asked by the gateway for as long as the call goes."""
-    one = asker(tmp_path, "modern", "silent", budget={"wall_seconds": 1})
+    hands = Hands(monkeypatch)
+    one = asker(tmp_path, "modern", "silent", budget={"wall_seconds": LONG})
 
     async def main() -> None:
-        asked = anyio.Event()
+        asked, again = anyio.Event(), anyio.Event()
 
         async def never(_ctx: Any, _params: Any) -> types.ElicitResult:
-            asked.set()
+            (again if asked.is_set() else asked).set()
             await anyio.sleep_forever()
             raise AssertionError
 
@@ -75,8 +79,16 @@ def test_a_submission_that_is_given_up_before_it_was_sent_costs_nothing(tmp_path
                 tasks.start_soon(agent.call_tool, "submit_final", {"x": 3})
                 await asked.wait()
                 tasks.cancel_scope.cancel()
-            over = await agent.call_tool("submit_final", {"x": 3})
-            assert "the budget wall_seconds (1) is spent" in text(over) and "receipt" not in text(over)
+            over: list[str] = []
+
+            async def late() -> None:
+                over.append(text(await agent.call_tool("submit_final", {"x": 3})))
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(late)
+                await again.wait()
+                hands.forward()
+            assert f"the budget wall_seconds ({LONG:g}) is spent" in over[0] and "receipt" not in over[0]
         (state,) = await attempts(tmp_path)
         assert (state.calls, state.taken, state.claimed) == (0, None, None) and not (tmp_path / "log").exists()
 
