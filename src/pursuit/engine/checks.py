@@ -132,7 +132,7 @@ async def _perform_command(run: Run, plan: CheckPlan, call: CallRecord, argv: Se
         try:
             result: dict[str, Any] = {"content": [], "structuredContent": await run_command(argv, plan.cwd)}
         except CallFailed as error:
-            run.journal.stage(settle(run, call, "failed", error=str(error)).event)
+            run.journal.stage(settle(run, call, error.outcome, error=str(error)).event)
             return
         seconds = run.clock.monotonic() - began
         settlement = settle(run, call, "ok", result=result, seconds=seconds)

@@ -34,7 +34,7 @@ async def run_command(
     try:
         process = await _started(argv, cwd, reads=given is not None)
     except (OSError, ValueError) as error:
-        raise CallFailed(f"cannot run {argv[0]!r}: {error}") from None
+        raise CallFailed(f"cannot run {argv[0]!r}: {error}", sent=False) from None
     most = KEPT if whole is None else whole + 1
     tails = {"stdout": bytearray(), "stderr": bytearray()}
     code = -1
@@ -56,7 +56,8 @@ async def run_command(
         with anyio.CancelScope(shield=True):
             await process.aclose()
     if whole is not None and len(tails["stdout"]) > whole:
-        raise CallFailed(f"{argv[0]!r} printed more than {whole} bytes, which is the most that is read")
+        said = f"{argv[0]!r} printed more than {whole} bytes, which is the most that is read"
+        raise CallFailed(said, answered=True)
     return {"exit_code": code, **{name: tail.decode(errors="replace") for name, tail in tails.items()}}
 
 

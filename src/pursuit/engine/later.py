@@ -35,7 +35,7 @@ async def perform_later(run: Run, call: CallRecord, task_id: str, tool: Tool) ->
         await run.tools.begin(tool, call.args, task_id=task_id, call_id=call.call_id)
         answer = await run.tools.outcome(task_id, within=run.settings.task_patience)
     except CallFailed as error:
-        return settle(run, call, "failed", error=str(error), used=await used_by(run, call))
+        return settle(run, call, error.outcome, error=str(error), used=await used_by(run, call))
     return None if answer is None else settled_as(run, call, answer, used=await used_by(run, call))
 
 

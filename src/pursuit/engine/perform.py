@@ -37,7 +37,7 @@ async def perform(run: Run, call: CallRecord, tool: Tool, timeout: float | None 
         sent = run.tools.call(tool, call.args, call_id=call.call_id, on_progress=limit.progressed)
         answer = sent if isinstance(sent, ToolResult) else await limit.bound(sent)
     except CallFailed as error:
-        return settle(run, call, "failed", error=str(error), seconds=run.clock.monotonic() - began)
+        return settle(run, call, error.outcome, error=str(error), seconds=run.clock.monotonic() - began)
     seconds = run.clock.monotonic() - began
     if answer is None:
         return settle(run, call, "timed_out", error=limit.why(), seconds=seconds)

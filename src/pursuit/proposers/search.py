@@ -27,7 +27,9 @@ from pursuit.proposers.trials import UNMADE, Trial, Trials
 if TYPE_CHECKING:
     from pursuit.proposers.samplers import Study
 
-BAD = frozenset({"failed", "timed_out"})
+BAD = frozenset({"failed", "timed_out", "unknown"})
+"""The outcomes that a search keeps off: arguments at which a server dies are among them."""
+
 IDLE = 1.0
 """How many seconds an iteration without calls takes at least where nothing limits how many there are."""
 

@@ -16,9 +16,9 @@ from pursuit.errors import Conflict, PursuitError, TaskNotFound, UpstreamUnavail
 from pursuit.model.rpc import INTERNAL_ERROR
 from pursuit.model.tasks import TaskKind, TaskState
 from pursuit.tasks.execution import TaskContext
-from pursuit.tasks.host import Resume, TaskHost, Work
+from pursuit.tasks.host import UNKNOWN, Resume, TaskHost, Work
 from pursuit.tasks.store import Ending
-from pursuit.tools.contract import CallFailed, Resumable, Tool, ToolResult, Upstream
+from pursuit.tools.contract import NOT_KNOWN, CallFailed, Resumable, Tool, ToolResult, Upstream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +120,7 @@ def call_work(upstream: Upstream, tool: str, arguments: Mapping[str, Any], *, ca
             else:
                 answer = await upstream.call(tool, arguments, call_id=call_id, on_progress=progressed)
         except (CallFailed, UpstreamUnavailable) as error:
-            return _no_result(str(error))
+            return _no_result(error)
         return Ending(status="failed" if answer.is_error else "completed", result=answer.as_dict())
 
     return work
@@ -146,25 +146,34 @@ def _picked_up(upstream: Callable[[str], Upstream], server: str, tool: str, hand
         try:
             found = upstream(server)
             if not isinstance(found, Resumable):
-                raise CallFailed(f"server {server!r} keeps no tasks any more")
+                raise CallFailed(f"server {server!r} keeps no tasks any more; {NOT_KNOWN}")
             answer = await found.pick_up(tool, handle, on_progress=progressed)
-        except (CallFailed, UpstreamUnavailable) as error:
-            return _no_result(str(error))
+        except CallFailed as error:
+            return _no_result(error)
+        except UpstreamUnavailable as error:  # it took the call before
+            return _no_result(CallFailed(f"{error.message}; {NOT_KNOWN}"))
         return Ending(status="failed" if answer.is_error else "completed", result=answer.as_dict())
 
     return work
 
 
-def _no_result(why: str) -> Ending:
-    return Ending(status="failed", message=why, error={"code": INTERNAL_ERROR, "message": why})
+def _no_result(error: CallFailed | UpstreamUnavailable) -> Ending:
+    """The end of a call without a result; one that may have taken effect says so in the error's data."""
+    why = str(error)
+    said: dict[str, Any] = {"code": INTERNAL_ERROR, "message": why}
+    if isinstance(error, CallFailed) and error.outcome == "unknown":
+        said["data"] = UNKNOWN
+    return Ending(status="failed", message=why, error=said)
 
 
 def as_answer(state: TaskState, result: Mapping[str, Any] | None) -> ToolResult:
     """An ended task as the answer to the call that it was. Raises `CallFailed` if it came to no result."""
     if state.status == "cancelled":
-        raise CallFailed(f"the task {state.task_id} was cancelled: {state.message or 'no reason given'}")
+        why = f"the task {state.task_id} was cancelled: {state.message or 'no reason given'}"
+        raise CallFailed(why, answered=state.kind != "call")
     if result is None:
-        raise CallFailed(state.message or f"the task {state.task_id} failed")
+        known = state.error is None or state.error.get("data") != UNKNOWN
+        raise CallFailed(state.message or f"the task {state.task_id} failed", answered=known)
     content = cast("list[Mapping[str, Any]]", result.get("content") or [])
     is_error = state.status == "failed" or result.get("isError") is True
     return ToolResult(content=content, structured=result.get("structuredContent"), is_error=is_error)

@@ -25,6 +25,8 @@ from pursuit.tasks.shelf import Shelf
 from pursuit.tasks.store import Ending, TaskStore
 
 LOOK_EVERY = 1.0
+UNKNOWN: Mapping[str, Any] = {"outcome": "unknown"}
+"""The data of the error of a task whose work may have taken effect."""
 
 Work = Callable[[TaskContext], Awaitable[Ending]]
 """Does a task to its end. On a cancel it is cancelled, unless it was begun with `winds_down`."""
@@ -133,9 +135,8 @@ class TaskHost:
             return True
         if work is None:
             why = "the process that worked at it ended; what it had done by then is not known"
-            await self.store.settle(
-                state.task_id, Ending(status="failed", message=why, error={"code": INTERNAL_ERROR, "message": why})
-            )
+            error = {"code": INTERNAL_ERROR, "message": why, "data": UNKNOWN}
+            await self.store.settle(state.task_id, Ending(status="failed", message=why, error=error))
         else:
             self._start(state, work)
         return True
@@ -209,14 +210,13 @@ def _broken(error: Exception) -> Ending:
     while isinstance(error, ExceptionGroup):  # what ran side by side comes in groups
         error = cast("ExceptionGroup[Exception]", error).exceptions[0]
     why = f"{type(error).__name__}: {error}"[:2_000]
-    return Ending(status="failed", message=why, error={"code": INTERNAL_ERROR, "message": why})
+    return Ending(status="failed", message=why, error={"code": INTERNAL_ERROR, "message": why, "data": UNKNOWN})
 
 
 def _unstorable(ending: Ending, error: Exception) -> Ending:
     why = f"it ended as {ending.status}, but its result could not be stored: {type(error).__name__}: {error}"[:2_000]
-    return Ending(
-        status="failed", message=why, error={"code": INTERNAL_ERROR, "message": why}, exit_code=ending.exit_code
-    )
+    said = {"code": INTERNAL_ERROR, "message": why, "data": UNKNOWN}
+    return Ending(status="failed", message=why, error=said, exit_code=ending.exit_code)
 
 
 def _fields(task_id: str | None, error: Exception) -> dict[str, Any]:

@@ -176,7 +176,7 @@ class Connection:
         none is wanted, and where the transport can tell (HTTP) logs too. Raises what a `Wire` raises.
         """
         if self._wire is None or self.over.is_set():
-            raise ConnectionLost
+            raise ConnectionLost(sent=False)
         body = self._body(params, capabilities)
         # A stream that stays open is no work that anybody waits for.
         work = method != _LISTEN

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 import msgspec
 
@@ -16,6 +16,9 @@ ProgressFn = Callable[[float, float | None, str | None], Awaitable[None]]
 NotifyFn = Callable[[str, Mapping[str, Any]], Awaitable[None]]
 # What a call can be picked up by in another process, once the server has made a task of it.
 HandleFn = Callable[[Mapping[str, Any]], Awaitable[None]]
+# The key in `_meta` of an error result of ours that says whether the call may have taken effect: `unknown`.
+OUTCOME_META_KEY = "pursuit/outcome"
+NOT_KNOWN = "whether the call took effect is not known"
 # A request of the server: answered with a raw result, or refused with an `UpstreamError`.
 AnswerFn = Callable[[str, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 
@@ -83,12 +86,25 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
 class CallFailed(Exception):
     """The call did not produce a result: transport broken, server gone, or a protocol error.
 
-    `sent` is False when the server is known not to have seen it: then it may be sent again.
+    `sent` is False when the server is known not to have taken it: then it may be sent again. `answered` is True when
+    the server answered that the call failed.
     """
 
-    def __init__(self, message: str, *, sent: bool = True) -> None:
+    def __init__(self, message: str, *, sent: bool = True, answered: bool = False) -> None:
         super().__init__(message)
         self.sent = sent
+        self.answered = answered
+
+    @property
+    def outcome(self) -> Literal["failed", "unknown"]:
+        """`unknown` for a call that was sent and not answered: it may have taken effect."""
+        return "unknown" if self.sent and not self.answered else "failed"
+
+
+def says_unknown(result: Mapping[str, Any]) -> bool:
+    """Whether an error result of another Pursuit says that the call behind it may have taken effect."""
+    meta = result.get("_meta")
+    return isinstance(meta, Mapping) and cast("Mapping[str, Any]", meta).get(OUTCOME_META_KEY) == "unknown"
 
 
 class UpstreamError(Exception):

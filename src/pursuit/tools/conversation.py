@@ -16,7 +16,7 @@ from mcp_types import METHOD_NOT_FOUND
 
 from pursuit.errors import UpstreamUnavailable
 from pursuit.tools.connection import Connection
-from pursuit.tools.contract import About, CallFailed, NotifyFn, UpstreamError
+from pursuit.tools.contract import NOT_KNOWN, About, CallFailed, NotifyFn, UpstreamError
 from pursuit.tools.supervise import Supervisor
 from pursuit.tools.wire import CallBroken, ConnectionLost, SessionGone
 
@@ -83,10 +83,13 @@ class Conversation:
                     # The server said that it did not take it: a new session may.
                     if not again:
                         raise CallFailed(self._supervisor.sentence("it forgot our session twice"), sent=False) from None
-                except ConnectionLost:
-                    raise CallFailed(await self._supervisor.obituary(connection)) from None
+                except ConnectionLost as error:
+                    said = await self._supervisor.obituary(connection, _doubt(method, error))
+                    raise _failed(said, sent=error.sent) from None
                 except CallBroken as error:
-                    raise CallFailed(self._supervisor.sentence(str(error), "it gave no proper answer")) from None
+                    doubt = _doubt(method, error)
+                    said = self._supervisor.sentence(f"{error}{doubt}", f"it gave no proper answer{doubt}")
+                    raise _failed(said, sent=error.sent) from None
                 except ValueError as error:
                     raise CallFailed(f"not sent: the arguments are no JSON: {error}", sent=False) from None
         raise AssertionError("the loop above always returns or raises")
@@ -139,6 +142,15 @@ class Conversation:
             raise UpstreamUnavailable(str(error).removeprefix("not sent: "), server=supervisor.config.name) from None
         except TimeoutError:
             raise supervisor.unavailable(f"it did not list its {kind} within {seconds:g} s") from None
+
+
+def _doubt(method: str, error: ConnectionLost | CallBroken) -> str:
+    """What is added to the words of a failure: for any other request there is no effect to ask about."""
+    return f"; {NOT_KNOWN}" if error.sent and method == "tools/call" else ""
+
+
+def _failed(said: str, *, sent: bool) -> CallFailed:
+    return CallFailed(said if sent else f"not sent: {said}", sent=sent)
 
 
 @asynccontextmanager

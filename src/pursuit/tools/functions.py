@@ -120,7 +120,7 @@ class FunctionUpstream:
         """Runs a plain function to its result; one that waits, or has a thread, is to be awaited."""
         entry = self._functions.get(tool)
         if entry is None:
-            raise CallFailed(f"{self._name} has no tool {tool!r}")
+            raise CallFailed(f"{self._name} has no tool {tool!r}", sent=False)
         try:
             values = _values(entry, arguments)
         except ValidationError as error:

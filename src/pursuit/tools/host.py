@@ -62,7 +62,7 @@ class MissionTools:
         try:
             upstream = self.pool.upstream(tool.server)
         except UpstreamUnavailable as error:
-            raise CallFailed(error.message) from None
+            raise CallFailed(error.message, sent=False) from None
         if tool.method != "tools/call":
             return _sent(read(upstream, tool, arguments))
         if isinstance(upstream, FunctionUpstream):
@@ -92,7 +92,7 @@ async def _sent(call: Awaitable[ToolResult]) -> ToolResult:
     try:
         return await call
     except UpstreamUnavailable as error:
-        raise CallFailed(error.message) from None
+        raise CallFailed(error.message, sent=False) from None
 
 
 @dataclass(frozen=True, slots=True)

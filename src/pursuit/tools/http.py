@@ -122,7 +122,8 @@ class HttpWire:
     ) -> dict[str, Any]:
         """Sends a request and reads its answer."""
         if self._over.is_set():
-            raise ConnectionLost
+            raise ConnectionLost(sent=False)
+        sent = False
         ident: str | int = request_id or next(self._ids)
         body = write_json({"jsonrpc": "2.0", "id": ident, "method": method, "params": params})
         headers = self._headers(_POST_HEADERS) | self._stamps(method, params)
@@ -130,6 +131,7 @@ class HttpWire:
             self._open.add(scope)
             try:
                 await self._reassured()
+                sent = True
                 return await self._exchange(ident, method, body, headers, heard or self._on_heard)
             except anyio.get_cancelled_exc_class():
                 if cancellable and not self._modern and not self._over.is_set():
@@ -137,7 +139,7 @@ class HttpWire:
                 raise
             finally:
                 self._open.discard(scope)
-        raise ConnectionLost
+        raise ConnectionLost(sent=sent)
 
     async def _reassured(self) -> None:
         """Whoever was away may be another one now: it is asked for our session before anything is sent."""
@@ -151,6 +153,8 @@ class HttpWire:
             if not (isinstance(error, UpstreamError) and error.code == METHOD_NOT_FOUND):
                 self._forgotten()
                 raise SessionGone from None
+        except CallBroken as error:  # it is the ping that broke, and not the request
+            raise CallBroken(str(error), sent=False) from None
         self._doubt = False
 
     def _cancel(self, ident: str | int) -> None:
@@ -247,7 +251,7 @@ class HttpWire:
         if forgotten:
             self._forgotten()
             raise SessionGone
-        raise HttpRefused(status_words(response))
+        raise HttpRefused(status_words(response), response.status_code)
 
     def _forgotten(self) -> None:
         self._ending = "it has forgotten our session"

@@ -81,12 +81,14 @@ async def streamed(
             finally:
                 await response.aclose()
     except httpx2.InvalidURL:
-        raise CallBroken("its url is malformed") from None
+        raise CallBroken("its url is malformed", sent=False) from None
     except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
         raise NotReached(words(error)) from None
+    except (httpx2.ProxyError, httpx2.UnsupportedProtocol) as error:
+        raise CallBroken(words(error), sent=False) from None
     except httpx2.HTTPError as error:
         raise CallBroken(words(error)) from None
-    raise CallBroken("it redirects without end")
+    raise CallBroken("it redirects without end", sent=False)
 
 
 def _acknowledge(response: httpx2.Response) -> None:
@@ -105,7 +107,8 @@ def _followed(response: httpx2.Response) -> httpx2.Request:
     request, target = response.request, response.next_request
     same = target is not None and _origin(target.url) == _origin(request.url) and not _brings_user(request, target)
     if target is None or not same or (request.method != "GET" and response.status_code not in _KEEPING_METHOD):
-        raise CallBroken("it redirects to another place, which is not followed; configure that place instead")
+        said = "it redirects to another place, which is not followed; configure that place instead"
+        raise CallBroken(said, sent=False)
     return target
 
 

@@ -15,7 +15,7 @@ import anyio
 import anyio.abc
 
 from pursuit.errors import UpstreamUnavailable
-from pursuit.model.rpc import INVALID_PARAMS, METHOD_NOT_FOUND
+from pursuit.model.rpc import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND
 from pursuit.tools.connection import Opener
 from pursuit.tools.contract import CallFailed, ProgressFn, Tool, ToolResult, Upstream, UpstreamError
 from pursuit.tools.negotiation import CLIENT_INFO
@@ -82,7 +82,7 @@ class LocalWire:
     ) -> dict[str, Any]:
         """The answer of the upstream as a message; `UpstreamError` for whatever is not about tools."""
         if self._over.is_set():
-            raise ConnectionLost
+            raise ConnectionLost(sent=False)
         match method:
             case "initialize":
                 return self._hello(params)
@@ -128,7 +128,9 @@ class LocalWire:
                 on_progress=self._progress(said.get("progressToken")),
             )
         except CallFailed as error:
-            raise CallBroken(str(error)) from None
+            if error.answered:
+                raise UpstreamError(INTERNAL_ERROR, str(error)) from None
+            raise CallBroken(str(error), sent=error.sent) from None
         return _message(result)
 
     def _progress(self, token: Any) -> ProgressFn | None:

@@ -95,12 +95,12 @@ async def read(upstream: object, tool: Tool, arguments: Mapping[str, Any]) -> To
             case method:
                 return _result(tool, await upstream.request(method, dict(arguments)))
     except UpstreamError as error:
-        raise CallFailed(f"server {tool.server!r} refused {tool.method}: {error.message}") from None
+        raise CallFailed(f"server {tool.server!r} refused {tool.method}: {error.message}", answered=True) from None
 
 
 def _result(tool: Tool, raw: Mapping[str, Any]) -> ToolResult:
     if raw.get("resultType", "complete") != "complete":
-        raise CallFailed(f"{tool.qualified} needs an answer from a person, and none can be asked here")
+        raise CallFailed(f"{tool.qualified} needs an answer from a person, and none can be asked here", answered=True)
     if tool.method == "prompts/get":
         return ToolResult(content=[_block(message.get("content")) for message in _rows(raw.get("messages"))])
     return ToolResult(content=[_content(one) for one in _rows(raw.get("contents"))])

@@ -2,8 +2,8 @@
 
 Owns: the tools of a server, listed once and kept while they are known to be current; the reading of results; who hears
 its notifications. Does not know: transports (an `Opener` brings one), restarts, or policy. Invariant: a call is taken
-by the server at most once; a call that was under way when the connection broke fails, and the next one runs on a new
-connection.
+by the server at most once; a call that was under way when the connection broke has the outcome `unknown`, and the next
+one runs on a new connection.
 """
 
 from __future__ import annotations
@@ -18,9 +18,21 @@ import anyio
 import anyio.abc
 
 from pursuit.errors import UpstreamUnavailable
+from pursuit.model.observe import text_of
 from pursuit.tools.client_side import ClientSide
 from pursuit.tools.connection import Connection, Opener
-from pursuit.tools.contract import About, CallFailed, HandleFn, NotifyFn, ProgressFn, Tool, ToolResult, UpstreamError
+from pursuit.tools.contract import (
+    NOT_KNOWN,
+    About,
+    CallFailed,
+    HandleFn,
+    NotifyFn,
+    ProgressFn,
+    Tool,
+    ToolResult,
+    UpstreamError,
+    says_unknown,
+)
 from pursuit.tools.conversation import Conversation, ListKind, Waiting
 from pursuit.tools.leases import Leases
 from pursuit.tools.listing import is_offered, read_listing
@@ -242,7 +254,7 @@ class McpUpstream:
                 raw = await followed(talk, handle, told=_told(on_progress), on_notify=on_notify)
         except UpstreamError as error:
             reason = self._supervisor.tail.redacted(error.message)
-            raise CallFailed(f"server {self.name!r} refused the call: {reason}") from None
+            raise CallFailed(f"server {self.name!r} refused the call: {reason}", answered=True) from None
         return self._read_result(tool, raw)
 
     async def pick_up(
@@ -257,7 +269,7 @@ class McpUpstream:
             return self._read_result(tool, await followed(talk, known, told=_told(on_progress)))
         except UpstreamError as error:
             reason = self._supervisor.tail.redacted(error.message)
-            raise CallFailed(f"server {self.name!r} no longer has the task: {reason}") from None
+            raise CallFailed(f"server {self.name!r} refused the call: {reason}", answered=True) from None
 
     async def _tasked(self, tool: str, params: dict[str, Any], *, wished: bool) -> Conversation:
         """The conversation to make a call in, and its parameters, so that the server may make a task of it."""
@@ -283,13 +295,16 @@ class McpUpstream:
     def _read_result(self, tool: str, raw: Mapping[str, Any]) -> ToolResult:
         kind = raw.get("resultType", "complete")
         if kind == "input_required":
-            raise CallFailed(f"{self.name}.{tool} needs an answer from a person, and none can be asked here")
+            asks = f"{self.name}.{tool} needs an answer from a person, and none can be asked here"
+            raise CallFailed(asks, answered=True)
         if kind != "complete":
             shown = self._supervisor.tail.redacted(repr(kind))
-            raise CallFailed(f"{self.name}.{tool} answered with a result of an unknown type: {shown}")
+            raise CallFailed(f"{self.name}.{tool} answered with a result of an unknown type: {shown}; {NOT_KNOWN}")
         content = raw.get("content", [])
         if not isinstance(content, list) or not all(isinstance(one, dict) for one in cast("list[object]", content)):
-            raise CallFailed(f"{self.name}.{tool} answered with a malformed result")
+            raise CallFailed(f"{self.name}.{tool} answered with a malformed result; {NOT_KNOWN}")
+        if raw.get("isError") is True and says_unknown(raw):
+            raise CallFailed(text_of(raw) or f"{self.name}.{tool}: {NOT_KNOWN}")
         return ToolResult(
             content=cast("list[dict[str, Any]]", content),
             structured=raw.get("structuredContent"),

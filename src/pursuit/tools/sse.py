@@ -19,7 +19,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCRequest
 
 from pursuit.tools.http_client import status_words, streamed
-from pursuit.tools.wire import LONGEST_MESSAGE, CallBroken, read_message, write_message
+from pursuit.tools.wire import LONGEST_MESSAGE, CallBroken, HttpRefused, read_message, unwritable, write_message
 
 _POST_HEADERS = {"content-type": "application/json"}
 _GET_HEADERS = {"accept": "text/event-stream", "cache-control": "no-store"}
@@ -74,7 +74,7 @@ class SseLine:
     async def send(self, item: SessionMessage, /) -> None:
         """Posts one message; raises `CallBroken` to whoever sent a request. What nobody waits for is dropped."""
         if self._over.is_set():
-            raise anyio.BrokenResourceError
+            raise unwritable(item)
         body = write_message(item.message)
         try:
             await self._post(body)
@@ -85,7 +85,7 @@ class SseLine:
     async def _post(self, body: bytes) -> None:
         async with streamed(self._client, "POST", self._address, headers=_POST_HEADERS, content=body) as response:
             if response.status_code >= 400:
-                raise CallBroken(status_words(response))
+                raise HttpRefused(status_words(response), response.status_code)
 
     def ending(self) -> str:
         """Why it is over, as the end of a sentence."""

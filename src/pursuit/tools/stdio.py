@@ -26,7 +26,7 @@ from mcp_types import JSONRPCRequest
 
 from pursuit.tools.launch import Launch, command_line, gone, signal_group
 from pursuit.tools.stderr import StderrTail
-from pursuit.tools.wire import read_message, write_message
+from pursuit.tools.wire import read_message, unwritable, write_message
 
 GRACE = 2.0
 TERM_GRACE = 2.0
@@ -134,7 +134,7 @@ class StdioLine(asyncio.SubprocessProtocol):
     async def write(self, item: SessionMessage) -> None:
         """Writes one message; a request waits while the pipe is full, so that a cancellation never does."""
         if self._stdin_lost:
-            raise anyio.BrokenResourceError
+            raise unwritable(item)
         cast("asyncio.WriteTransport", self.transport.get_pipe_transport(0)).write(write_message(item.message) + b"\n")
         if not self._writable.is_set() and isinstance(item.message, JSONRPCRequest):
             await self._writable.wait()

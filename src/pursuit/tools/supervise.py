@@ -193,11 +193,11 @@ class Supervisor:
             for connection in tuple(self._alive):
                 closing.start_soon(connection.aclose)
 
-    async def obituary(self, connection: Connection) -> str:
-        """Why the connection broke; waits a moment for the exit code and the last words."""
+    async def obituary(self, connection: Connection, doubt: str = "") -> str:
+        """Why the connection broke, and `doubt`; waits a moment for the exit code and the last words."""
         with anyio.move_on_after(_OBITUARY_SECONDS):
             await connection.done.wait()
-        return self.sentence(f"the connection broke: {connection.ending()}", "the connection broke")
+        return self.sentence(f"the connection broke: {connection.ending()}{doubt}", f"the connection broke{doubt}")
 
     def unavailable(self, reason: str, bare: str | None = None) -> UpstreamUnavailable:
         """The error that says why it cannot be reached."""

@@ -27,6 +27,7 @@ LONGEST_LOOK = 30.0
 BETWEEN = 1.0
 CANCEL_SECONDS = 5.0
 MOST_FAILURES = 20
+LOST = "the server took the call as a task, and what became of it is not known"
 
 Generation = Literal[1, 2]
 ToldFn = Callable[[Mapping[str, Any]], Awaitable[None]]
@@ -109,7 +110,10 @@ async def followed(
     answer: AnswerFn | None = None,
     on_notify: NotifyFn | None = None,
 ) -> dict[str, Any]:
-    """The raw result of a task, however long it takes. Raises `UpstreamError` or `CallFailed`.
+    """The raw result of a task, however long it takes. Raises `UpstreamError`, which is what the task came to.
+
+    Raises `CallFailed` if the server cannot be asked about the task any more, or does not know it: the server took the
+    call, and what became of it is not known.
 
     `answer` answers the questions of a server of the second generation; one of the first pushes them over its
     connection. Cancelling the caller cancels the task.
@@ -118,6 +122,11 @@ async def followed(
         if handle.generation == 2:
             return await _second(talk, handle.task_id, told, answer)
         return await _first(talk, handle.task_id, told, on_notify)
+    except CallFailed as error:
+        if error.answered:
+            raise
+        # It says whether the last look was sent: the call itself was.
+        raise CallFailed(f"{str(error).removeprefix('not sent: ')}; {LOST}") from None
     except anyio.get_cancelled_exc_class():
         with anyio.CancelScope(shield=True), anyio.move_on_after(CANCEL_SECONDS):
             await cancelled(talk, handle)
@@ -156,13 +165,29 @@ async def _held(talk: Asks, task_id: str, on_notify: NotifyFn | None) -> dict[st
         try:
             held = await talk.request("tasks/result", {"taskId": task_id}, on_notify=on_notify, progress=False)
             return _plain(held)
+        except UpstreamError:
+            # The error that the task ended with, or that there is no such task: `tasks/get` tells which.
+            await _looked(talk, task_id)
+            raise
         except CallFailed:
             failures += 1
             if failures > MOST_FAILURES:
                 raise
             await anyio.sleep(min(BETWEEN * failures, LONGEST_LOOK))
-            if _is_over(await talk.request("tasks/get", {"taskId": task_id})):
+            if _is_over(await _looked(talk, task_id)):
                 failures = max(failures, MOST_FAILURES - 2)
+
+
+class _Forgotten(CallFailed):
+    """The server does not know the task: it was started anew, or has dropped it."""
+
+
+async def _looked(talk: Asks, task_id: str) -> dict[str, Any]:
+    """The task as the server shows it now."""
+    try:
+        return await talk.request("tasks/get", {"taskId": task_id})
+    except UpstreamError as error:
+        raise _Forgotten(f"the server no longer has the task: {error.message}") from None
 
 
 def _plain(result: dict[str, Any]) -> dict[str, Any]:
@@ -194,7 +219,9 @@ async def _second(talk: Asks, task_id: str, told: ToldFn | None, answer: AnswerF
     while True:
         await anyio.sleep(pause)
         try:
-            task = await talk.request("tasks/get", {"taskId": task_id})
+            task = await _looked(talk, task_id)
+        except _Forgotten:
+            raise
         except CallFailed:
             failures += 1
             if failures > MOST_FAILURES:
@@ -219,7 +246,7 @@ async def _answered(talk: Asks, task: Mapping[str, Any], answer: AnswerFn | None
     if not new:
         return
     if answer is None:
-        raise CallFailed("its task needs an answer from a person, and none can be asked here")
+        raise CallFailed("its task needs an answer from a person, and none can be asked here", answered=True)
     responses: dict[str, Any] = {}
     failures: list[Exception] = []
 

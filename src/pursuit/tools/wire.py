@@ -15,7 +15,8 @@ import anyio
 import anyio.abc
 from mcp.shared.dispatcher import CallOptions, DispatchContext, Dispatcher
 from mcp.shared.exceptions import MCPError
-from mcp_types import CONNECTION_CLOSED, JSONRPCMessage, jsonrpc_message_adapter
+from mcp.shared.message import SessionMessage
+from mcp_types import CONNECTION_CLOSED, JSONRPCMessage, JSONRPCRequest, jsonrpc_message_adapter
 from pydantic_core import from_json, to_json
 
 from pursuit.tools.contract import UpstreamError
@@ -29,19 +30,36 @@ Asked = Callable[[str, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 
 
 class ConnectionLost(Exception):
-    """The connection ended before the answer came."""
+    """The connection ended before the answer came; `sent` is False if nothing of the request was written before."""
+
+    def __init__(self, *, sent: bool = True) -> None:
+        super().__init__()
+        self.sent = sent
 
 
 class CallBroken(Exception):
-    """The transport failed for this one request; the connection is still there. The text is the end of a sentence."""
+    """The transport failed for this one request; the connection is still there. The text is the end of a sentence.
+
+    `sent` is False if the server is known not to have taken the request.
+    """
+
+    def __init__(self, message: str, *, sent: bool = True) -> None:
+        super().__init__(message)
+        self.sent = sent
 
 
 class NotReached(CallBroken):
-    """There was nobody at the server's address."""
+    """Nothing listens at the server's address."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, sent=False)
 
 
 class HttpRefused(CallBroken):
-    """The server answered with an HTTP status, and not with JSON-RPC."""
+    """The server answered with an HTTP status, and not with JSON-RPC. A 4xx says that it did not take the request."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message, sent=status >= 500)
 
 
 class SessionGone(Exception):
@@ -157,7 +175,7 @@ class DispatcherWire:
     ) -> dict[str, Any]:
         """Sends a request and returns the raw result; nothing here tells which notification belongs to it."""
         if self._over.is_set():
-            raise ConnectionLost
+            raise ConnectionLost(sent=False)
         options: CallOptions = {"cancel_on_abandon": cancellable}
         if request_id is not None:
             options["request_id"] = request_id
@@ -187,6 +205,16 @@ class DispatcherWire:
     def ending(self) -> str:
         """Why it is over, as the end of a sentence."""
         return self._ending()
+
+
+def unwritable(item: SessionMessage) -> Exception:
+    """What a closed write stream raises: to the caller of a request that nothing was sent.
+
+    The SDK's dispatcher makes one error of a broken write and of a broken wait for the answer; it drops a notification
+    that cannot be written only if the stream says `BrokenResourceError`.
+    """
+    is_request = isinstance(item.message, JSONRPCRequest)
+    return ConnectionLost(sent=False) if is_request else anyio.BrokenResourceError()
 
 
 def read_json(data: str | bytes) -> Any:

@@ -25,7 +25,7 @@ from pursuit.surfaces.mcp.gateway.lists import Lists
 from pursuit.surfaces.mcp.gateway.relay import Relay
 from pursuit.surfaces.mcp.gateway.resources import Resources
 from pursuit.surfaces.mcp.gateway.roster import Roster
-from pursuit.tools.contract import CallFailed, Tool
+from pursuit.tools.contract import OUTCOME_META_KEY, CallFailed, Tool
 from pursuit.tools.listing import is_offered
 
 _failures: ContextVar[list[CallFailed | UpstreamUnavailable] | None] = ContextVar("failures", default=None)
@@ -80,7 +80,8 @@ class Calls:
             heard = _failures.get()
             if heard is not None:
                 heard.append(error)
-            return tool_error(visit, str(error), self._info)
+            unknown = isinstance(error, CallFailed) and error.outcome == "unknown"
+            return tool_error(visit, str(error), self._info, unknown=unknown)
 
     async def aside(self, visit: Visit) -> dict[str, Any]:
         """A call of the operator's own; raises `CallFailed` and `UpstreamUnavailable`, and `MCPError` as servers do."""
@@ -124,7 +125,9 @@ class Calls:
         return Tool(server=server, name=name, input_schema={}, definition={}, operators=config.operators)
 
 
-def tool_error(visit: Visit, text: str, info: Mapping[str, Any] = INFO) -> dict[str, Any]:
-    """A tool's result that says what went wrong; `info` is who says so."""
+def tool_error(visit: Visit, text: str, info: Mapping[str, Any] = INFO, *, unknown: bool = False) -> dict[str, Any]:
+    """A tool's result that says what went wrong; `info` is who says so, `unknown` that it may have taken effect."""
     result: dict[str, Any] = {"content": [{"type": "text", "text": sendable(text)}], "isError": True}
+    if unknown:
+        result["_meta"] = {OUTCOME_META_KEY: "unknown"}
     return enveloped(visit.method, result, info) if visit.guest.modern else result

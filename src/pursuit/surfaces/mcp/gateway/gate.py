@@ -229,8 +229,7 @@ class _Settled:
         self.outcome = "asked" if asked else "failed" if wrong else "ok"
 
     def failed(self, error: UpstreamError | CallFailed) -> None:
-        unknown = isinstance(error, CallFailed) and error.sent
-        self.outcome, self.why = ("unknown" if unknown else "failed"), str(error)
+        self.outcome, self.why = (error.outcome if isinstance(error, CallFailed) else "failed"), str(error)
 
 
 def _leg(params: Mapping[str, Any]) -> dict[str, Any]:

@@ -204,10 +204,12 @@ class Gateway:
             async with self.roster.only.leased(side, apart=True) as talk:
                 params = {"name": name, "arguments": dict(arguments)}
                 return await talk.request("tools/call", params, progress=False)
-        except (UpstreamUnavailable, MCPError) as error:
-            raise CallFailed(error.message) from None
+        except UpstreamUnavailable as error:
+            raise CallFailed(error.message, sent=False) from None
+        except MCPError as error:
+            raise CallFailed(error.message, answered=True) from None
         except UpstreamError as error:
-            raise CallFailed(f"the server refused the call: {error.message}") from None
+            raise CallFailed(f"the server refused the call: {error.message}", answered=True) from None
 
     async def knows(self, ctx: Context, name: str) -> bool:
         """Whether a client sees a tool of this name; one that cannot be asked now may have it."""

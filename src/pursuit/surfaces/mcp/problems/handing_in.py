@@ -202,7 +202,7 @@ class HandingIn:
     def _without_answer(self) -> UpstreamUnavailable:
         said = f"{DIED}: nobody knows whether it took the submission, and nobody can submit again in this attempt"
         state = self._attempt.state
-        return UpstreamUnavailable(said, receipt=None if state is None else state.receipt)
+        return UpstreamUnavailable(said, receipt=None if state is None else state.receipt, outcome="unknown")
 
     def _follow(self, waiting: _Waiting, place: AsyncExitStack) -> None:
         """Keeps the place of a submission that is at the server while its client is asked."""
@@ -259,7 +259,7 @@ def _fate(result: Mapping[str, Any], failed: Sequence[Exception], *, sent: bool)
     asks = result.get("resultType", "complete") != "complete"
     if not asks and not result.get("isError"):
         return "taken"
-    if any(isinstance(one, CallFailed) and one.sent for one in failed):
+    if any(isinstance(one, CallFailed) and one.outcome == "unknown" for one in failed):
         return "lost"
     if failed or not sent:
         return "unsent"

@@ -32,7 +32,7 @@ from pursuit.problems.submission import checked_submission
 from pursuit.problems.versions import judging_digest
 from pursuit.surfaces.logs import event
 from pursuit.surfaces.mcp.failure import Context, sendable
-from pursuit.tools.contract import CallFailed, ToolResult
+from pursuit.tools.contract import OUTCOME_META_KEY, CallFailed, ToolResult
 
 _log = logging.getLogger(__name__)
 
@@ -164,7 +164,7 @@ class Submitting:
 async def _called(aside: Aside, ctx: Context | None, name: str, arguments: Mapping[str, Any]) -> ToolResult:
     result = await aside(ctx, name, arguments)
     if result.get("resultType", "complete") != "complete":
-        raise CallFailed("it asks something first, and nobody is asked while it judges")
+        raise CallFailed("it asks something first, and nobody is asked while it judges", answered=True)
     return ToolResult(
         content=tuple(result.get("content", ())),
         structured=result.get("structuredContent"),
@@ -191,4 +191,7 @@ def refusal(error: PursuitError) -> dict[str, Any]:
     receipt = error.details.get("receipt")
     if receipt is not None:
         words += f"\nreceipt: {json.dumps(readable(receipt))}"
-    return {"content": [{"type": "text", "text": sendable(words)}], "isError": True}
+    result: dict[str, Any] = {"content": [{"type": "text", "text": sendable(words)}], "isError": True}
+    if error.details.get("outcome") == "unknown":
+        result["_meta"] = {OUTCOME_META_KEY: "unknown"}
+    return result
