@@ -731,6 +731,14 @@ GUARANTEES = {
             "test_a_submission_and_what_is_asked_about_it_are_one_also_after_the_last_call",
         ),
     ),
+    "no-silent-repeat-when-a-server-dies": Guarantee(
+        "A call that was sent and whose server died is `unknown`, and one that was not sent is `failed`: what repeats "
+        "only what failed repeats no effect.",
+        (
+            "fault/test_unknown_outcomes.py::test_a_call_of_a_mission",
+            "fault/test_unknown_outcomes.py::test_a_script_that_repeats_only_what_failed_repeats_no_effect",
+        ),
+    ),
     "an-unknown-submission-is-the-one": Guarantee(
         "A submission that a problem's server may have taken, whoever died meanwhile, is never followed by another.",
         (

@@ -128,6 +128,8 @@ class ModelAnswer(Record, frozen=True, kw_only=True):
     cost_usd: float | None = None
     cut: bool = False
     """Whether it ends because it was as long as it may be."""
+    lost: int = 0
+    """Requests before this answer that were sent and not answered: the provider may have charged for them."""
 
 
 class ModelAsked(Event, frozen=True, kw_only=True):

@@ -72,16 +72,17 @@ class ProviderModel:
     async def answer(self, request: ModelRequest) -> ModelAnswer:
         """Asks, again after a pause where that may help; the mission's own deadline is the last word."""
         async with await _opened(self.name) as model:
-            pause = FIRST_PAUSE
+            pause, lost = FIRST_PAUSE, 0
             for left in reversed(range(TRIES)):
                 try:
-                    return self._read(await self._send(model, request))
+                    return self._read(await self._send(model, request), lost)
                 except NoAnswer as failed:
-                    raise NoAnswer(f"{self.name}: {failed}") from failed.__cause__
+                    raise NoAnswer(f"{self.name}: {failed}{_charged(lost)}") from failed.__cause__
                 except _Again as failed:
+                    lost += failed.unknown
                     wait = pause if failed.after is None else failed.after
                     if not left or wait > LONGEST_PAUSE:
-                        raise NoAnswer(f"{self.name}: {failed}") from None
+                        raise NoAnswer(f"{self.name}: {failed}{_charged(lost)}") from None
                 await anyio.sleep(wait)
                 pause *= 2
         raise NoAnswer(f"{self.name}: no answer")
@@ -116,7 +117,7 @@ class ProviderModel:
         except Exception as error:  # the boundary: a provider's library may raise what it likes
             raise NoAnswer(f"{type(error).__name__}: {_plain(error)}") from error
 
-    def _read(self, response: ModelResponse) -> ModelAnswer:
+    def _read(self, response: ModelResponse, lost: int) -> ModelAnswer:
         from pydantic_ai.messages import TextPart, ToolCallPart  # noqa: PLC0415 - loaded with the first model
 
         calls = [_wanted(part) for part in response.parts if isinstance(part, ToolCallPart)]
@@ -131,15 +132,26 @@ class ProviderModel:
             output_tokens=usage.output_tokens,
             cost_usd=None if price is None else price.of(usage),
             cut=response.finish_reason == "length",
+            lost=lost,
         )
 
 
 class _Again(Exception):
-    """A failure that may be over soon; `after` is when the provider wants to be asked again."""
+    """A failure that may be over soon; `after` is when the provider wants to be asked again.
 
-    def __init__(self, message: str, after: float | None) -> None:
+    `unknown` if the request was sent and not answered.
+    """
+
+    def __init__(self, message: str, after: float | None, *, unknown: bool) -> None:
         super().__init__(message)
         self.after = after
+        self.unknown = unknown
+
+
+def _charged(lost: int) -> str:
+    if not lost:
+        return ""
+    return f"; requests that were sent and not answered: {lost}, and whether the provider charges for them is not known"
 
 
 def _judged(error: AgentRunError) -> Exception:
@@ -156,7 +168,9 @@ def _judged(error: AgentRunError) -> Exception:
     )
     status = error.status_code if isinstance(error, known.ModelHTTPError) else None
     if isinstance(error, passing) or (status is not None and (status in (408, 409, 429) or status >= 500)):
-        return _Again(_plain(error), getattr(error, "retry_after", None))
+        broken = isinstance(error, known.ModelConnectionError) and error.phase not in ("pool", "connect")
+        unknown = broken or isinstance(error, known.ModelRequestTimeout)
+        return _Again(_plain(error), getattr(error, "retry_after", None), unknown=unknown)
     return NoAnswer(_plain(error))
 
 
