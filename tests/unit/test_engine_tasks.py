@@ -228,7 +228,7 @@ def test_a_pause_leaves_the_task_and_resume_finds_its_answer(tmp_path: Path) -> 
     play(scene)
 
 
-def test_a_lost_task_is_a_failed_call_and_never_made_again(tmp_path: Path) -> None:
+def test_a_lost_task_is_an_unknown_call_and_never_made_again(tmp_path: Path) -> None:
     """The process that ran the function is gone, so nobody knows what it did."""
     job = Job()
 
@@ -239,7 +239,7 @@ def test_a_lost_task_is_a_failed_call_and_never_made_again(tmp_path: Path) -> No
         again: Runtime = stage(tmp_path, job.tool())
         async with again as runtime:
             await runtime.service.run(mission_id)
-            assert await outcomes(runtime, mission_id) == [("world.train", "failed")]
+            assert await outcomes(runtime, mission_id) == [("world.train", "unknown")]
             (row,) = await history(runtime, mission_id)
             assert "the process that worked at it ended" in row["calls"][0]["error"]
         assert job.begun == 1

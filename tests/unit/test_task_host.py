@@ -119,7 +119,7 @@ def test_an_exception_is_the_tasks_own_end(tmp_path: Path) -> None:
     async def body(host: TaskHost) -> None:
         state = await host.store.wait(await begin(host, broken))
         assert (state.status, state.message) == ("failed", "RuntimeError: no luck")
-        assert state.error == {"code": -32603, "message": "RuntimeError: no luck"}
+        assert state.error == {"code": -32603, "message": "RuntimeError: no luck", "data": {"outcome": "unknown"}}
 
     with_host(tmp_path, body)
 

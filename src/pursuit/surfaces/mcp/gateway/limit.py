@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, contextmanager
 
 import anyio
 
-from pursuit.tools.contract import NOT_KNOWN, CallFailed
+from pursuit.tools.contract import CallFailed
 
 
 class Limit:
@@ -31,7 +31,7 @@ class Limit:
             self.again()
             yield
         if self._scope.cancelled_caught:
-            raise CallFailed(f"no answer within {self.seconds:g} s; the call was cancelled; {NOT_KNOWN}")
+            raise CallFailed(f"no answer within {self.seconds:g} s; the call was cancelled")
 
     def again(self) -> None:
         """The server shows that it works."""
