@@ -153,8 +153,9 @@ def test_a_server_that_comes_back_is_used_again(era: str, monkeypatch: pytest.Mo
                     assert not caught.value.sent
                 async with server.serving(port):
                     await upstream.call("ok", {}, call_id="c")
-                with pytest.raises(CallFailed, match=r"cannot be connected to|connection broke"):
+                with pytest.raises(CallFailed, match=r"cannot be connected to|connection broke") as caught:
                     await upstream.call("ok", {}, call_id="c")
+                assert caught.value.sent == ("connection broke" in str(caught.value))
                 async with server.serving(port):
                     server.session = "forgotten"
                     await upstream.call("ok", {}, call_id="c")

@@ -290,10 +290,11 @@ def test_one_that_ends_so_often_in_a_minute_is_left_alone_for_a_while(tmp_path: 
 def test_one_that_is_not_to_be_restarted_is_not() -> None:
     async def main() -> None:
         async with pool(restart=False) as (faulty, _other):
-            with pytest.raises(CallFailed, match="exited with 9"):
+            with pytest.raises(CallFailed, match="exited with 9") as died:
                 await called(faulty, "die")
-            with pytest.raises(CallFailed, match="not to be started again"):
+            with pytest.raises(CallFailed, match="not to be started again") as unsent:
                 await called(faulty, "ok")
+            assert (died.value.outcome, unsent.value.outcome) == ("unknown", "failed")
 
     anyio.run(main)
 
