@@ -39,17 +39,13 @@ GUARANTEES = {
     "drafts-are-missions": Guarantee(
         "A drafted mission is a file that is read back as the same mission, whatever its directive holds.",
         (
-            "unit/test_scaffold.py::test_a_draft_is_a_mission_file_that_says_where_each_criterion_comes_from",
+            "unit/test_scaffold.py::test_a_template_is_a_mission_file_that_lists_at_its_top_what_to_fill_in",
             "unit/test_scaffold.py::test_whatever_stands_in_a_directive_its_draft_is_read_back_as_the_same_mission",
         ),
     ),
     "vacuous-drafts-are-refused": Guarantee(
-        "A drafted criterion that is always or never true is refused, with the reason.",
-        (
-            "unit/test_scaffold.py::test_a_criterion_that_is_always_or_never_true_is_refused_with_the_reason",
-            "unit/test_scaffold.py::test_an_expression_that_decides_nothing_is_refused_with_the_reason",
-            "unit/test_scaffold_goals.py::test_an_expression_that_nothing_returned_decides_is_refused",
-        ),
+        "An expression that a model drafts and that is always or never true is refused, with the reason.",
+        ("unit/test_scaffold.py::test_an_expression_that_decides_nothing_is_refused_with_the_reason",),
     ),
     "models-draft-no-commands": Guarantee(
         "No command that a model drafts gets into a mission.",

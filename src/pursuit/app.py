@@ -46,7 +46,7 @@ from pursuit.tools.pool import Pool, Reloaded
 from pursuit.tools.server_config import ServerConfig
 
 if TYPE_CHECKING:
-    from pursuit.drafting.draft import Draft
+    from pursuit.drafting import Draft
     from pursuit.service.fleet import Children
 
 
@@ -340,16 +340,22 @@ async def open_planner(
 
 
 async def scaffold(
-    directive: str, *, model: str | LanguageModel | None = None, configuration: Configuration | None = None
+    directive: str,
+    *,
+    template: str | None = None,
+    model: str | LanguageModel | None = None,
+    configuration: Configuration | None = None,
 ) -> Draft:
-    """Drafts a mission from a directive, by templates or by a language model; nothing is started.
+    """Drafts a mission for a directive, from a template or by a language model; nothing is started.
 
-    `model` is `provider:name`, or anything that answers like one. Raises `ValidationFailed` if no criterion is left.
+    `model` is `provider:name`, or anything that answers like one. Raises `ValidationFailed` if nothing can be drafted.
     """
-    from pursuit.drafting.draft import draft_by_model, draft_by_templates  # noqa: PLC0415 - only for this
+    from pursuit.drafting import draft_by_model, draft_by_template  # noqa: PLC0415 - only for this
 
     if model is None:
-        return await draft_by_templates(directive)
+        return draft_by_template(directive, template)
+    if template is not None:
+        raise ValidationFailed([Fault(field="template", reason="goes without a model; give one of the two")])
     configuration = configuration or Configuration()
     timeout = engine_settings(configuration.settings).model_timeout
     if not isinstance(model, str):

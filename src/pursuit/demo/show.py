@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pursuit.demo.scaffold import write_example
+from pursuit.demo.example import write_example
 
 FOLDER = Path(".pursuit") / "demo"
 DELAY_MS = "5"

@@ -25,6 +25,7 @@ UNSOLVED = 3
 """The exit code of a judge that was asked whether an attempt is solved, and says that it is not."""
 
 _MODEL = re.compile(r"[a-z][a-z0-9_-]*:\S{1,150}")
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 LONGEST_DIRECTIVE = 8_000
 OWN_START = 15.0
@@ -194,7 +195,11 @@ def _thresholds(problem: Manifest, source: str) -> list[dict[str, Any]]:
 
 def as_toml(table: Mapping[str, Any]) -> str:
     """A table as TOML, one key on each line, what is inside written inline."""
-    return "".join(f"{_text(key)} = {_value(value)}\n" for key, value in table.items())
+    return "".join(f"{_key(key)} = {_value(value)}\n" for key, value in table.items())
+
+
+def _key(name: str) -> str:
+    return name if _BARE_KEY.fullmatch(name) else _text(name)
 
 
 def _text(text: str) -> str:
@@ -213,7 +218,7 @@ def _value(value: object) -> str:
             return _text(value)
         case Mapping():
             pairs = cast("Mapping[str, object]", value).items()
-            return "{ " + ", ".join(f"{_text(key)} = {_value(one)}" for key, one in pairs) + " }"
+            return "{ " + ", ".join(f"{_key(key)} = {_value(one)}" for key, one in pairs) + " }"
         case list() | tuple():
             return "[" + ", ".join(_value(one) for one in cast("Sequence[object]", value)) + "]"
         case _:

@@ -1,6 +1,6 @@
-"""`pursuit scaffold`: a mission drafted from a directive, to be read before it is run.
+"""`pursuit scaffold`: drafts a mission file for a goal, from a template or by a model.
 
-Owns: its arguments and where the draft goes. Invariant: nothing is started, and no ledger is opened or made.
+Owns: its arguments and where the draft goes. Invariant: it starts nothing and opens no ledger.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import typer
 from pursuit.surfaces.cli.options import ConfigOption, JsonOption, StateOption, common
 
 if TYPE_CHECKING:
-    from pursuit.drafting.draft import Draft
+    from pursuit.drafting import Draft
     from pursuit.errors import ValidationFailed
     from pursuit.surfaces.cli.screen import Screen
 
-EPILOG = 'Example:  pursuit scaffold "get p95 latency under 200 ms" -o mission.toml'
+EPILOG = 'Example:  pursuit scaffold "make the tests pass" --template tests -o mission.toml'
 
 
 def scaffold(
@@ -26,9 +26,20 @@ def scaffold(
     directive: Annotated[
         list[str], typer.Argument(metavar="DIRECTIVE", show_default=False, help="The goal, in words; best quoted.")
     ],
+    template: Annotated[
+        str | None,
+        typer.Option(
+            "--template",
+            metavar="NAME",
+            show_default=False,
+            help="The template: metric (the default), log, tests, event, tool or search.",
+        ),
+    ] = None,
     model: Annotated[
         str | None,
-        typer.Option("--model", metavar="PROVIDER:NAME", show_default=False, help="Ask this model, not templates."),
+        typer.Option(
+            "--model", metavar="PROVIDER:NAME", show_default=False, help="Let this model draft the criteria instead."
+        ),
     ] = None,
     output: Annotated[
         Path | None,
@@ -39,7 +50,7 @@ def scaffold(
     state: StateOption = None,
     json: JsonOption = False,
 ) -> int:
-    """Draft a mission file from a goal in words: criteria that can be checked, to be read before use."""
+    """Draft a mission file for a goal, from a template or by a model, for you to complete and run."""
     from pursuit.app import scaffold as drafted  # noqa: PLC0415 - commands import what they need
     from pursuit.surfaces.cli.context import conduct  # noqa: PLC0415
     from pursuit.surfaces.cli.output import check_output  # noqa: PLC0415
@@ -47,32 +58,38 @@ def scaffold(
     from pursuit.surfaces.cli.tools import read_configuration  # noqa: PLC0415
 
     said = common(ctx, config, state, json)
-    _check_words(directive, model)
+    _check_words(directive, template, model)
     if output is not None:
         check_output(said, output, force=force)
     screen = Screen(said)
     configuration = None if model is None else read_configuration(said)
     with screen.busy("asking for criteria" if model is not None else "drafting"):
-        draft = conduct(lambda: drafted(" ".join(directive), model=model, configuration=configuration))
-    _show(screen, draft, output)
+        draft = conduct(
+            lambda: drafted(" ".join(directive), template=template, model=model, configuration=configuration)
+        )
+    _show(screen, draft, output, chosen=template is not None or model is not None)
     return 0
 
 
-def _check_words(directive: list[str], model: str | None) -> None:
-    """Says what a newcomer got wrong before anything is asked or paid for."""
+def _check_words(directive: list[str], template: str | None, model: str | None) -> None:
+    """Refuses wrong arguments before a model is asked and paid for."""
     from pursuit.errors import Fault, ValidationFailed  # noqa: PLC0415 - commands import what they need
 
     faults: list[Fault] = []
     if not " ".join(directive).strip():
-        faults.append(Fault(field="DIRECTIVE", reason="it is empty; say the goal, such as “p95 latency under 200 ms”"))
+        faults.append(Fault(field="DIRECTIVE", reason="it is empty; say the goal, such as “make the tests pass”"))
     if model is not None and not all(model.partition(":")):
         reason = f"{model!r} is not PROVIDER:NAME, such as anthropic:claude-haiku-4-5"
         faults.append(Fault(field="--model", reason=reason))
+    if model is not None and template is not None:
+        faults.append(Fault(field="--template", reason="goes without --model; give one of the two"))
     if faults:
-        raise ValidationFailed(faults, "there is nothing to draft from yet")
+        raise ValidationFailed(faults, "nothing was drafted")
 
 
-def _show(screen: Screen, draft: Draft, output: Path | None) -> None:
+def _show(screen: Screen, draft: Draft, output: Path | None, *, chosen: bool) -> None:
+    from pursuit.drafting import TEMPLATES  # noqa: PLC0415 - commands import what they need
+
     failed = None if output is None else _written(draft, output)
     where = {"file": str(output)} if output is not None and failed is None else {}
     if screen.json:
@@ -86,10 +103,18 @@ def _show(screen: Screen, draft: Draft, output: Path | None) -> None:
         screen.fact("wrote", output)
     else:
         screen.plain(draft.toml.rstrip("\n"))
+    if not chosen:
+        screen.note(
+            f"this is the {draft.by}; choose another one with --template, or let a model draft it with --model:"
+        )
+        for name, template in TEMPLATES.items():
+            screen.note(f"  {name}: {template.summary}")
+    if draft.fill_in:
+        screen.note(f"fill in before you run it: {', '.join(draft.fill_in)}")
     for one in draft.refused:
         screen.note(f"refused: {one}")
     if draft.trouble is not None:
-        screen.note(f"{draft.trouble}; this is what it had drafted before")
+        screen.note(f"{draft.trouble}; this is what it drafted before")
     screen.hint(f"nothing was started{_spent(draft)}")
     if failed is not None:
         raise failed

@@ -25,7 +25,7 @@ def init(
     json: JsonOption = False,
 ) -> int:
     """Write a commented example mission that runs."""
-    from pursuit.demo.scaffold import write_example  # noqa: PLC0415 - commands import what they need
+    from pursuit.demo.example import write_example  # noqa: PLC0415 - commands import what they need
     from pursuit.surfaces.cli.screen import Screen  # noqa: PLC0415
     from pursuit.surfaces.cli.text import clean  # noqa: PLC0415
 

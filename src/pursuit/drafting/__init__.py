@@ -1,1 +1,0 @@
-"""Criteria drafted from a directive: by templates or by a language model, checked, and shown before use."""
