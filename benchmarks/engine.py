@@ -4,7 +4,7 @@ The floor is two single-row commits in SQLite (WAL, synchronous=FULL) on the sam
 one call and one durable settlement: `ledger only` appends those two events, `engine` runs whole iterations of a mission
 (propose, schema check, policy, call, observe, evaluate, decide). Rounds of all candidates are interleaved.
 
-Run: python benchmarks/engine.py [--check]
+Run: python benchmarks/engine.py [--check | --smoke]
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
 import mcp_types as types
-from figures import Figure, finish, ratio_of_rounds
+from figures import SMOKE, Figure, finish, ratio_of_rounds, sized
 from langgraph_peer import langgraph_peer
 from ledger_floor import PAIRS, floor_pair_seconds, open_floor
 from mcp.server import Server
@@ -33,10 +34,10 @@ from pursuit.model.mission import RepeatProposer
 from pursuit.model.state import MissionState
 from pursuit.tools.configuration import Configuration
 
-ROUNDS = 15
-MISSIONS = 50
-STEPS = 100
-ROUNDS_TOGETHER = 7
+ROUNDS = sized(15, 1)
+MISSIONS = sized(50, 2)
+STEPS = sized(100, 3)
+ROUNDS_TOGETHER = sized(7, 1)
 ANSWER = {"metrics": {"loss": 1.0}}
 TOOLS = ("bench.step", "server.step")
 
@@ -171,10 +172,12 @@ async def fifty_missions(folder: Path) -> list[Figure]:
     ledgers: list[float] = []
     engines: list[float] = []
     servers: list[float] = []
-    with langgraph_peer(folder, MISSIONS, STEPS) as peer:
+    if SMOKE:
+        print("LangGraph, the peer, is left out of the smoke form")
+    with nullcontext() if SMOKE else langgraph_peer(folder, MISSIONS, STEPS) as peer:
         async with open_runtime(folder) as runtime:
             for number in range(ROUNDS_TOGETHER + 1):
-                theirs = peer.steps_per_second()
+                theirs = {} if peer is None else peer.steps_per_second()
                 ours = (
                     await ledger_rate(ledger),
                     await missions_rate(runtime, TOOLS[0]),
@@ -186,7 +189,7 @@ async def fifty_missions(folder: Path) -> list[Figure]:
                     peers.setdefault(way, []).append(rate)
                 for kept, rate in zip((ledgers, engines, servers), ours, strict=True):
                     kept.append(rate)
-        name = f"LangGraph {peer.version}"
+        name = "" if peer is None else f"LangGraph {peer.version}"
     await ledger.close()
     figures = [
         Figure(what=f"the peer: {name}, {way}", value=statistics.median(rates), unit="steps/s")

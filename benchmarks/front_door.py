@@ -5,7 +5,7 @@ processes of their own and are asked by the same client of the SDK, in both eras
 rounds. That the client checks each answer against the declared output schema is part of what is measured. Over HTTP
 the figures are only shown. A start is timed from the spawn to the first listing of the tools.
 
-Run: python benchmarks/front_door.py [--check]
+Run: python benchmarks/front_door.py [--check | --smoke]    (--smoke: statuses over HTTP, starts over stdio)
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ from typing import Any
 
 import anyio
 from engine import TOOLS, mission, open_runtime
-from figures import Figure, finish, ratio_of_rounds
+from figures import SMOKE, Figure, finish, ratio_of_rounds, sized
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import get_default_environment, stdio_client
 from smallest_server import NAME, make
 
-ERAS = {"legacy": "2025 era", "2026-07-28": "2026-07-28"}
-YOUNG, OLD = 10, 10_000
+ERAS = {"2026-07-28": "2026-07-28"} if SMOKE else {"legacy": "2025 era", "2026-07-28": "2026-07-28"}
+YOUNG, OLD = sized(10, 2), sized(10_000, 4)
 ROUNDS = 11
-CALLS = 30
-ROUNDS_OVER_HTTP = 5
-STARTS = 11
+CALLS = sized(30, 2)
+ROUNDS_OVER_HTTP = sized(5, 1)
+STARTS = sized(11, 1)
+WARM_STARTS = sized(1, 0)
 OURS = "from pursuit.surfaces.cli.main import main; main()"
 FLOOR = str(Path(__file__).with_name("smallest_server.py"))
 
@@ -161,9 +162,9 @@ async def start_seconds(words: list[str], era: str) -> float:
 
 async def start_figures(stage: Stage, era: str) -> list[Figure]:
     rounds: list[tuple[float, float]] = []
-    for number in range(STARTS + 1):
+    for number in range(WARM_STARTS + STARTS):
         measured = (await start_seconds(stage.floor, era), await start_seconds(stage.ours, era))
-        if number > 0:  # the first round compiles modules and fills the page cache
+        if number >= WARM_STARTS:  # the first round compiles modules and fills the page cache
             rounds.append(measured)
     floors, ours = zip(*rounds, strict=True)
     by_medians = statistics.median(ours) / statistics.median(floors)
@@ -176,7 +177,7 @@ async def start_figures(stage: Stage, era: str) -> list[Figure]:
 async def measure(folder: Path) -> list[Figure]:
     stage = await set_up(folder)
     figures: list[Figure] = []
-    for era in ERAS:
+    for era in () if SMOKE else ERAS:
         figures += await status_over_stdio(stage, era)
     for era in ERAS:
         figures += await status_over_http(stage, era)

@@ -4,7 +4,7 @@ One mission is driven to iteration 9,900. Then its last hundred iterations are r
 young mission in a ledger of its own runs its iterations 100 to 200, so that both meet the same weather. The figure from
 the old mission alone is printed too; there the load of the machine may have changed between the two windows.
 
-Run: python benchmarks/growth.py [--check]
+Run: python benchmarks/growth.py [--check | --smoke]
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from pathlib import Path
 
 import anyio
 from engine import TOOLS, mission, open_runtime
-from figures import Figure, finish, ratio_of_rounds
+from figures import Figure, finish, ratio_of_rounds, sized
 
 from pursuit import Runtime
-from pursuit.engine.journal import load_state
+from pursuit.engine.states import States
 from pursuit.model.state import MissionState
 
-AGE = 10_000
-EARLY = (100, 200)
-LATE = 9_900
-ROUNDS = 10
+AGE = sized(10_000, 12)
+EARLY = (sized(100, 2), sized(200, 4))
+LATE = sized(9_900, 10)
+ROUNDS = sized(10, 2)
 SLICE = (AGE - LATE) // ROUNDS
-LOADS = 7
+LOADS = sized(7, 1)
 
 
 class Stopwatch:
@@ -61,7 +61,7 @@ async def young_median(runtime: Runtime) -> float:
 
 async def load_seconds(runtime: Runtime, mission_id: str) -> float:
     begin = time.perf_counter()
-    state, _head = await load_state(runtime.service.ledger, mission_id)
+    state, _head = await States(runtime.service.ledger).look(mission_id)  # knows nothing yet, so that it reads all
     assert state.iteration_count == AGE
     return time.perf_counter() - begin
 
@@ -81,11 +81,11 @@ async def measure(folder: Path) -> list[Figure]:
         loads = [await load_seconds(ageing, started.session_id) for _ in range(LOADS)]
     alone = watch.median(LATE, AGE) / watch.median(*EARLY)
     return [
-        Figure(what="iterations 100 to 200", value=statistics.median(fresh) * 1e6, unit="us"),
-        Figure(what="iterations 9,900 to 10,000", value=statistics.median(aged) * 1e6, unit="us"),
+        Figure(what=f"iterations {EARLY[0]:,} to {EARLY[1]:,}", value=statistics.median(fresh) * 1e6, unit="us"),
+        Figure(what=f"iterations {LATE:,} to {AGE:,}", value=statistics.median(aged) * 1e6, unit="us"),
         Figure(what="old by young, interleaved", value=ratio_of_rounds(aged, fresh), unit="x", limit=1.2),
         Figure(what="the same mission by itself, earlier", value=alone, unit="x"),
-        Figure(what="loading 10,000 iterations", value=statistics.median(loads), unit="s", rule="<", limit=1),
+        Figure(what=f"loading {AGE:,} iterations", value=statistics.median(loads), unit="s", rule="<", limit=1),
     ]
 
 

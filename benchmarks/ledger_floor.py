@@ -3,7 +3,7 @@
 The floor is two commits of one row each (WAL, synchronous=FULL). Rounds of all candidates are interleaved, so that a
 noisy neighbour disturbs all of them, and medians are printed as ratios.
 
-Run: python benchmarks/ledger_floor.py [folder on the disk to measure]
+Run: python benchmarks/ledger_floor.py [--check | --smoke] [folder on the disk to measure]
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ import time
 from pathlib import Path
 
 import anyio
+from figures import Figure, finish, ratio_of_rounds, sized
 
 from pursuit.ledger.contract import Draft
 from pursuit.ledger.sqlite import SqliteLedger
 
-ROUNDS = 9
-PAIRS = 100
-WRITERS = 50
-PAIRS_EACH = 40
-EVENTS_TO_LOAD = 40_000
+ROUNDS = sized(9, 1)
+PAIRS = sized(100, 3)
+WRITERS = sized(50, 2)
+PAIRS_EACH = sized(40, 2)
+EVENTS_TO_LOAD = sized(40_000, 2_000)
 
 INTENT = Draft("call_intended", json.dumps({"v": 1, "call": "c" * 26, "arguments": {"q": "x" * 170}}).encode())
 SETTLED = Draft("call_settled", json.dumps({"v": 1, "call": "c" * 26, "outcome": {"text": "y" * 220}}).encode())
@@ -78,7 +79,7 @@ async def load_seconds(ledger: SqliteLedger) -> float:
     return time.perf_counter() - begin
 
 
-async def measure(folder: Path) -> None:
+async def measure(folder: Path) -> list[Figure]:
     floor = open_floor(folder)
     ledger = SqliteLedger.open(folder / "ledger.db")
     for start in range(0, EVENTS_TO_LOAD, 2000):
@@ -96,19 +97,23 @@ async def measure(folder: Path) -> None:
     await ledger.close()
     floor.close()
     assert found.ok, found.faults
-    ratios = [one / least for one, least in zip(alone, floors, strict=True)]
-    print(f"floor: two commits of one row       {statistics.median(floors) * 1e6:8.0f} us")
-    print(f"one stream, intent and settled      {statistics.median(alone) * 1e6:8.0f} us", end="   ")
-    print(f"{statistics.median(ratios):.2f} x the floor (goal: at most 2.0)")
-    print(f"{WRITERS} streams at once                  {1 / statistics.median(together):8.0f} pairs/s", end="")
-    print(f"   {statistics.median(floors) / statistics.median(together):.1f} x the floor's rate (goal: 10000 pairs/s)")
-    print(f"loading {EVENTS_TO_LOAD} events               {statistics.median(loads):8.3f} s   (goal: below 0.5)")
+    rate = 1 / statistics.median(together)
+    return [
+        Figure(what="the floor: two commits of one row", value=statistics.median(floors) * 1e6, unit="us"),
+        Figure(what="one stream", value=ratio_of_rounds(alone, floors), unit="x the floor", limit=2.5),
+        Figure(what=f"{WRITERS} streams at once", value=rate, unit="pairs/s"),
+        Figure(what="  by the floor's rate", value=statistics.median(floors) * rate, unit="x"),
+        Figure(
+            what=f"loading {EVENTS_TO_LOAD:,} events", value=statistics.median(loads), unit="s", rule="<", limit=0.5
+        ),
+    ]
 
 
 def main() -> None:
-    where = sys.argv[1] if len(sys.argv) > 1 else None
+    where = next((word for word in sys.argv[1:] if not word.startswith("--")), None)
     with tempfile.TemporaryDirectory(dir=where) as folder:
-        anyio.run(measure, Path(folder))
+        figures = anyio.run(measure, Path(folder))
+    finish(f"The ledger alone ({ROUNDS} interleaved rounds)", figures)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ kind is for two words that thousands of texts have. A second ledger holds one mi
 every word that is looked for is in every text. The floor is what anybody would write without an index: a scan with LIKE
 for the same words over the same texts in a plain table.
 
-Run: python benchmarks/memory.py [--check]
+Run: python benchmarks/memory.py [--check | --smoke]
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from contextlib import closing
 from pathlib import Path
 
 import anyio
-from figures import Figure, finish, ratio_of_rounds
+from figures import Figure, finish, ratio_of_rounds, sized
 
 from pursuit.engine.memory import recall
 from pursuit.ledger.contract import Draft
 from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.ledger.words import telling_words
 
-MISSIONS = 10_000
-SEARCHES = 200
+MISSIONS = sized(10_000, 200)
+SEARCHES = sized(200, 8)
 AT_ONCE = 200
 PARTS = ["checkout", "billing", "search", "ingest", "render", "export"]
 THINGS = [f"{one}{two}" for one in PARTS for two in ("", " service")]

@@ -1,6 +1,6 @@
 """Runs every benchmark, one after the other, each in a process of its own.
 
-Run: python benchmarks/run_all.py [--check]    (--check: exit code 1 if a required figure was missed)
+Run: python benchmarks/run_all.py [--check]    (--check: exit code 1 if a required figure was missed, too)
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-PLAIN = ("ledger_floor.py", "startup.py")
-CHECKED = (
+BENCHMARKS = (
+    "ledger_floor.py",
+    "startup.py",
     "engine.py",
     "growth.py",
     "waiting.py",
@@ -24,12 +25,10 @@ CHECKED = (
 
 
 def main() -> None:
-    flags = sys.argv[1:]
     missed: list[str] = []
-    for name in (*PLAIN, *CHECKED):
+    for name in BENCHMARKS:
         print(f"\n== {name}", flush=True)
-        given = flags if name in CHECKED else []
-        if subprocess.run([sys.executable, str(HERE / name), *given], check=False).returncode:
+        if subprocess.run([sys.executable, str(HERE / name), *sys.argv[1:]], check=False).returncode:
             missed.append(name)
     if missed:
         sys.exit(f"\nmissed or failed: {', '.join(missed)}")

@@ -5,7 +5,7 @@ line by line, and does nothing with them. The runner is all of ours: keeper, spo
 the settled task. Both are measured in this process, in interleaved rounds. Then 500 commands that sleep run side by
 side: the memory is this process's alone, a cancel is answered when its order is durable.
 
-Run: python benchmarks/tasks.py [--check]
+Run: python benchmarks/tasks.py [--check | --smoke]
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 import anyio
 import psutil
-from figures import Figure, finish, ratio_of_rounds
+from figures import Figure, finish, ratio_of_rounds, sized
 from waiting import MEGABYTE, peak, resident
 
 from pursuit.ledger.sqlite import SqliteLedger
@@ -30,10 +30,10 @@ from pursuit.tasks.processes.command import Command
 from pursuit.tasks.processes.processes import Processes
 from pursuit.tasks.store import TaskStore
 
-LINES = 2_000_000
-WARM = 200_000
-ROUNDS = 3
-SLEEPS = 500
+LINES = sized(2_000_000, 2_000)
+WARM = sized(200_000, 200)
+ROUNDS = sized(3, 1)
+SLEEPS = sized(500, 2)
 NUMBERED = "seq -f 'unit %09.0f" + " x" * 42 + "' "
 
 

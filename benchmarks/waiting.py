@@ -3,7 +3,7 @@
 Every iteration goes through the front door, `service.iterate` with a proposal, fifty missions at a time. The
 baseline is the memory of the same process before the first mission was started; the peak is the operating system's own.
 
-Run: python benchmarks/waiting.py [--check]
+Run: python benchmarks/waiting.py [--check | --smoke]
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any
 
 import anyio
 import psutil
-from figures import Figure, finish
+from figures import Figure, finish, sized
 
 from pursuit import Budget, Mission, Proposal, Runtime, ToolCall, metric
 from pursuit.model.mission import ClientProposer
 from pursuit.tools.configuration import Configuration
 
-MISSIONS = 1_000
-ITERATIONS = 20
+MISSIONS = sized(1_000, 3)
+ITERATIONS = sized(20, 2)
 AT_A_TIME = 50
 MEGABYTE = 1024 * 1024
 

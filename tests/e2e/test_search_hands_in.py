@@ -134,10 +134,10 @@ def test_why_it_could_not_hand_in_is_said(place: Place) -> None:
 
 
 @pytest.mark.guarantee("a-search-hands-in-what-it-found")
-def test_of_targets_that_exclude_each_other_the_primary_metric_counts_most(place: Place) -> None:
+def test_of_targets_that_exclude_each_other_the_last_is_kept_and_then_the_primary_metric_counts(place: Place) -> None:
     fast = {"metric": "speed", "direction": "maximize", "target": 80.0}
     plant = place.write("plant.py", PLANT)
     server = {"command": "__python_executable__", "args": [str(plant)]}
     done = tried(place, exam(place, scorer={"metrics": [FAR, fast]}, server=server, kind="mcp"))
     assert done["status"] == "scored"
-    assert done["value"] == min(value for _, value in done["series"])
+    assert done["value"] == min(value for _, value in done["series"] if value >= 5), "a speed of 80 is 5 away"

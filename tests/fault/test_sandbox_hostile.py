@@ -12,7 +12,8 @@ import anyio
 import pytest
 from promptly import promptly
 
-from pursuit.sandbox import Finished, Sandbox, SandboxLimits, ScriptSpec, check_expression, leave, monty_started
+from pursuit.model.expressions import SyntaxProblem, checked_expression
+from pursuit.sandbox import Finished, Sandbox, SandboxLimits, ScriptSpec, leave, monty_started
 
 # Monty waits this long for its own limit to work before it kills the worker.
 GRACE = 1.0
@@ -79,8 +80,9 @@ def test_each_hostile_expression_keeps_its_time_alone(expression: str) -> None:
 
 
 def test_deep_nesting_never_reaches_a_parser() -> None:
-    assert check_expression(DEEP[0]) is not None
-    assert check_expression(DEEP[3]) is not None
+    for expression in (DEEP[0], DEEP[3]):
+        with pytest.raises(SyntaxProblem):
+            checked_expression(expression)
 
 
 @pytest.mark.parametrize("run", range(5))

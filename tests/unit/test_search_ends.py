@@ -9,20 +9,21 @@ import pytest
 from engine_stage import events_of, mission, play, stage
 from pydantic import Field
 
-from pursuit import Budget, ValidationFailed, event, metric
+from pursuit import Budget, ValidationFailed, check, event, metric
 from pursuit.model.events import (
     AnyEvent,
     CallSettled,
     Facts,
     IterationEnded,
     IterationProposed,
+    MissionCreated,
     Outcome,
     PlannedCall,
 )
-from pursuit.model.mission import EveryN, OnEvent, Proposal
+from pursuit.model.fold import fold
+from pursuit.model.mission import EveryN, Mission, OnEvent, Proposal
 from pursuit.model.search import SearchProposer
 from pursuit.model.state import MissionState
-from pursuit.proposers.room import Clock, Room
 from pursuit.proposers.search import Search
 
 WHOLE = {"x": {"low": 0, "high": 7, "kind": "int"}}
@@ -181,12 +182,42 @@ def test_what_was_found_is_handed_on_before_a_cap_of_the_mission_is_reached(
     ("took", "used", "late"), [(0.1, 94.9, False), (0.1, 95, True), (4.0, 87, False), (4.0, 88, True), (90, 49, False)]
 )
 def test_a_search_keeps_enough_time_to_hand_on(took: float, used: float, late: bool) -> None:
-    wanted = mission(criteria=[FOUND, CERTIFIED], proposer=searching(then="world.certify"))
+    search = SearchProposer(**searching(then="world.certify"))
+    wanted = mission(criteria=[FOUND, CERTIFIED], proposer=search)
     state = MissionState(mission=wanted, tools=(), budget={"max_wall_clock_seconds": 100}, elapsed=used)
-    clock = Clock()
     end = IterationEnded(at=0, iteration=0, verdict="continue", reason="in_progress", facts=Facts(), elapsed=took)
-    clock.hear([(1, end)])
-    assert Room.of(state, clock).last == late
+    events = [*told(0, "ok", ("world.peak", 1))[:-1], end]
+    (call,) = next_calls(wanted, search, state, events)
+    assert call[0] == ("world.certify" if late else "world.peak")
+
+
+@pytest.mark.parametrize("lost", ["unknown", "timed_out", "cancelled"])
+def test_a_lost_call_is_made_again_where_a_check_looks_for_its_effect(lost: Outcome) -> None:
+    search = SearchProposer(**searching(then="world.certify"))
+    events, seal = told(0, "ok", ("world.peak", 3)), ("world.certify", 3)
+    for after, most in (("world.certify", 3), (None, 1)):
+        wanted = mission(criteria=[FOUND, check(["true"], after=after)], proposer=search)
+        state = MissionState(mission=wanted, tools=(), budget={"max_iterations": 9})
+        made = [told(iteration, lost, seal) for iteration in range(1, 4)]
+        proposed = [
+            next_calls(wanted, search, state, [*events, *(one for part in made[:count] for one in part)])
+            for count in range(4)
+        ]
+        assert proposed == [[seal]] * most + [[]] * (4 - most)
+
+
+def next_calls(wanted: Mission, search: SearchProposer, state: MissionState, events: list[AnyEvent]) -> list[Any]:
+    """What a process that begins with these events proposes."""
+
+    async def past(after: int) -> list[tuple[int, AnyEvent]]:
+        return [(seq, one) for seq, one in enumerate(events, 1) if seq > after]
+
+    async def scene() -> list[Any]:
+        proposal = await Search(wanted, search, past).propose(state, [])
+        calls = proposal.tool_calls if isinstance(proposal, Proposal) else None
+        return [(one.tool_name, one.args["x"]) for one in calls or ()]
+
+    return play(scene)
 
 
 def test_the_limit_that_gives_way_is_missed_rather_than_another(tmp_path: Path) -> None:
@@ -204,6 +235,21 @@ def test_the_limit_that_gives_way_is_missed_rather_than_another(tmp_path: Path) 
     assert calls[-4][0] == ("certify", 8), "the lightest that is strong enough"
     wrong = refused(tmp_path / "c", weigh, certify, criteria=criteria, proposer=searching(**given, gives_way="x"))
     assert first in wrong["proposer.gives_way"]
+
+
+def test_keys_that_are_gone_are_refused_but_read_from_an_old_ledger() -> None:
+    with pytest.raises(ValidationFailed) as caught:
+        SearchProposer(**searching(then="world.certify", then_again=True, gives_way=[FOUND.criterion_id]))
+    reasons = {fault.field: fault.reason for fault in caught.value.faults}
+    assert reasons == {
+        "gives_way": "must be the id of one limit, not a list",
+        "then_again": "is not a known key",
+    }
+    wanted = mission(criteria=[FOUND], proposer=searching(then="world.certify")).model_dump(mode="json")
+    wanted["proposer"] |= {"then_again": True, "gives_way": [FOUND.criterion_id]}
+    state = fold([MissionCreated(at=0, mission=wanted, tools=["world.peak", "world.certify"])])
+    assert state is not None and isinstance(state.mission.proposer, SearchProposer)
+    assert state.mission.proposer.gives_way == FOUND.criterion_id
 
 
 def refused(folder: Path, *tools: Any, **given: Any) -> dict[str, str]:

@@ -6,8 +6,8 @@ Owns: the steps of the fold. Pure: no clock, no I/O, no randomness; `fold(events
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, cast
 
 from pursuit.model.approvals import Approval, is_granted, pending
 from pursuit.model.criteria import Check, MetricThreshold, Predicate
@@ -70,7 +70,7 @@ def advance(state: MissionState | None, event: Event) -> MissionState:
 
 
 def _created(event: MissionCreated) -> MissionState:
-    mission = Mission(**event.mission)
+    mission = Mission(**_current(event.mission))
     caps = {name: getattr(mission.budget, name) for name in CAPS}
     return MissionState(
         mission=mission,
@@ -88,6 +88,17 @@ def _created(event: MissionCreated) -> MissionState:
         created_at=event.at,
         budget=caps,
     )
+
+
+def _current(mission: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A stored mission without the keys of a search that are gone: `then_again`, and a list in `gives_way`."""
+    search = cast("Mapping[str, Any]", mission["proposer"])
+    if "then_again" not in search:
+        return mission
+    kept = {name: value for name, value in search.items() if name != "then_again"}
+    if isinstance(several := kept.get("gives_way"), list):
+        kept["gives_way"] = next(iter(cast("list[str]", several)), None)
+    return {**mission, "proposer": kept}
 
 
 def _run_claimed(state: MissionState, event: RunClaimed) -> None:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, ValidationError, field_validator
 
 from pursuit.errors import Fault, ValidationFailed
-from pursuit.model.criteria import AnyCriterion, Check
+from pursuit.model.criteria import AnyCriterion
 from pursuit.model.expressions import checked_script
 from pursuit.model.faults import faults_of
 from pursuit.model.fleet import Fleet
@@ -295,11 +295,6 @@ class Mission(Shape):
         if self.stagnation_threshold is None:
             return None if isinstance(self.proposer, RepeatProposer | SearchProposer) else DEFAULT_STAGNATION
         return self.stagnation_threshold
-
-    @property
-    def command_checks(self) -> list[Check]:
-        """The checks that would run an argv."""
-        return [c for c in self.criteria if isinstance(c, Check) and c.command is not None]
 
 
 def _listed(criteria: object) -> list[Any]:

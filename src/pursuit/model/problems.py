@@ -14,13 +14,12 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import msgspec
 from msgspec import structs
 
 BudgetName = Literal["calls", "evaluations", "wall_seconds"]
-BUDGETS: tuple[BudgetName, ...] = get_args(BudgetName)
 AttemptStatus = Literal["open", "claimed", "submitted", "scored"]
 
 

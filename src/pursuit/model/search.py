@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import AfterValidator, AliasChoices, Field
+from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field
 
 from pursuit.model.shape import Args, Broken, Flag, Name, Number, Shape, Whole
 
@@ -101,6 +101,12 @@ def _number(value: object) -> float | None:
         return None
 
 
+def _one_limit(value: object) -> object:
+    if isinstance(value, list):
+        raise ValueError("must be the id of one limit, not a list")
+    return value
+
+
 class SearchProposer(Shape):
     """Arguments of one tool, searched towards the mission's metric criteria without a model."""
 
@@ -113,8 +119,8 @@ class SearchProposer(Shape):
     objective: Name | None = None
     direction: Literal["minimize", "maximize"] | None = None
     constraints: Annotated[list[Name], Field(max_length=64)] | None = None
-    gives_way: Name | Annotated[list[Name], Field(max_length=64)] | None = None
-    """Of the limits those that are missed rather than others, where no trial keeps them all; the first counts most."""
+    gives_way: Annotated[Name | None, BeforeValidator(_one_limit)] = None
+    """The limit that is missed rather than any other, where no trial keeps them all."""
     batch: Annotated[Whole, Field(ge=1, le=MAX_BATCH)] = 1
     seed: Annotated[Whole, Field(ge=0)] = 0
     sampler: Sampler = "auto"
@@ -123,8 +129,6 @@ class SearchProposer(Shape):
     """In which, from the first trial and by the clock on the wall, the other tool is to be called."""
     then: Name | None = None
     """The tool that is called once with the arguments that were found, or with the best ones when there are no more."""
-    then_again: Flag = False
-    """Whether that tool may be called again where nobody knows what became of the call: it takes one of them."""
 
     @classmethod
     def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:

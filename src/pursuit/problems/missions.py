@@ -112,9 +112,7 @@ def mission_for(problem: Manifest, plan: Plan) -> dict[str, Any]:
     criteria: list[dict[str, Any]] = []
     if proposer.get("kind") == "search":
         criteria = _thresholds(problem, str(proposer["tool"]))
-        # An attempt takes one submission, however often it is handed in.
-        handed = {"then": f"{server}.{SUBMIT}", "then_again": True}
-        proposer = {**_sought(problem, criteria, proposer, plan), **proposer, **handed}
+        proposer = {**_sought(problem, criteria, proposer, plan), **proposer, "then": f"{server}.{SUBMIT}"}
     criteria += _of_the_end(plan, server)
     return {
         "directive": _directive(problem, server),
@@ -164,11 +162,11 @@ def _sought(
     sought: dict[str, Any] = {"constraints": [one["criterion_id"] for one in thresholds]}
     targets = [one for one in problem.scorer.metrics if one.target is not None]
     if targets and "constraints" not in table:  # attempts are compared so: what is allowed, then the primary metric
-        sought["gives_way"] = [one["criterion_id"] for one in thresholds[: len(targets)]]
+        sought["gives_way"] = thresholds[len(targets) - 1]["criterion_id"]
     if primary.target is None:  # then there is always a better one, and only a number of trials is an end
         most = most or [max(1, plan.max_iterations - 1) * int(table.get("batch", 1))]
-        if "objective" not in table:
-            sought |= {"objective": primary.name, "direction": primary.direction or "minimize"}
+    if "objective" not in table and (primary.target is None or len(targets) > 1):
+        sought |= {"objective": primary.name, "direction": primary.direction or "minimize"}
     sought |= {} if budget.wall_seconds is None else {"seconds": budget.wall_seconds}
     return {**sought, "trials": min(most)} if most else sought
 

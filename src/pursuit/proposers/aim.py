@@ -26,24 +26,23 @@ LARGEST = 1e300
 class Score:
     """How a trial stands: what is made small (None: nothing but the limits), and by how much each limit is exceeded.
 
-    `firm` is by how much those are exceeded that do not give way, `giving` by how much each of the others is.
+    `firm` is by how much those are exceeded that do not give way, `giving` by how much the other one is.
     """
 
     objective: float | None
     excess: tuple[float, ...]
     met: bool
     firm: float = 0.0
-    giving: tuple[float, ...] = ()
+    giving: float = 0.0
 
     @property
     def rank(self) -> tuple[float, ...]:
         """How good it is to be handed on: one that met all, else by the firm limits.
 
-        Of those that are alike in that, one that keeps the others, too; else by the objective, then by each of them.
+        Of those that are alike in that, one that keeps the other, too; else by the objective, then by the other.
         """
-        kept = all(one <= 0 for one in self.giving)
-        own = () if self.objective is None else (-self.objective,)
-        return (self.met, -self.firm, kept, *own, *(-one for one in self.giving))
+        own = 0.0 if self.objective is None else -self.objective
+        return (self.met, -self.firm, self.giving <= 0, own, -self.giving)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +60,12 @@ class Objective:
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """An objective, limits, and every threshold that counts as success; `gives_way` are some of the limits."""
+    """An objective, limits, and every threshold that counts as success; `gives_way` is the id of a limit."""
 
     objective: Objective | None
     limits: tuple[MetricThreshold, ...]
     wanted: tuple[MetricThreshold, ...]
-    gives_way: tuple[MetricThreshold, ...] = ()
+    gives_way: str | None = None
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -85,7 +84,7 @@ class Aim:
         value = None if self.objective is None else self._value(self.objective, metrics)
         excess = tuple(0.0 if one.metric in untold else _excess(one, metrics[one.metric]) for one in self.limits)
         beyond = dict(zip((one.criterion_id for one in self.limits), excess, strict=True))
-        giving = tuple(beyond.pop(one.criterion_id) for one in self.gives_way if one.criterion_id in beyond)
+        giving = 0.0 if self.gives_way is None else beyond.pop(self.gives_way, 0.0)
         firm = sum(max(0.0, one) for one in beyond.values())
         met = [one.metric in metrics and holds(one, metrics[one.metric]) for one in self.wanted]
         return Score(value, excess, bool(met) and all(met), firm, giving)
@@ -109,19 +108,11 @@ def aim_of(mission: Mission, search: SearchProposer, tool: str) -> tuple[Aim, li
         reason = f"nothing to search for: no required metric_threshold that {tool} may answer, and no objective"
         faults.append(Fault(field="proposer.objective", reason=reason))
     rest = tuple(limit for limit in limits if limit is not done)
-    return Aim(objective, rest, tuple(wanted), _giving_way(search, limits, faults)), faults
-
-
-def _giving_way(
-    search: SearchProposer, limits: Sequence[MetricThreshold], faults: list[Fault]
-) -> tuple[MetricThreshold, ...]:
-    known = {one.criterion_id: one for one in limits}
-    names = [search.gives_way] if isinstance(search.gives_way, str) else search.gives_way or ()
-    for name in names:
-        if name not in known:
-            reason = f"{name!r} is none of the limits of this search; there are {', '.join(known) or 'none'}"
-            faults.append(Fault(field="proposer.gives_way", reason=reason))
-    return tuple(known[name] for name in dict.fromkeys(names) if name in known)
+    known = [one.criterion_id for one in limits]
+    if search.gives_way is not None and search.gives_way not in known:
+        reason = f"{search.gives_way!r} is none of the limits of this search; there are {', '.join(known) or 'none'}"
+        faults.append(Fault(field="proposer.gives_way", reason=reason))
+    return Aim(objective, rest, tuple(wanted), search.gives_way), faults
 
 
 def _named_success(

@@ -60,12 +60,6 @@ class _Known:
         return round(float(calc_price(used, self.model, provider_id=self.provider).total_price), 9)
 
 
-@dataclass(frozen=True, slots=True)
-class _Tokens:
-    input_tokens: int = 0
-    output_tokens: int = 0
-
-
 def price_of(name: str, own: Price | None = None) -> Priced | None:
     """The price of a model by its full name (`provider:model`), or None if nobody knows it."""
     if own is not None:

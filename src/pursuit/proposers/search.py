@@ -6,14 +6,17 @@ Invariant: trials come from the ledger alone, so a process that begins anew prop
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 
 from pursuit.errors import ExtraMissing
-from pursuit.model.events import AnyEvent, IterationEnded
+from pursuit.model.criteria import Check
+from pursuit.model.events import AnyEvent, IterationEnded, IterationProposed, RunClaimed
 from pursuit.model.mission import EverySeconds, Mission, OnEvent, Proposal, ToolCall
 from pursuit.model.search import SearchProposer
 from pursuit.model.state import MissionState
@@ -21,7 +24,6 @@ from pursuit.proposers.aim import Score, aim_of
 from pursuit.proposers.contract import Failed, Past, Waiting
 from pursuit.proposers.fitting import fitting
 from pursuit.proposers.language import OfferedTool
-from pursuit.proposers.room import Clock, Room
 from pursuit.proposers.trials import UNMADE, Trial, Trials
 
 if TYPE_CHECKING:
@@ -32,6 +34,14 @@ BAD = frozenset({"failed", "timed_out", "unknown"})
 
 IDLE = 1.0
 """How many seconds an iteration without calls takes at least where nothing limits how many there are."""
+RECENT = 8
+MARGIN = 3
+"""How many of the slowest recent iterations must still fit before the other tool is called."""
+SHARE = 0.05
+LEAST = 1.0
+"""Seconds that are kept at least, and the part of the whole: the other tool may start programs, such as a judge."""
+AFRESH = 5.0
+"""Seconds that are kept at least where a driver has just begun: it is unknown how long an iteration takes."""
 
 
 def require_search() -> None:
@@ -39,6 +49,43 @@ def require_search() -> None:
     if missing := [name for name in ("optuna", "cmaes") if find_spec(name) is None]:
         names = " and ".join(missing)
         raise ExtraMissing(f"the proposer search needs {names}: pip install 'pursuit[search]'", extra="search")
+
+
+@dataclass(slots=True)
+class Clock:
+    """How long the latest iterations took, and since when there are trials, as the ledger tells it."""
+
+    fresh: bool = True
+    """Whether a driver has just begun."""
+    _first: float | None = None
+    _last: float = 0.0
+    _elapsed: float = 0.0
+    _took: deque[float] = field(default_factory=lambda: deque[float](maxlen=RECENT))
+
+    def hear(self, news: Sequence[tuple[int, AnyEvent]]) -> None:
+        """Takes in what happened."""
+        for _, event in news:
+            self._last = max(self._last, event.at)
+            match event:
+                case RunClaimed():
+                    self._elapsed, self.fresh = 0.0, True
+                case IterationProposed() if event.calls and self._first is None:
+                    self._first = event.at
+                case IterationEnded():
+                    self.fresh = False
+                    self._took.append(max(0.0, event.elapsed - self._elapsed))
+                    self._elapsed = event.elapsed
+                case _:
+                    pass
+
+    @property
+    def since(self) -> float:
+        """Seconds on the wall since the first trial, also while the mission was stopped."""
+        return 0.0 if self._first is None else self._last - self._first
+
+    def is_late(self, left: float, whole: float, least: float = LEAST) -> bool:
+        """Whether the seconds that are left are needed to call the other tool."""
+        return left <= min(whole / 2, max(MARGIN * max(self._took, default=0.0), SHARE * whole, least))
 
 
 class Search:
@@ -52,7 +99,9 @@ class Search:
         self._cadence = mission.checkpoint_cadence
         self._past = past
         self._aim = aim_of(mission, search, search.tool_name)[0]
-        self._trials = Trials(search.tool_name, again=search.then_again)
+        checks = [one for one in mission.criteria if isinstance(one, Check) and one.required]
+        checked = search.then is not None and any(one.after == search.then for one in checks)
+        self._trials = Trials(search.tool_name, checked=checked)
         self._untold = set(self._aim.metrics)  # what no trial has told so far
         self._best: tuple[tuple[float, ...], Mapping[str, Any]] | None = None
         self._heard = 0
@@ -71,9 +120,10 @@ class Search:
             require_search()
         news = await self._past(self._heard)
         self._clock.hear(news)
-        room = Room.of(state, self._clock, self._search.seconds)
+        calls = _calls_left(state)
+        room = None if calls is None else max(1, calls - 1)
         # In a thread: a model of the metrics takes milliseconds, the first import of Optuna half a second.
-        planned = await anyio.to_thread.run_sync(self._advance, news, room)
+        planned = await anyio.to_thread.run_sync(self._advance, news, room, self._must_end(state, calls))
         if planned is None:
             return await self._idle(state)
         if isinstance(planned, Failed | Proposal):
@@ -91,31 +141,44 @@ class Search:
                 await anyio.sleep(min(self._cadence.t, IDLE))
         return Proposal(tool_calls=[], rationale=f"{self._search.then} was called; the checkpoint is yet to come")
 
+    def _must_end(self, state: MissionState, calls: int | None) -> bool:
+        """Whether the next call must be the one of the other tool: a budget allows only that one, or time is over."""
+        iterations = _left(state, "max_iterations", state.iteration_count)
+        if any(one is not None and one <= 1 for one in (iterations, calls)):
+            return True
+        clock, seconds = self._clock, self._search.seconds
+        if seconds is not None and clock.is_late(seconds - clock.since, seconds, AFRESH if clock.fresh else LEAST):
+            return True
+        left = _left(state, "max_wall_clock_seconds", state.wall_clock)
+        return left is not None and clock.is_late(left, state.budget["max_wall_clock_seconds"])
+
     def _advance(
-        self, news: Sequence[tuple[int, AnyEvent]], room: Room
+        self, news: Sequence[tuple[int, AnyEvent]], room: int | None, last: bool
     ) -> list[dict[str, Any]] | Failed | Proposal | None:
         study = self._study = self._study or self._new_study()
         for seq, event in news:
             ended = self._trials.hear(event)
             if isinstance(event, IterationEnded):
                 self._learn(study, ended, checkpoint=event.facts.checkpoint)
-                self._judged = self._trials.beside.made > 0 and (self._judged or event.facts.checkpoint)
+                self._judged = self._trials.others > 0 and (self._judged or event.facts.checkpoint)
             self._heard = seq
         if self._search.then is not None:
-            return self._planned_then(study, self._search.then, room)
+            return self._planned_then(study, self._search.then, room, last=last)
         return self._more(study, None)
 
-    def _planned_then(self, study: Study, tool: str, room: Room) -> list[dict[str, Any]] | Failed | Proposal | None:
+    def _planned_then(
+        self, study: Study, tool: str, room: int | None, *, last: bool
+    ) -> list[dict[str, Any]] | Failed | Proposal | None:
         """More trials until one met every threshold or there are no more; then one call of the other tool.
 
         There are no more, either, when what the mission has left is just enough for that call.
 
         None once it was called: what is left to do is to wait for the checkpoint.
         """
-        if self._trials.beside.made:
+        if self._trials.others:
             return Failed(self._called(tool), final=True) if self._judged else None
-        over = self._shown or (room.last and self._best is not None)
-        more = Failed("") if over else self._more(study, room.trials)
+        over = self._shown or (last and self._best is not None)
+        more = Failed("") if over else self._more(study, room)
         if not isinstance(more, Failed):
             return more
         if self._best is None:
@@ -136,7 +199,7 @@ class Search:
 
     def _called(self, tool: str) -> str:
         """Why there is nothing more to do."""
-        why = self._trials.beside.why
+        why = self._trials.why
         return f"{tool} was called, and the mission has not ended" if why is None else f"{tool} was called and {why}"
 
     def _more(self, study: Study, room: int | None) -> list[dict[str, Any]] | Failed:
@@ -240,3 +303,15 @@ class Search:
         ignored = self._ignored() if self._trials.answered else ""
         which = f"trial {first}" if count == 1 else f"trials {first} to {first + count - 1}"
         return f"{which}{kind}{ignored}"
+
+
+def _left(state: MissionState, name: str, used: float) -> float | None:
+    cap = state.budget.get(name, -1)
+    return None if cap == -1 else cap - used - state.lent.get(name, 0)
+
+
+def _calls_left(state: MissionState) -> int | None:
+    """Calls of tools, without those that the checks of an iteration take."""
+    checks = sum(isinstance(criterion, Check) for criterion in state.mission.criteria)
+    left = _left(state, "max_tool_calls", state.tool_calls)
+    return None if left is None else int(left) - checks

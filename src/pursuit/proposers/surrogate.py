@@ -38,10 +38,9 @@ class Surrogate(optuna.samplers.BaseSampler):
     """Chooses each next point by a model of what was seen."""
 
     def __init__(self, space: Space, seed: int, *, aimless: bool = False) -> None:
-        self._space = space
+        self.space = space
         self.aimless = aimless  # nothing is to be made small: only the limits count
         self._seed = seed
-        self._independent = optuna.samplers.RandomSampler(seed=seed % 2**32)
         self._pending: dict[int, Rows] = {}
         self._points: list[Rows] = []
         self._excess: list[Sequence[float]] = []
@@ -51,28 +50,28 @@ class Surrogate(optuna.samplers.BaseSampler):
 
     def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         """All of it, always."""
-        return self._space.distributions
+        return self.space.distributions
 
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
         """For a parameter that is not of the space; a search has none."""
-        return self._independent.sample_independent(study, trial, param_name, param_distribution)
+        raise NotImplementedError(param_name)
 
     def sample_relative(
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
         """The arguments of the next trial."""
-        args = self._space.decode(self._next(trial.number))
-        self._pending[trial.number] = self._space.encode(args)
-        return self._space.told(args)
+        args = self.space.decode(self._next(trial.number))
+        self._pending[trial.number] = self.space.encode(args)
+        return self.space.told(args)
 
     def after_trial(
         self, study: optuna.Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
     ) -> None:
         """Takes in what became of a trial."""
         self._pending.pop(trial.number, None)
-        point = self._space.encode(self._space.heard(trial.params))
+        point = self.space.encode(self.space.heard(trial.params))
         if state == TrialState.COMPLETE and values:
             self._points.append(point)
             self._excess.append(trial.user_attrs[EXCESS])
@@ -87,26 +86,26 @@ class Surrogate(optuna.samplers.BaseSampler):
         place = number - self._epochs.first_trial
         if self._epochs.fresh and place < self._design_size:
             return self._design()[place]
-        if len(self._points) - first < self._space.width + 2:
-            return self._space.snap(chance.random((1, self._space.width)))[0]
-        if self._space.size is not None and self._space.size <= LISTABLE:
-            return _Outlook(self, first, number, chance).best_of(self._space.everything())
+        if len(self._points) - first < self.space.width + 2:
+            return self.space.snap(chance.random((1, self.space.width)))[0]
+        if self.space.size is not None and self.space.size <= LISTABLE:
+            return _Outlook(self, first, number, chance).best_of(self.space.everything())
         return _Outlook(self, first, number, chance).search()
 
     @property
     def _design_size(self) -> int:
-        return len(self._space.distributions) + self._space.width + 2
+        return len(self.space.distributions) + self.space.width + 2
 
     def _design(self) -> Rows:
         """A Latin hypercube: each parameter's range is covered evenly, whatever the others do."""
         chance = np.random.default_rng([self._seed, 1, self._epochs.count])
         size = self._design_size
-        cells = np.array([chance.permutation(size) for _ in range(self._space.width)]).T
-        return self._space.snap((cells + chance.random((size, self._space.width))) / size)
+        cells = np.array([chance.permutation(size) for _ in range(self.space.width)]).T
+        return self.space.snap((cells + chance.random((size, self.space.width))) / size)
 
     def pending(self) -> Rows:
         """The points that are being tried."""
-        return np.array(list(self._pending.values())).reshape(-1, self._space.width)
+        return np.array(list(self._pending.values())).reshape(-1, self.space.width)
 
     def seen(self, first: int) -> tuple[Rows, Rows, Rows]:
         """Points, excesses and objective values from a row on."""
@@ -114,12 +113,7 @@ class Surrogate(optuna.samplers.BaseSampler):
 
     def failed(self) -> Rows:
         """The last points where the tool failed."""
-        return np.array(self._failures[-FITTED:]).reshape(-1, self._space.width)
-
-    @property
-    def space(self) -> Space:
-        """Where it looks."""
-        return self._space
+        return np.array(self._failures[-FITTED:]).reshape(-1, self.space.width)
 
 
 class Epochs:

@@ -21,7 +21,10 @@ UNMADE = frozenset({"skipped", "cancelled"})
 """The outcomes of calls that were never made, or not to their end: they say nothing about their arguments."""
 
 LOST = frozenset({"cancelled", "timed_out", "unknown"})
-"""The outcomes of calls of which nobody knows whether they did something."""
+"""The outcomes of calls that may or may not have had an effect."""
+
+MOST_LOST = 2
+"""How many calls of the tool that comes after a search are made again at most."""
 
 
 @dataclass(slots=True)
@@ -34,51 +37,26 @@ class Trial:
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
-class Beside:
-    """The calls of any other tool, which comes after the search.
+class Trials:
+    """Follows the events of one mission and gives each iteration's trials once it has ended.
 
-    With `again` one of which nobody knows what became is none: it may be made once more, so many times.
+    `checked`: a check of the mission finds out whether a call of the other tool had an effect.
     """
 
-    MOST = 3
-
-    def __init__(self, *, again: bool) -> None:
-        self.made = 0
-        """How many there were, but for those that were never made."""
-        self.why: str | None = None
-        """What the last of them failed with."""
-        self._again = again
-        self._lost = 0
-        self._open: set[str] = set()
-
-    def begin(self, calls: Sequence[str]) -> None:
-        """Takes in the calls of a new iteration."""
-        self._open = set(calls)
-        self.made += len(calls)
-
-    def hear(self, event: CallSettled | CallRefused) -> None:
-        """Takes in what became of a call."""
-        if event.call_id not in self._open:
-            return
-        said = event.error if isinstance(event, CallSettled) else event.reason
-        self.why = None if event.outcome == "ok" else f"{event.outcome}: {said}"
-        lost = event.outcome in LOST and self._again and self._lost + 1 < self.MOST
-        self._lost += lost
-        if lost or event.outcome == "skipped":
-            self.made -= 1
-
-
-class Trials:
-    """Follows the events of one mission and gives each iteration's trials once it has ended."""
-
-    def __init__(self, tool: str, *, again: bool = False) -> None:
+    def __init__(self, tool: str, *, checked: bool = False) -> None:
         self.made = 0
         self.answered = 0
         """How many of them had a result."""
-        self.beside = Beside(again=again)
+        self.others = 0
+        """How many calls of the other tool count: those that were never made, and lost ones to make again, do not."""
+        self.why: str | None = None
+        """What the last of these failed with."""
         self.spent: str | None = None
         """What the tool said when it had no budget left, as a problem's has."""
         self._tool = tool
+        self._checked = checked
+        self._lost = 0
+        self._beside: set[str] = set()
         self._open: dict[str, Trial] = {}
 
     def hear(self, event: AnyEvent) -> Sequence[Trial]:
@@ -86,7 +64,8 @@ class Trials:
         match event:
             case IterationProposed():
                 self._open = {}
-                self.beside.begin([call.call_id for call in event.calls if call.tool != self._tool])
+                self._beside = {call.call_id for call in event.calls if call.tool != self._tool}
+                self.others += len(self._beside)
                 for call in event.calls:
                     if call.tool == self._tool:
                         self._open[call.call_id] = Trial(self.made, call.args)
@@ -99,11 +78,20 @@ class Trials:
                     self.spent = event.error
             case CallRefused() if event.call_id in self._open:
                 self._open[event.call_id].outcome = event.outcome
-            case CallSettled() | CallRefused():
-                self.beside.hear(event)
+            case CallSettled() | CallRefused() if event.call_id in self._beside:
+                self._other(event)
             case IterationEnded():
                 ended, self._open = list(self._open.values()), {}
                 return ended
             case _:
                 pass
         return ()
+
+    def _other(self, event: CallSettled | CallRefused) -> None:
+        """What became of a call of the other tool."""
+        said = event.error if isinstance(event, CallSettled) else event.reason
+        self.why = None if event.outcome == "ok" else f"{event.outcome}: {said}"
+        again = self._checked and event.outcome in LOST and self._lost < MOST_LOST
+        self._lost += again
+        if again or event.outcome == "skipped":
+            self.others -= 1

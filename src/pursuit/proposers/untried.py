@@ -112,7 +112,7 @@ class Fresh(optuna.samplers.BaseSampler):
         self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
         """For a parameter that is not of the space; a search has none."""
-        return self._inner.sample_independent(study, trial, param_name, param_distribution)
+        raise NotImplementedError(param_name)
 
     def after_trial(
         self, study: optuna.Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None

@@ -4,7 +4,7 @@ Importing this package imports no sandbox; a command that used one ends with `le
 """
 
 from pursuit.sandbox.pool import SandboxLimits, leave, monty_started
-from pursuit.sandbox.predicates import PredicateValue, check_expression
+from pursuit.sandbox.predicates import PredicateValue
 from pursuit.sandbox.sandbox import Sandbox
 from pursuit.sandbox.scripts import Script
 from pursuit.sandbox.steps import (
@@ -29,7 +29,6 @@ __all__ = [
     "ScriptFailure",
     "ScriptSpec",
     "Step",
-    "check_expression",
     "check_script",
     "fingerprint",
     "leave",

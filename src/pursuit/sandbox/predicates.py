@@ -29,22 +29,12 @@ class PredicateValue:
     value: Any = None
     error: str | None = None
     is_json: bool = True
-    truthy: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
     value: PredicateValue
     leaves_traces: bool = False
-
-
-def check_expression(expression: str) -> SyntaxProblem | None:
-    """Why an expression can never be evaluated (reason, line, column), or nothing. Runs no part of it."""
-    try:
-        checked_expression(expression)
-    except SyntaxProblem as problem:
-        return problem
-    return None
 
 
 async def evaluate(
@@ -90,14 +80,13 @@ async def _evaluated(session: AsyncMontySession, expression: str, variables: Map
 
 
 def _crossed(raw: object) -> PredicateValue:
-    truthy = bool(raw)
     try:
         value = as_json(raw)
     except (NotJsonError, RecursionError):
-        return PredicateValue(value=rendered(raw), is_json=False, truthy=truthy)
+        return PredicateValue(value=rendered(raw), is_json=False)
     if len(canonical(value)) > MAX_VALUE:
-        return PredicateValue(value=rendered(raw), is_json=False, truthy=truthy)
-    return PredicateValue(value=value, truthy=truthy)
+        return PredicateValue(value=rendered(raw), is_json=False)
+    return PredicateValue(value=value)
 
 
 def _leaves_traces(text: str) -> bool:
