@@ -1,6 +1,6 @@
 """What may be said of any tool: the questions that a host is asked before a call.
 
-Owns: what is said of a tool, and the words of a question to a person. Does not know: policy or who is asked. Invariant:
+Owns: the six predicates and the words of a question to a person. Does not know: policy or who is asked. Invariant:
 pure; nothing that a server wrote about itself, its tool's name apart, gets into the words that a person decides by.
 """
 
@@ -20,6 +20,26 @@ LONGEST = 6_000
 def is_mcp_tool(tool: Tool) -> bool:
     """Whether it lies behind MCP: all do but the plain Python functions of this process."""
     return not tool.local
+
+
+def tool_is_read_only(tool: Tool) -> bool:
+    """Whether it changes nothing."""
+    return tool.traits.read_only
+
+
+def tool_is_parallel_safe(tool: Tool) -> bool:
+    """Whether it may run beside other calls."""
+    return tool.traits.parallel_safe
+
+
+def tool_is_idempotent(tool: Tool) -> bool:
+    """Whether doing it twice is the same as doing it once."""
+    return tool.traits.idempotent
+
+
+def tool_is_destructive(tool: Tool) -> bool:
+    """Whether it may destroy something."""
+    return tool.traits.destructive
 
 
 def effect(tool: Tool) -> str:
