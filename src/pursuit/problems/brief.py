@@ -12,8 +12,7 @@ from posixpath import normpath
 from typing import Any
 from urllib.parse import quote, unquote
 
-from pursuit.problems.manifest import Citation, CitationMode, Manifest
-from pursuit.problems.numerals import plain_number
+from pursuit.problems.manifest import Citation, CitationMode, Manifest, plain_number
 
 ADDRESS = "problem://design-brief"
 ASSETS = "problem://assets/"
