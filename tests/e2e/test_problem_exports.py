@@ -21,7 +21,6 @@ from pursuit import Problem
 from pursuit.problems.catalogue import SHIPPED, Catalogue
 from pursuit.problems.manifest import Manifest
 from pursuit.problems.missions import as_toml
-from pursuit.problems.secrecy import is_telling, numbers_of, told_in
 
 pytestmark = pytest.mark.usefixtures("quick_python")
 IDS = [one.problem_id for one in Catalogue.load()]
@@ -96,9 +95,9 @@ def secret_words(problem: Manifest) -> set[str]:
     raw = tomllib.loads(problem.path.read_text(encoding="utf-8"))
     found |= {rule["expression"] for rule in raw["scorer"].get("predicates", ())}
     found |= {raw["baseline"]["proposer"].get("script", "best_known")}
-    for secret in numbers_of(problem.scorer):
-        if is_telling(secret.value):
-            found |= written(secret.value)
+    for value in (number for one in problem.scorer.metrics for number in (one.target, one.best_known)):
+        if value is not None and len(f"{value:.15g}".partition("e")[0].replace(".", "").strip("0")) >= 4:
+            found |= written(value)
     design, _ = PUBLISHED.get(problem.problem_id, ({}, 0))
     for value in design.values():
         if len(f"{value:.10g}".replace(".", "").strip("0")) > 4:  # 3.5 and 17 are also what the bounds are
@@ -126,7 +125,6 @@ def assert_no_secret(problem: Manifest, words: list[str]) -> None:
     texts = [text.replace("\\n", "\n").replace('\\"', '"') for text in words]
     everything = "\n".join(texts)
     assert sorted(secret for secret in secret_words(problem) if secret in everything) == []
-    assert [told for text in texts for told in told_in(text, numbers_of(problem.scorer))] == []
 
 
 def test_the_search_for_secrets_finds_them(tmp_path: Path) -> None:

@@ -102,10 +102,11 @@ def _files_by_tool(assets: Sequence[str]) -> str:
 
 
 def _sources(citations: Sequence[Citation], mode: CitationMode) -> str:
-    return "\n".join(f"{place}. {_source(one, mode)}" for place, one in enumerate(citations, 1))
+    return "\n".join(f"{place}. {source_words(one, mode)}" for place, one in enumerate(citations, 1))
 
 
-def _source(citation: Citation, mode: CitationMode) -> str:
+def source_words(citation: Citation, mode: CitationMode) -> str:
+    """What agents read of a source."""
     words = (citation.summary or citation.raw or "").strip() if mode != "raw" else (citation.raw or "").strip()
     if citation.url is not None:
         words += f" <{citation.url}>"

@@ -277,7 +277,7 @@ def check_function(fields: Fields, function: str, folder: Path, *, has_server: b
     if text is None or not isinstance(tree, ast.Module):
         fields.fault("function", f"{file!r} cannot be read as Python")
         return
-    if not any(word in text for word in (name, "import *", "__getattr__")):
+    if not re.search(rf"\b{name}\b|import \*|\b__getattr__\b", text):
         defined = [one.name for one in tree.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
         fields.fault("function", f"{file!r} has no function {name!r}{nearest(name, defined)}")
         return

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from pursuit.errors import Fault
-from pursuit.problems.brief import SUBMIT
+from pursuit.problems.brief import SUBMIT, source_words
 from pursuit.problems.files import file_of, files_of, parsed_python, text_of
 from pursuit.problems.manifest import Manifest, plain_number
 from pursuit.tools.fields import Fields
@@ -79,12 +79,13 @@ def told_in(text: str, manifest: Manifest) -> list[str]:
     known = set(numbers)
     found: list[str] = []
     for place, metric in enumerate(manifest.scorer.metrics):
-        told = {} if manifest.visibility.target else {"target": metric.target}
-        if metric.best_known != metric.target or told:
-            told["best_known"] = metric.best_known
-        for key, value in told.items():
+        hidden = {metric.best_known: "best_known", metric.target: "target"}
+        if manifest.visibility.target:
+            hidden.pop(metric.target)
+        for value, key in hidden.items():
             if value is not None and value not in _COMMON and value in known:
-                found.append(f"holds {plain_number(value)}, the value of scorer.metrics[{place}].{key}")
+                way_out = "; set visibility.target = true if agents may know it" if key == "target" else ""
+                found.append(f"holds {plain_number(value)}, the value of scorer.metrics[{place}].{key}{way_out}")
     for answer in _answers(manifest):
         row = [float(one) for one in answer if isinstance(one, int | float) and abs(one) < 1e300]
         if row and not (len(row) == 1 and row[0] in _COMMON) and known.issuperset(row) and _has_row(numbers, row):
@@ -140,7 +141,7 @@ def _shown(manifest: Manifest) -> Iterator[tuple[str, str]]:
     for field in ("title", "summary", "statement"):
         yield field, getattr(manifest, field)
     for place, one in enumerate(manifest.citations):
-        yield f"citations[{place}]", "\n".join(part for part in (one.summary, one.raw) if part)
+        yield f"citations[{place}]", source_words(one, manifest.visibility.citation_mode)
     yield "submission", json.dumps(_without_choices(manifest.submission or {}), ensure_ascii=False)
     for place, name in enumerate(manifest.assets):
         path = file_of(manifest.folder, name)
