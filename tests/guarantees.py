@@ -679,8 +679,11 @@ GUARANTEES = {
         ("surface/test_problem_briefs.py::test_the_brief_that_is_shown_is_the_brief_that_is_served",),
     ),
     "what-the-judge-reads-is-no-asset": Guarantee(
-        "The manifest, the judge's program, its declared files and the baseline are refused as assets, also by a link.",
-        ("unit/test_problem_secrecy.py::test_a_file_of_the_judge_or_the_baseline_is_never_an_asset",),
+        "The manifest, the judge's program, its declared files and the baseline are never an asset or in an answer.",
+        (
+            "unit/test_problem_secrecy.py::test_a_file_of_the_judge_or_the_baseline_is_never_an_asset",
+            "e2e/test_problem_exports.py::test_files_of_the_judge_are_no_resource_and_in_no_answer",
+        ),
     ),
     "an-exact-secret-is-a-warning": Guarantee(
         "A target, a best value or the baseline's answer, exactly as it is in a text for agents, is a warning.",

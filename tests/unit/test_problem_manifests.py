@@ -23,7 +23,24 @@ from pursuit.problems.scorer_reading import KNOWN_NAMES
 from pursuit.sandbox import Sandbox
 
 CORPUS = Path(__file__).parents[1] / "data" / "problems" / "wrong.toml"
-CASES: dict[str, dict[str, Any]] = tomllib.loads(CORPUS.read_text(encoding="utf-8"))
+HEAD = """problem_id = "sum"
+title = "A sum"
+summary = "Add two numbers."
+kind = "text"
+statement = "What is 2 + 3?"
+"""
+JUDGE = """[scorer]
+kind = "predicates"
+[[scorer.predicates]]
+metric = "right"
+expression = "1"
+[[scorer.metrics]]
+metric = "right"
+"""
+CASES: dict[str, dict[str, Any]] = {
+    name: {**case, "text": case["text"].replace("<head>\n", HEAD).replace("<judge>\n", JUDGE)}
+    for name, case in tomllib.loads(CORPUS.read_text(encoding="utf-8")).items()
+}
 
 GOOD = """
 problem_id = "sum"
