@@ -674,13 +674,20 @@ GUARANTEES = {
         "The brief that is shown is the one that agents are served; a server that is not asked keeps its own word.",
         ("surface/test_problem_briefs.py::test_the_brief_that_is_shown_is_the_brief_that_is_served",),
     ),
-    "what-tells-the-judge-is-quoted": Guarantee(
-        "A manifest that tells agents a target, an answer or the judge is refused with the words that tell it.",
-        ("unit/test_problem_secrecy.py::test_what_tells_agents_of_the_judge_is_refused_and_quoted",),
+    "what-the-judge-reads-is-no-asset": Guarantee(
+        "The manifest, the judge's program, its declared files and the baseline are never an asset or in an answer.",
+        (
+            "unit/test_problem_secrecy.py::test_a_file_of_the_judge_or_the_baseline_is_never_an_asset",
+            "e2e/test_problem_exports.py::test_files_of_the_judge_are_no_resource_and_in_no_answer",
+        ),
     ),
-    "everyday-manifests-pass": Guarantee(
-        "Numbers, words and files that only look like scoring data do not make a manifest wrong.",
-        ("unit/test_problem_secrecy.py::test_an_everyday_manifest_passes",),
+    "an-exact-secret-is-a-warning": Guarantee(
+        "A target, a best value or the baseline's answer, exactly as it is in a text for agents, is a warning.",
+        ("unit/test_problem_secrecy.py::test_an_exact_value_in_a_text_for_agents_is_a_warning",),
+    ),
+    "declared-files-are-of-the-version": Guarantee(
+        "The version of a judge changes with each file that the manifest names for it or declares in scorer.files.",
+        ("unit/test_problem_versions.py::test_a_file_counts_if_the_manifest_names_it",),
     ),
     "a-duplicate-problem-names-both-files": Guarantee(
         "Two problems with one id are a fault that names both files.",

@@ -11,7 +11,7 @@ from typing import Any
 
 import anyio
 import pytest
-from mcp import Client
+from mcp import Client, MCPError
 from problem_answers import ANSWERS, PUBLISHED
 from problem_stage import EXAM, plain
 from public_servers import SERVERS
@@ -21,7 +21,6 @@ from pursuit import Problem
 from pursuit.problems.catalogue import SHIPPED, Catalogue
 from pursuit.problems.manifest import Manifest
 from pursuit.problems.missions import as_toml
-from pursuit.problems.secrecy import is_telling, numbers_of, told_in
 
 pytestmark = pytest.mark.usefixtures("quick_python")
 IDS = [one.problem_id for one in Catalogue.load()]
@@ -96,9 +95,9 @@ def secret_words(problem: Manifest) -> set[str]:
     raw = tomllib.loads(problem.path.read_text(encoding="utf-8"))
     found |= {rule["expression"] for rule in raw["scorer"].get("predicates", ())}
     found |= {raw["baseline"]["proposer"].get("script", "best_known")}
-    for secret in numbers_of(problem.scorer):
-        if is_telling(secret.value):
-            found |= written(secret.value)
+    for value in (number for one in problem.scorer.metrics for number in (one.target, one.best_known)):
+        if value is not None and len(f"{value:.15g}".partition("e")[0].replace(".", "").strip("0")) >= 4:
+            found |= written(value)
     design, _ = PUBLISHED.get(problem.problem_id, ({}, 0))
     for value in design.values():
         if len(f"{value:.10g}".replace(".", "").strip("0")) > 4:  # 3.5 and 17 are also what the bounds are
@@ -126,7 +125,6 @@ def assert_no_secret(problem: Manifest, words: list[str]) -> None:
     texts = [text.replace("\\n", "\n").replace('\\"', '"') for text in words]
     everything = "\n".join(texts)
     assert sorted(secret for secret in secret_words(problem) if secret in everything) == []
-    assert [told for text in texts for told in told_in(text, numbers_of(problem.scorer))] == []
 
 
 def test_the_search_for_secrets_finds_them(tmp_path: Path) -> None:
@@ -208,5 +206,41 @@ def test_a_submission_through_two_servers_is_taken_once_by_each(tmp_path: Path) 
         async with Client(outer.to_mcp_server(state=tmp_path / "outer.db")) as agent:
             assert not (await agent.call_tool("submit_final", {"answer": "Waltz"})).is_error
             assert (await agent.call_tool("submit_final", {"answer": "Waltz"})).is_error
+
+    anyio.run(main)
+
+
+@pytest.mark.guarantee("what-the-judge-reads-is-no-asset")
+@pytest.mark.parametrize("era", ["legacy", "auto"])
+def test_files_of_the_judge_are_no_resource_and_in_no_answer(tmp_path: Path, era: str) -> None:
+    hidden = {"score.py": "def score(submission): return 1  # hush\n", "key.csv": "hush\n", "base.script": "# hush\n"}
+    for name, text in {**hidden, "items.csv": "a,2\n"}.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    judge = {"kind": "function", "function": "score.py:score", "files": ["k*.csv"], "metrics": [{"metric": "m"}]}
+    table = {
+        "problem_id": "mine",
+        "title": "Mine",
+        "summary": "Do it.",
+        "statement": "Do it.",
+        "kind": "text",
+        "assets": ["items.csv"],
+        "scorer": judge,
+        "baseline": {"proposer": {"kind": "script", "file": "base.script"}},
+    }
+    (tmp_path / "problem.toml").write_text(as_toml(table), encoding="utf-8")
+    server = Problem.from_manifest(tmp_path).to_mcp_server(state=tmp_path / "one.db")
+
+    async def main() -> None:
+        async with Client(server, mode=era, cache=None) as agent:
+            offered = await surface(agent)
+            assert [one["uri"] for one in offered["resources"]][1:] == ["problem://assets/items.csv"]
+            words = [json.dumps(offered), *await answers(agent, offered, "pangram")]
+            for name in (*hidden, "problem.toml"):
+                refused = await agent.call_tool("design_brief", {"asset": name})
+                assert refused.is_error
+                words.append(json.dumps(plain(refused)))
+                with pytest.raises(MCPError):
+                    await agent.read_resource(f"problem://assets/{name}")
+            assert not [text for text in words if "hush" in text or "key.csv" in text.replace("'key.csv' here", "")]
 
     anyio.run(main)

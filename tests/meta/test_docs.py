@@ -26,7 +26,7 @@ from pursuit.model.events import Outcome, WaitingFor
 from pursuit.model.fold import CAP_REASONS
 from pursuit.model.mission import parse_mission, parse_proposal
 from pursuit.model.state import Status
-from pursuit.problems import baseline_reading, reading, scorer_reading
+from pursuit.problems import reading, scorer_reading
 from pursuit.problems.catalogue import Catalogue
 from pursuit.problems.manifest import CITATION_MODES, DIRECTIONS, SCORER_KINDS
 from pursuit.problems.manifest import KINDS as KINDS_OF_PROBLEMS
@@ -219,7 +219,7 @@ PROMISED = {
     },
     "problems.md": {
         "keys of a manifest": {*reading.KEYS, *reading.CITATION_KEYS, *reading.BUDGET_KEYS, *reading.VISIBILITY_KEYS},
-        "keys of a baseline": {*baseline_reading.BASELINE_KEYS, *baseline_reading.BASELINE_PROPOSERS},
+        "keys of a baseline": {*reading.BASELINE_KEYS, *reading.BASELINE_PROPOSERS},
         "keys of a scorer": {*scorer_reading.SCORER_KEYS, *scorer_reading.METRIC_KEYS, *scorer_reading.RULE_KEYS},
         "words": {*KINDS_OF_PROBLEMS, *CITATION_MODES, *SCORER_KINDS, *DIRECTIONS},
         "shipped problems": {one.problem_id for one in Catalogue.load()},

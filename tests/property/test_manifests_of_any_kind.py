@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pursuit.errors import ValidationFailed
-from pursuit.problems import baseline_reading, reading, scorer_reading
+from pursuit.problems import reading, scorer_reading
 from pursuit.problems.brief import write_brief
 from pursuit.problems.catalogue import SHIPPED
 from pursuit.problems.manifest import Manifest
@@ -48,7 +48,7 @@ SCALARS = st.one_of(
 )
 WORDS = (
     *reading.KEYS, *reading.CITATION_KEYS, *reading.BUDGET_KEYS, *reading.VISIBILITY_KEYS,
-    *baseline_reading.BASELINE_KEYS, *baseline_reading.SCRIPT_KEYS, *scorer_reading.SCORER_KEYS,
+    *reading.BASELINE_KEYS, *reading.SCRIPT_KEYS, *scorer_reading.SCORER_KEYS,
     *scorer_reading.METRIC_KEYS, *scorer_reading.RULE_KEYS, "command", "args", "env", "cwd", "url", "headers",
     "timeouts", "tools", "parameters", "low", "choices", "then", "type", "properties", "required", "$ref", "$schema",
     "$id", "pattern", "patternProperties", "enum", "items", "allOf",

@@ -100,7 +100,7 @@ def test_a_tool_that_tells_the_target_is_noted(tmp_path: Path) -> None:
     table = (tmp_path / "problem.toml").read_text(encoding="utf-8").replace(quick(str(EXAM)), str(server))
     (tmp_path / "problem.toml").write_text(table, encoding="utf-8")
     notes = Place(tmp_path).ask("problem", "show", "problem.toml")[1]
-    assert "tell agents the number of scorer.metrics[0].best_known" in notes
+    assert "holds 3, the value of scorer.metrics[0].best_known" in notes
 
 
 def test_a_servers_relative_arguments_are_files_of_the_manifests_folder(

@@ -30,7 +30,6 @@ from pursuit.problems.scoring import Submitted, judge
 from pursuit.problems.spending import exhausted
 from pursuit.problems.stored_attempts import load_attempt
 from pursuit.problems.submission import kept_result
-from pursuit.problems.versions import judging_digest
 from pursuit.sandbox import Sandbox
 from pursuit.tools.configuration import Configuration
 from pursuit.tools.contract import CallFailed, ToolResult
@@ -371,28 +370,6 @@ def test_a_scoring_function_has_the_modules_beside_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("scorer", "name"),
-    [
-        (Scorer(kind="function", function="judge/score.py:score", metrics=(COST,)), "judge/helper.py"),
-        (Scorer(kind="command", command=("judge", "--data=data.json"), metrics=(COST,)), "data.json"),
-        (Scorer(kind="command", command=("python3", "-m", "judge.score"), metrics=(COST,)), "judge/helper.py"),
-        (Scorer(kind="function", function="judge/score.py:score", metrics=(COST,)), "judge/key.csv"),
-        (Scorer(kind="function", function="judge/score.py:score", metrics=(COST,)), "limits.json"),
-    ],
-)
-def test_what_a_judge_imports_names_or_is_given_is_of_its_version(tmp_path: Path, scorer: Scorer, name: str) -> None:
-    (tmp_path / "judge").mkdir()
-    source = "import helper\nKEY = Path(__file__).with_name('key.csv')\ndef score(): open('limits.json')\n"
-    (tmp_path / "judge" / "score.py").write_text(source, encoding="utf-8")
-    for file in ("judge/helper.py", "judge/key.csv", "data.json", "limits.json"):
-        (tmp_path / file).write_text("1", encoding="utf-8")
-    one = problem(tmp_path, scorer)
-    before = judging_digest(one)
-    (tmp_path / name).write_text("2", encoding="utf-8")
-    assert judging_digest(one) != before
-
-
-@pytest.mark.parametrize(
     ("value", "words"),
     [(2_592_000.0, "2592000"), (3, "3"), (0.5, "0.5"), (1e-7, "0.0000001"), (1234567.5, "1234567.5")],
 )
@@ -400,19 +377,3 @@ def test_a_limit_is_written_with_all_of_its_digits(tmp_path: Path, value: float,
     one = problem(tmp_path, PREDICATES, budget=Limits(wall_seconds=value))
     assert f"- seconds from the first call: {words}\n" in write_brief(one)
     assert f"wall_seconds ({words}) is spent" in exhausted("wall_seconds", value).message
-
-
-def test_the_version_of_a_judge_is_that_of_all_its_files(tmp_path: Path) -> None:
-    for name in ("score.py", "data.csv", "judge.sh"):
-        (tmp_path / name).write_text("one", encoding="utf-8")
-    scorers = {
-        "score.py": Scorer(kind="function", function="score.py:score", metrics=(COST,)),
-        "judge.sh": Scorer(kind="command", command=("sh", "judge.sh"), metrics=(COST,)),
-    }
-    for file, scorer in scorers.items():
-        one = problem(tmp_path, scorer, assets=("data.csv",))
-        versions = [judging_digest(one)]
-        for name in (file, "data.csv"):
-            (tmp_path / name).write_text(f"two {file}", encoding="utf-8")
-            versions.append(judging_digest(one))
-        assert len(set(versions)) == 3, file

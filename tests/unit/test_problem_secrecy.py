@@ -1,138 +1,142 @@
-"""What a manifest tells agents of its judge is refused with the words that tell it, and nothing else is."""
+"""What no agent may see: the judge's files are never assets, and exact values in texts for agents are warnings."""
 
 from __future__ import annotations
 
-import time
-import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
+from cli_stage import Place
 
 from pursuit.errors import ValidationFailed
-from pursuit.problems.files import MOST_BYTES
-from pursuit.problems.headings import first_level_heading
+from pursuit.problems.catalogue import Catalogue
 from pursuit.problems.reading import read_manifest
-from pursuit.problems.versions import judging_digest
-
-DATA = Path(__file__).parents[1] / "data" / "problems"
-TOLD: dict[str, dict[str, Any]] = tomllib.loads((DATA / "told.toml").read_text(encoding="utf-8"))
-RIGHT: dict[str, dict[str, Any]] = tomllib.loads((DATA / "right.toml").read_text(encoding="utf-8"))
+from pursuit.problems.secrecy import warnings_of
 
 FRAME = """problem_id = "x"
 title = "T"
 summary = "S."
 kind = "decision"
-statement = {statement}
+statement = "{statement}"
 {top}
+[scorer]
 {scorer}
 [[scorer.metrics]]
-metric = "{metric}"
+metric = "m"
 direction = "minimize"
 target = {target}
-{best_known}
 {tail}
 """
-ANYTHING = '[scorer]\nkind = "predicates"\n[[scorer.predicates]]\nmetric = "{metric}"\nexpression = "1"'
+ANYTHING = 'kind = "predicates"\n[[scorer.predicates]]\nmetric = "m"\nexpression = "1"'
+FUNCTION = 'kind = "function"\nfunction = "score.py:score"'
+COMMAND = 'kind = "command"\ncommand = ["__python_executable__", "score.py", "items.csv"]'
+BASELINE = "[baseline.proposer]\nkind = \"script\"\nscript = '''{}'''"
+PUBLIC = '[visibility]\npublic = ["items.csv", "gone.csv", "scorer.arguments.x"]'
 
 
-def staged(folder: Path, case: dict[str, Any]) -> Path:
-    metric = case.get("metric", "m")
-    quoted = case.get("statement", "Do it.").replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    text = FRAME.format(
-        statement=f'"{quoted}"',
-        top=case.get("top", ""),
-        scorer=case.get("scorer", ANYTHING.format(metric=metric)),
-        metric=metric,
-        target=case["target"],
-        best_known=f"best_known = {case['best_known']}" if "best_known" in case else "",
-        tail=case.get("tail", ""),
-    )
-    for name, content in case.get("files", {}).items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(content, encoding="utf-8")
+def staged(
+    folder: Path,
+    statement: str = "Do it.",
+    *,
+    top: str = "",
+    scorer: str = ANYTHING,
+    target: float = 263.8958,
+    tail: str = "",
+) -> Path:
+    for name, text in {"score.py": "def score(submission): ...\n", "items.csv": "a,2\n", "key.csv": "a,7\n"}.items():
+        (folder / name).write_text(text, encoding="utf-8")
     path = folder / "problem.toml"
-    path.write_text(text, encoding="utf-8")
+    path.write_text(FRAME.format(statement=statement, top=top, scorer=scorer, target=target, tail=tail), "utf-8")
     return path
 
 
-@pytest.mark.guarantee("what-tells-the-judge-is-quoted")
-@pytest.mark.parametrize("name", TOLD)
-def test_what_tells_agents_of_the_judge_is_refused_and_quoted(tmp_path: Path, name: str) -> None:
-    case = TOLD[name]
+def warned(path: Path) -> dict[str, str]:
+    return {warning.field: warning.reason for warning in warnings_of(read_manifest(path))}
+
+
+@pytest.mark.guarantee("what-the-judge-reads-is-no-asset")
+@pytest.mark.parametrize(
+    ("asset", "scorer", "tail"),
+    [
+        ("score.py", FUNCTION, ""),
+        ("score.py", COMMAND, ""),
+        ("problem.toml", FUNCTION, ""),
+        ("key.csv", f'{FUNCTION}\nfiles = ["key.csv"]', ""),
+        ("key.csv", f'{FUNCTION}\nfiles = ["k*.csv"]', '[visibility]\npublic = ["key.csv"]'),
+        ("base.script", ANYTHING, '[baseline.proposer]\nkind = "script"\nfile = "base.script"'),
+    ],
+)
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_file_of_the_judge_or_the_baseline_is_never_an_asset(
+    tmp_path: Path, asset: str, scorer: str, tail: str, linked: bool
+) -> None:
+    (tmp_path / "base.script").write_text("pass\n", encoding="utf-8")
+    (tmp_path / "link").symlink_to(asset)
+    name = "link" if linked else asset
     with pytest.raises(ValidationFailed) as failed:
-        read_manifest(staged(tmp_path, case))
-    reasons = [fault.reason for fault in failed.value.faults if fault.field == case["told"]]
-    assert any(case["says"] in reason for reason in reasons), [str(fault) for fault in failed.value.faults]
-    assert all(len(fault.reason) < 400 for fault in failed.value.faults)
+        read_manifest(staged(tmp_path, top=f'assets = ["{name}"]', scorer=scorer, tail=tail))
+    (fault,) = failed.value.faults
+    assert fault.field == "assets[0]" and "no agent may see it" in fault.reason
 
 
-@pytest.mark.guarantee("everyday-manifests-pass")
-@pytest.mark.parametrize("name", RIGHT)
-def test_an_everyday_manifest_passes(tmp_path: Path, name: str) -> None:
-    try:
-        read_manifest(staged(tmp_path, RIGHT[name]))
-    except ValidationFailed as failed:
-        pytest.fail("; ".join(map(str, failed.faults)))
+@pytest.mark.parametrize(("scorer", "tail"), [(FUNCTION, ""), (COMMAND, ""), (COMMAND, PUBLIC)])
+def test_data_that_judge_and_agents_share_is_an_asset(tmp_path: Path, scorer: str, tail: str) -> None:
+    path = staged(tmp_path, top='assets = ["items.csv"]', scorer=scorer, tail=tail)
+    assert read_manifest(path).assets == ("items.csv",)
+    assert warned(path) == ({} if not tail else {"visibility.public": "has no effect any more; leave it out"})
 
 
-@pytest.mark.parametrize("mark", ["* ", "- ", "> ", "1. ", "  -"])
-def test_marks_in_a_row_take_no_time(mark: str) -> None:
-    began = time.process_time()
-    assert first_level_heading(mark * 3_000 + "x") is None
-    assert first_level_heading(mark * 3_000 + " # x") is not None
-    assert time.process_time() - began < 2
+@pytest.mark.guarantee("an-exact-secret-is-a-warning")
+@pytest.mark.parametrize(
+    ("statement", "target", "tail", "reason"),
+    [
+        ("It is 263.8958.", 263.8958, "", "holds 263.8958, the value of scorer.metrics[0].target"),
+        ("Three of 12 (26) items.", 26, "", "scorer.metrics[0].target"),
+        ("Reach 2.7009e-12 or -3.", 2.7009e-12, "", "scorer.metrics[0].target"),
+        ("Beat 77.", 80, "best_known = 77", "holds 77, the value of scorer.metrics[0].best_known"),
+        ("Beat 77.", 80, "best_known = 77\n[visibility]\ntarget = true", "scorer.metrics[0].best_known"),
+        ("x is 16, y 19.", 3, BASELINE.format('call("problem.submit_final", {"x": 16, "y": 19})'), "16, 19"),
+        ("x is 16.5", 3, BASELINE.format("problem.submit_final(x=16.5)"), "numbers of the baseline's answer: 16.5"),
+        ("Say open sesame now", 3, BASELINE.format('problem.submit_final(answer="open sesame")'), "'open sesame'"),
+    ],
+)
+def test_an_exact_value_in_a_text_for_agents_is_a_warning(
+    tmp_path: Path, statement: str, target: float, tail: str, reason: str
+) -> None:
+    found = warned(staged(tmp_path, statement, target=target, tail=tail))
+    assert list(found) == ["statement"] and reason in found["statement"]
 
 
-def test_large_data_is_looked_through_in_bounded_time(tmp_path: Path) -> None:
-    lines = "".join(f"{n} rows, best known {n * 37 % 1000}.{n % 97}, 26 of them\n" for n in range(100_000))
-    script = 'call("problem.submit_final", {"a": [16, 19, 43]})'
-    case = {
-        "target": 12345.6,
-        "best_known": 77777,
-        "top": 'assets = ["data.txt"]',
-        "files": {"data.txt": lines},
-        "tail": f"[baseline.proposer]\nkind = \"script\"\nscript = '{script}'\n",
-    }
-    path = staged(tmp_path, case)
-    began = time.process_time()
-    read_manifest(path)
-    assert time.process_time() - began < 3, "4 MB"
+@pytest.mark.parametrize(
+    ("statement", "target", "tail"),
+    [
+        ("It is 263.896, 1263.8958, 263.89580001, v263.8958 or 263.8958e1.", 263.8958, ""),
+        ("Either 0 or 1.", 1, ""),
+        ("The target is 26.", 26, "best_known = 26\n[visibility]\ntarget = true"),
+        ("x is 19, y 16.", 3, BASELINE.format('call("problem.submit_final", {"x": 16, "y": 19})')),
+        ("Go north, it is so.", 3, BASELINE.format('problem.submit_final(way="north", justification="it is so")')),
+        ("x is 16.", 3, BASELINE.format("x = 16\nproblem.submit_final(x=x)")),
+    ],
+)
+def test_anything_but_the_exact_value_is_none(tmp_path: Path, statement: str, target: float, tail: str) -> None:
+    assert warned(staged(tmp_path, statement, target=target, tail=tail)) == {}
 
 
-def test_what_a_package_of_the_judge_imports_is_of_its_version(tmp_path: Path) -> None:
-    files = {
-        "score.py": "import pkg\n\ndef score(submission):\n    return pkg.deep.K\n",
-        "pkg/__init__.py": "from . import deep\n",
-        "pkg/deep.py": "K = 1\n",
-    }
-    scorer = '[scorer]\nkind = "function"\nfunction = "score.py:score"'
-    problem = read_manifest(staged(tmp_path, {"target": 3, "scorer": scorer, "files": files}))
-    before = judging_digest(problem)
-    (tmp_path / "pkg" / "deep.py").write_text("K = 2\n", encoding="utf-8")
-    assert judging_digest(problem) != before
+def test_every_text_for_agents_is_looked_through_and_choices_are_not(tmp_path: Path) -> None:
+    top = 'assets = ["items.csv", "bytes"]\n[[citations]]\nsummary = "They found 2."\nraw = "7"'
+    schema = '[submission]\ntype = "object"\n[submission.properties.x]\nenum = [7]\ndefault = 2'
+    (tmp_path / "bytes").write_bytes(b"\xff2")
+    assert set(warned(staged(tmp_path, top=top, target=2, tail=schema))) == {"citations[0]", "submission", "assets[0]"}
+    assert warned(staged(tmp_path, top=top, target=7, tail=schema)) == {}
 
 
-def test_a_file_whose_name_the_judge_puts_together_is_of_its_version(tmp_path: Path) -> None:
-    source = "from pathlib import Path\n\ndef score(submission):\n    return Path() / 'data' / 'key.csv'\n"
-    scorer = '[scorer]\nkind = "function"\nfunction = "score.py:score"'
-    files = {"score.py": source, "data/key.csv": "1\n"}
-    problem = read_manifest(staged(tmp_path, {"target": 3, "scorer": scorer, "files": files}))
-    before = judging_digest(problem)
-    (tmp_path / "data" / "key.csv").write_text("2\n", encoding="utf-8")
-    assert judging_digest(problem) != before
+def test_validate_tells_warnings_and_finds_no_fault(tmp_path: Path) -> None:
+    path, place = staged(tmp_path, "It is 263.8958."), Place(tmp_path)
+    told, notes = place.ask("problem", "validate")
+    assert "1 problem, no fault: x" in told
+    assert notes.startswith(f"warning: {path} statement: holds 263.8958, the value of scorer.metrics[0].target")
+    (warning,) = place.json("problem", "validate")["warnings"]
+    assert warning["field"] == "statement" and warning["source"] == str(path)
 
 
-def test_the_end_of_a_large_key_is_compared_as_well(tmp_path: Path) -> None:
-    rows = [f"patient number {n} has the label {n * 7919 % 1000003}{' and others' * 90}\n" for n in range(5_000)]
-    source = "def score(submission):\n    return len(open('key.csv').read())\n"
-    case = {
-        "target": 3,
-        "scorer": '[scorer]\nkind = "function"\nfunction = "score.py:score"',
-        "top": 'assets = ["end.csv"]',
-        "files": {"score.py": source, "key.csv": "".join(rows), "end.csv": "".join(rows[-3:])},
-    }
-    assert len(case["files"]["key.csv"]) > MOST_BYTES
-    with pytest.raises(ValidationFailed) as failed:
-        read_manifest(staged(tmp_path, case))
-    assert "patient number 4997" in str(failed.value.faults[0])
+def test_nothing_shipped_has_a_warning() -> None:
+    assert [str(warning) for one in Catalogue.load() for warning in warnings_of(one)] == []

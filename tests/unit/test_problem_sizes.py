@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import io
-import tarfile
-import tempfile
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cli_stage import Place
 
-from pursuit.problems import unpacking
 from pursuit.problems.reading import (
     LARGEST_SCHEMA,
     LONGEST_STATEMENT,
@@ -22,6 +17,7 @@ from pursuit.problems.reading import (
     parse_manifest,
 )
 from pursuit.problems.scorer_reading import MOST_METRICS, MOST_RULES
+from pursuit.problems.secrecy import warnings_of
 from pursuit.tools import keywords
 
 SCORER: dict[str, Any] = {
@@ -89,11 +85,12 @@ def test_a_table_may_be_nested_and_not_without_end(tmp_path: Path, levels: int, 
     assert (told(tmp_path, submission=schema) == {}) is sound
 
 
-def test_a_formula_without_end_is_a_fault(tmp_path: Path) -> None:
+def test_a_formula_without_end_is_no_answer_that_is_looked_for(tmp_path: Path) -> None:
     formula = "+".join(["1"] * 2_000)
     script = f"call('problem.submit_final', {{'x': {formula}}})"
-    faults = told(tmp_path, baseline={"proposer": {"kind": "script", "script": script}})
-    assert ["nested too deeply" in reason for reason in faults.values()] == [True]
+    table = {**TABLE, "baseline": {"proposer": {"kind": "script", "script": script}}}
+    found, faults = parse_manifest(table, tmp_path / "problem.toml")
+    assert found is not None and faults == [] and warnings_of(found) == []
 
 
 def test_references_that_double_are_a_fault_and_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,36 +118,9 @@ def test_what_is_too_much_to_be_looked_through_is_a_fault(tmp_path: Path) -> Non
     }
 
 
-def test_an_archive_of_many_files_is_looked_through_up_to_a_number(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(unpacking, "MOST_PARTS", 300)
-    inner = io.BytesIO()
-    with tarfile.open(fileobj=inner, mode="w") as archive:
-        for n in range(200):
-            entry = tarfile.TarInfo(f"{n}")
-            entry.size = len(f"tar {n}")
-            archive.addfile(entry, io.BytesIO(f"tar {n}".encode()))
-    with zipfile.ZipFile(tmp_path / "all.zip", "w") as packed:
-        packed.writestr("inner.tar", inner.getvalue())
-        for n in range(200):
-            packed.writestr(f"{n}", f"zip {n}" if n % 2 else "")
-    made: list[Path] = []
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "unpacked"))
-    (tmp_path / "unpacked").mkdir()
-    said = [piece for piece in unpacking.pieces_in(tmp_path / "all.zip") if not made.extend(_folders(tmp_path))]
-    assert said[2:] == [*(f"tar {n}" for n in range(200)), *(f"zip {n}" for n in range(99) if n % 2)]
-    assert len(set(made)) == 1 and _folders(tmp_path) == []
-
-
-def _folders(folder: Path) -> list[Path]:
-    return list((folder / "unpacked").iterdir())
-
-
 def test_the_limits_of_a_manifest_are_documented() -> None:
     pages = (Path(__file__).parents[2] / "docs" / "problems.md").read_text(encoding="utf-8")
     assert f"of at most {LONGEST_TITLE} and {LONGEST_SUMMARY} characters" in pages
     assert f"at most {LONGEST_STATEMENT:,} characters" in pages and f"at most {LARGEST_SCHEMA:,} bytes" in pages
     assert f"at most {MOST_METRICS}, of at most {MOST_RULES} `predicates`" in pages
-    assert f"and {unpacking.MOST_PARTS:,} files" in pages
     assert "each of at most 40 lower-case letters" in pages and TAG.fullmatch("x" * 40) and not TAG.fullmatch("x" * 41)

@@ -1,4 +1,4 @@
-"""What of Pursuit itself belongs to the version of a judge."""
+"""Which files belong to the version of a judge: the ones that the manifest names, and no other."""
 
 from __future__ import annotations
 
@@ -9,73 +9,81 @@ import pytest
 
 from pursuit.problems.catalogue import Catalogue
 from pursuit.problems.manifest import Manifest, Metric, Scorer
-from pursuit.problems.versions import PACKAGE, judging_digest
+from pursuit.problems.reading import read_manifest
+from pursuit.problems.versions import judging_digest
 
-COST = (Metric(name="cost"),)
-
-
-def test_the_formulas_of_a_shipped_design_are_of_its_version(tmp_path: Path) -> None:
-    beam, copy = Catalogue.load().get("welded-beam"), tmp_path / "pursuit"
-    shutil.copytree(PACKAGE / "demo", copy / "demo")
-    before = judging_digest(beam)
-    assert judging_digest(beam, package=copy) == before
-    formulas = copy / "demo" / "designs.py"
-    formulas.write_text(formulas.read_text(encoding="utf-8").replace("13_600", "13_601"), encoding="utf-8")
-    assert judging_digest(beam, package=copy) != before
+HEAD = 'problem_id = "p"\ntitle = "P"\nsummary = "p"\nkind = "text"\nstatement = "p"\nassets = ["items.csv"]\n'
+METRIC = '[[scorer.metrics]]\nmetric = "cost"\n'
+FUNCTION = 'kind = "function"\nfunction = "score.py:score"\n'
+COMMAND = 'kind = "command"\ncommand = ["__python_executable__", "score.py", "limits.json"]\n'
+DECLARED = 'files = ["key.csv", "data/**/*.csv", "../shared/formulas.py"]\n'
 
 
-@pytest.mark.parametrize(
-    ("changed", "counts"),
-    [
-        ("demo/a.py", True),
-        ("demo/b.py", True),
-        ("demo/__init__.py", True),
-        ("demo/c.py", False),
-        ("engine/d.py", False),
-    ],
-)
-@pytest.mark.parametrize(
-    "scorer",
-    [
-        Scorer(kind="function", function="score.py:score", metrics=COST),
-        Scorer(kind="command", command=("python3", "-m", "pursuit.demo.a"), metrics=COST),
-    ],
-    ids=["function", "command"],
-)
-def test_modules_of_ours_count_as_far_as_they_lie_beside_each_other(
-    tmp_path: Path, scorer: Scorer, changed: str, counts: bool
-) -> None:
-    folder, package = tmp_path / "mine", tmp_path / "pursuit"
-    folder.mkdir()
-    (folder / "score.py").write_text("from pursuit.demo.a import x\ndef score(submission): ...\n", encoding="utf-8")
-    sources = {
-        "__init__.py": "1",
-        "demo/__init__.py": "",
-        "demo/a.py": "raise SystemExit  # nobody runs this\nfrom pursuit.demo import b\nimport pursuit.engine.d\n",
-        "demo/b.py": "import pursuit.demo.a\n",
-        "demo/c.py": "",
-        "engine/d.py": "",
-    }
-    for name, source in sources.items():
-        (package / name).parent.mkdir(parents=True, exist_ok=True)
-        (package / name).write_text(source, encoding="utf-8")
-    one = Manifest(
-        path=folder / "problem.toml",
-        problem_id="p",
-        title="P",
-        summary="p",
-        kind="text",
-        statement="p",
-        scorer=scorer,
+def staged(folder: Path, scorer: str) -> Manifest:
+    files = (
+        "score.py",
+        "items.csv",
+        "limits.json",
+        "key.csv",
+        "data/a.csv",
+        "data/deep/b.csv",
+        "data/c.txt",
+        "other.py",
     )
-    before = judging_digest(one, package=package)
-    with (package / changed).open("a", encoding="utf-8") as file:
+    for name in (*files, "../shared/formulas.py"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("def score(submission): ...\n", encoding="utf-8")
+    (folder / "problem.toml").write_text(f"{HEAD}[scorer]\n{scorer}{METRIC}", encoding="utf-8")
+    return read_manifest(folder / "problem.toml")
+
+
+@pytest.mark.guarantee("declared-files-are-of-the-version")
+@pytest.mark.parametrize(
+    ("scorer", "changed", "counts"),
+    [
+        (FUNCTION, "score.py", True),
+        (FUNCTION, "items.csv", True),
+        (FUNCTION, "key.csv", False),
+        (FUNCTION, "limits.json", False),
+        (COMMAND, "score.py", True),
+        (COMMAND, "limits.json", True),
+        (COMMAND, "other.py", False),
+        (FUNCTION + DECLARED, "score.py", True),
+        (FUNCTION + DECLARED, "key.csv", True),
+        (FUNCTION + DECLARED, "data/a.csv", True),
+        (FUNCTION + DECLARED, "data/deep/b.csv", True),
+        (FUNCTION + DECLARED, "data/new.csv", True),
+        (FUNCTION + DECLARED, "data/c.txt", False),
+        (FUNCTION + DECLARED, "../shared/formulas.py", True),
+        (FUNCTION + DECLARED, "other.py", False),
+    ],
+)
+def test_a_file_counts_if_the_manifest_names_it(tmp_path: Path, scorer: str, changed: str, counts: bool) -> None:
+    one = staged(tmp_path / "mine", scorer)
+    before = judging_digest(one)
+    with (one.folder / changed).open("a", encoding="utf-8") as file:
         file.write("# another version\n")
-    assert (judging_digest(one, package=package) != before) is counts
+    assert (judging_digest(one) != before) is counts
+
+
+def test_the_version_is_the_same_in_another_place_and_another_without_a_file(tmp_path: Path) -> None:
+    one = staged(tmp_path / "a" / "mine", FUNCTION + DECLARED)
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    other = read_manifest(tmp_path / "b" / "mine" / "problem.toml")
+    assert judging_digest(other) == judging_digest(one)
+    (other.folder / "key.csv").unlink()
+    assert judging_digest(other) != judging_digest(one)
+
+
+def test_a_copy_of_a_shipped_design_loads_and_has_the_same_version(tmp_path: Path) -> None:
+    beam = Catalogue.load().get("welded-beam")
+    shutil.copytree(beam.folder, tmp_path / "beam")
+    assert judging_digest(read_manifest(tmp_path / "beam" / "problem.toml")) == judging_digest(beam)
 
 
 def test_a_command_with_odd_words_has_a_version_all_the_same(tmp_path: Path) -> None:
-    scorer = Scorer(kind="command", command=("python3", "-m", "pursuit./etc/passwd", "-m", "pursuit."), metrics=COST)
+    command = ("python3", "-m", "/etc/passwd", "", "\0", "x" * 5_000)
+    scorer = Scorer(kind="command", command=command, metrics=(Metric(name="cost"),))
     path = tmp_path / "problem.toml"
     one = Manifest(path=path, problem_id="p", title="P", summary="p", kind="text", statement="p", scorer=scorer)
     assert len(judging_digest(one)) == 64

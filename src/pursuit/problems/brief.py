@@ -12,8 +12,7 @@ from posixpath import normpath
 from typing import Any
 from urllib.parse import quote, unquote
 
-from pursuit.problems.manifest import Citation, CitationMode, Manifest
-from pursuit.problems.numerals import plain_number
+from pursuit.problems.manifest import Citation, CitationMode, Manifest, plain_number
 
 ADDRESS = "problem://design-brief"
 ASSETS = "problem://assets/"
@@ -103,10 +102,11 @@ def _files_by_tool(assets: Sequence[str]) -> str:
 
 
 def _sources(citations: Sequence[Citation], mode: CitationMode) -> str:
-    return "\n".join(f"{place}. {_source(one, mode)}" for place, one in enumerate(citations, 1))
+    return "\n".join(f"{place}. {source_words(one, mode)}" for place, one in enumerate(citations, 1))
 
 
-def _source(citation: Citation, mode: CitationMode) -> str:
+def source_words(citation: Citation, mode: CitationMode) -> str:
+    """What agents read of a source."""
     words = (citation.summary or citation.raw or "").strip() if mode != "raw" else (citation.raw or "").strip()
     if citation.url is not None:
         words += f" <{citation.url}>"

@@ -1,27 +1,20 @@
 """The files of a problem's folder that its manifest names.
 
 Owns: whether a name is that of a file inside the folder, and what it holds. Does not know: what a file is for.
-Invariant: whatever the name is, the answer is a file or a reason; nothing outside of the folder is ever opened.
+Invariant: whatever the name is, the answer is a file or a reason; only what `files_of` finds may lie outside of it.
 """
 
 from __future__ import annotations
 
 import ast
-import codecs
+import glob
 import io
 import stat
 import tokenize
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
 MOST_BYTES = 4 * 1024 * 1024
-_OVERLAP = 64 * 1024
-_MARKS = (
-    ((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE), "utf-32"),
-    ((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE), "utf-16"),
-    ((codecs.BOM_UTF8,), "utf-8-sig"),
-)
 _LONGEST_NAME = 80
 
 
@@ -41,6 +34,26 @@ def file_of(folder: Path, name: str) -> Path | str:
     if not inside:
         return f"{shown} lies outside of the problem's folder"
     return path if there else f"there is no file {shown}"
+
+
+def files_of(folder: Path, pattern: str) -> list[Path] | str:
+    """The files that a path or glob means, relative to the folder and also outside of it; or why there are none."""
+    shown = repr(pattern[:_LONGEST_NAME])
+    if not pattern.strip():
+        return "must not be empty"
+    if not pattern.isprintable():
+        return f"{shown} has characters that no name of a file should have"
+    if Path(pattern).is_absolute():
+        return f"{shown} must be relative to the manifest"
+    try:
+        found = {folder / pattern} if (folder / pattern).exists() else set[Path]()
+        found |= {folder / name for name in glob.iglob(pattern, root_dir=folder, recursive=True)}  # noqa: PTH207
+        files = sorted(path.resolve() for path in found if path.is_file())
+    except (OSError, ValueError, RuntimeError) as error:  # also a RecursionError, of a pattern without end
+        return f"{shown} cannot be a file: {getattr(error, 'strerror', None) or error}"
+    if files:
+        return files
+    return f"{shown} is a folder; write {shown[1:-1] + '/**'!r} for its files" if found else f"there is no file {shown}"
 
 
 def is_folder(folder: Path, name: str) -> bool:
@@ -71,40 +84,6 @@ def source_of(path: Path) -> str | None:
         return io.TextIOWrapper(io.BytesIO(whole), encoding).read()
     except (OSError, ValueError, SyntaxError):  # SyntaxError: a coding that there is not
         return None
-
-
-def pieces_of(path: Path) -> Iterator[str]:
-    """What a file says, piece after piece, whatever its size; each begins with the end of the one before.
-
-    Bytes that are no Unicode are read as Latin-1. A file that cannot be read has no pieces.
-    """
-    before = ""
-    try:
-        with path.open(encoding=_encoding_of(path), errors="replace") as file:
-            while piece := file.read(MOST_BYTES):
-                yield before + piece
-                before = piece[-_OVERLAP:]
-    except (OSError, ValueError):
-        return
-
-
-def _encoding_of(path: Path) -> str:
-    with path.open("rb") as file:
-        begin = file.read(_OVERLAP)
-    for marks, name in _MARKS:
-        if begin.startswith(marks):
-            return name
-    # In UTF-16 without a mark every other byte of a Western text is null.
-    for place, name in ((1, "utf-16-le"), (0, "utf-16-be")):
-        if begin[place::2].count(0) * 2 > len(begin[place::2]) and 0 not in begin[1 - place :: 2]:
-            return name
-    try:
-        with path.open(encoding="utf-8") as file:
-            while file.read(MOST_BYTES):
-                pass
-    except UnicodeDecodeError:
-        return "latin-1"
-    return "utf-8"
 
 
 def cannot_open(path: Path) -> str | None:

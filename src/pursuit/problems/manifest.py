@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -66,7 +67,10 @@ class Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scorer:
-    """The judge. Only what goes with its kind is there; every constraint holds at or below `tolerance`."""
+    """The judge. Only what goes with its kind is there; every constraint holds at or below `tolerance`.
+
+    `files` are paths or globs, relative to the manifest, of what else it reads or imports.
+    """
 
     kind: ScorerKind
     metrics: tuple[Metric, ...]
@@ -79,6 +83,7 @@ class Scorer:
     predicates: tuple[Rule, ...] = ()
     tool: str | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    files: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,8 +100,7 @@ class Limits:
 class Visibility:
     """What an agent sees, and whether all clients work at one attempt.
 
-    The author vouches for two things: with `target` the brief may tell targets, `public` are files that judge and
-    agents share.
+    With `target` the author says that agents may know the targets. `public` has no effect; older manifests have it.
     """
 
     score: bool = False
@@ -161,3 +165,8 @@ class Manifest:
 def digest_of(text: str) -> str:
     """The sha256 of a manifest's text."""
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def plain_number(value: float) -> str:
+    """A number as people write it: all of its digits, without a power of ten."""
+    return format(Decimal(repr(value)), "f").removesuffix(".0")

@@ -6,10 +6,14 @@ the mission holds no number of the scorer: that the target is met is a check whi
 
 from __future__ import annotations
 
+import ast
+import io
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+import tokenize
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -17,9 +21,15 @@ from pursuit.errors import Fault, ValidationFailed
 from pursuit.model.spelling import nearest
 from pursuit.problems.attempt_ids import PREFIX
 from pursuit.problems.brief import SUBMIT, TOOL, write_brief
+from pursuit.problems.files import parsed_python
 from pursuit.problems.manifest import Baseline, Manifest
-from pursuit.problems.own_words import SERVER, addressed_script
+from pursuit.sandbox.names import escaped
 from pursuit.tools.server_config import PYTHON
+
+SERVER = "problem"
+"""What a baseline calls the problem's server; in a mission each attempt has one of its own (`server_of`)."""
+
+_QUOTED = re.compile(rf"(?<=[\"']){SERVER}\.(?=[\w{{])")
 
 UNSOLVED = 3
 """The exit code of a judge that was asked whether an attempt is solved, and says that it is not."""
@@ -103,6 +113,37 @@ def _addressed(proposer: Mapping[str, Any], server: str) -> dict[str, Any]:
     if isinstance(table.get("script"), str):
         table["script"] = addressed_script(table["script"], server)
     return table
+
+
+def addressed_script(source: str, server: str) -> str:
+    """The script with the name of this attempt's server, as a name and at the beginning of texts.
+
+    Every line stays where it is; a script that makes a name `problem` of its own keeps it.
+    """
+    source = source.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")  # as the sandbox reads it
+    lines = source.split("\n")
+    with suppress(tokenize.TokenError, SyntaxError):
+        for line, start in sorted(_names(source), reverse=True):
+            text = lines[line - 1]
+            lines[line - 1] = text[:start] + escaped(server) + text[start + len(SERVER) :]
+    return _QUOTED.sub(f"{server}.", "\n".join(lines))
+
+
+def _names(source: str) -> Iterator[tuple[int, int]]:
+    """Where the server is named: line and column."""
+    tree = parsed_python(source)
+    nodes = [] if tree is None else list(ast.walk(tree))
+    if any(isinstance(one, ast.Name) and one.id == SERVER and isinstance(one.ctx, ast.Store) for one in nodes):
+        return
+    if tree is None or any(isinstance(one, ast.arg) and one.arg == SERVER for one in nodes):
+        return
+    before, held = "", None
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if held is not None and token.string != "=":  # that would be an argument of this name
+            yield held
+        is_name = token.type == tokenize.NAME and token.string == SERVER and before != "."
+        held = token.start if is_name else None
+        before = token.string
 
 
 def mission_for(problem: Manifest, plan: Plan) -> dict[str, Any]:

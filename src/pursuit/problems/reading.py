@@ -15,15 +15,14 @@ from posixpath import normpath
 from typing import Any, cast
 
 from pursuit.errors import Fault, ValidationFailed
-from pursuit.problems.asset_secrecy import check_assets
-from pursuit.problems.baseline_reading import read_baseline
-from pursuit.problems.command_reading import check_command
-from pursuit.problems.files import cannot_open, file_of, is_folder, not_a_file
+from pursuit.model.expressions import SyntaxProblem, checked_script
+from pursuit.problems.files import cannot_open, file_of, is_folder, not_a_file, text_of
 from pursuit.problems.headings import first_level_heading, open_fence
 from pursuit.problems.manifest import (
     CITATION_MODES,
     KINDS,
     UPSTREAM,
+    Baseline,
     Citation,
     Limits,
     Manifest,
@@ -32,8 +31,8 @@ from pursuit.problems.manifest import (
     digest_of,
 )
 from pursuit.problems.plain_data import check_plain, check_printable, check_unicode, unprintable, within_depth
-from pursuit.problems.scorer_reading import read_scorer
-from pursuit.problems.shown_secrecy import check_words
+from pursuit.problems.scorer_reading import check_command, read_scorer
+from pursuit.problems.secrecy import check_assets
 from pursuit.tools.documents import parse_toml, read_text, unreadable
 from pursuit.tools.fields import Fields, as_table, kind
 from pursuit.tools.server_config import ServerConfig, parse_servers
@@ -48,6 +47,9 @@ KEYS = (
 )  # fmt: skip
 CITATION_KEYS = ("summary", "raw", "url")
 BUDGET_KEYS = ("calls", "evaluations", "wall_seconds", "evaluation_tools")
+BASELINE_KEYS = ("proposer", "max_iterations", "max_wall_clock_seconds")
+BASELINE_PROPOSERS = ("search", "script")
+SCRIPT_KEYS = ("kind", "file", "script")
 VISIBILITY_KEYS = ("score", "target", "public", "citation_mode", "shared_attempt")
 SHORTEST_WALL, LONGEST_WALL = 0.001, 1_000_000_000
 LARGEST_SCHEMA = 128 * 1024
@@ -77,11 +79,7 @@ def parse_manifest(
     faults: list[Fault] = []
     table = within_depth(Fields(table, at="", source=str(path), faults=faults), table)
     root = Fields(table, at="", source=str(path), faults=faults)
-    try:
-        manifest = _parsed(root, path, confined=confined)
-    except RecursionError:  # a formula of a script may be deeper than any table
-        root.fault("", "is nested too deeply to be looked through")
-        return None, faults
+    manifest = _parsed(root, path, confined=confined)
     return (None if faults else manifest), faults
 
 
@@ -108,10 +106,9 @@ def _parsed(root: Fields, path: Path, *, confined: bool) -> Manifest:
         submission=_submission(root),
         budget=_budget(root),
         visibility=_visibility(root),
-        baseline=read_baseline(root, path.parent),
+        baseline=_baseline(root, path.parent),
     )
     _between(root, manifest, table)
-    check_words(root, manifest)
     check_assets(root, manifest)
     return manifest
 
@@ -324,3 +321,68 @@ def _between(root: Fields, manifest: Manifest, table: Mapping[str, Any]) -> None
         # What is a heading only below the other part, such as a row of =.
         if mode == "summary+raw" and first_level_heading(f"{citation.summary or ''}\n{citation.raw or ''}") is not None:
             root.fault(f"citations[{place}].raw", "makes the summary a heading of the first level; do not begin with =")
+
+
+def _baseline(root: Fields, folder: Path) -> Baseline | None:
+    """The baseline of a manifest, if it has one."""
+    if "baseline" not in root.table:
+        return None
+    fields = Fields(root.subtable("baseline"), at="baseline", source=root.source, faults=root.faults)
+    fields.only(BASELINE_KEYS)
+    proposer = Fields(fields.subtable("proposer"), at="baseline.proposer", source=root.source, faults=root.faults)
+    if "proposer" not in fields.table:
+        if as_table(root.table["baseline"]) is not None:
+            fields.fault("proposer", "is missing; give a table with kind search or script")
+    elif as_table(fields.table["proposer"]) is not None:
+        chosen = proposer.word("kind", BASELINE_PROPOSERS, needed=True)
+        if chosen == "script":
+            _check_script(proposer, folder)
+        elif chosen == "search":
+            _check_search(proposer)
+    most, seconds = fields.number("max_iterations", whole=True), fields.number("max_wall_clock_seconds")
+    return Baseline(
+        proposer=dict(proposer.table),
+        max_iterations=500 if most is None else int(most),
+        max_wall_clock_seconds=300.0 if seconds is None else float(seconds),
+    )
+
+
+def _check_script(proposer: Fields, folder: Path) -> None:
+    proposer.only(SCRIPT_KEYS)
+    file, script = proposer.text("file"), proposer.text("script")
+    if ("file" in proposer.table) == ("script" in proposer.table):
+        proposer.fault("file", "give exactly one of file and script")
+    if file is not None:
+        path = file_of(folder, file)
+        source = path if isinstance(path, str) else text_of(path)
+        if isinstance(path, str):
+            proposer.fault("file", path)
+        elif source is None:
+            proposer.fault("file", f"{file!r} is no text that could be a script")
+        else:
+            _check_syntax(proposer, "file", source)
+    if script is not None:
+        _check_syntax(proposer, "script", script)
+
+
+def _check_syntax(proposer: Fields, key: str, source: str) -> None:
+    try:
+        checked_script(source)
+    except SyntaxProblem as problem:
+        proposer.fault(key, str(problem))
+
+
+def _check_search(proposer: Fields) -> None:
+    from pydantic import ValidationError  # noqa: PLC0415 - only a baseline that searches needs it
+
+    from pursuit.model.faults import faults_of  # noqa: PLC0415
+    from pursuit.model.search import SearchProposer  # noqa: PLC0415
+
+    if "tool" not in proposer.table and "tool_name" not in proposer.table:
+        proposer.fault("tool", "is missing; name the tool whose arguments are searched")
+        return
+    try:
+        SearchProposer.model_validate(dict(proposer.table))
+    except ValidationError as error:
+        for fault in faults_of(error, SearchProposer, source=proposer.source):
+            proposer.faults.append(replace(fault, field=f"{proposer.at}.{fault.field}"))

@@ -1,6 +1,6 @@
 """Reads the `[scorer]` of a manifest.
 
-Owns: its keys, which of them go with which kind, and that a scoring function is there. Runs nothing of it.
+Owns: its keys, which of them go with which kind, and that its program and its declared files are there. Runs nothing.
 Invariant: a `Scorer` that is given out has a metric, and exactly what its kind needs.
 """
 
@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import ast
 import math
+import os
+import re
+import shutil
 import sys
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
 from typing import cast
 
 from pursuit.model.expressions import SyntaxProblem, checked_expression
 from pursuit.model.spelling import nearest
 from pursuit.problems.brief import FINAL_ANSWER, SUBMIT, TOOL
-from pursuit.problems.command_reading import check_command
-from pursuit.problems.files import parsed_python
-from pursuit.problems.function_reading import check_function
+from pursuit.problems.files import file_of, files_of, is_folder, not_a_file, parsed_python, source_of
 from pursuit.problems.manifest import COMMAND_OUTPUTS, DIRECTIONS, SCORER_KINDS, Metric, Rule, Scorer, ScorerKind
 from pursuit.problems.plain_data import check_line, check_plain
 from pursuit.tools.fields import Fields, as_table, kind
+from pursuit.tools.server_config import PYTHON
 
 _OF_KIND: Mapping[ScorerKind, tuple[str, ...]] = {
     "function": ("function",),
@@ -29,13 +31,13 @@ _OF_KIND: Mapping[ScorerKind, tuple[str, ...]] = {
     "predicates": ("predicates",),
     "tool": ("tool", "arguments"),
 }
-_SHARED = ("kind", "metrics", "constraints", "tolerance", "timeout")
+_SHARED = ("kind", "metrics", "constraints", "tolerance", "timeout", "files")
 SCORER_KEYS = (*_SHARED, *(key for keys in _OF_KIND.values() for key in keys))
 TAKEN = (SUBMIT, FINAL_ANSWER, TOOL)
 """Tools that are the agents', and so can be no judge."""
 
 MOST_METRICS, MOST_RULES = 32, 64
-"""So many of either say all that can be compared, and everything that agents read is looked through for each."""
+"""So many of either say all that can be compared."""
 
 METRIC_KEYS = ("metric", "unit", "direction", "target", "best_known")
 RULE_KEYS = ("metric", "expression")
@@ -87,6 +89,7 @@ def read_scorer(root: Fields, folder: Path, *, has_server: bool) -> Scorer | Non
         predicates=rules,
         tool=fields.text("tool"),
         arguments=arguments,
+        files=_files(fields, folder),
     )
 
 
@@ -111,6 +114,15 @@ def _needs_of(fields: Fields, chosen: ScorerKind, folder: Path, *, has_server: b
         fields.fault("tool", f"{fields.table[key]!r} is what agents call; name a tool that only the judge calls")
     if chosen == "tool" and not has_server:
         fields.fault("tool", "there is no [server] whose tool it could be")
+
+
+def _files(fields: Fields, folder: Path) -> tuple[str, ...]:
+    patterns = fields.texts("files") or ()
+    for place, pattern in enumerate(patterns):
+        found = files_of(folder, pattern)
+        if isinstance(found, str):
+            fields.fault(f"files[{place}]", found)
+    return patterns
 
 
 def _constraints(fields: Fields) -> tuple[str, ...]:
@@ -240,3 +252,130 @@ def _check_rules(
     for place, name in enumerate(given):
         if name and name in given[:place]:
             fields.fault(f"predicates[{place}].metric", f"{name!r} is given twice")
+
+
+_GIVEN = frozenset(("calls", "evaluations"))
+"""What a scoring function is told besides, if it has parameters of these names."""
+
+
+def check_function(fields: Fields, function: str, folder: Path, *, has_server: bool) -> None:
+    """That the file is there, is Python, and has the function, with the parameters that it is called with.
+
+    The parameters are checked where the file has one plain `def` of this name. A name that is bound in another way (an
+    import, a decorator, an assignment) passes: only running the file would tell.
+    """
+    file, colon, name = function.partition(":")
+    if not colon or not file.endswith(".py") or not name.isidentifier():
+        fields.fault("function", f'{function!r} is not of the form "FILE.py:NAME"')
+        return
+    path = file_of(folder, file)
+    text = None if isinstance(path, str) else source_of(path)
+    tree = None if text is None else parsed_python(text)
+    if isinstance(path, str):
+        fields.fault("function", path)
+        return
+    if text is None or not isinstance(tree, ast.Module):
+        fields.fault("function", f"{file!r} cannot be read as Python")
+        return
+    if not re.search(rf"\b{name}\b|import \*|\b__getattr__\b", text):
+        defined = [one.name for one in tree.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
+        fields.fault("function", f"{file!r} has no function {name!r}{nearest(name, defined)}")
+        return
+    nodes = list(ast.walk(tree))
+    bound = [one for one in nodes if name in (getattr(one, "name", ""), getattr(one, "asname", ""))]
+    bound += [one for one in nodes if isinstance(one, ast.Name) and one.id == name and isinstance(one.ctx, ast.Store)]
+    only = bound[0] if len(bound) == 1 and bound[0] in tree.body else None
+    if not isinstance(only, ast.FunctionDef | ast.AsyncFunctionDef) or only.decorator_list:
+        return
+    ways = (frozenset(("submission",)), *((frozenset(("arguments", "result")),) if has_server else ()))
+    if not any(_takes(only.args, way) for way in ways):
+        called = f"{name}(submission=…)" + (f" or {name}(arguments=…, result=…)" if has_server else "")
+        fields.fault("function", f"{name!r} of {file!r} cannot be called as {called}, as the judge will be")
+
+
+def _takes(wanted: ast.arguments, given: frozenset[str]) -> bool:
+    """Whether parameters can be given by these names, and need no others but the counts."""
+    places = [*wanted.posonlyargs, *wanted.args]
+    needed = {one.arg for one in places[: len(places) - len(wanted.defaults)]}
+    needed |= {one.arg for one, default in zip(wanted.kwonlyargs, wanted.kw_defaults, strict=True) if default is None}
+    named = {one.arg for one in (*wanted.args, *wanted.kwonlyargs)}
+    return needed - _GIVEN <= given and (wanted.kwarg is not None or given <= named) and not needed - named
+
+
+_INTERPRETER = re.compile(r"(?:python|pypy)[\d.]*t?(?:\.exe)?|sh|bash|node|ruby|perl")
+_SWITCHES = re.compile(r"-[bBdEiIOPqsSuvx]+")
+"""Options of Python that take no value; what any other option means is not known here."""
+
+
+def check_command(
+    fields: Fields,
+    key: str,
+    command: Sequence[object],
+    folder: Path,
+    *,
+    shift: int = 0,
+    confined: bool = True,
+    judges: bool = True,
+) -> None:
+    """That each word is one, and that the program, and the script that an interpreter is given first, are there.
+
+    `shift` is how many words of it stand elsewhere than in the list `key`. What is not `confined` may lie anywhere. The
+    program of what `judges` must be there, too: it would be missed only when the one submission is spent.
+    """
+
+    def fault(place: int, reason: str) -> None:
+        fields.fault("command" if place < shift else f"{key}[{place - shift}]", reason)
+
+    words = [word for word in command if isinstance(word, str)]
+    for place, word in enumerate(command):
+        if isinstance(word, str) and "\0" in word:
+            fault(place, "has a null character, which no program can be told")
+            return
+    if len(words) != len(command) or not words:
+        return
+    if not words[0].strip():
+        fault(0, "must not be empty: it is the program")
+        return
+    program = words[0]
+    why = _no_program(program, folder) if judges else None
+    if why is None and not judges and "/" in program:
+        why = _no_script(program, folder, confined=confined, judges=False)
+    if why is not None:
+        fault(0, why)
+        return
+    if program != PYTHON and not _INTERPRETER.fullmatch(PurePosixPath(program).name):
+        return
+    place = next((at for at, word in enumerate(words) if at and not _SWITCHES.fullmatch(word)), len(words))
+    if place < len(words) and not words[place].startswith("-"):
+        why = _no_script(words[place], folder, confined=confined, judges=judges)
+        if why is not None:
+            fault(place, why)
+
+
+def _no_program(program: str, folder: Path) -> str | None:
+    """Why a program cannot be started, as far as can be seen."""
+    if program == PYTHON:
+        return None
+    if "/" not in program:
+        return None if shutil.which(program) else f"there is no program {program[:80]!r} on this machine"
+    found = Path(program) if PurePosixPath(program).is_absolute() else file_of(folder, program)
+    if isinstance(found, str):
+        return found
+    if not_a_file(found) is not None:
+        return f"there is no file {program[:80]!r}"
+    return None if os.access(found, os.X_OK) else f"{program[:80]!r} is not executable"
+
+
+def _no_script(name: str, folder: Path, *, confined: bool, judges: bool) -> str | None:
+    """Why there is no such script; a folder that Python can run is one."""
+    if not name:
+        return None
+    if PurePosixPath(name).is_absolute():
+        there = not judges or not_a_file(Path(name)) is None or is_folder(folder, name)
+        return None if there else f"there is no file {name[:80]!r}"
+    root = folder if confined else Path(folder.anchor)
+    place = name if confined else str(folder / name)
+    found = file_of(root, place)
+    if isinstance(found, Path) or isinstance(file_of(root, f"{place}/__main__.py"), Path):
+        return None
+    return found

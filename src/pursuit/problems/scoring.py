@@ -20,8 +20,7 @@ import anyio
 from pursuit.engine.commands import run_command
 from pursuit.errors import PursuitError
 from pursuit.model.problems import AttemptScored, SubmissionTaken
-from pursuit.problems.manifest import Manifest
-from pursuit.problems.numerals import plain_number
+from pursuit.problems.manifest import Manifest, plain_number
 from pursuit.problems.rows import CannotScore, Score, score_of
 from pursuit.problems.submission import kept_result
 from pursuit.sandbox import PredicateValue

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from pursuit.errors import BudgetExhausted
 from pursuit.model.problems import AttemptState, BudgetName
-from pursuit.problems.manifest import Limits
-from pursuit.problems.numerals import plain_number
+from pursuit.problems.manifest import Limits, plain_number
 
 Spent = tuple[BudgetName, float]
 

@@ -145,9 +145,10 @@ def validate(
     state: StateOption = None,
     json: JsonOption = False,
 ) -> int:
-    """Check manifests: every fault with file, field and reason."""
+    """Check manifests: every fault, and warnings, with file, field and reason."""
     from pursuit.errors import ValidationFailed  # noqa: PLC0415 - commands import what they need
     from pursuit.problems.catalogue import discover, manifests_in  # noqa: PLC0415
+    from pursuit.problems.secrecy import warnings_of  # noqa: PLC0415
     from pursuit.surfaces.cli.screen import Screen  # noqa: PLC0415
 
     screen = Screen(common(ctx, config, state, json))
@@ -157,13 +158,17 @@ def validate(
         count = len(found.faults)
         raise ValidationFailed(found.faults, f"{count} fault{'' if count == 1 else 's'} in the problems")
     own = {path.resolve() for place in places for path in manifests_in(place)}
-    names = [one.problem_id for one in found.problems if one.path.resolve() in own]
+    checked = [one for one in found.problems if one.path.resolve() in own]
+    names = [one.problem_id for one in checked]
     if not names:
         where = ", ".join(map(str, places))
         raise ValidationFailed([], f"there is no problem.toml in {where}")
+    warnings = [warning for one in checked for warning in warnings_of(one)]
     if screen.json:
-        screen.document({"problems": names})
+        screen.document({"problems": names, "warnings": [warning.as_dict() for warning in warnings]})
     else:
+        for warning in warnings:
+            screen.note(f"warning: {warning}")
         screen.plain(f"{len(names)} problem{'' if len(names) == 1 else 's'}, no fault: {', '.join(names)}")
     return 0
 

@@ -17,7 +17,7 @@ from pursuit.errors import Fault, UpstreamUnavailable, ValidationFailed
 from pursuit.problems.brief import write_brief
 from pursuit.problems.catalogue import Catalogue
 from pursuit.problems.manifest import Manifest
-from pursuit.problems.secrecy import secrets_of, told_in
+from pursuit.problems.secrecy import told_in
 from pursuit.surfaces.cli import show_problems
 from pursuit.surfaces.cli.context import loaded
 from pursuit.surfaces.cli.options import Common
@@ -67,6 +67,6 @@ async def _brief(problem: Manifest, screen: Screen, *, citations: bool) -> str:
     if faults := offer.faults():
         raise ValidationFailed(faults, f"{problem.problem_id} cannot be worked at")
     seen = json.dumps([tool for one in offer.definitions if (tool := offer.shown(one)) is not None], ensure_ascii=False)
-    for secret in told_in(seen, secrets_of(problem)):
-        screen.note(f"the tools of its server tell agents the number of {secret.field}")
+    for reason in told_in(seen, problem):
+        screen.note(f"warning: what its server says of its tools {reason}")
     return brief

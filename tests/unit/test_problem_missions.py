@@ -6,8 +6,7 @@ import pytest
 
 from pursuit.problems.brief import write_brief
 from pursuit.problems.catalogue import Catalogue
-from pursuit.problems.missions import Plan, mission_for
-from pursuit.problems.own_words import addressed_script
+from pursuit.problems.missions import Plan, addressed_script, mission_for
 
 SERVER = "problem-1f0c2a9b"
 NAME = "problem_1f0c2a9b"
