@@ -62,7 +62,8 @@ class Start(Mission):
                 if field in criterion:
                     why = "a client cannot run a command; use tool_name, or a named check of the configuration"
                     yield Broken(why, ("criteria", place, field))
-            if "check" not in criterion:
+            # Only a named check is the operator's own: a null one leaves the call that the client says beside it.
+            if not isinstance(criterion.get("check"), str):
                 yield from _not_a_clients(cast("Mapping[str, Any]", criterion), place)
 
     def mission(self, model: str | None = None, *, sampling: bool = False) -> Mission:
