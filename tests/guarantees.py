@@ -224,6 +224,10 @@ GUARANTEES = {
         "A root that was written down stays checkable while the ledger grows, and shows a cut tail.",
         ("unit/test_service.py::test_the_root_in_a_report_holds_while_the_ledger_grows_and_finds_a_cut_tail",),
     ),
+    "ledger-gone-stops-the-driver": Guarantee(
+        "A ledger file that is deleted, moved or replaced under a running driver stops it before its next effect.",
+        ("fault/test_ledger_gone.py::test_a_ledger_that_is_gone_stops_the_driver_before_its_next_effect",),
+    ),
     "old-ledgers": Guarantee(
         "A ledger that an earlier release wrote is read with nothing lost.",
         ("contract/test_old_ledgers.py::test_a_ledger_of_an_earlier_release_says_what_it_said_then",),

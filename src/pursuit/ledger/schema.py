@@ -39,10 +39,15 @@ _NEXT_STEP = {
 }
 
 
+FileId = tuple[int, int]
+"""The device and the inode of a file; nobody else gets them while the file is open."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handles:
     """Everything that an open ledger holds of its file."""
 
+    file: FileId
     writer: sqlite3.Connection
     reader: sqlite3.Connection
     gate: Gate
@@ -68,6 +73,8 @@ def open_file(path: Path) -> Handles:
     try:
         make_private_folder(path.parent)
         _make_private_file(path)
+        # Read before SQLite opens the file: if it is replaced in between, the first commit is refused.
+        file = _file_id(path)
         gate = Gate.beside(path)
     except OSError as error:
         raise LedgerUnavailable(f"cannot open the ledger {path}: {error.strerror}", path=str(path)) from error
@@ -76,7 +83,7 @@ def open_file(path: Path) -> Handles:
         wait_for(gate)
         writer = connect(path)
         _prepare(writer, path)
-        handles = Handles(writer=writer, reader=open_reader(path), gate=gate)
+        handles = Handles(file=file, writer=writer, reader=open_reader(path), gate=gate)
     except BaseException as error:
         if writer is not None:
             writer.close()
@@ -86,6 +93,26 @@ def open_file(path: Path) -> Handles:
         raise
     gate.leave()
     return handles
+
+
+def displaced(path: Path, file: FileId) -> LedgerUnavailable | None:
+    """Why the open `file` is no longer the ledger at `path`; None if it is. SQLite itself would write on, unseen."""
+    try:
+        if _file_id(path) == file:
+            return None
+        what = "another file has taken its place"
+    except FileNotFoundError:
+        what = "it was deleted or moved"
+    except OSError as error:
+        what = f"it cannot be looked at ({error.strerror})"
+    advice = "Nothing more is stored or sent. Put the file back, or restore it from a backup, then start again"
+    why = f"the ledger {path} is gone: {what} while it was in use. {advice}"
+    return LedgerUnavailable(why, path=str(path), reason=what)
+
+
+def _file_id(path: Path) -> FileId:
+    found = os.stat(path)  # noqa: PTH116 - once per commit, and pathlib doubles its cost
+    return found.st_dev, found.st_ino
 
 
 def open_reader(path: Path) -> sqlite3.Connection:

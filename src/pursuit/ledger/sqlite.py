@@ -50,7 +50,7 @@ class SqliteLedger:
         self._clock = clock
         self._reads = SqliteReads(path, handles.reader)
         self._bells = Bells(self._reads)
-        self._writer = Writer(path, handles.writer, handles.gate, self._bells, clock)
+        self._writer = Writer(path, handles, self._bells, clock)
         self._closed = False
 
     @classmethod

@@ -22,8 +22,7 @@ import anyio.lowlevel
 from pursuit.errors import LedgerUnavailable
 from pursuit.ledger.commit import Committer, Request
 from pursuit.ledger.contract import Head
-from pursuit.ledger.locks import Gate
-from pursuit.ledger.schema import PATIENCE_SECONDS, is_busy, unavailable
+from pursuit.ledger.schema import PATIENCE_SECONDS, Handles, displaced, is_busy, unavailable
 from pursuit.ledger.watch import Bells
 
 _MOST_IN_A_BATCH = 256
@@ -73,13 +72,12 @@ class _Batch:
 class Writer:
     """Group commit without a task of its own: the first appender leads, those that come meanwhile follow."""
 
-    def __init__(
-        self, path: Path, connection: sqlite3.Connection, gate: Gate, bells: Bells, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, path: Path, handles: Handles, bells: Bells, clock: Callable[[], float]) -> None:
         self._path = path
-        self._gate = gate
+        self._file = handles.file
+        self._gate = handles.gate
         self._bells = bells
-        self._committer = Committer(connection, clock)
+        self._committer = Committer(handles.writer, clock)
         self._filling: _Batch | None = None
         self._unfinished: set[_Batch] = set()
         self._closed = False
@@ -157,6 +155,9 @@ class Writer:
             # One by one, so that a value that SQLite refuses fails its own append and no other.
             for request in batch.requests:
                 self._commit_alone(request)
+        except LedgerUnavailable as error:
+            for request in batch.requests:
+                request.outcome = LedgerUnavailable(error.message, **error.details)
         finally:
             self._gate.leave()
         self._stop_filling(batch)
@@ -166,6 +167,9 @@ class Writer:
         try:
             self._committer.begin()
             staged = self._committer.stage(requests)
+            lost = displaced(self._path, self._file)
+            if lost is not None:
+                raise lost
             self._committer.seal(staged)
         except BaseException:
             self._committer.undo()
@@ -177,6 +181,8 @@ class Writer:
             self._commit([request])
         except sqlite3.Error as error:
             request.outcome = unavailable(self._path, error)
+        except LedgerUnavailable as error:
+            request.outcome = error
 
     def _stop_filling(self, batch: _Batch) -> None:
         if self._filling is batch:

@@ -62,8 +62,10 @@ class Start(Mission):
                 if field in criterion:
                     why = "a client cannot run a command; use tool_name, or a named check of the configuration"
                     yield Broken(why, ("criteria", place, field))
-            if "check" not in criterion:
-                yield from _not_a_clients(cast("Mapping[str, Any]", criterion), place)
+            # Only a named check is the operator's own: a null one leaves the call that the client says beside it.
+            said = cast("Mapping[str, Any]", criterion)
+            if not isinstance(said.get("check"), str):
+                yield from _not_a_clients(said, place)
 
     def mission(self, model: str | None = None, *, sampling: bool = False) -> Mission:
         """The mission alone. Where nobody is named, the client's model proposes if it has one (`sampling`).
