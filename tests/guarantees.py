@@ -232,6 +232,15 @@ GUARANTEES = {
         "A ledger that an earlier release wrote is read with nothing lost.",
         ("contract/test_old_ledgers.py::test_a_ledger_of_an_earlier_release_says_what_it_said_then",),
     ),
+    "no-approval-by-elicitation-over-http": Guarantee(
+        "Over HTTP no client answers an approval: it is not asked, and an answer that it brings is not taken.",
+        (
+            "surface/test_http_elicitation.py::test_a_client_of_missions_approves_nothing",
+            "surface/test_http_elicitation.py::test_a_client_of_the_gateway_approves_nothing",
+            "surface/test_http_elicitation.py::test_a_client_of_a_problem_approves_nothing",
+            "surface/test_http_elicitation.py::test_the_question_of_a_task_that_was_begun_over_stdio_is_not_answered_over_http",
+        ),
+    ),
     "policy-only-tightens": Guarantee(
         "No mission and no caller loosens the operator's policy: each layer may only tighten the ones before it.",
         (

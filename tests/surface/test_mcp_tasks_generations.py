@@ -39,7 +39,7 @@ def test_the_same_record_in_the_words_of_each() -> None:
         "pollInterval": 100,
         "statusMessage": "half way",
     }
-    shown = second.detailed(one, None, 100.0)
+    shown = second.detailed(one, one.asked, None, 100.0)
     assert (shown["ttlMs"], shown["pollIntervalMs"], shown["resultType"]) == (60_000, 100, "complete")
     assert not {"ttl", "pollInterval", "result", "error", "inputRequests", "requestState"} & shown.keys()
     assert second.created(one, 100.0)["resultType"] == "task"
@@ -50,11 +50,11 @@ def test_a_result_that_is_an_error_is_failed_in_the_first_and_completed_in_the_s
     one = state(status="failed", result=WRONG)
     assert first.task(one, 100.0)["status"] == "failed"
     assert first.payload(one, WRONG) == {**WRONG, "_meta": {RELATED: {"taskId": NOBODY}}}
-    assert second.detailed(one, WRONG, 100.0)["status"] == "completed"
-    assert second.detailed(one, WRONG, 100.0)["result"] == WRONG
+    assert second.detailed(one, one.asked, WRONG, 100.0)["status"] == "completed"
+    assert second.detailed(one, one.asked, WRONG, 100.0)["result"] == WRONG
     other = state(status="failed", error={"code": -32000, "message": "broken"})
-    assert second.detailed(other, None, 100.0)["error"] == {"code": -32000, "message": "broken"}
-    assert "result" not in second.detailed(other, None, 100.0)
+    assert second.detailed(other, other.asked, None, 100.0)["error"] == {"code": -32000, "message": "broken"}
+    assert "result" not in second.detailed(other, other.asked, None, 100.0)
 
 
 def test_poll_intervals_begin_short_and_grow() -> None:

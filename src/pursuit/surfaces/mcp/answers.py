@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pursuit.errors import PursuitError, ValidationFailed
+from pursuit.surfaces.mcp.forms import how_to_approve
 
 Answer = Mapping[str, Any]
 Lines = Callable[[Answer], list[str]]
@@ -72,7 +73,7 @@ def status(answer: Answer) -> list[str]:
     for row in criteria:
         need = "" if row["required"] else " (optional)"
         lines.append(f"- {row['criterion_id']}: {row['status']}{need}")
-    return lines
+    return [*lines, *_approvals(answer)]
 
 
 def iterated(answer: Answer) -> list[str]:
@@ -80,7 +81,7 @@ def iterated(answer: Answer) -> list[str]:
     rows: list[Answer] = answer["iterations"]
     lines = [f"{answer['session_id']} is {answer['status']} after {len(rows)} iteration{'s' * (len(rows) != 1)}."]
     lines += [_iteration(row) for row in rows[-MOST_ROWS:]]
-    return lines
+    return [*lines, *_approvals(answer)]
 
 
 def checkpoint(answer: Answer) -> list[str]:
@@ -116,6 +117,12 @@ def listing(answer: Answer) -> list[str]:
 
 def _iteration(row: Answer) -> str:
     return f"iteration {row['iteration_index']}: {row['verdict']} ({row['verdict_reason']})"
+
+
+def _approvals(answer: Answer) -> list[str]:
+    """What waits for a person's yes, and how the operator gives it."""
+    rows: list[Answer] = answer.get("pending_approvals", [])
+    return [f"{row['tool']} needs the operator's yes: {how_to_approve(row['approval_id'])}" for row in rows[:MOST_ROWS]]
 
 
 def _more(answer: Answer) -> list[str]:

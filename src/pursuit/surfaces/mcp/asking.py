@@ -1,7 +1,8 @@
 """Asks the person behind an MCP client, or its model, in whichever way the client's era has.
 
 Owns: how a question looks there and how its answer is read. Questions and answers themselves lie in the ledger.
-Invariant: the client is asked only if it says that it can ask a person; a dismissed question stays open.
+Invariant: a person is asked over stdio alone, and only if the client says that it can ask one; a dismissed question
+stays open.
 
 Before 2026-07-28 the server sends `elicitation/create` while the call is under way. Since then the call is answered
 with `input_required`, and the client calls again with the answers. What it brings back beside them is sealed: only the
@@ -25,9 +26,9 @@ from pursuit.model.mission import SamplingProposer
 from pursuit.model.state import MissionState
 from pursuit.service.approvals import ApprovalNotFound, Approvals
 from pursuit.service.caller import Caller
-from pursuit.surfaces.mcp.callers import caller_of
+from pursuit.surfaces.mcp.callers import answerable, caller_of, may_approve
 from pursuit.surfaces.mcp.failure import Context, sendable
-from pursuit.surfaces.mcp.forms import filled, form
+from pursuit.surfaces.mcp.forms import filled, form, how_to_approve
 from pursuit.surfaces.mcp.sampling import CarriedModel, ClientModel, PushedModel, declares_sampling, question_name
 from pursuit.surfaces.mcp.seal import Seal
 from pursuit.surfaces.mcp.tasks.detached import DetachedSession
@@ -79,7 +80,9 @@ class Asking:
         self._state_of = state_of
 
     def can_ask(self, ctx: Context, mission_id: str) -> bool:
-        """Whether there is a person behind this client, as it says, and a way to ask once more."""
+        """Whether there is a person behind this client, as it says, who may answer, and a way to ask once more."""
+        if not may_approve(ctx):
+            return False
         capabilities = ctx.session.client_capabilities
         if capabilities is None or capabilities.elicitation is None:
             return False
@@ -121,6 +124,11 @@ class Asking:
         if before is None or not set(answers) <= set(before["questions"]):
             raise InvalidArgument(
                 "these answers belong to no question that this client was asked in this call; call again without them"
+            )
+        if len(answerable(ctx, answers)) < len(answers):
+            raise InvalidArgument(
+                "a client's answer to an approval is taken over stdio alone; the operator answers with "
+                + " and ".join(how_to_approve(name) for name in answers.keys() - answerable(ctx, answers).keys())
             )
         samples = {name: said for name, said in answers.items() if name.startswith(SAMPLING)}
         told = [

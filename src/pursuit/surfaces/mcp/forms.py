@@ -1,7 +1,7 @@
 """The form in which a client's user is asked whether a call may be made, and what was filled in.
 
-Owns: the form's shape and how an answer is read. Does not know: who asks, or what a yes leads to.
-Invariant: what is not clearly one of the four answers is none.
+Owns: the form's shape, how an answer is read, and how an operator answers instead. Does not know: who asks, or what
+a yes leads to. Invariant: what is not clearly one of the four answers is none.
 """
 
 from __future__ import annotations
@@ -17,6 +17,11 @@ class Filled(NamedTuple):
 
     answer: Permission
     reason: str | None
+
+
+def how_to_approve(approval_id: str) -> str:
+    """What the operator does where the client's user is not asked."""
+    return f"`pursuit approve {approval_id}`, or `POST /approvals/{approval_id}` with an operator's token"
 
 
 def form(*, where: str) -> dict[str, Any]:

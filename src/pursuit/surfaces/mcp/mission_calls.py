@@ -20,6 +20,7 @@ from pursuit.service.mission_tasks import MissionRun, MissionTasks
 from pursuit.surfaces.mcp import answers
 from pursuit.surfaces.mcp.arguments import Iterate, parse
 from pursuit.surfaces.mcp.asking import Asking
+from pursuit.surfaces.mcp.callers import may_approve
 from pursuit.surfaces.mcp.command_tools import CommandTool
 from pursuit.surfaces.mcp.desk import ToolDesk
 from pursuit.surfaces.mcp.failure import Context, sendable
@@ -59,7 +60,7 @@ class MissionCalls:
             first=state.iteration_count if asked.after is None else asked.after,
             iterations=asked.max_iterations_this_call,
             proposal=asked.proposal,
-            asks=capabilities_of(ctx).get("elicitation") is not None,
+            asks=may_approve(ctx) and capabilities_of(ctx).get("elicitation") is not None,
         )
         return Plan(title=f"{params.name} {asked.session_id}", kind="mission", origin=run.origin())
 

@@ -32,7 +32,8 @@ class Missions:
         self._service = runtime.service
         self._runs = runs
         service = runtime.service
-        self.asking = Asking(Approvals(service), lambda: Seal.beside(runtime.state_path), service.state)
+        self._approvals = Approvals(service)
+        self.asking = Asking(self._approvals, lambda: Seal.beside(runtime.state_path), service.state)
 
     async def start(self, ctx: Context, asked: given.Start) -> Answer:
         """Accepts a mission."""
@@ -78,7 +79,9 @@ class Missions:
                 model=model,
                 observer=observer,
             )
-            return await (call.begin(asked.proposal, asked.after) if told is None else call.go_on(told))
+            answer = await (call.begin(asked.proposal, asked.after) if told is None else call.go_on(told))
+        waits_for = await self._approvals.open(name) if answer["status"] == "waiting" else []
+        return {**answer, "pending_approvals": waits_for} if waits_for else answer
 
     async def checkpoint(self, ctx: Context, asked: given.Session) -> Answer:
         """The verdict again."""

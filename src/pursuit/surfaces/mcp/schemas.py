@@ -118,7 +118,10 @@ STATE = record(
         "children": listed(record({"session_id": SESSION, "status": TEXT, "reserved": ANYTHING, "used": ANYTHING})),
     },
 )
-ITERATED = record({"session_id": SESSION, "status": STATUS, "iterations": listed(VERDICT_ROW)})
+ITERATED = record(
+    {"session_id": SESSION, "status": STATUS, "iterations": listed(VERDICT_ROW)},
+    {"pending_approvals": listed(ANYTHING)},
+)
 CHECKPOINT = record({"session_id": SESSION, "iteration_index": COUNT, "verdict": VERDICT, "verdict_reason": TEXT})
 WHERE = record({"session_id": SESSION, "status": STATUS})
 HISTORY = record(

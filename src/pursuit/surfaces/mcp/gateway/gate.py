@@ -22,9 +22,9 @@ from pursuit.model.gateway import GatewayOutcome, narrow_scope
 from pursuit.service.caller import Caller
 from pursuit.service.gateway import GatewayJournal
 from pursuit.surfaces.logs import event
-from pursuit.surfaces.mcp.callers import caller_of
+from pursuit.surfaces.mcp.callers import caller_of, may_approve
 from pursuit.surfaces.mcp.failure import sendable
-from pursuit.surfaces.mcp.forms import filled, form
+from pursuit.surfaces.mcp.forms import filled, form, how_to_approve
 from pursuit.surfaces.mcp.gateway.eras import as_object
 from pursuit.surfaces.mcp.gateway.guests import Visit
 from pursuit.tools.contract import CallFailed, Tool, UpstreamError
@@ -76,7 +76,7 @@ class Gate:
         return decide(self._layers(caller_of(visit.ctx)), tool, arguments).decision == "allow"
 
     async def admit(self, visit: Visit, tool: Tool, arguments: Mapping[str, Any]) -> Passage:
-        """Decides about a call; asks the person behind the client where policy wants one asked and it can be done."""
+        """Decides about a call; where policy asks and the client's person may answer, they are asked."""
         caller = caller_of(visit.ctx)
         ruling = decide(self._layers(caller), tool, arguments)
         if ruling.decision == "allow":
@@ -112,7 +112,7 @@ class Gate:
             self._journal.ask, tool.qualified, arguments, description=description, reason=reason, caller=caller
         )
         question = await ask()
-        if question.granted is None and visit.guest.fills_forms:
+        if question.granted is None and visit.guest.fills_forms and may_approve(visit.ctx):
             asking = await self._put(visit, question.approval_id, description, caller)
             if asking is not None:
                 return Passage(tool=tool, arguments=arguments, caller=caller, question=asking)
@@ -120,7 +120,7 @@ class Gate:
         if question.granted is None:
             how = (
                 f"{tool.qualified} needs a person's yes ({reason}). The operator can give it with "
-                f"`pursuit approve {question.approval_id}`, or with a rule in the configuration; then call again."
+                f"{how_to_approve(question.approval_id)}, or with a rule in the configuration; then call again."
             )
             return await self._refused(tool, arguments, caller, how)
         if not question.granted:

@@ -24,7 +24,7 @@ from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, SERVER_I
 from pursuit.errors import Fault, PursuitError, ValidationFailed
 from pursuit.model.tasks import TaskState
 from pursuit.service.tasks import requestor_of
-from pursuit.surfaces.mcp.callers import caller_of
+from pursuit.surfaces.mcp.callers import answerable, caller_of
 from pursuit.surfaces.mcp.failure import Context, on_the_wire
 from pursuit.surfaces.mcp.seal import Seal
 from pursuit.surfaces.mcp.tasks import first, second
@@ -188,7 +188,7 @@ class TaskDoor:
         state = await self._pace.kept(await self._found(ctx))
         if not is_modern(ctx):
             return first.task(state, self._now())
-        return second.detailed(state, await self._host.store.result(state), self._now())
+        return second.detailed(state, answerable(ctx, state.asked), await self._host.store.result(state), self._now())
 
     async def _result(self, ctx: Context) -> dict[str, Any]:
         caller = caller_of(ctx)
@@ -206,7 +206,7 @@ class TaskDoor:
         given: object = (ctx.params or {}).get("inputResponses")
         if not isinstance(given, Mapping):
             raise MCPError(INVALID_PARAMS, "tasks/update needs inputResponses, an object of answers by their keys")
-        answers = {key: obj(answer) for key, answer in obj(cast("object", given)).items()}
+        answers = {key: obj(answer) for key, answer in answerable(ctx, obj(cast("object", given))).items()}
         if answers:
             await self._host.store.answer(state.task_id, answers, by=str(caller_of(ctx)))
         return dict(second.COMPLETE)

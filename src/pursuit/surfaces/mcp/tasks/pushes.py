@@ -16,6 +16,7 @@ from mcp_types import CONNECTION_CLOSED
 
 from pursuit.errors import TaskNotFound
 from pursuit.model.tasks import TaskState
+from pursuit.surfaces.mcp.callers import answerable
 from pursuit.surfaces.mcp.failure import Context
 from pursuit.surfaces.mcp.sampling import declined
 from pursuit.surfaces.mcp.tasks import first
@@ -39,7 +40,7 @@ class Pushes:
         asked: set[str] = set()
         async with anyio.create_task_group() as asking:
             async for state in self._store.follow(task_id, requestor=requestor):
-                for key, question in state.asked.items():
+                for key, question in answerable(ctx, state.asked).items():
                     if key not in asked and able.get(_NEEDED.get(str(question.get("method")), "")) is not None:
                         asked.add(key)
                         asking.start_soon(self._ask, ctx, state, key, by)

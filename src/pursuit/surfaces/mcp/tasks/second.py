@@ -40,12 +40,12 @@ def created(state: TaskState, now: float) -> dict[str, Any]:
     return {"resultType": "task", **task(state, now)}
 
 
-def detailed(state: TaskState, result: JsonObject | None, now: float) -> dict[str, Any]:
-    """The task with its questions, its result or its error."""
+def detailed(state: TaskState, asked: JsonObject, result: JsonObject | None, now: float) -> dict[str, Any]:
+    """The task with its questions, its result or its error; `asked` are the questions for this client."""
     body = {**COMPLETE, **task(state, now)}
     match body["status"]:
         case "input_required":
-            return {**body, "inputRequests": state.asked}
+            return {**body, "inputRequests": asked}
         case "completed":
             return {**body, "result": {"content": []} if result is None else dict(result)}
         case "failed":
