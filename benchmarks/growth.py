@@ -19,8 +19,8 @@ from engine import TOOLS, mission, open_runtime
 from figures import Figure, finish, ratio_of_rounds, sized
 
 from pursuit import Runtime
-from pursuit.engine.states import States
-from pursuit.model.state import MissionState
+from pursuit.core.state import MissionState
+from pursuit.engine.state_cache import States
 
 AGE = sized(10_000, 12)
 EARLY = (sized(100, 2), sized(200, 4))

@@ -23,10 +23,9 @@ from pathlib import Path
 import anyio
 from figures import Figure, finish, ratio_of_rounds, sized
 
-from pursuit.engine.memory import recall
+from pursuit.engine.lessons import recall
 from pursuit.ledger.contract import Draft
-from pursuit.ledger.sqlite import SqliteLedger
-from pursuit.ledger.words import telling_words
+from pursuit.ledger.sqlite import SqliteLedger, telling_words
 
 MISSIONS = sized(10_000, 200)
 SEARCHES = sized(200, 8)

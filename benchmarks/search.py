@@ -21,7 +21,7 @@ from engineering import PROBLEMS, Problem
 from figures import SMOKE, Figure, finish, sized
 
 from pursuit import Budget, Mission, Runtime, SearchProposer, metric, tool
-from pursuit.model.search import Parameter
+from pursuit.core.search import Parameter
 from pursuit.proposers.space import Space
 from pursuit.tools.configuration import Configuration
 

@@ -20,7 +20,7 @@ import psutil
 from figures import Figure, finish, sized
 
 from pursuit import Budget, Mission, Proposal, Runtime, ToolCall, metric
-from pursuit.model.mission import ClientProposer
+from pursuit.core.mission import ClientProposer
 from pursuit.tools.configuration import Configuration
 
 MISSIONS = sized(1_000, 3)

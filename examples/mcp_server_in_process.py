@@ -11,7 +11,7 @@ from mcp.server.mcpserver import MCPServer
 from mcp_types import ToolAnnotations
 
 from pursuit import Budget, Mission, Runtime, metric, predicate, succeeded
-from pursuit.model.mission import ScriptProposer
+from pursuit.core.mission import ScriptProposer
 
 server = MCPServer("tank")
 level = 20.0

@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 
 from pursuit import Budget, Mission, Proposal, Runtime, ToolCall, metric, tool
-from pursuit.model.mission import ClientProposer
+from pursuit.core.mission import ClientProposer
 
 
 @tool(read_only=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 
 from pursuit import Budget, Mission, Report, Runtime, event
-from pursuit.model.mission import ScriptProposer
+from pursuit.core.mission import ScriptProposer
 
 DEADLY = 5  # a step that hangs: it ends with the process
 SCRIPT = """

@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio
 
 from pursuit import Budget, Mission, Runtime, SearchProposer, metric, tool
-from pursuit.model.search import Parameter
+from pursuit.core.search import Parameter
 
 
 @tool(read_only=True)  # so several may run at once, and one that a crash cut off is sent again

@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 
 from pursuit import Budget, Mission, Pace, Runtime, event, tool
-from pursuit.model.mission import RepeatProposer
+from pursuit.core.mission import RepeatProposer
 
 polls = 0
 

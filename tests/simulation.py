@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pursuit.engine.turn import closing
-from pursuit.model.evaluate import Answer, evaluate
-from pursuit.model.events import (
+from pursuit.core.evaluate import Answer, evaluate
+from pursuit.core.events import (
     CallIntended,
     CallSettled,
     CriterionResult,
@@ -22,8 +21,9 @@ from pursuit.model.events import (
     RunClaimed,
     ScriptEnded,
 )
-from pursuit.model.fold import advance
-from pursuit.model.state import MissionState
+from pursuit.core.fold import advance
+from pursuit.core.state import MissionState
+from pursuit.engine.turn import closing
 
 TOOL = "lab.run"
 DONE: dict[str, Any] = {"criterion_id": "done", "kind": "event", "event_name": "done"}

@@ -21,12 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pursuit.app import Report, Runtime, scaffold
-    from pursuit.errors import PursuitError, ValidationFailed
-    from pursuit.model.build import check, event, metric, predicate, succeeded
-    from pursuit.model.fleet import Fleet
-    from pursuit.model.mission import (
+    from pursuit.core.criteria import check, event, metric, predicate, succeeded
+    from pursuit.core.mission import (
         Budget,
         ClientProposer,
+        Fleet,
         Mission,
         Pace,
         Proposal,
@@ -35,35 +34,36 @@ if TYPE_CHECKING:
         ScriptProposer,
         ToolCall,
     )
-    from pursuit.model.search import SearchProposer
+    from pursuit.core.search import SearchProposer
+    from pursuit.errors import PursuitError, ValidationFailed
     from pursuit.surfaces.mcp.problems.api import Problem
     from pursuit.tools.functions import tool
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "ScriptProposer": "pursuit.model.mission",
-    "SearchProposer": "pursuit.model.search",
-    "ReplayProposer": "pursuit.model.mission",
-    "RepeatProposer": "pursuit.model.mission",
-    "ClientProposer": "pursuit.model.mission",
-    "Budget": "pursuit.model.mission",
-    "Fleet": "pursuit.model.fleet",
-    "Mission": "pursuit.model.mission",
-    "Pace": "pursuit.model.mission",
+    "ScriptProposer": "pursuit.core.mission",
+    "SearchProposer": "pursuit.core.search",
+    "ReplayProposer": "pursuit.core.mission",
+    "RepeatProposer": "pursuit.core.mission",
+    "ClientProposer": "pursuit.core.mission",
+    "Budget": "pursuit.core.mission",
+    "Fleet": "pursuit.core.mission",
+    "Mission": "pursuit.core.mission",
+    "Pace": "pursuit.core.mission",
     "Problem": "pursuit.surfaces.mcp.problems.api",
-    "Proposal": "pursuit.model.mission",
+    "Proposal": "pursuit.core.mission",
     "PursuitError": "pursuit.errors",
     "Report": "pursuit.app",
     "Runtime": "pursuit.app",
-    "ToolCall": "pursuit.model.mission",
+    "ToolCall": "pursuit.core.mission",
     "ValidationFailed": "pursuit.errors",
-    "check": "pursuit.model.build",
-    "event": "pursuit.model.build",
-    "metric": "pursuit.model.build",
-    "predicate": "pursuit.model.build",
+    "check": "pursuit.core.criteria",
+    "event": "pursuit.core.criteria",
+    "metric": "pursuit.core.criteria",
+    "predicate": "pursuit.core.criteria",
     "scaffold": "pursuit.app",
-    "succeeded": "pursuit.model.build",
+    "succeeded": "pursuit.core.criteria",
     "tool": "pursuit.tools.functions",
 }
 

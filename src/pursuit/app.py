@@ -12,16 +12,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from pursuit.engine.clock import SystemClock
+from pursuit.core.mission import FLEET, Mission
+from pursuit.core.tools import Upstream
+from pursuit.engine.context import Observer, SystemClock
 from pursuit.engine.driver import Driver
-from pursuit.engine.run import Observer
-from pursuit.engine.states import States
+from pursuit.engine.state_cache import States
 from pursuit.errors import Fault, ValidationFailed
 from pursuit.ledger.contract import Ledger
 from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.mission_file import load_mission_file, servers_in
-from pursuit.model.fleet import FLEET
-from pursuit.model.mission import Mission
 from pursuit.places import locate_state
 from pursuit.proposers.language import LanguageModel
 from pursuit.sandbox import Sandbox
@@ -39,10 +38,10 @@ from pursuit.service.toolbox import Toolbox
 from pursuit.tasks.store import TaskStore
 from pursuit.tools.command_config import UPSTREAM
 from pursuit.tools.configuration import Configuration, find_configuration, load_configuration
-from pursuit.tools.contract import Upstream
 from pursuit.tools.host import ToolHost
-from pursuit.tools.policy import Mode, OperatorPolicy, parse_mode
+from pursuit.tools.policy import OperatorPolicy, parse_mode
 from pursuit.tools.pool import Pool, Reloaded
+from pursuit.tools.ruling import Mode
 from pursuit.tools.server_config import ServerConfig
 
 if TYPE_CHECKING:

@@ -17,14 +17,13 @@ from typing import Any, Literal, cast
 
 import anyio
 
+from pursuit.core.base_model import nearest
+from pursuit.core.criteria import AnyCriterion, MetricThreshold, Predicate, describe
+from pursuit.core.evaluate import Answer, evaluate_one
+from pursuit.core.events import CriterionResult, ModelAnswer
+from pursuit.core.mission import MAX_CRITERIA, Mission, parse_mission
+from pursuit.core.state import MissionState, observation_view
 from pursuit.errors import Fault, ModelUnavailable, ValidationFailed
-from pursuit.model.criteria import AnyCriterion, MetricThreshold, Predicate, describe
-from pursuit.model.evaluate import Answer, evaluate_one
-from pursuit.model.events import CriterionResult, ModelAnswer
-from pursuit.model.mission import MAX_CRITERIA, Mission, parse_mission
-from pursuit.model.spelling import nearest
-from pursuit.model.state import MissionState
-from pursuit.model.view import observation_view
 from pursuit.problems.missions import as_toml
 from pursuit.proposers.language import LanguageModel, ModelRequest, NoAnswer, NoAnswerYet, OfferedTool
 from pursuit.sandbox import Sandbox

@@ -257,3 +257,10 @@ class ExtraMissing(PursuitError):
 
     code = "extra_missing"
     exit_code = 2
+
+
+# JSON-RPC's error codes, as plain numbers.
+
+METHOD_NOT_FOUND = -32601
+INVALID_PARAMS = -32602
+INTERNAL_ERROR = -32603

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+from pursuit.core.mission import Mission, parse_mission
 from pursuit.errors import Fault, ValidationFailed
-from pursuit.model.mission import Mission, parse_mission
 from pursuit.tools.documents import parse_toml, read_text, too_deep
 from pursuit.tools.server_config import ServerConfig, parse_servers
 

@@ -16,8 +16,8 @@ import psutil
 from cli_stage import COMMAND, SERVERS, Place, Running
 from quick_start import pursuit
 
+from pursuit.core.events import AnyEvent, decode
 from pursuit.ledger.sqlite import SqliteLedger
-from pursuit.model.events import AnyEvent, decode
 
 ROOT = Path(__file__).parents[2]
 CLIENTS = Path(__file__).parent

@@ -13,7 +13,7 @@ from ledger_backends import Backend, check, drafts, every_backend, opened
 
 from pursuit.errors import Conflict, InvalidArgument
 from pursuit.ledger.contract import Ledger
-from pursuit.ledger.words import MOST_WORDS, telling_words
+from pursuit.ledger.sqlite import MOST_WORDS, telling_words
 
 TEXTS = {
     "m1": "Get p95 latency of the checkout under 200 ms\nCaching the basket lowered p95_latency_ms to 180.",

@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from pursuit import Runtime
-from pursuit.model import events
+from pursuit.core import events
 from pursuit.tools.configuration import Configuration
 
 DATA = Path(__file__).parents[1] / "data"

@@ -15,9 +15,9 @@ import psutil
 import pytest
 from mcp.server.mcpserver import Context, MCPServer
 
+from pursuit.core.tools import CallFailed, UpstreamError
 from pursuit.tools.client_side import ClientSide
 from pursuit.tools.connect import mcp_upstream
-from pursuit.tools.contract import CallFailed, UpstreamError
 from pursuit.tools.pool import Pool
 from pursuit.tools.server_config import ServerConfig
 from pursuit.tools.session import McpUpstream

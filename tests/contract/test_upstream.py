@@ -16,9 +16,9 @@ import anyio.from_thread
 import psutil
 import pytest
 
+from pursuit.core.tools import CallFailed, Tool, ToolResult, Upstream
 from pursuit.errors import UpstreamUnavailable
 from pursuit.tools.connect import mcp_upstream
-from pursuit.tools.contract import CallFailed, Tool, ToolResult, Upstream
 from pursuit.tools.functions import FunctionUpstream, tool
 from pursuit.tools.inprocess import in_process
 from pursuit.tools.launch import Launch, command_line

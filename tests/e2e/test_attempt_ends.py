@@ -17,7 +17,7 @@ from problem_stage import BY_PREDICATE, LEGACY, METRIC, SCHEMA, problem
 from sampling_stage import says
 
 from pursuit import Problem, Runtime
-from pursuit.model.mission import parse_mission
+from pursuit.core.mission import parse_mission
 from pursuit.problems.missions import Plan, mission_for, proposer_for, server_of
 from pursuit.surfaces.mcp.server import mission_server
 from pursuit.tools.configuration import Configuration

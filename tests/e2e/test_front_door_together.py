@@ -14,7 +14,7 @@ from journey import AN_HOUR, Traveller
 from promptly import promptly
 from sdk_client import ERAS, SdkPort, client
 
-from pursuit.model.events import CallIntended, CallSettled, MissionPaused
+from pursuit.core.events import CallIntended, CallSettled, MissionPaused
 
 HALF_A_SECOND = 0.5
 SLOW_AT_LAST = f"""

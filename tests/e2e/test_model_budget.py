@@ -12,7 +12,7 @@ from model_endpoint import Reply, calls
 from model_stage import ANTHROPIC, BOTH, DONE, OPENAI, pursued, scripted, step
 
 from pursuit import Budget, Runtime
-from pursuit.model.events import ModelAsked
+from pursuit.core.events import ModelAsked
 from pursuit.tools.configuration import Configuration
 
 pytestmark = pytest.mark.usefixtures("quick_python")

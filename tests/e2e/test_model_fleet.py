@@ -11,7 +11,7 @@ from engine_stage import events_of, mission, play, stage
 from model_endpoint import ModelEndpoint, Reply, calls
 
 from pursuit import Budget, metric
-from pursuit.model.events import CallSettled, MissionCreated
+from pursuit.core.events import CallSettled, MissionCreated
 
 STEPS = {"criterion_id": "steps", "kind": "metric_threshold", "metric": "steps", "op": ">=", "target": 1}
 

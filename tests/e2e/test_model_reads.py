@@ -11,7 +11,7 @@ from mcp.server.mcpserver import MCPServer
 from model_endpoint import ModelEndpoint, calls
 
 from pursuit import Budget, Runtime, ValidationFailed, event
-from pursuit.model.state import MissionState
+from pursuit.core.state import MissionState
 
 MODEL = "openai:gpt-4o-mini"
 

@@ -13,7 +13,7 @@ from model_endpoint import Reply, calls, failing
 from model_stage import ANTHROPIC, BOTH, DONE, OPENAI, look, pursued, scripted, step
 
 from pursuit import Budget, PursuitError, ValidationFailed, event, metric
-from pursuit.model.events import CallRefused, IterationProposed, ModelAnswered, ModelAsked
+from pursuit.core.events import CallRefused, IterationProposed, ModelAnswered, ModelAsked
 
 pytestmark = pytest.mark.usefixtures("quick_python")
 

@@ -17,7 +17,7 @@ from cli_stage import Place
 from model_endpoint import ModelEndpoint, Reply, calls
 
 from pursuit import Problem, Runtime
-from pursuit.model.mission import parse_mission
+from pursuit.core.mission import parse_mission
 from pursuit.problems.catalogue import SHIPPED, Catalogue
 from pursuit.problems.missions import Plan, mission_for, proposer_for, server_of
 

@@ -23,7 +23,7 @@ from mcp_types import (
 from sampling_mission import MISSION, STEPS, TOOL, args_for, in_words
 from sdk_client import ERAS, client
 
-from pursuit.model.events import ModelAnswered
+from pursuit.core.events import ModelAnswered
 
 ONE_THIRTY = "mcp-1.30"
 MODES = ("native", "words")

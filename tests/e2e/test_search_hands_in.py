@@ -14,9 +14,9 @@ from cli_stage import Place
 from problem_stage import METRIC, PREDICATE, problem
 
 from pursuit import Problem
-from pursuit.engine.clock import SystemClock
+from pursuit.core.events import IterationProposed, decode
+from pursuit.engine.context import SystemClock
 from pursuit.ledger.sqlite import SqliteLedger
-from pursuit.model.events import IterationProposed, decode
 
 SEARCH = {"kind": "search", "tool": "probe", "parameters": {"x": {"low": 0.0, "high": 10.0}}}
 FAR = {**METRIC, "target": -1.5}

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pursuit.app import Runtime
+from pursuit.core.events import CallIntended, CallRefused, CallSettled, decode
+from pursuit.core.mission import Mission
 from pursuit.ledger.sqlite import SqliteLedger
-from pursuit.model.events import CallIntended, CallRefused, CallSettled, decode
-from pursuit.model.mission import Mission
 from pursuit.tools.configuration import Configuration
 from pursuit.tools.functions import tool
 

@@ -11,8 +11,8 @@ import pytest
 from crashing import CrashingRuntime, World, calls_of, first_run
 
 from pursuit import Budget, Mission
+from pursuit.core.criteria import check, event, metric, predicate
 from pursuit.errors import LedgerUnavailable
-from pursuit.model.build import check, event, metric, predicate
 
 REPEATABLE = {"world.read", "world.put"}
 SCRIPT = """

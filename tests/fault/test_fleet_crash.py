@@ -10,9 +10,9 @@ import pytest
 from crashing import CrashingRuntime, World, first_run
 
 from pursuit import Budget, Mission
-from pursuit.model.build import event
-from pursuit.model.fleet import SPAWN
-from pursuit.model.lending import POOLED, used_of
+from pursuit.core.budgets import POOLED, used_of
+from pursuit.core.criteria import event
+from pursuit.core.mission import SPAWN
 
 CAPS = {"max_iterations": 9, "max_tool_calls": 10}
 

@@ -15,9 +15,9 @@ import driving
 import pytest
 
 from pursuit import Budget, Mission
-from pursuit.model.build import event
-from pursuit.model.fleet import SPAWN
-from pursuit.model.lending import used_of
+from pursuit.core.budgets import used_of
+from pursuit.core.criteria import event
+from pursuit.core.mission import SPAWN
 
 STEPS = 6
 LONGEST = 120.0

@@ -15,7 +15,7 @@ from journey import AN_HOUR, Traveller
 from promptly import promptly
 from sdk_client import ERAS, SdkPort, client
 
-from pursuit.model.events import CallIntended, CallSettled, IterationEnded, RunClaimed
+from pursuit.core.events import CallIntended, CallSettled, IterationEnded, RunClaimed
 
 GOAL = 40
 DEADLY = 10

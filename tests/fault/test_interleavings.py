@@ -14,16 +14,9 @@ from crashing import Crash
 from engine_stage import Gate, driving, events_of, mission, outcomes, play, proposal, repeat, replay, stage
 
 from pursuit import Budget, Pace, event, tool
+from pursuit.core.events import AbortOrdered, CallSettled, Event, IterationEnded, MissionEnded, ReportWritten
 from pursuit.errors import SessionPaused
 from pursuit.ledger.contract import Ledger
-from pursuit.model.events import (
-    AbortOrdered,
-    CallSettled,
-    Event,
-    IterationEnded,
-    MissionEnded,
-    ReportWritten,
-)
 from pursuit.service import Service
 
 Hook = Callable[[], Awaitable[Any]]

@@ -18,8 +18,8 @@ import psutil
 import pytest
 from crashing import calls_of
 
+from pursuit.core.events import CallSettled, IterationEnded, RunClaimed, decode
 from pursuit.ledger.sqlite import SqliteLedger
-from pursuit.model.events import CallSettled, IterationEnded, RunClaimed, decode
 
 KILLS = 200 if os.environ.get("PURSUIT_SOAK") else 20
 # However slow the machine is, so many iterations are left undisturbed.

@@ -18,8 +18,8 @@ from crashing import Crash, CrashingRuntime, World, calls_of
 from model_endpoint import ModelEndpoint, Reply, calls
 
 from pursuit import Budget, Mission, event
+from pursuit.core.events import CallIntended, ModelAnswered, decode
 from pursuit.ledger.sqlite import SqliteLedger
-from pursuit.model.events import CallIntended, ModelAnswered, decode
 
 PURSUIT = Path(sys.executable).with_name("pursuit")
 RECORDER = Path(__file__).parents[1] / "servers" / "recorder.py"

@@ -19,8 +19,8 @@ import pytest
 from front_door import wait_until
 from process_stage import Stage, on_stage, python, until
 
+from pursuit.core.tasks import TaskState
 from pursuit.ledger.sqlite import SqliteLedger
-from pursuit.model.tasks import TaskState
 from pursuit.tasks.processes.log import read_log
 from pursuit.tasks.processes.reader import LOG
 from pursuit.tasks.store import TaskStore

@@ -17,9 +17,8 @@ from driving import runtime
 from promptly import promptly
 
 from pursuit import Budget, Mission
-from pursuit.errors import Conflict
-from pursuit.model.build import event
-from pursuit.model.events import (
+from pursuit.core.criteria import event
+from pursuit.core.events import (
     CallIntended,
     CallSettled,
     IterationEnded,
@@ -28,6 +27,7 @@ from pursuit.model.events import (
     RunClaimed,
     decode,
 )
+from pursuit.errors import Conflict
 from pursuit.service import Service
 
 ROUNDS = 100 if os.environ.get("PURSUIT_SOAK") else 10

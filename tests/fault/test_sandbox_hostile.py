@@ -12,7 +12,7 @@ import anyio
 import pytest
 from promptly import promptly
 
-from pursuit.model.expressions import SyntaxProblem, checked_expression
+from pursuit.core.patterns import SyntaxProblem, checked_expression
 from pursuit.sandbox import Finished, Sandbox, SandboxLimits, ScriptSpec, leave, monty_started
 
 # Monty waits this long for its own limit to work before it kills the worker.

@@ -17,8 +17,8 @@ import pytest
 from quick_start import REAL
 
 from pursuit import Runtime
+from pursuit.core.events import IterationEnded, IterationProposed, decode
 from pursuit.ledger.sqlite import SqliteLedger
-from pursuit.model.events import IterationEnded, IterationProposed, decode
 
 KILLS = 40 if os.environ.get("PURSUIT_SOAK") else 2
 DEADLY = """

@@ -17,7 +17,7 @@ from model_endpoint import Reply, calls
 from model_stage import BOTH, DONE, pursued, scripted
 
 from pursuit import Budget, Runtime
-from pursuit.model.events import CallSettled, ModelAnswered
+from pursuit.core.events import CallSettled, ModelAnswered
 from pursuit.tools import supervise, upstream_tasks
 from pursuit.tools.configuration import Configuration
 from pursuit.tools.policy import OperatorPolicy

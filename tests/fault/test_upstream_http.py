@@ -18,8 +18,8 @@ import anyio.abc
 import pytest
 from promptly import promptly
 
+from pursuit.core.tools import CallFailed, UpstreamError
 from pursuit.errors import UpstreamUnavailable
-from pursuit.tools.contract import CallFailed, UpstreamError
 from pursuit.tools.network import NetworkRules
 from pursuit.tools.pool import Pool
 from pursuit.tools.server_config import ServerConfig

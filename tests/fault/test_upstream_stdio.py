@@ -14,10 +14,10 @@ import psutil
 import pytest
 from promptly import promptly
 
-from pursuit.engine.deadline import Deadline
+from pursuit.core.tools import CallFailed
+from pursuit.engine.context import Deadline
 from pursuit.errors import UpstreamUnavailable
 from pursuit.tools import supervise
-from pursuit.tools.contract import CallFailed
 from pursuit.tools.pool import Pool
 from pursuit.tools.server_config import ServerConfig, Timeouts
 

@@ -19,13 +19,13 @@ import pytest
 import typer.main
 from pydantic import BaseModel
 
+from pursuit.core import criteria, decision, mission
+from pursuit.core.events import Outcome, WaitingFor
+from pursuit.core.fold import CAP_REASONS
+from pursuit.core.mission import parse_mission, parse_proposal
+from pursuit.core.state import Status
 from pursuit.errors import PursuitError, ValidationFailed
 from pursuit.mission_file import load_mission_file
-from pursuit.model import criteria, decide, mission
-from pursuit.model.events import Outcome, WaitingFor
-from pursuit.model.fold import CAP_REASONS
-from pursuit.model.mission import parse_mission, parse_proposal
-from pursuit.model.state import Status
 from pursuit.problems import reading, scorer_reading
 from pursuit.problems.catalogue import Catalogue
 from pursuit.problems.manifest import CITATION_MODES, DIRECTIONS, SCORER_KINDS
@@ -187,7 +187,7 @@ def kinds_of(union: Any) -> set[str]:
 
 
 def verdict_reasons() -> set[str]:
-    tree = ast.parse(Path(decide.__file__).read_text(encoding="utf-8"))
+    tree = ast.parse(Path(decision.__file__).read_text(encoding="utf-8"))
     made = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "Decision"]
     return {*CAP_REASONS, *(str(call.args[1].value) for call in made if isinstance(call.args[1], ast.Constant))}
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from pursuit.engine.afford import affordable
-from pursuit.model.events import (
+from pursuit.core.budgets import LEAST_ANSWER, RemainingBudget, estimate, learnt, used_of
+from pursuit.core.events import (
     AnyEvent,
     BudgetExtended,
     CallIntended,
@@ -23,13 +23,11 @@ from pursuit.model.events import (
     ModelAnswered,
     ModelAsked,
 )
-from pursuit.model.fleet import SPAWN
-from pursuit.model.fold import advance, fold
-from pursuit.model.lending import Purse, used_of
-from pursuit.model.state import MissionState
-from pursuit.model.tokens import LEAST_ANSWER, estimate, learnt
-from pursuit.proposers.language import ModelRequest, OfferedTool, OutOfBudget, Terms
-from pursuit.proposers.prices import Price
+from pursuit.core.fold import advance, fold
+from pursuit.core.mission import SPAWN
+from pursuit.core.state import MissionState
+from pursuit.engine.models import affordable
+from pursuit.proposers.language import ModelRequest, OfferedTool, OutOfBudget, Price, Terms
 from simulation import mission_data
 
 share = st.floats(0, 1)
@@ -85,7 +83,7 @@ class Affording(RuleBasedStateMachine):
     def child(self, tokens: int, cents: int, used: float) -> None:
         """A child takes its share of the pool, and gives back what it did not use, perhaps."""
         wanted = {"max_tokens": float(tokens), "max_cost_usd": cents / 100}
-        if Purse(self.state).lacks(wanted) is not None:
+        if RemainingBudget(self.state).lacks(wanted) is not None:
             return
         if self.state.open is None:
             self.tell(IterationProposed(iteration=0, proposer="model"))

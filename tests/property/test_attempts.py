@@ -20,9 +20,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from pursuit.errors import AlreadySubmitted, BudgetExhausted
-from pursuit.ledger.sqlite import SqliteLedger
-from pursuit.model.problems import (
+from pursuit.core.attempts import (
     AttemptCalled,
     AttemptScored,
     SubmissionTaken,
@@ -30,6 +28,8 @@ from pursuit.model.problems import (
     fold_attempt,
     submission_digest,
 )
+from pursuit.errors import AlreadySubmitted, BudgetExhausted
+from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.problems.attempts import Attempt
 from pursuit.problems.manifest import Limits, Manifest, Metric, Rule, Scorer
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pursuit.model.decide import decide
-from pursuit.model.evaluate import Answer
-from pursuit.model.events import Facts, IterationEnded
+from pursuit.core.decision import decide
+from pursuit.core.evaluate import Answer
+from pursuit.core.events import Facts, IterationEnded
 from simulation import DONE, Simulation, call, threshold
 
 REASONS = {

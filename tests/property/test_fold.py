@@ -11,12 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pursuit.model import events as ev
-from pursuit.model.events import AnyEvent, Event, decode, encode
-from pursuit.model.fold import CAP_REASONS, advance, fold
-from pursuit.model.records import REMEMBERED, Remembered
-from pursuit.model.series import Events, Metrics
-from pursuit.model.state import MissionState
+from pursuit.core import events as ev
+from pursuit.core.events import AnyEvent, Event, decode, encode
+from pursuit.core.fold import CAP_REASONS, advance, fold
+from pursuit.core.series import Events, Metrics
+from pursuit.core.state import REMEMBERED, MissionState, Remembered
 from simulation import Simulation, call, mission_data, threshold
 
 word = st.text(max_size=6)

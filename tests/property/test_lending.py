@@ -21,8 +21,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from pursuit.engine.execute import ONE_CALL
-from pursuit.model.events import (
+from pursuit.core.budgets import POOLED, RemainingBudget, child_id, used_of
+from pursuit.core.child_admission import Refused, Spawns
+from pursuit.core.decision import reached_cap
+from pursuit.core.events import (
     AnyEvent,
     BudgetExtended,
     CallIntended,
@@ -33,13 +35,11 @@ from pursuit.model.events import (
     MissionCreated,
     ModelAnswered,
 )
-from pursuit.model.fleet import SPAWN
-from pursuit.model.fold import advance, fold
-from pursuit.model.lending import POOLED, Purse, child_id, used_of
-from pursuit.model.report import budget_row
-from pursuit.model.spawning import Refused, Spawns
-from pursuit.model.state import MissionState
-from pursuit.model.weigh import reached_cap
+from pursuit.core.fold import advance, fold
+from pursuit.core.mission import SPAWN
+from pursuit.core.report import budget_row
+from pursuit.core.state import MissionState
+from pursuit.engine.execute import ONE_CALL
 from simulation import mission_data
 
 TOOLS = ["lab.run", SPAWN]
@@ -105,14 +105,14 @@ class Lending(RuleBasedStateMachine):
     @precondition(lambda self: self.state.open is None)
     @rule(tokens=st.integers(0, 40), cost=st.integers(0, 5))
     def ask(self, tokens: int, cost: int) -> None:
-        left = Purse(self.state).left
+        left = RemainingBudget(self.state).left
         if tokens <= left.get("max_tokens", tokens) and cost / 10 <= left.get("max_cost_usd", cost):
             self.tell(ModelAnswered(iteration=0, attempt=0, tokens=tokens, cost_usd=cost / 10))
 
     @precondition(lambda self: self.state.open is not None)
     @rule()
     def call(self) -> None:
-        if Purse(self.state).lacks(ONE_CALL) is None:
+        if RemainingBudget(self.state).lacks(ONE_CALL) is None:
             name = self.next_call()
             self.tell(CallIntended(call_id=name, iteration=0, tool="lab.run", args={}))
             self.tell(CallSettled(call_id=name, iteration=0, outcome="ok"))
@@ -120,7 +120,7 @@ class Lending(RuleBasedStateMachine):
     @precondition(lambda self: self.state.open is not None)
     @rule(batch=st.lists(wishes, min_size=1, max_size=3))
     def spawn(self, batch: list[dict[str, float]]) -> None:
-        purse = Purse(self.state)
+        purse = RemainingBudget(self.state)
         spawns = Spawns(self.state, purse, lambda _tool: True)
         intents: list[CallIntended] = []
         for wish in batch:
@@ -238,9 +238,9 @@ def test_a_child_keeps_what_nobody_knows_to_be_unused() -> None:
     machine.propose()
     machine.spawn([{"max_iterations": 4}, {"max_iterations": 2}])
     (name,) = machine.real
-    assert Purse(machine.state).left == {"max_iterations": 1}
+    assert RemainingBudget(machine.state).left == {"max_iterations": 1}
     machine.tell(CallSettled(call_id=machine.real[name].call_id, iteration=0, outcome="cancelled"))
-    assert Purse(machine.state).left == {"max_iterations": 1}
+    assert RemainingBudget(machine.state).left == {"max_iterations": 1}
     machine.never_over_spent()
 
 
@@ -259,4 +259,4 @@ def test_a_childs_cost_that_nobody_knows_is_its_parents_too() -> None:
         told.append(budget_row(state)["used"]["cost_usd"])
     assert told == [0, 0.5, None]
     assert "max_cost_usd" not in used_of(state)
-    assert Purse(state).left == {"max_iterations": 6}, "what is counted stays a number"
+    assert RemainingBudget(state).left == {"max_iterations": 6}, "what is counted stays a number"

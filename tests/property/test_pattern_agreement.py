@@ -9,7 +9,7 @@ import jmespath
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pursuit.model.patterns import checked_path, checked_pattern, count, find, follow
+from pursuit.core.patterns import checked_path, checked_pattern, count, find, follow
 
 ATOMS = ["a", "b", "1", " ", ".", r"\d", r"\w", r"\s", r"\.", "[ab]", "[^a]", "[a-c1]", r"\b", "^", "$", "{", "{a}"]
 REPEATS = ["", "", "", "*", "+", "?", "*?", "+?", "{2}", "{1,2}", "{,2}"]

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pursuit.model.mission import MissionPolicy
-from pursuit.tools.contract import Tool, Traits
+from pursuit.core.mission import MissionPolicy
+from pursuit.core.tools import Tool, Traits
 from pursuit.tools.host import ToolHost
 from pursuit.tools.policy import MODES, Layers, OperatorPolicy, Tightening, decide, may_ask
 from pursuit.tools.pool import Pool

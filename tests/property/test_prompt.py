@@ -15,15 +15,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pursuit.model import events as ev
-from pursuit.model.fold import advance
-from pursuit.model.mission import ModelProposer
-from pursuit.model.state import MissionState
-from pursuit.proposers.asked import AskModel, lack_of_room
+from pursuit.core import events as ev
+from pursuit.core.fold import advance
+from pursuit.core.mission import ModelProposer
+from pursuit.core.state import MissionState
 from pursuit.proposers.choice import NobodyHere
 from pursuit.proposers.language import OfferedTool
+from pursuit.proposers.model import LONGEST, AskModel, ToolNames, lack_of_room
 from pursuit.proposers.prompt import LEAST, LIMIT, Prompt, Words, build_prompt
-from pursuit.proposers.tool_names import LONGEST, ToolNames
 
 LINES = (Path(__file__).parents[1] / "data" / "injections.txt").read_text(encoding="utf-8").splitlines()
 

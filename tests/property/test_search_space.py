@@ -9,8 +9,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pursuit.model.search import Parameter
-from pursuit.proposers.aim import Score
+from pursuit.core.search import Parameter
+from pursuit.proposers.objective import Score
 from pursuit.proposers.samplers import Study
 from pursuit.proposers.space import Space
 

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from pursuit.engine.clock import SystemClock
+from pursuit.engine.context import SystemClock
 from pursuit.tasks.store import TaskStore
 
 LONG = 20.0

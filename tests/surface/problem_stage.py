@@ -14,8 +14,8 @@ from mcp import Client
 from quick_start import quick
 
 from pursuit import Problem
+from pursuit.core.attempts import AttemptState
 from pursuit.ledger.sqlite import SqliteLedger
-from pursuit.model.problems import AttemptState
 from pursuit.problems.attempts import Attempt
 from pursuit.problems.missions import as_toml
 from pursuit.problems.stored_attempts import attempts_at

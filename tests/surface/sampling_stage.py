@@ -22,7 +22,7 @@ from mcp_types import (
 )
 
 from pursuit import Runtime
-from pursuit.model.events import decode
+from pursuit.core.events import decode
 from pursuit.surfaces.mcp.server import mission_server
 from pursuit.tools.configuration import Configuration
 from pursuit.tools.policy import OperatorPolicy

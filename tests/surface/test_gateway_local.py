@@ -11,8 +11,8 @@ import pytest
 from gateway_stage import ERAS, LEGACY, MODERN, TASKS, hostile, house, run, told, words
 from mcp.server.mcpserver import MCPServer
 
+from pursuit.core.tools import CallFailed, ProgressFn, Tool, ToolResult
 from pursuit.service.gateway import gateway_lines
-from pursuit.tools.contract import CallFailed, ProgressFn, Tool, ToolResult
 from pursuit.tools.functions import FunctionUpstream, tool
 from pursuit.tools.policy import OperatorPolicy
 from pursuit.tools.rules import Rule

@@ -16,12 +16,12 @@ from gateway_stage import ERAS, HOSTILE, LEGACY, MODERN, TASKS, hostile, house, 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pursuit.core.tools import About
 from pursuit.errors import ValidationFailed
 from pursuit.surfaces.mcp.gateway import hello, levels, lines, listens, lists, resources
 from pursuit.surfaces.mcp.gateway.names import Names, escaped
 from pursuit.surfaces.mcp.gateway.resources import fits
 from pursuit.surfaces.mcp.gateway.search import ranked
-from pursuit.tools.contract import About
 from pursuit.tools.policy import OperatorPolicy
 from pursuit.tools.server_config import ServerConfig
 

@@ -11,7 +11,7 @@ import anyio
 import pytest
 from gateway_stage import ERAS, LEGACY, MODERN, Client, hostile, house, run, told, words
 
-from pursuit.model.tasks import TaskKind
+from pursuit.core.tasks import TaskKind
 from pursuit.service.approvals import Approvals
 from pursuit.service.gateway import gateway_lines
 from pursuit.surfaces.mcp.gateway.progress import Progress

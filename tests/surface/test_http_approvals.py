@@ -17,9 +17,9 @@ from front_door import House
 from http_stage import HEADERS, INITIALIZE, Stage, client, http, whoami
 
 from pursuit import Runtime
+from pursuit.core.events import ApprovalAnswered
 from pursuit.errors import PursuitError
 from pursuit.ledger.sqlite import SqliteLedger
-from pursuit.model.events import ApprovalAnswered
 from pursuit.service.approvals import Approvals
 from pursuit.surfaces.http.approvals import LARGEST_BODY, approval_routes
 from pursuit.surfaces.http.failure import STATUSES

@@ -26,7 +26,7 @@ from problem_stage import ERAS, attempts, text
 from tasks_stage import FIRST, GENERATIONS, SECOND, stage
 from test_problem_http import serving
 
-from pursuit.engine.clock import SystemClock
+from pursuit.engine.context import SystemClock
 from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.service.approvals import Approvals
 from pursuit.service.gateway import GatewayQuestions

@@ -20,7 +20,8 @@ from http_stage import ERAS, HEADERS, INITIALIZE, LARGE, Stage, client, http, wh
 from pursuit.errors import InvalidArgument, PursuitError
 from pursuit.surfaces.mcp import doors
 from pursuit.surfaces.mcp import http as http_module
-from pursuit.surfaces.mcp.http import check_bind, serve_http
+from pursuit.surfaces.mcp.doors import check_bind
+from pursuit.surfaces.mcp.http import serve_http
 from pursuit.surfaces.tokens import Tokens
 
 

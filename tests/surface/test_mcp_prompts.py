@@ -15,8 +15,8 @@ from mcp import Client
 from mcp.shared.exceptions import MCPError
 from mcp_stage import ERAS, LEGACY, MODERN, UNKNOWN, stage, weigh
 
-from pursuit.model import criteria
-from pursuit.model.mission import CAPS, parse_mission, parse_proposal
+from pursuit.core import criteria
+from pursuit.core.mission import CAPS, parse_mission, parse_proposal
 from pursuit.surfaces.mcp.fence import fenced, fit, fitting
 from pursuit.surfaces.mcp.prompts import PROMPTS
 

@@ -28,7 +28,7 @@ from sampling_stage import (
     world,
 )
 
-from pursuit.model.events import ModelAnswered
+from pursuit.core.events import ModelAnswered
 from pursuit.surfaces.mcp.arguments import Start
 
 

@@ -24,7 +24,7 @@ from sampling_stage import (
 )
 from tasks_stage import EXTENSION, FIRST, GENERATIONS, SECOND, Caller
 
-from pursuit.model.events import ModelAnswered, ModelAsked
+from pursuit.core.events import ModelAnswered, ModelAsked
 from pursuit.surfaces.mcp.tasks import carrying
 
 

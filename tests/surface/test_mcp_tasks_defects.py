@@ -10,7 +10,7 @@ import pytest
 from gateway_stage import run, told
 from tasks_stage import FIRST, GENERATIONS, SECOND, Caller, stage
 
-from pursuit.model.tasks import decode_task
+from pursuit.core.tasks import decode_task
 from pursuit.tasks.execution import TaskContext
 from pursuit.tasks.limits import Limits
 from pursuit.tasks.store import Ending

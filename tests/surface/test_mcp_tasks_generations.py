@@ -11,7 +11,7 @@ import pytest
 from gateway_stage import run, told
 from tasks_stage import ENDS, FIRST, GENERATIONS, NOBODY, RELATED, SECOND, Caller, stage
 
-from pursuit.model.tasks import TaskState
+from pursuit.core.tasks import TaskState
 from pursuit.service.approvals import Approvals
 from pursuit.surfaces.mcp.tasks import first, second
 from pursuit.surfaces.mcp.tasks.pace import interval

@@ -17,7 +17,7 @@ from mcp.shared.exceptions import MCPError
 from wrong_input import Wrong, wrong_variants
 
 from pursuit import Runtime
-from pursuit.model.faults import MOST_FAULTS
+from pursuit.core.base_model import MOST_FAULTS
 from pursuit.surfaces.mcp.server import mission_server
 
 LEGACY, MODERN = "legacy", "2026-07-28"

@@ -10,13 +10,14 @@ import pytest
 from gateway_stage import ERAS, house, run, words
 
 from pursuit import Budget, Mission, Runtime
+from pursuit.core.mission import parse_mission
 from pursuit.errors import ValidationFailed
-from pursuit.model.mission import parse_mission
 from pursuit.service.approvals import Approvals
 from pursuit.tools.configuration import Configuration
 from pursuit.tools.network import NetworkRules
-from pursuit.tools.policy import Mode, OperatorPolicy
+from pursuit.tools.policy import OperatorPolicy
 from pursuit.tools.rules import Rule
+from pursuit.tools.ruling import Mode
 from pursuit.tools.server_config import ServerConfig, ToolOverride
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "servers"))

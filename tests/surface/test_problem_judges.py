@@ -18,8 +18,8 @@ from mcp.shared.exceptions import MCPError
 from problem_stage import ERAS, METRIC, MODERN, SCHEMA, attempts, client, cut_off, plain, problem, text
 
 from pursuit import Problem
+from pursuit.core.attempts import AttemptScored
 from pursuit.ledger.sqlite import SqliteLedger
-from pursuit.model.problems import AttemptScored
 from pursuit.problems.attempts import Attempt
 
 DIES = 666

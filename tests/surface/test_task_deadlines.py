@@ -14,7 +14,7 @@ from hands import LONG, Hands
 from tasks_stage import FIRST, Stage, World
 
 from pursuit import Runtime
-from pursuit.model.tasks import TaskState
+from pursuit.core.tasks import TaskState
 from pursuit.service.commands import ITS_TIMEOUT
 from pursuit.surfaces.mcp.server import mission_server
 from pursuit.tasks import deadlines

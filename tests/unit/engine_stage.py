@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import anyio
 
 from pursuit import Budget, Mission, Proposal, Runtime, event
-from pursuit.model.events import CallIntended, CallRefused, CallSettled, Event, decode
-from pursuit.model.state import MissionState
+from pursuit.core.events import CallIntended, CallRefused, CallSettled, Event, decode
+from pursuit.core.state import MissionState
 from pursuit.proposers.contract import Failed, Proposer, Waiting
 from pursuit.service import Service
 from pursuit.tools.configuration import Configuration

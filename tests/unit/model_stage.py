@@ -11,8 +11,8 @@ from engine_stage import events_of, history, outcomes, play, stage
 from model_endpoint import ModelEndpoint, Reply
 
 from pursuit import Mission, metric
-from pursuit.model.events import CallRefused, IterationProposed, ModelAnswered, ModelAsked
-from pursuit.model.state import MissionState
+from pursuit.core.events import CallRefused, IterationProposed, ModelAnswered, ModelAsked
+from pursuit.core.state import MissionState
 
 OPENAI, ANTHROPIC = "openai:gpt-4o-mini", "anthropic:claude-haiku-4-5"
 BOTH = pytest.mark.parametrize("model", [OPENAI, ANTHROPIC])

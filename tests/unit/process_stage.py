@@ -10,8 +10,8 @@ from typing import Any
 
 import anyio
 
+from pursuit.core.tasks import TaskState
 from pursuit.ledger.sqlite import SqliteLedger
-from pursuit.model.tasks import TaskState
 from pursuit.tasks.host import TaskHost
 from pursuit.tasks.processes.command import Command
 from pursuit.tasks.processes.processes import Processes

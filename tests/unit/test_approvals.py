@@ -9,8 +9,8 @@ import pytest
 from engine_stage import events_of, mission, outcomes, play, proposal, repeat, replay, script, until
 
 from pursuit import Budget, Proposal, Runtime
+from pursuit.core.events import ApprovalAnswered, ApprovalAsked, WaitBegan
 from pursuit.errors import Conflict, InvalidArgument, SessionTerminal, ValidationFailed
-from pursuit.model.events import ApprovalAnswered, ApprovalAsked, WaitBegan
 from pursuit.service.approvals import ApprovalNotFound, Approvals
 from pursuit.service.background import BackgroundRuns
 from pursuit.service.caller import Caller

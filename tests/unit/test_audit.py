@@ -9,9 +9,9 @@ import pytest
 from engine_stage import mission, play, repeat, stage
 
 from pursuit import Budget
+from pursuit.core.audit import LONGEST_TEXT, MOST_ITEMS, redacted
+from pursuit.core.events import MissionCreated, MissionPaused, decode
 from pursuit.errors import InvalidArgument, PursuitError, ValidationFailed
-from pursuit.model.audit import LONGEST_TEXT, MOST_ITEMS, redacted
-from pursuit.model.events import MissionCreated, MissionPaused, decode
 from pursuit.service.caller import Caller
 
 ALICE = Caller(who="alice", transport="http", client="editor 1.2")

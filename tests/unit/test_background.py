@@ -10,9 +10,9 @@ import pytest
 from engine_stage import Gate, events_of, mission, play, proposal, repeat, stage, until
 
 from pursuit import Budget, Proposal, Runtime
+from pursuit.core.events import IterationProposed, MissionPaused, MissionResumed, RunClaimed, encode
 from pursuit.errors import Conflict, InvalidArgument, Overtaken, SessionTerminal, ValidationFailed
 from pursuit.ledger.contract import ANY, Draft
-from pursuit.model.events import IterationProposed, MissionPaused, MissionResumed, RunClaimed, encode
 from pursuit.service.background import BackgroundRuns
 
 

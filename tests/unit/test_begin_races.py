@@ -10,8 +10,8 @@ import pytest
 from engine_stage import Gate, events_of, mission, outcomes, play, proposal, repeat, stage
 
 from pursuit import Budget, Proposal, Runtime
+from pursuit.core.events import CallIntended, RunClaimed
 from pursuit.errors import Conflict, SessionPaused
-from pursuit.model.events import CallIntended, RunClaimed
 from pursuit.service.approvals import Approvals
 from pursuit.tools.configuration import Configuration
 from pursuit.tools.policy import OperatorPolicy
@@ -67,8 +67,8 @@ def test_a_pause_while_the_servers_are_connected_is_obeyed(tmp_path: Path, befor
 
 
 async def _fail(runtime: Runtime, name: str) -> None:
+    from pursuit.core.events import MissionFailed, encode
     from pursuit.ledger.contract import ANY, Draft
-    from pursuit.model.events import MissionFailed, encode
 
     failed = MissionFailed(at=1.0, error="x", trace="")
     await runtime.service.ledger.append(name, ANY, [Draft(*encode(failed))], status="failed")

@@ -7,11 +7,11 @@ from typing import Any
 import jsonschema
 import pytest
 
-from pursuit.model.patterns import Unfinished
-from pursuit.tools import keywords, validation
-from pursuit.tools.catalogue import Catalogue
-from pursuit.tools.contract import Tool
-from pursuit.tools.validation import UnusableSchema, compiled, schema_faults
+from pursuit.core import validation
+from pursuit.core.catalogue import Catalogue
+from pursuit.core.patterns import Unfinished
+from pursuit.core.tools import Tool
+from pursuit.core.validation import UnusableSchema, compiled, schema_faults
 
 HARD = "^(a|aa)+$"
 TRAP = "a" * 60 + "!"
@@ -64,13 +64,13 @@ def test_a_pattern_that_takes_too_long_is_given_up(schema: dict[str, Any], value
 def test_a_schema_that_multiplies_is_given_up(
     monkeypatch: pytest.MonkeyPatch, schema: dict[str, Any], value: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(keywords, "SECONDS", 0.05)  # a second is long for a test
+    monkeypatch.setattr(validation, "SECONDS", 0.05)  # a second is long for a test
     with pytest.raises(Unfinished, match="the check took more than"):
         compiled(schema).faults(value)
 
 
 def test_what_a_tools_schema_multiplies_is_left_to_its_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keywords, "SECONDS", 0.05)
+    monkeypatch.setattr(validation, "SECONDS", 0.05)
     tool = Tool(server="s", name="t", input_schema={"type": "object", **LAUGHS}, definition={})
     tools = Catalogue(tools={"s.t": tool})
     assert tools.check("s.t", {}) == [] and tools.warnings == []

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pursuit.model.events import AbortOrdered, IterationEnded, RunClaimed
+from pursuit.core.events import AbortOrdered, IterationEnded, RunClaimed
 from simulation import DONE, Simulation, call, threshold
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pursuit.tools.catalogue import Catalogue
-from pursuit.tools.contract import Tool
+from pursuit.core.catalogue import Catalogue
+from pursuit.core.tools import Tool
 
 
 def catalogue(*names: str, **schemas: Any) -> Catalogue:

@@ -8,7 +8,7 @@ from typing import Any
 from engine_stage import events_of, mission, play, proposal, replay, stage
 
 from pursuit import Budget, ValidationFailed, check
-from pursuit.model.events import CallIntended
+from pursuit.core.events import CallIntended
 
 
 def look() -> str:

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pursuit.model.criteria import AnyCriterion
-from pursuit.model.evaluate import Answer, least_squares_slope, required_met
-from pursuit.model.events import CriterionResult, Source, encode
-from pursuit.model.view import observation_view
+from pursuit.core.criteria import AnyCriterion
+from pursuit.core.evaluate import Answer, least_squares_slope, required_met
+from pursuit.core.events import CriterionResult, Source, encode
+from pursuit.core.state import observation_view
 from simulation import DONE, Simulation, call, threshold
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pursuit.tools.contract import Traits
+from pursuit.core.tools import Traits
 from pursuit.tools.curated import known_servers, recognised
 from pursuit.tools.listing import read_listing
 from pursuit.tools.server_config import ServerConfig, ToolOverride

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
+from pursuit.core.decision import decide, reached_cap
+from pursuit.core.evaluate import Answer
+from pursuit.core.events import AbortOrdered, CompletionOrdered, Facts, IterationEnded, MissionEnded, WaitBegan
 from pursuit.engine.turn import closing
-from pursuit.model.decide import decide
-from pursuit.model.evaluate import Answer
-from pursuit.model.events import AbortOrdered, CompletionOrdered, Facts, IterationEnded, MissionEnded, WaitBegan
-from pursuit.model.weigh import reached_cap
 from simulation import DONE, Simulation, call, threshold
 
 # In the order of the specification: what makes the rule hold, and what it then says.

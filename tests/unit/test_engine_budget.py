@@ -12,9 +12,9 @@ from engine_stage import Gate, driving, events_of, history, mission, outcomes, p
 from hands import LONG, Hands
 
 from pursuit import Budget, ValidationFailed, event, metric, tool
-from pursuit.engine.deadline import Deadline
+from pursuit.core.events import BudgetExtended, CallIntended, CallSettled, IterationEnded, MissionEnded
+from pursuit.engine.context import Deadline
 from pursuit.errors import SessionTerminal
-from pursuit.model.events import BudgetExtended, CallIntended, CallSettled, IterationEnded, MissionEnded
 
 
 class Counter:

@@ -13,10 +13,10 @@ from hands import LONG, Hands
 from mcp.server.mcpserver import Context, MCPServer
 
 from pursuit import Budget, ValidationFailed, event, metric, tool
-from pursuit.engine.deadline import Deadline
+from pursuit.core.events import CallIntended, CallSettled, Event, IterationProposed, MissionCreated
+from pursuit.core.tools import ToolResult
+from pursuit.engine.context import Deadline
 from pursuit.errors import UpstreamUnavailable
-from pursuit.model.events import CallIntended, CallSettled, Event, IterationProposed, MissionCreated
-from pursuit.tools.contract import ToolResult
 
 
 def test_a_fixed_proposal_with_bad_arguments_is_refused_before_anything_is_stored(tmp_path: Path) -> None:

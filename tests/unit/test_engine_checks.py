@@ -10,9 +10,9 @@ import pytest
 from engine_stage import Gate, driving, events_of, history, mission, outcomes, play, proposal, repeat, replay, stage
 
 from pursuit import Budget, Report, ValidationFailed, check, event, metric, tool
+from pursuit.core.criteria import Check, Expectation
+from pursuit.core.events import CallIntended, CallSettled
 from pursuit.errors import Fault, SessionTerminal
-from pursuit.model.criteria import Check, Expectation
-from pursuit.model.events import CallIntended, CallSettled
 
 Certify = dict[str, Any]
 

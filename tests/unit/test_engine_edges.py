@@ -12,9 +12,9 @@ from crashing import Crash, CrashingRuntime, World
 from engine_stage import events_of, history, mission, outcomes, play, proposal, repeat, replay, script, stage
 
 from pursuit import Budget, Mission, Proposal, ToolCall, ValidationFailed, metric, predicate, tool
+from pursuit.core.events import CallIntended, CallRefused, Event, ReportWritten, ScriptEnded
+from pursuit.core.tools import ToolResult
 from pursuit.errors import UpstreamUnavailable
-from pursuit.model.events import CallIntended, CallRefused, Event, ReportWritten, ScriptEnded
-from pursuit.tools.contract import ToolResult
 
 ROWS = 600
 

@@ -25,11 +25,11 @@ from engine_stage import (
 )
 
 from pursuit import Budget, Proposal, Runtime, event, metric, tool
+from pursuit.core.events import CallSettled, IterationEnded, MissionEnded, MissionFailed, ReportWritten
+from pursuit.core.mission import Mission
+from pursuit.core.state import MissionState
+from pursuit.core.tools import Tool, ToolResult
 from pursuit.errors import Conflict, NotPaused, SessionPaused, SessionTerminal
-from pursuit.model.events import CallSettled, IterationEnded, MissionEnded, MissionFailed, ReportWritten
-from pursuit.model.mission import Mission
-from pursuit.model.state import MissionState
-from pursuit.tools.contract import Tool, ToolResult
 
 ENDS = {
     "abort": ("terminated", "user_abort"),

@@ -9,7 +9,7 @@ import pytest
 from engine_stage import events_of, history, mission, outcomes, play, repeat, script, stage
 
 from pursuit import Budget, Proposal, ToolCall, check, event, tool
-from pursuit.model.events import CallIntended
+from pursuit.core.events import CallIntended
 
 
 def _same(key: str = "a") -> Proposal:

@@ -12,9 +12,9 @@ from engine_stage import events_of, mission, play, repeat, stage
 from hands import LONG, Hands
 
 from pursuit import Budget, Pace, Runtime
-from pursuit.model.events import IterationEnded, IterationProposed, WaitBegan
-from pursuit.model.mission import Mission
-from pursuit.model.state import MissionState
+from pursuit.core.events import IterationEnded, IterationProposed, WaitBegan
+from pursuit.core.mission import Mission
+from pursuit.core.state import MissionState
 
 
 async def _started(runtime: Runtime, wanted: Mission) -> str:

@@ -24,9 +24,9 @@ from engine_stage import (
 )
 
 from pursuit import Budget, Proposal, PursuitError, Runtime, ToolCall, ValidationFailed, event, metric, predicate
+from pursuit.core.events import IterationProposed, ScriptEnded
+from pursuit.core.mission import Mission
 from pursuit.errors import InvalidArgument
-from pursuit.model.events import IterationProposed, ScriptEnded
-from pursuit.model.mission import Mission
 
 
 async def _started(runtime: Runtime, wanted: Mission) -> str:

@@ -22,7 +22,7 @@ from engine_stage import (
 )
 
 from pursuit import Runtime, metric, tool
-from pursuit.model.events import CallIntended, WaitBegan
+from pursuit.core.events import CallIntended, WaitBegan
 from pursuit.service.background import BackgroundRuns
 
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from pursuit.model.expressions import checked_script
+from pursuit.core.patterns import checked_script
 
 HOSTILE = ["'" + "\\'" * 100_000, '"' + '\\"' * 100_000, "'''" * 80_001, "'\n" * 100_000]
 

@@ -22,11 +22,11 @@ from engine_stage import (
 from fleet_stage import SPAWN, Crowd, child, entering, measure, parent
 
 from pursuit import Budget, Runtime
+from pursuit.core.child_admission import wanted_child
+from pursuit.core.events import CallIntended, CallRefused, CallSettled, MissionCreated
+from pursuit.core.fold import advance
+from pursuit.core.state import MissionState
 from pursuit.errors import ValidationFailed
-from pursuit.model.events import CallIntended, CallRefused, CallSettled, MissionCreated
-from pursuit.model.fold import advance
-from pursuit.model.spawning import wanted_child
-from pursuit.model.state import MissionState
 from pursuit.service.approvals import Approvals
 from pursuit.service.caller import Caller
 from pursuit.tools.configuration import Configuration

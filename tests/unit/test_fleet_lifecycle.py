@@ -14,11 +14,11 @@ from engine_stage import driving, events_of, outcomes, play, proposal, repeat, r
 from fleet_stage import SPAWN, Crowd, child, entering, measure, parent
 
 from pursuit import Budget, Proposal, Runtime
+from pursuit.core.budgets import child_id
+from pursuit.core.events import AbortOrdered, CallSettled, MissionFailed, MissionPaused
+from pursuit.core.mission import Mission
+from pursuit.core.state import MissionState
 from pursuit.errors import InvalidArgument, SessionTerminal
-from pursuit.model.events import AbortOrdered, CallSettled, MissionFailed, MissionPaused
-from pursuit.model.lending import child_id
-from pursuit.model.mission import Mission
-from pursuit.model.state import MissionState
 from pursuit.service.audit import Audit
 from pursuit.service.caller import Caller
 

@@ -15,9 +15,9 @@ import anyio
 import pytest
 from pydantic import Field
 
+from pursuit.core.catalogue import Catalogue
+from pursuit.core.tools import CallFailed, Tool, ToolResult, Traits
 from pursuit.errors import ValidationFailed
-from pursuit.tools.catalogue import Catalogue
-from pursuit.tools.contract import CallFailed, Tool, ToolResult, Traits
 from pursuit.tools.functions import FunctionUpstream, tool
 
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pursuit.model.events import ModelAnswer
-from pursuit.proposers.in_words import LONGEST, told, wanted, written
+from pursuit.core.events import ModelAnswer
 from pursuit.proposers.language import OfferedTool
-from pursuit.proposers.offer import offer
+from pursuit.proposers.prompt import offer
+from pursuit.proposers.text_calls import LONGEST, told, wanted, written
 
 CALL = {"tool": "a__b", "args": {"x": 1}}
 

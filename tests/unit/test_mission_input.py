@@ -12,11 +12,8 @@ from typing import Any
 
 import pytest
 
-from pursuit.errors import Fault, ValidationFailed
-from pursuit.mission_file import load_mission_file
-from pursuit.model.build import check, event, metric, predicate, succeeded
-from pursuit.model.expressions import SyntaxProblem, checked_expression, checked_script
-from pursuit.model.mission import (
+from pursuit.core.criteria import check, event, metric, predicate, succeeded
+from pursuit.core.mission import (
     Budget,
     EveryIteration,
     Mission,
@@ -28,6 +25,9 @@ from pursuit.model.mission import (
     parse_mission,
     parse_proposal,
 )
+from pursuit.core.patterns import SyntaxProblem, checked_expression, checked_script
+from pursuit.errors import Fault, ValidationFailed
+from pursuit.mission_file import load_mission_file
 from simulation import DONE, mission_data, threshold
 
 GONE = object()
@@ -330,7 +330,7 @@ DEEP = {
 
 def test_deep_code_is_refused_and_the_process_lives() -> None:
     program = (
-        "from pursuit.model.expressions import SyntaxProblem, checked_script\n"
+        "from pursuit.core.patterns import SyntaxProblem, checked_script\n"
         f"for source in ({', '.join(DEEP.values())}):\n"
         "    try:\n        checked_script(source)\n        print('accepted')\n"
         "    except SyntaxProblem:\n        print('refused')\n"

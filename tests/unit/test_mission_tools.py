@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pursuit.tools.catalogue import Catalogue
-from pursuit.tools.contract import Tool, Traits
+from pursuit.core.catalogue import Catalogue
+from pursuit.core.tools import Tool, Traits
 from pursuit.tools.host import MissionTools
 from pursuit.tools.policy import Layers, OperatorPolicy, decide
 from pursuit.tools.pool import Pool

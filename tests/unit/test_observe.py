@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pursuit.model.mission import ObserveRule
-from pursuit.model.observe import MAX_EVENTS, MAX_LEAVES, leaves, lift, numbers_only, source_matches, text_of, value_of
+from pursuit.core.mission import ObserveRule
+from pursuit.core.observe import MAX_EVENTS, MAX_LEAVES, leaves, lift, numbers_only, source_matches, text_of, value_of
 
 FOUND = {"metrics": {"mass": 2.5, "scores": [{"f1": 0.5}]}, "events": [{"event_name": "done", "by": "lab"}]}
 

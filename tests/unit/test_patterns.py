@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from pursuit.core.criteria import Count, Expectation
+from pursuit.core.mission import ObserveRule
+from pursuit.core.observe import lift, source_matches
+from pursuit.core.patterns import MAX_TEXT, Unfinished, checked_path, checked_pattern, count, find, follow
 from pursuit.errors import ValidationFailed
-from pursuit.model.criteria import Count, Expectation
-from pursuit.model.mission import ObserveRule
-from pursuit.model.observe import lift, source_matches
-from pursuit.model.patterns import MAX_TEXT, Unfinished, checked_path, checked_pattern, count, find, follow
 
 SOON = 2.0
 """Processor seconds, far more than any case here takes and far less than what it would take without a bound."""

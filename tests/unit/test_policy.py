@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from pursuit.core.tools import Tool, Traits
 from pursuit.errors import ValidationFailed
 from pursuit.tools.configuration import load_configuration
-from pursuit.tools.contract import Tool, Traits
-from pursuit.tools.policy import Layers, Mode, OperatorPolicy, Tightening, conditional, decide, may_ask, parse_mode
+from pursuit.tools.policy import Layers, OperatorPolicy, Tightening, conditional, decide, may_ask, parse_mode
 from pursuit.tools.predicates import (
     is_mcp_tool,
     tool_approval_description,
@@ -20,6 +20,7 @@ from pursuit.tools.predicates import (
     tool_is_read_only,
 )
 from pursuit.tools.rules import Rule
+from pursuit.tools.ruling import Mode
 
 SAFE = Traits(read_only=True, idempotent=True, parallel_safe=True, destructive=False)
 WORST = Traits()

@@ -8,9 +8,9 @@ from pathlib import Path
 import anyio
 import pytest
 
+from pursuit.core.attempts import AttemptState, decode_attempt, encode_attempt, fold_attempt
 from pursuit.errors import ValidationFailed
 from pursuit.ledger.sqlite import SqliteLedger
-from pursuit.model.problems import AttemptState, decode_attempt, encode_attempt, fold_attempt
 from pursuit.problems.attempts import Attempt
 from pursuit.problems.manifest import Limits, Manifest, Metric, Rule, Scorer
 from pursuit.problems.missions import as_toml

@@ -11,13 +11,14 @@ import anyio
 import pytest
 
 from pursuit import Budget, Mission, Report, Runtime, SearchProposer, metric, succeeded
+from pursuit.core.attempts import AttemptScored, AttemptState, ScoreRow, submission_digest
+from pursuit.core.mission import parse_mission
+from pursuit.core.search import Parameter
+from pursuit.core.tools import CallFailed, ToolResult
 from pursuit.demo.designs import DESIGNS, evaluate, gear_train, spring, three_bar_truss, welded_beam
 from pursuit.demo.welded_beam import Beam
 from pursuit.errors import AlreadySubmitted, BudgetExhausted, InvalidArgument, ValidationFailed
 from pursuit.ledger.sqlite import SqliteLedger
-from pursuit.model.mission import parse_mission
-from pursuit.model.problems import AttemptScored, AttemptState, ScoreRow, submission_digest
-from pursuit.model.search import Parameter
 from pursuit.problems.attempts import Attempt
 from pursuit.problems.brief import write_brief
 from pursuit.problems.catalogue import Catalogue
@@ -32,7 +33,6 @@ from pursuit.problems.stored_attempts import load_attempt
 from pursuit.problems.submission import kept_result
 from pursuit.sandbox import Sandbox
 from pursuit.tools.configuration import Configuration
-from pursuit.tools.contract import CallFailed, ToolResult
 
 COST = Metric(name="cost", unit="$", direction="minimize", target=2.0)
 

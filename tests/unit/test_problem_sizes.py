@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from cli_stage import Place
 
+from pursuit.core import validation
 from pursuit.problems.reading import (
     LARGEST_SCHEMA,
     LONGEST_STATEMENT,
@@ -18,7 +19,6 @@ from pursuit.problems.reading import (
 )
 from pursuit.problems.scorer_reading import MOST_METRICS, MOST_RULES
 from pursuit.problems.secrecy import warnings_of
-from pursuit.tools import keywords
 
 SCORER: dict[str, Any] = {
     "kind": "predicates",
@@ -94,7 +94,7 @@ def test_a_formula_without_end_is_no_answer_that_is_looked_for(tmp_path: Path) -
 
 
 def test_references_that_double_are_a_fault_and_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keywords, "SECONDS", 0.05)  # a second is long for a test
+    monkeypatch.setattr(validation, "SECONDS", 0.05)  # a second is long for a test
     twice = "".join(
         f"a{n} = {{ allOf = [{{ '$ref' = '#/$defs/a{n + 1}' }}, {{ '$ref' = '#/$defs/a{n + 1}' }}] }}\n"
         for n in range(24)

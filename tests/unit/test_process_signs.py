@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pursuit.model.patterns import for_lines
+from pursuit.core.patterns import for_lines
 from pursuit.tasks.processes.command import Command
 from pursuit.tasks.processes.signs import Signs, matches
 from pursuit.tasks.processes.units import Units

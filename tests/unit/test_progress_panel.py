@@ -9,8 +9,8 @@ from engine_stage import mission, play, stage
 from rich.console import Console
 
 from pursuit import Budget, metric
-from pursuit.engine.run import Phase
-from pursuit.model.state import MissionState
+from pursuit.core.state import MissionState
+from pursuit.engine.context import Phase
 from pursuit.surfaces.cli.progress import Glimpse, iteration_line, panel
 
 

@@ -13,10 +13,21 @@ import pytest
 from engine_stage import play, stage
 
 import pursuit
-from pursuit import Budget, Mission, PursuitError, Runtime, ValidationFailed, check, event, metric, predicate, succeeded
-from pursuit.model import rpc
-from pursuit.model.mission import ScriptProposer
-from pursuit.model.state import MissionState
+from pursuit import (
+    Budget,
+    Mission,
+    PursuitError,
+    Runtime,
+    ValidationFailed,
+    check,
+    errors,
+    event,
+    metric,
+    predicate,
+    succeeded,
+)
+from pursuit.core.mission import ScriptProposer
+from pursuit.core.state import MissionState
 from pursuit.tools.configuration import Configuration
 
 
@@ -185,13 +196,13 @@ def test_what_talks_to_no_server_does_not_load_the_sdk() -> None:
     done = run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
     for name in ("METHOD_NOT_FOUND", "INVALID_PARAMS", "INTERNAL_ERROR"):
-        assert getattr(rpc, name) == getattr(mcp_types, name)
+        assert getattr(errors, name) == getattr(mcp_types, name)
 
 
 def test_the_state_is_where_the_caller_the_environment_or_the_configuration_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pursuit.app import locate_state
+    from pursuit.places import locate_state
 
     monkeypatch.delenv("PURSUIT_STATE", raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))

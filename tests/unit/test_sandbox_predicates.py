@@ -12,7 +12,7 @@ import anyio
 import psutil
 import pytest
 
-from pursuit.model.expressions import SyntaxProblem, checked_expression
+from pursuit.core.patterns import SyntaxProblem, checked_expression
 from pursuit.sandbox import PredicateValue, Sandbox, SandboxLimits
 
 # Generous, so that a busy machine is no reason to fail; the real limit is tested with the hostile corpus.

@@ -23,8 +23,8 @@ from pursuit.sandbox import (
     check_script,
     fingerprint,
 )
-from pursuit.sandbox.awaits import awaited_calls
-from pursuit.sandbox.names import escaped
+from pursuit.sandbox.await_analysis import awaited_calls
+from pursuit.sandbox.scripts import escaped
 
 TOOLS: Mapping[str, Mapping[str, list[str]]] = {
     "beam": {"evaluate": ["h", "l", "t"], "read": [], "set-load": ["from", "max value"], "class": ["x"]},

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from test_model_input import Client
 
 import pursuit
+from pursuit.core.criteria import AnyCriterion, MetricThreshold, Predicate, describe
+from pursuit.core.events import ModelAnswer, WantedCall
+from pursuit.core.mission import parse_mission
 from pursuit.drafting import TEMPLATES, Draft, Trial, conflict, draft_by_model
 from pursuit.errors import ModelUnavailable, ValidationFailed
 from pursuit.mission_file import load_mission_file
-from pursuit.model.criteria import AnyCriterion, MetricThreshold, Predicate, describe
-from pursuit.model.events import ModelAnswer, WantedCall
-from pursuit.model.mission import parse_mission
 from pursuit.proposers.language import ModelRequest, NoAnswer
 from pursuit.sandbox import Sandbox
 
@@ -67,7 +67,7 @@ def test_without_a_name_the_template_is_metric_and_a_wrong_name_is_told_with_all
 def test_whatever_stands_in_a_directive_its_draft_is_read_back_as_the_same_mission(directive: str, asks: bool) -> None:
     draft = drafted(directive, Client(handed_in(GOOD)) if asks else None)
     assert parse_mission(tomllib.loads(draft.toml)) == draft.mission
-    assert draft.mission.directive == directive.strip()
+    assert draft.mission.directive in directive and draft.mission.directive.strip() == directive.strip()
 
 
 EXPRESSIONS = [

@@ -11,8 +11,8 @@ import pytest
 from engine_stage import events_of, mission, outcomes, play, stage
 
 from pursuit import Budget, metric, tool
-from pursuit.model.events import IterationProposed
-from pursuit.model.mission import EveryN
+from pursuit.core.events import IterationProposed
+from pursuit.core.mission import EveryN
 
 pytestmark = pytest.mark.slow
 ROD = {"d": {"low": 1.0, "high": 10.0}, "n": {"low": 1, "high": 8, "kind": "int"}, "alloy": {"choices": ["a", "b"]}}

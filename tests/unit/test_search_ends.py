@@ -10,7 +10,7 @@ from engine_stage import events_of, mission, play, stage
 from pydantic import Field
 
 from pursuit import Budget, ValidationFailed, check, event, metric
-from pursuit.model.events import (
+from pursuit.core.events import (
     AnyEvent,
     CallSettled,
     Facts,
@@ -20,10 +20,10 @@ from pursuit.model.events import (
     Outcome,
     PlannedCall,
 )
-from pursuit.model.fold import fold
-from pursuit.model.mission import EveryN, Mission, OnEvent, Proposal
-from pursuit.model.search import SearchProposer
-from pursuit.model.state import MissionState
+from pursuit.core.fold import fold
+from pursuit.core.mission import EveryN, Mission, OnEvent, Proposal
+from pursuit.core.search import SearchProposer
+from pursuit.core.state import MissionState
 from pursuit.proposers.search import Search
 
 WHOLE = {"x": {"low": 0, "high": 7, "kind": "int"}}

@@ -11,9 +11,9 @@ from engine_stage import mission, play, stage
 from pydantic import Field
 
 from pursuit import Budget, ValidationFailed, metric, tool
-from pursuit.model.mission import Mission
-from pursuit.model.search import Parameter, SearchProposer
-from pursuit.proposers.aim import Objective, aim_of
+from pursuit.core.mission import Mission
+from pursuit.core.search import Parameter, SearchProposer
+from pursuit.proposers.objective import Objective, aim_of
 
 PAIR = {"low": 0, "high": 1}
 

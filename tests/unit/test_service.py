@@ -11,9 +11,9 @@ import pytest
 from engine_stage import Gate, driving, mission, play, repeat, script, stage
 
 from pursuit import Budget, Runtime, event, metric
+from pursuit.core.events import MissionCreated, MissionEnded, ReportWritten
 from pursuit.errors import Conflict, InvalidArgument, NoIterations, SessionNotFound
 from pursuit.ledger.archive import verify_archive
-from pursuit.model.events import MissionCreated, MissionEnded, ReportWritten
 from pursuit.service.looking import MISSION_ID
 
 

@@ -10,8 +10,8 @@ import pytest
 from engine_stage import mission, play, proposal, replay, stage
 
 from pursuit import Runtime, ValidationFailed, event, metric, succeeded
+from pursuit.core.tools import Tool
 from pursuit.errors import UpstreamUnavailable
-from pursuit.tools.contract import Tool
 
 
 def step(key: str = "a") -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 from engine_stage import mission, play, repeat, stage
 
 from pursuit import Budget, Runtime
-from pursuit.engine.states import States
+from pursuit.engine.state_cache import States
 from pursuit.errors import SessionNotFound
 from pursuit.ledger.contract import StoredEvent
 

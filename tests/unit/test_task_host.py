@@ -10,9 +10,9 @@ import anyio
 import pytest
 from hands import LONG, Hands
 
+from pursuit.core.tasks import TaskState
 from pursuit.errors import Conflict, TaskTerminal
 from pursuit.ledger.sqlite import SqliteLedger
-from pursuit.model.tasks import TaskState
 from pursuit.tasks.execution import TaskContext, task_execution
 from pursuit.tasks.host import TaskHost
 from pursuit.tasks.limits import Limits

@@ -9,9 +9,9 @@ from typing import Any
 import anyio
 import pytest
 
+from pursuit.core.tasks import TaskProgressed, TaskState
 from pursuit.errors import Conflict, TaskNotFound, TooManyTasks, ValidationFailed
 from pursuit.ledger.sqlite import SqliteLedger
-from pursuit.model.tasks import TaskProgressed, TaskState
 from pursuit.tasks import limits as limits_module
 from pursuit.tasks.limits import Limits
 from pursuit.tasks.record import record_of

@@ -11,8 +11,8 @@ from engine_stage import events_of, mission, play, proposal, replay, stage
 from mcp.server.mcpserver import MCPServer
 
 from pursuit import Runtime
+from pursuit.core.events import CallRefused, CallSettled
 from pursuit.errors import ApprovalNeeded, PolicyDenied, UpstreamUnavailable, ValidationFailed
-from pursuit.model.events import CallRefused, CallSettled
 from pursuit.tools.configuration import Configuration
 from pursuit.tools.functions import tool
 from pursuit.tools.policy import OperatorPolicy

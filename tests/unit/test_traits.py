@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pursuit.tools.contract import Traits
+from pursuit.core.tools import Traits
 from pursuit.tools.server_config import ToolOverride
 from pursuit.tools.traits import (
     DOUBTED,

@@ -17,7 +17,7 @@ from typing import Any
 import anyio
 from anyio.abc import ByteReceiveStream, ByteSendStream, Process
 
-from pursuit.tools.contract import CallFailed
+from pursuit.core.tools import CallFailed
 
 KEPT = 64 * 1024
 LAST_WORDS = 1.0

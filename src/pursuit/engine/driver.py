@@ -6,6 +6,7 @@ Invariant: only the holder of the lock writes the events of a driver, and it alw
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import secrets
@@ -16,35 +17,64 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
 import anyio
+import msgspec
 
-from pursuit.engine.clock import Clock
-from pursuit.engine.execute import settle_lost
-from pursuit.engine.journal import Journal
-from pursuit.engine.later import cancel_tasks
-from pursuit.engine.memory import lessons_for
-from pursuit.engine.models import RecordedModel, offered
-from pursuit.engine.report import write_report
-from pursuit.engine.run import Observer, Run, Settings, Tools
-from pursuit.engine.states import States
-from pursuit.engine.turn import closing, ending, turn
-from pursuit.errors import Conflict, InvalidArgument, Overtaken, PursuitError, SessionPaused, SessionTerminal
-from pursuit.ledger.contract import Ledger
-from pursuit.model.decide import Decision
-from pursuit.model.events import (
+from pursuit.core.decision import Decision, reached_cap
+from pursuit.core.events import (
     CompletionOrdered,
     Event,
     MissionEnded,
     MissionFailed,
     MissionResumed,
+    ReportWritten,
     RunClaimed,
     WaitBegan,
+    decode,
 )
-from pursuit.model.mission import Mission, MissionPolicy, Proposal
-from pursuit.model.state import MissionState
-from pursuit.model.weigh import reached_cap
+from pursuit.core.lessons import remembered
+from pursuit.core.mission import Mission, MissionPolicy, Proposal
+from pursuit.core.report import build_report
+from pursuit.core.state import MissionState
+from pursuit.engine.context import Clock, Observer, Run, Settings, Tools
+from pursuit.engine.execute import cancel_tasks, settle_lost
+from pursuit.engine.journal import Journal
+from pursuit.engine.lessons import lessons_for
+from pursuit.engine.models import RecordedModel, offered
+from pursuit.engine.state_cache import States
+from pursuit.engine.turn import closing, ending, turn
+from pursuit.errors import Conflict, InvalidArgument, Overtaken, PursuitError, SessionPaused, SessionTerminal
+from pursuit.ledger.contract import Ledger
 from pursuit.proposers.contract import Proposer
 from pursuit.proposers.language import LanguageModel, Means
 from pursuit.sandbox import Sandbox
+
+# Writes the final report of a mission that has ended.
+
+
+async def write_report(run: Run) -> None:
+    """Builds the report and stores it beside the mission, once; from then on the mission is found by its lessons."""
+    if run.state.report is not None:
+        return
+    report = await assemble(run.ledger, run.mission_id, run.state)
+    body = msgspec.json.encode(report)
+    digest = hashlib.sha256(body).hexdigest()
+    run.journal.stage(ReportWritten(at=run.clock.now(), digest=digest), {digest: body}, text=remembered(report))
+    await run.journal.flush()
+
+
+async def assemble(ledger: Ledger, mission_id: str, state: MissionState | None = None) -> dict[str, Any]:
+    """The report of a mission as it stands in the ledger now, with the hashes that prove it.
+
+    `state` is the fold of the same stream, if somebody has it.
+    """
+    stored = await ledger.read(mission_id)
+    report = build_report(mission_id, [decode(event.type, event.body) for event in stored], state)
+    report["ledger"] = {
+        "head_seq": stored[-1].seq if stored else 0,
+        "head_hash": stored[-1].hash.hex() if stored else "",
+        "root": await ledger.root(),
+    }
+    return report
 
 
 class ToolSource(Protocol):

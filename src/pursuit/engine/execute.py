@@ -6,24 +6,317 @@ Invariant: nothing is sent whose intent is not durable; a settled call is never 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import anyio
 import msgspec
 
-from pursuit.engine.approvals import ask_first, refusal
+from pursuit.core.approvals import approval_id, is_granted
+from pursuit.core.budgets import RemainingBudget, child_id, is_spawn, used_of
+from pursuit.core.child_admission import Refused, Spawns
+from pursuit.core.events import (
+    ApprovalAsked,
+    ApprovalExpired,
+    CallIntended,
+    CallRefused,
+    CallSettled,
+    Event,
+    Outcome,
+    Purpose,
+    WaitBegan,
+    decode,
+)
+from pursuit.core.fold import fold
+from pursuit.core.observe import lift, text_of
+from pursuit.core.state import TERMINAL, CallRecord, MissionState, fingerprint
+from pursuit.core.tools import CallFailed, Tool, ToolResult
+from pursuit.engine.context import Run
 from pursuit.engine.journal import Build
-from pursuit.engine.later import perform_later, wait_for_tasks
-from pursuit.engine.perform import Settlement, perform, settle
-from pursuit.engine.run import Run
-from pursuit.model.events import CallIntended, CallRefused, Event, Purpose
-from pursuit.model.lending import Purse, child_id, is_spawn
-from pursuit.model.records import CallRecord, fingerprint
-from pursuit.model.spawning import Refused, Spawns
-from pursuit.model.state import MissionState
+from pursuit.ledger.contract import FORGOTTEN
+from pursuit.tasks.limits import RUNNING
 from pursuit.tasks.record import new_task_id
-from pursuit.tools.contract import Tool
+from pursuit.tools.predicates import tool_approval_description
+
+# Sends one call and turns whatever happens into its settlement.
+# Invariant: a call that was sent ends in exactly one settlement, or the process died.
+
+PREVIEW = 2_000
+MOST_ERROR = 4_000
+
+
+class Settlement(msgspec.Struct, frozen=True):
+    """A settlement, with the blob of a result that is too large for it."""
+
+    event: CallSettled
+    blobs: dict[str, bytes]
+
+
+async def perform(run: Run, call: CallRecord, tool: Tool, timeout: float | None = None) -> Settlement:
+    """Sends the call and waits; a timeout, a failure and an error result are outcomes, not exceptions."""
+    began = run.clock.monotonic()
+    limit = run.deadline(timeout or tool.traits.timeout or run.settings.call_timeout)
+    try:
+        sent = run.tools.call(tool, call.args, call_id=call.call_id, on_progress=limit.progressed)
+        answer = sent if isinstance(sent, ToolResult) else await limit.bound(sent)
+    except CallFailed as error:
+        return settle(run, call, error.outcome, error=str(error), seconds=run.clock.monotonic() - began)
+    seconds = run.clock.monotonic() - began
+    if answer is None:
+        return settle(run, call, "timed_out", error=limit.why(), seconds=seconds)
+    return settled_as(run, call, answer, seconds=seconds)
+
+
+def settled_as(
+    run: Run, call: CallRecord, answer: ToolResult, *, seconds: float = 0.0, used: Mapping[str, float] | None = None
+) -> Settlement:
+    """The settlement of a call that was answered, be it with an error."""
+    result = answer.as_dict()
+    if answer.is_error:
+        said = text_of(result) or "the tool reported an error"
+        return settle(run, call, "failed", result=result, error=said, seconds=seconds, used=used)
+    return settle(run, call, "ok", result=result, seconds=seconds, used=used)
+
+
+def _storable(value: Any) -> tuple[Any, bytes]:
+    """The value as a replay will read it, and its bytes; what JSON cannot hold is shown as text."""
+    try:
+        body = msgspec.json.encode(value)
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
+        body = msgspec.json.encode(_shown(value))
+    return msgspec.json.decode(body), body
+
+
+def _shown(value: Any, depth: int = 50) -> Any:
+    if isinstance(value, str):
+        return value.encode(errors="replace").decode()
+    if isinstance(value, Mapping) and depth:
+        pairs = cast("Mapping[Any, Any]", value).items()
+        return {_shown(str(key)): _shown(item, depth - 1) for key, item in pairs}
+    if isinstance(value, list | tuple) and depth:
+        return [_shown(item, depth - 1) for item in cast("list[Any]", value)]
+    if value is None or isinstance(value, bool | int | float):
+        return value if not isinstance(value, int) or abs(value) < 2**63 else str(value)
+    return _shown(repr(cast("object", value)))
+
+
+def settle(
+    run: Run,
+    call: CallRecord,
+    outcome: Outcome,
+    *,
+    result: Mapping[str, Any] | None = None,
+    error: str | None = None,
+    seconds: float = 0.0,
+    used: Mapping[str, float] | None = None,
+) -> Settlement:
+    """The settlement of a call, with metrics and events lifted and a large result set aside."""
+    metrics: dict[str, Any] = {}
+    events: list[dict[str, Any]] = []
+    blobs: dict[str, bytes] = {}
+    blob = preview = None
+    error = None if error is None else _shown(error)[:MOST_ERROR]
+    if result is None:
+        full = hashlib.sha256(f"{outcome}:{error}".encode()).hexdigest()
+    else:
+        answer, body = _storable(result)
+        result = answer
+        full = hashlib.sha256(body).hexdigest()
+        metrics, events = lift(call.tool, answer, run.state.mission.observe)
+        if "structuredContent" not in answer:  # what was parsed out of text may hold what JSON cannot
+            metrics, events = _storable((metrics, events))[0]
+        if len(body) > run.settings.inline_result:
+            blob, preview = full, body[:PREVIEW].decode(errors="replace")
+            blobs[full] = body
+            result = None
+    event = CallSettled(
+        at=run.clock.now(),
+        call_id=call.call_id,
+        iteration=call.iteration,
+        outcome=outcome,
+        result=result,
+        blob=blob,
+        preview=preview,
+        digest=full[:16],
+        error=error,
+        metrics=metrics,
+        events=events,
+        seconds=int(seconds * 1e6) / 1e6,
+        elapsed=run.elapsed(),
+        used=None if used is None else dict(used),
+    )
+    return Settlement(event, blobs)
+
+
+# Asks a person before a call that policy does not allow by itself.
+# Invariant: a question is durable before anybody is told of it, waiting for it holds nothing, and silence is a no.
+
+Wanted = tuple[str, str, Mapping[str, Any]]
+"""A call: its id, its tool, its arguments."""
+
+
+class MustWait(Exception):
+    """The iteration stays open until a person has answered; the mission waits in the ledger."""
+
+
+async def ask_first(run: Run, calls: Sequence[Wanted]) -> None:
+    """Asks about all of these calls that policy wants asked about, in one commit; raises `MustWait` until answered."""
+    asking = [question for call in calls if (question := _question(run, call)) is not None]
+    if not asking:
+        return
+    waits = False
+
+    def build(state: MissionState) -> Sequence[Event]:
+        nonlocal waits
+        waits = False
+        if state.stopped or state.open is None:
+            return ()
+        now = run.clock.now()
+        events: list[Event] = []
+        until: list[float] = []
+        for asked in asking:
+            known = state.approvals.get(asked.approval_id)
+            if is_granted(state.granted, known, asked.tool, asked.args) or (known is not None and known.answer):
+                continue
+            if known is None:
+                events.append(asked)
+                until.append(asked.until)
+            elif now >= known.until:
+                events.append(ApprovalExpired(at=now, approval_id=known.approval_id))
+            else:
+                until.append(known.until)
+        if until:
+            waits = True
+            wait = WaitBegan(
+                at=now, waiting_for="approval", detail=asking[0].tool, until=min(until), elapsed=run.elapsed()
+            )
+            events.append(wait)
+        return events
+
+    await run.journal.record(build)
+    if waits:
+        raise MustWait
+
+
+def refusal(state: MissionState, call_id: str, tool: str, args: Mapping[str, Any]) -> str | None:
+    """Why a call that a person was asked about may not be made, or None if it may."""
+    known = state.approvals.get(approval_id(call_id))
+    if is_granted(state.granted, known, tool, args):
+        return None
+    if known is None or known.answer is None:
+        return "a person must approve it, and nobody was asked"
+    if known.answer == "expired":
+        return "nobody approved it in time"
+    return f"denied by {known.by}" + (f": {known.why}" if known.why else "")
+
+
+def _question(run: Run, call: Wanted) -> ApprovalAsked | None:
+    call_id, name, args = call
+    tool = run.tools.get(name)
+    if tool is None:
+        return None
+    ruling = run.tools.rule(tool, args)
+    if ruling.decision != "ask":
+        return None
+    now = run.clock.now()
+    iteration = run.state.open
+    return ApprovalAsked(
+        at=now,
+        approval_id=approval_id(call_id),
+        call_id=call_id,
+        iteration=iteration.index if iteration is not None else run.state.iteration_count,
+        tool=name,
+        args=dict(args),
+        description=tool_approval_description(tool, args, ruling.reason),
+        reason=ruling.reason,
+        until=now + run.settings.approval_timeout,
+    )
+
+
+# Calls whose answers come later: each is a task, and the mission waits for it in the ledger.
+# Invariant: the task's id is in the call's intent before the task begins, so a call is never made twice and its
+# outcome is never lost, whoever dies. Waiting for it holds nothing; only one that ends within `task_patience` is not
+# worth a wait.
+
+LOOK_EVERY = 0.1
+CHILD_PATIENCE = 15.0
+"""Seconds that the end of a mission waits for its children to end; what one is given counts as used after that."""
+
+
+async def perform_later(run: Run, call: CallRecord, task_id: str, tool: Tool) -> Settlement | None:
+    """Begins the call's task if it has not begun, and settles the call if the task has ended; None while it works."""
+    try:
+        await run.tools.begin(tool, call.args, task_id=task_id, call_id=call.call_id)
+        answer = await run.tools.outcome(task_id, within=run.settings.task_patience)
+    except CallFailed as error:
+        return settle(run, call, error.outcome, error=str(error), used=await used_by(run, call))
+    return None if answer is None else settled_as(run, call, answer, used=await used_by(run, call))
+
+
+async def wait_for_tasks(run: Run, calls: Sequence[str]) -> None:
+    """Makes the mission wait if one of these calls is a task that works still; raises `MustWait` then."""
+    waits = False
+
+    def build(state: MissionState) -> Sequence[Event]:
+        nonlocal waits
+        waits = False
+        task_id = next((call.task for call in at_work(state) if call.call_id in calls), None)
+        if task_id is None or state.stopped:
+            return ()
+        waits = True
+        return [WaitBegan(at=run.clock.now(), waiting_for="task", detail=task_id, elapsed=run.elapsed())]
+
+    await run.journal.record(build)
+    if waits:
+        raise MustWait
+
+
+async def cancel_tasks(run: Run, *, reason: str) -> None:
+    """Stops the tasks of a mission that is being ended; their calls count as cancelled."""
+    for call in at_work(run.state):
+        if call.task is not None:
+            await run.tools.cancel(call.task, reason=reason)
+    for call in at_work(run.state):
+        run.journal.stage(settle(run, call, "cancelled", error=reason, used=await used_by(run, call)).event)
+
+
+async def used_by(run: Run, call: CallRecord) -> Mapping[str, float] | None:
+    """What the child that a call started has used; None if the call started none, or nobody can say for good.
+
+    A child's use is final when it is closed: nothing reopens it, and only its driver wrote to it until then.
+    """
+    if call.task is None or not is_spawn(run.state, call.tool):
+        return None
+    child = child_id(call.task)
+    with run.ledger.bell(child) as bell, anyio.move_on_after(CHILD_PATIENCE):
+        while True:
+            row = await run.ledger.row(child)
+            if row is not None and row.status == FORGOTTEN:
+                return None
+            if row is None and not await _works(run, call.task):
+                return {}
+            events = await run.ledger.read(child) if row is not None and row.status in TERMINAL else []
+            state = fold(decode(one.type, one.body) for one in events)
+            if state is not None and state.closed:
+                return used_of(state)
+            with anyio.move_on_after(LOOK_EVERY):  # one that was never made rings no bell
+                await bell.wait()
+    return None
+
+
+async def _works(run: Run, task_id: str) -> bool:
+    row = await run.ledger.row(task_id)
+    return row is not None and row.status in RUNNING
+
+
+def at_work(state: MissionState) -> list[CallRecord]:
+    """The calls of the open iteration that are tasks without an end."""
+    iteration = state.open
+    if iteration is None:
+        return []
+    return [call for call in iteration.calls.values() if call.task is not None and call.outcome is None]
+
 
 GUARD = 2
 ONE_CALL = {"max_tool_calls": 1.0}
@@ -127,19 +420,19 @@ def _admission(run: Run, batch: Sequence[Planned], tools: Mapping[str, Tool | No
     def build(state: MissionState) -> list[Event]:
         if state.stopped:
             return []
-        desk = _Desk(run, state)
+        desk = _BatchAdmission(run, state)
         return [desk.admission(planned, tools[planned.call_id]) for planned in batch if not _is_task(state, planned)]
 
     return build
 
 
-class _Desk:
+class _BatchAdmission:
     """Admits the calls of one batch: it counts what the batch itself uses up."""
 
     def __init__(self, run: Run, state: MissionState) -> None:
         self._run = run
         self._state = state
-        self._purse = Purse(state)
+        self._purse = RemainingBudget(state)
         self._spawns: Spawns | None = None
         self._guard_key, self._guard_count = state.guard_key, state.guard_count
 

@@ -10,12 +10,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import anyio
 
+from pursuit.core.events import AnyEvent, Event, OperatorWord, decode, encode
+from pursuit.core.fold import advance
+from pursuit.core.report import Listing, listing_after
+from pursuit.core.state import MissionState
 from pursuit.errors import Conflict
 from pursuit.ledger.contract import Bell, Draft, Head, Ledger
-from pursuit.model.events import AnyEvent, Event, OperatorWord, decode, encode
-from pursuit.model.fold import advance
-from pursuit.model.listing import Listing, listing_after
-from pursuit.model.state import MissionState
 
 Build = Callable[[MissionState], Sequence[Event]]
 

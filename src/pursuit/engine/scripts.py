@@ -14,12 +14,11 @@ from typing import Any
 
 import msgspec
 
+from pursuit.core.events import ScriptEnded
+from pursuit.core.observe import value_of
+from pursuit.core.state import CallRecord, Iteration, MissionState
+from pursuit.engine.context import Run
 from pursuit.engine.execute import Planned, execute
-from pursuit.engine.run import Run
-from pursuit.model.events import ScriptEnded
-from pursuit.model.observe import value_of
-from pursuit.model.records import CallRecord, Iteration
-from pursuit.model.state import MissionState
 from pursuit.sandbox import Calls, Finished, ScriptCall, ScriptFailure, ScriptSpec
 
 

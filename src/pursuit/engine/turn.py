@@ -10,16 +10,9 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from pursuit.engine.approvals import MustWait
-from pursuit.engine.execute import Planned, execute
-from pursuit.engine.fit import faults_in, qualified
-from pursuit.engine.later import at_work
-from pursuit.engine.run import Run
-from pursuit.engine.scripts import run_script
-from pursuit.engine.verify import answers_for
-from pursuit.model.decide import Decision, decide
-from pursuit.model.evaluate import Answer, evaluate
-from pursuit.model.events import (
+from pursuit.core.decision import Decision, decide, facts_of, is_checkpoint, reached_cap
+from pursuit.core.evaluate import Answer, evaluate
+from pursuit.core.events import (
     CriterionResult,
     Event,
     IterationEnded,
@@ -28,11 +21,39 @@ from pursuit.model.events import (
     PlannedCall,
     WaitBegan,
 )
-from pursuit.model.mission import ClientProposer, Proposal
-from pursuit.model.records import Iteration
-from pursuit.model.state import MissionState
-from pursuit.model.weigh import facts_of, is_checkpoint, reached_cap
+from pursuit.core.mission import ClientProposer, Proposal
+from pursuit.core.state import Iteration, MissionState
+from pursuit.engine.context import Run, Tools
+from pursuit.engine.execute import MustWait, Planned, at_work, execute
+from pursuit.engine.scripts import run_script
+from pursuit.engine.verify import answers_for
 from pursuit.proposers.contract import Failed, Proposer, Waiting
+
+# Whether a proposal fits its mission: its tools, their schemas, its scripts.
+
+
+def faults_in(state: MissionState, tools: Tools, proposal: Proposal, *, own: bool) -> list[str]:
+    """Why a proposal cannot be carried out as it is; a script that is not our `own` needs permission."""
+    faults: list[str] = []
+    if proposal.script is not None and not own and not state.mission.allow_scripted_strategies:
+        faults.append("script: this mission has allow_scripted_strategies = false")
+    for place, call in enumerate(proposal.tool_calls or ()):
+        name = qualified(state, call.tool_name)
+        if name is None:
+            known = ", ".join(state.tools[:20])
+            faults.append(f"tool_calls[{place}].tool_name: {call.tool_name!r} is not a tool of this mission ({known})")
+            continue
+        faults.extend(f"tool_calls[{place}].args: {fault}" for fault in tools.check(name, call.args))
+    return faults
+
+
+def qualified(state: MissionState, name: str) -> str | None:
+    """The tool's full name; a bare one is accepted if it is unique."""
+    if name in state.tools:
+        return name
+    matching = [tool for tool in state.tools if tool.partition(".")[2] == name]
+    return matching[0] if len(matching) == 1 else None
+
 
 REPAIRS = 2
 

@@ -16,10 +16,9 @@ from pathlib import Path
 
 import anyio.lowlevel
 
-from pursuit.ledger.chain import Walk, can_be_framed
+from pursuit.ledger.chain import Walk, can_be_framed, check_expected, last_position, parse_root, written_root
 from pursuit.ledger.contract import FORGOTTEN, Head, Verification
 from pursuit.ledger.locks import Gate
-from pursuit.ledger.roots import check_expected, last_position, parse_root, written_root
 from pursuit.ledger.schema import connect, open_reader, unavailable, wait_for
 
 CHUNK = 2000

@@ -16,16 +16,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
-from pursuit.errors import (
-    AlreadySubmitted,
-    AttemptNotFound,
-    BudgetExhausted,
-    Conflict,
-    InvalidArgument,
-)
-from pursuit.ledger.contract import Draft, Ledger
-from pursuit.model.audit import redacted
-from pursuit.model.problems import (
+from pursuit.core.attempts import (
     AnyAttemptEvent,
     AttemptAnswered,
     AttemptCalled,
@@ -43,6 +34,15 @@ from pursuit.model.problems import (
     fold_attempt,
     submission_digest,
 )
+from pursuit.core.audit import redacted
+from pursuit.errors import (
+    AlreadySubmitted,
+    AttemptNotFound,
+    BudgetExhausted,
+    Conflict,
+    InvalidArgument,
+)
+from pursuit.ledger.contract import Draft, Ledger
 from pursuit.problems.brief import SUBMIT
 from pursuit.problems.manifest import Manifest
 from pursuit.problems.spending import exhausted, overdrawn, spent_for

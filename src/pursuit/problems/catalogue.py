@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pursuit.core.base_model import nearest
 from pursuit.errors import Fault, ProblemNotFound, ValidationFailed
-from pursuit.model.spelling import nearest
 from pursuit.problems.files import not_a_file
 from pursuit.problems.manifest import KINDS, MANIFEST, Manifest
 from pursuit.problems.reading import read_manifest

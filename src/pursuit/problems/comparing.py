@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from pursuit.model.problems import AttemptState
-from pursuit.model.report import iso
+from pursuit.core.attempts import AttemptState
+from pursuit.core.report import iso
 from pursuit.problems.manifest import Manifest
 from pursuit.problems.replay import is_other_version
 

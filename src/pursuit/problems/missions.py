@@ -17,13 +17,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
+from pursuit.core.base_model import nearest
 from pursuit.errors import Fault, ValidationFailed
-from pursuit.model.spelling import nearest
 from pursuit.problems.attempt_ids import PREFIX
 from pursuit.problems.brief import SUBMIT, TOOL, write_brief
 from pursuit.problems.files import parsed_python
 from pursuit.problems.manifest import Baseline, Manifest
-from pursuit.sandbox.names import escaped
+from pursuit.sandbox.scripts import escaped
 from pursuit.tools.server_config import PYTHON
 
 SERVER = "problem"

@@ -14,8 +14,8 @@ from pathlib import Path
 from posixpath import normpath
 from typing import Any, cast
 
+from pursuit.core.patterns import SyntaxProblem, checked_script
 from pursuit.errors import Fault, ValidationFailed
-from pursuit.model.expressions import SyntaxProblem, checked_script
 from pursuit.problems.files import cannot_open, file_of, is_folder, not_a_file, text_of
 from pursuit.problems.headings import first_level_heading, open_fence
 from pursuit.problems.manifest import (
@@ -261,7 +261,7 @@ def _submission(root: Fields) -> Mapping[str, Any] | None:
         if size > LARGEST_SCHEMA:
             root.fault("submission", f"has {size} bytes as JSON; at most {LARGEST_SCHEMA}")
             return None
-        from pursuit.tools.validation import schema_faults  # noqa: PLC0415 - slow to load, and many have none
+        from pursuit.core.validation import schema_faults  # noqa: PLC0415 - slow to load, and many have none
 
         for place, reason in schema_faults(schema):
             at = f"submission.{place}" if place else "submission"
@@ -375,8 +375,8 @@ def _check_syntax(proposer: Fields, key: str, source: str) -> None:
 def _check_search(proposer: Fields) -> None:
     from pydantic import ValidationError  # noqa: PLC0415 - only a baseline that searches needs it
 
-    from pursuit.model.faults import faults_of  # noqa: PLC0415
-    from pursuit.model.search import SearchProposer  # noqa: PLC0415
+    from pursuit.core.base_model import faults_of  # noqa: PLC0415
+    from pursuit.core.search import SearchProposer  # noqa: PLC0415
 
     if "tool" not in proposer.table and "tool_name" not in proposer.table:
         proposer.fault("tool", "is missing; name the tool whose arguments are searched")

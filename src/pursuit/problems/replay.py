@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
+from pursuit.core.attempts import AttemptState, ScoreRow, submission_digest
 from pursuit.errors import InvalidArgument
-from pursuit.model.problems import AttemptState, ScoreRow, submission_digest
 from pursuit.problems.manifest import Manifest
 from pursuit.problems.rows import CannotScore
 from pursuit.problems.scoring import Expressions, Judged, Submitted, judge

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from pursuit.model.problems import ScoreRow
+from pursuit.core.attempts import ScoreRow
 from pursuit.problems.manifest import Metric, Scorer
 
 

@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import cast
 
-from pursuit.model.expressions import SyntaxProblem, checked_expression
-from pursuit.model.spelling import nearest
+from pursuit.core.base_model import nearest
+from pursuit.core.patterns import SyntaxProblem, checked_expression
 from pursuit.problems.brief import FINAL_ANSWER, SUBMIT, TOOL
 from pursuit.problems.files import file_of, files_of, is_folder, not_a_file, parsed_python, source_of
 from pursuit.problems.manifest import COMMAND_OUTPUTS, DIRECTIONS, SCORER_KINDS, Metric, Rule, Scorer, ScorerKind

@@ -17,14 +17,14 @@ from typing import Any, Protocol, Self
 
 import anyio
 
+from pursuit.core.attempts import AttemptScored, SubmissionTaken
+from pursuit.core.tools import CallFailed, ToolResult
 from pursuit.engine.commands import run_command
 from pursuit.errors import PursuitError
-from pursuit.model.problems import AttemptScored, SubmissionTaken
 from pursuit.problems.manifest import Manifest, plain_number
 from pursuit.problems.rows import CannotScore, Score, score_of
 from pursuit.problems.submission import kept_result
 from pursuit.sandbox import PredicateValue
-from pursuit.tools.contract import CallFailed, ToolResult
 from pursuit.tools.server_config import PYTHON
 
 LONGEST_WORDS = 500

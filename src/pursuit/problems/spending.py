@@ -6,8 +6,8 @@ time is the end of the attempt, that of calls and evaluations is not.
 
 from __future__ import annotations
 
+from pursuit.core.attempts import AttemptState, BudgetName
 from pursuit.errors import BudgetExhausted
-from pursuit.model.problems import AttemptState, BudgetName
 from pursuit.problems.manifest import Limits, plain_number
 
 Spent = tuple[BudgetName, float]

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import msgspec
 
+from pursuit.core.attempts import AnyAttemptEvent, AttemptState, decode_attempt, fold_attempt
 from pursuit.errors import AttemptNotFound, LedgerUnavailable
 from pursuit.ledger.contract import Ledger, StoredEvent
-from pursuit.model.problems import AnyAttemptEvent, AttemptState, decode_attempt, fold_attempt
 from pursuit.problems.attempt_ids import is_attempt
 
 KIND = "attempt"

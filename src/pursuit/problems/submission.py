@@ -11,10 +11,10 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any, cast
 
+from pursuit.core.patterns import Unfinished
+from pursuit.core.validation import UnusableSchema, compiled
 from pursuit.errors import Fault, ValidationFailed
-from pursuit.model.patterns import Unfinished
 from pursuit.problems.manifest import Manifest
-from pursuit.tools.validation import UnusableSchema, compiled
 
 FREE_KEYS = ("answer", "justification")
 DEEPEST = 100

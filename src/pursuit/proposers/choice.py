@@ -5,11 +5,12 @@ Owns: the way from a mission's own word to the object that proposes. Knows every
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
-from pursuit.model.events import ModelAnswer
-from pursuit.model.mission import (
+from pursuit.core.events import ModelAnswer
+from pursuit.core.mission import (
     AskedProposer,
     ClientProposer,
     Mission,
@@ -21,14 +22,67 @@ from pursuit.model.mission import (
     ScriptProposer,
     ToolCall,
 )
-from pursuit.model.search import SearchProposer
-from pursuit.proposers.asked import AskModel
-from pursuit.proposers.contract import Proposer
+from pursuit.core.search import SearchProposer
+from pursuit.core.state import MissionState
+from pursuit.proposers.contract import Failed, Proposer, Waiting
 from pursuit.proposers.language import LanguageModel, Means, ModelRequest, Models, NoAnswerYet, Terms
-from pursuit.proposers.offer import ROOM
-from pursuit.proposers.plain import HandedIn, Recorded, RepeatCall, ScriptAgain
-from pursuit.proposers.prompt import LIMIT
+from pursuit.proposers.model import AskModel
+from pursuit.proposers.prompt import LIMIT, ROOM
 from pursuit.proposers.search import Search, require_search
+
+# The proposers that need no model: script, repeat, replay, client.
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptAgain:
+    """The operator's script, once for each iteration."""
+
+    script: str
+    operators_own: bool = True
+
+    async def propose(self, state: MissionState, reasons: Sequence[str]) -> Proposal | Waiting | Failed:
+        """The same script; what it does depends on the state that it is given."""
+        return Proposal(script=self.script)
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatCall:
+    """The same call, for missions that wait for something."""
+
+    proposal: Proposal
+    operators_own: bool = True
+
+    async def propose(self, state: MissionState, reasons: Sequence[str]) -> Proposal | Waiting | Failed:
+        """The call again; if it is refused, that is a failure."""
+        return Failed("; ".join(reasons)) if reasons else self.proposal
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """Proposals of an earlier mission, in order: somebody else's word, as it was then."""
+
+    proposals: Sequence[Proposal]
+    operators_own: bool = False
+
+    async def propose(self, state: MissionState, reasons: Sequence[str]) -> Proposal | Waiting | Failed:
+        """The proposal for this iteration; a failure once they are used up."""
+        if state.iteration_count >= len(self.proposals):
+            return Failed(f"the {len(self.proposals)} recorded proposals are used up")
+        return Failed("; ".join(reasons)) if reasons else self.proposals[state.iteration_count]
+
+
+class HandedIn:
+    """One proposal from whoever drives, then the mission waits for the next."""
+
+    operators_own = False
+
+    def __init__(self, proposal: Proposal | None = None) -> None:
+        self._proposal = proposal
+
+    async def propose(self, state: MissionState, reasons: Sequence[str]) -> Proposal | Waiting | Failed:
+        """The proposal that was handed in, once."""
+        proposal, self._proposal = self._proposal, None
+        return Waiting("proposal") if proposal is None else proposal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from pursuit.model.events import AnyEvent, WaitingFor
-from pursuit.model.mission import Proposal
-from pursuit.model.state import MissionState
+from pursuit.core.events import AnyEvent, WaitingFor
+from pursuit.core.mission import Proposal
+from pursuit.core.state import MissionState
 
 Past = Callable[[int], Awaitable[Sequence[tuple[int, AnyEvent]]]]
 """Reads the mission's events after a number, each with its own."""

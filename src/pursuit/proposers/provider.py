@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any, cast
 import anyio
 import msgspec
 
+from pursuit.core.events import ModelAnswer, WantedCall
 from pursuit.errors import ExtraMissing, ModelUnavailable
-from pursuit.model.events import ModelAnswer, WantedCall
-from pursuit.proposers.language import ModelRequest, NoAnswer, Terms
-from pursuit.proposers.prices import Price, price_of
+from pursuit.proposers.language import ModelRequest, NoAnswer, Price, Terms, price_of
 
 if TYPE_CHECKING:
     from pydantic_ai.exceptions import AgentRunError

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
-from pursuit.model.search import Parameter
+from pursuit.core.search import Parameter
 
 Rows = NDArray[np.float64]
 APART = math.sqrt(0.5)

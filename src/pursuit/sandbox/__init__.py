@@ -7,7 +7,7 @@ from pursuit.sandbox.pool import SandboxLimits, leave, monty_started
 from pursuit.sandbox.predicates import PredicateValue
 from pursuit.sandbox.sandbox import Sandbox
 from pursuit.sandbox.scripts import Script
-from pursuit.sandbox.steps import (
+from pursuit.sandbox.values import (
     Calls,
     Finished,
     ScriptCall,

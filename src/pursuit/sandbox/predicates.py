@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pursuit.model.expressions import SyntaxProblem, checked_expression
+from pursuit.core.patterns import SyntaxProblem, checked_expression
 from pursuit.sandbox.pool import SandboxLimits, SessionLostError, Workers, monty
 from pursuit.sandbox.values import NotJsonError, as_json, bounded, canonical, rendered
 

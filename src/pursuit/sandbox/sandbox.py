@@ -12,7 +12,7 @@ from typing import Any
 from pursuit.sandbox import predicates
 from pursuit.sandbox.pool import PATIENCE, SandboxLimits, Workers
 from pursuit.sandbox.scripts import Script
-from pursuit.sandbox.steps import ScriptSpec
+from pursuit.sandbox.values import ScriptSpec
 
 
 class Sandbox:

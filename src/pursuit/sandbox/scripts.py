@@ -10,27 +10,33 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import difflib
 import json
+import keyword
+import re
 import uuid
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
-from pursuit.sandbox.awaits import awaited_calls
-from pursuit.sandbox.claims import Claims
-from pursuit.sandbox.names import Misspelt, Request, Toolbox
+from pursuit.sandbox.await_analysis import awaited_calls
 from pursuit.sandbox.pool import SandboxLimits, SessionLostError, Workers, monty
-from pursuit.sandbox.steps import (
+from pursuit.sandbox.values import (
     Calls,
     Finished,
+    NotJsonError,
     ScriptCall,
     ScriptFailure,
     ScriptSpec,
     Step,
+    as_json,
+    bounded,
+    canonical,
     check_script,
     fingerprint,
 )
-from pursuit.sandbox.values import NotJsonError, as_json, bounded, canonical
 
 if TYPE_CHECKING:
     from pydantic_monty import (
@@ -43,6 +49,201 @@ if TYPE_CHECKING:
         ExternalSettledResult,
         MontyError,
     )
+
+
+# What a script says about its mission: `mission.observe(name, value)` and `mission.event(name, **data)`.
+# Invariant: the list is JSON and its size is bounded, whatever the script does.
+
+MAX_NAME = 256
+MAX_STATED = 1024 * 1024
+
+
+class Claims:
+    """The statements of one run."""
+
+    def __init__(self) -> None:
+        self.observed: list[tuple[str, Any]] = []
+        self.events: list[dict[str, Any]] = []
+        self._size = 0
+
+    def state(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Take one statement down, or raise the `TypeError`, `ValueError` or `AttributeError` that is the script's."""
+        match method:
+            case "observe":
+                self._observe(args, kwargs)
+            case "event":
+                self._event(args, kwargs)
+            case _:
+                raise AttributeError(f"mission has no method {method!r}; there is observe and event")
+
+    def _observe(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        given = {**dict(zip(("name", "value"), args, strict=False)), **kwargs}
+        if len(args) + len(kwargs) != 2 or given.keys() != {"name", "value"}:
+            raise TypeError("write mission.observe(name, value)")
+        name, value = _named(given["name"]), _numbers(_json("the value", given["value"]))
+        self._count(name, value)
+        self.observed.append((name, value))
+
+    def _event(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        if len(args) != 1:
+            raise TypeError("write mission.event(name, key=value, …)")
+        name, data = _named(args[0]), _json("the data", dict(kwargs))
+        self._count(name, data)
+        self.events.append({"name": name, "data": data})
+
+    def _count(self, name: str, value: object) -> None:
+        self._size += len(name) + len(canonical(value)) + 16
+        if self._size > MAX_STATED:
+            raise ValueError(f"observations and events of one run hold at most {MAX_STATED} characters")
+
+
+def _named(name: object) -> str:
+    if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME:
+        raise ValueError(f"the name must be a text of 1 to {MAX_NAME} characters")
+    return _json("the name", name)
+
+
+def _json(what: str, value: object) -> Any:
+    try:
+        return as_json(value)
+    except NotJsonError as error:
+        raise ValueError(f"{what} must be JSON: {error}") from None
+
+
+def _numbers(value: Any) -> Any:
+    """The value with every leaf a number; a truth value counts as 0 or 1."""
+    match value:
+        case int() | float():
+            return value + 0
+        case list():
+            return [_numbers(item) for item in cast("list[Any]", value)]
+        case dict():
+            return {key: _numbers(item) for key, item in cast("dict[str, Any]", value).items()}
+        case _:
+            raise ValueError(f"the value must be a finite number, or lists and dicts of numbers, not {value!r:.80}")
+
+
+# How a script spells the tools of a mission: `server.tool(…)` and `call("server.tool", {…})`.
+# Invariant: every tool is reachable through `call`; a spelling that could mean two tools means none.
+
+RESERVED = frozenset({"call", "mission", "state"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Misspelt:
+    """A call that cannot be made: the Python exception that the script sees."""
+
+    exception: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A call that can be made."""
+
+    tool: str
+    arguments: dict[str, Any]
+
+
+def escaped(name: str) -> str:
+    """The nearest Python identifier: odd characters become `_`, a leading digit gets one, a keyword ends in one."""
+    text = re.sub(r"\W", "_", name)
+    if not text or text[0].isdigit():
+        text = f"_{text}"
+    if not text.isidentifier():
+        text = re.sub(r"[^0-9A-Za-z_]", "_", text)
+    return f"{text}_" if keyword.iskeyword(text) else text
+
+
+def spellings(names: Iterable[str], reserved: frozenset[str] = frozenset()) -> dict[str, str]:
+    """Identifier to name, without the identifiers that two names share or that are taken."""
+    known = list(names)
+    count = Counter(escaped(name) for name in known)
+    return {escaped(name): name for name in known if count[escaped(name)] == 1 and escaped(name) not in reserved}
+
+
+class Toolbox:
+    """The tools that one script may name."""
+
+    def __init__(self, tools: Mapping[str, Mapping[str, Sequence[str]]]) -> None:
+        self.servers = spellings(tools, RESERVED)
+        self._tools = {server: spellings(offered) for server, offered in tools.items()}
+        self._parameters = {
+            f"{server}.{tool}": tuple(parameters)
+            for server, offered in tools.items()
+            for tool, parameters in offered.items()
+        }
+
+    def tool(self, server: str, attribute: str) -> str | None:
+        """The qualified name behind `server.attribute`."""
+        name = self._tools[server].get(attribute)
+        return None if name is None else f"{server}.{name}"
+
+    def hidden(self, server: str) -> dict[str, str]:
+        """Attribute to tool, for the spellings that Monty takes for private and never asks its host about."""
+        return {name: f"{server}.{tool}" for name, tool in self._tools[server].items() if name.startswith("_")}
+
+    def method(self, server: str, attribute: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Request | Misspelt:
+        """`server.attribute(*args, **kwargs)`."""
+        tool = self.tool(server, attribute)
+        if tool is None:
+            near = self.near(attribute, self._tools[server])
+            return Misspelt(exception="AttributeError", message=f"{server} has no tool {attribute!r}{near}")
+        return self.bound(tool, args, kwargs)
+
+    def bound(self, tool: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Request | Misspelt:
+        """Positional arguments take the names of the schema, in its order."""
+        parameters = self._parameters[tool]
+        if len(args) > len(parameters):
+            return _wrong(f"{tool} takes {len(parameters)} positional arguments but {len(args)} were given")
+        arguments = dict(zip(parameters, args, strict=False))
+        spelt = spellings(parameters)
+        for key, value in kwargs.items():
+            name = key if key in parameters else spelt.get(key, key)
+            if name in arguments:
+                return _wrong(f"{tool} got two values for the argument {name!r}")
+            arguments[name] = value
+        return Request(tool=tool, arguments=arguments)
+
+    def called(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Request | Misspelt:
+        """`call(name, args)`."""
+        given = {**dict(zip(("name", "args"), args, strict=False)), **kwargs}
+        if len(args) + len(kwargs) != len(given) or not {"name"} <= given.keys() <= {"name", "args"}:
+            return _wrong('write call("server.tool", {"argument": value})')
+        name, arguments = given["name"], given.get("args")
+        if not isinstance(name, str) or not isinstance(arguments, dict | None):
+            return _wrong('write call("server.tool", {"argument": value})')
+        if name not in self._parameters:
+            near = self.near(name, self._parameters)
+            return Misspelt(exception="LookupError", message=f"there is no tool {name!r}{near}")
+        return Request(tool=name, arguments=dict(cast("dict[str, Any]", arguments or {})))
+
+    def knows(self, tool: str) -> bool:
+        """Whether this is the qualified name of a tool."""
+        return tool in self._parameters
+
+    def unknown_name(self, name: str) -> Misspelt:
+        """A function that the script neither defined nor was given."""
+        near = self.near(name, [*self.servers, *RESERVED])
+        return Misspelt(exception="NameError", message=f"name {name!r} is not defined{near}")
+
+    def missing(self, server: str | None, name: str) -> str:
+        """The hint for a name, or an attribute of a server, that is not there."""
+        return self.near(name, [*self.servers, *RESERVED] if server is None else self._tools[server])
+
+    @staticmethod
+    def near(name: str, known: Iterable[str]) -> str:
+        """`; did you mean …?`, or all that there is when it is little, or nothing."""
+        names = sorted(known)
+        close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+        if close:
+            return f"; did you mean {', '.join(close)}?"
+        return f"; there is {', '.join(names)}" if 0 < len(names) <= 12 else ""
+
+
+def _wrong(message: str) -> Misspelt:
+    return Misspelt(exception="TypeError", message=message)
+
 
 MAX_ARGUMENTS = 1024 * 1024
 MAX_MEMORY = 1024 * 1024

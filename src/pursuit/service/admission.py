@@ -10,21 +10,29 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, cast
 
+from pursuit.core.catalogue import Catalogue, is_control_tool
+from pursuit.core.criteria import Check, EventSeen, MetricThreshold, MetricTrend, ToolCallSucceeded
+from pursuit.core.mission import (
+    FLEET,
+    SPAWN,
+    AnyProposer,
+    AskedProposer,
+    Mission,
+    RepeatProposer,
+    ReplayProposer,
+    ToolCall,
+)
+from pursuit.core.search import SearchProposer
+from pursuit.core.state import SCRIPT_SOURCE
+from pursuit.core.tools import SPAWN_TOOL
 from pursuit.errors import Fault, ValidationFailed
-from pursuit.model.criteria import Check, EventSeen, MetricThreshold, MetricTrend, ToolCallSucceeded
-from pursuit.model.fleet import FLEET, SPAWN
-from pursuit.model.mission import AnyProposer, AskedProposer, Mission, RepeatProposer, ReplayProposer, ToolCall
-from pursuit.model.records import SCRIPT_SOURCE
-from pursuit.model.search import SearchProposer
-from pursuit.proposers.aim import aim_of
 from pursuit.proposers.language import Models
+from pursuit.proposers.objective import aim_of
 from pursuit.proposers.prompt import LIMIT
 from pursuit.proposers.search import require_search
 from pursuit.service.models import model_faults, prompt_warnings
 from pursuit.service.search_space import corners, searched
-from pursuit.tools.catalogue import Catalogue, is_control_tool
 from pursuit.tools.pool import Pool
-from pursuit.tools.spawn import SPAWN_TOOL
 
 _GLOB = frozenset("*?[")
 

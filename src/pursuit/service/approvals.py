@@ -10,10 +10,10 @@ import re
 from collections.abc import Sequence
 from typing import Any, get_args
 
+from pursuit.core.approvals import Answer, Approval, pending
+from pursuit.core.events import ApprovalAnswered, ApprovalExpired, Permission, decode
 from pursuit.errors import Conflict, Fault, InvalidArgument, SessionNotFound, ValidationFailed
 from pursuit.ledger.contract import Ledger
-from pursuit.model.approvals import Answer, Approval, pending
-from pursuit.model.events import ApprovalAnswered, ApprovalExpired, Permission, decode
 from pursuit.service.caller import Caller
 from pursuit.service.gateway import GatewayQuestions
 from pursuit.service.service import Service

@@ -10,12 +10,12 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from pursuit.engine.clock import Clock
+from pursuit.core.audit import AnyAuditEvent, ControlCalled, ControlRefused, decode_audit, encode_audit, redacted
+from pursuit.core.mission import Mission, Proposal
+from pursuit.core.report import iso
+from pursuit.engine.context import Clock
 from pursuit.errors import PursuitError
 from pursuit.ledger.contract import ANY, Draft, Ledger
-from pursuit.model.audit import AnyAuditEvent, ControlCalled, ControlRefused, decode_audit, encode_audit, redacted
-from pursuit.model.mission import Mission, Proposal
-from pursuit.model.report import iso
 from pursuit.service.caller import Caller
 
 STREAM = "audit"

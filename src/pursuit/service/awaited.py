@@ -6,9 +6,9 @@ Invariant: a call's task stays for as long as the iteration that made it is open
 
 from __future__ import annotations
 
+from pursuit.core.state import TERMINAL
+from pursuit.core.tasks import TaskState
 from pursuit.ledger.contract import FORGOTTEN, Ledger
-from pursuit.model.state import TERMINAL
-from pursuit.model.tasks import TaskState
 
 PARTS = 3
 """Of a call's id: the mission, the iteration, and which call of it."""

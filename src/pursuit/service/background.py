@@ -14,9 +14,9 @@ from typing import Any, Self
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
+from pursuit.core.mission import Proposal
+from pursuit.core.state import MissionState
 from pursuit.errors import Conflict, PursuitError, SessionNotFound
-from pursuit.model.mission import Proposal
-from pursuit.model.state import MissionState
 from pursuit.service.service import Service
 
 LOOK_EVERY = 0.5

@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from pursuit.core.mission import CAPS
+from pursuit.core.state import MissionState
 from pursuit.errors import Fault
-from pursuit.model.mission import CAPS
-from pursuit.model.state import MissionState
 
 WHOLE_CAPS = frozenset({"max_iterations", "max_tool_calls", "max_tokens"})
 

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
+from pursuit.core.base_model import nearest
+from pursuit.core.tools import Tool
 from pursuit.errors import UpstreamUnavailable, ValidationFailed
-from pursuit.model.spelling import nearest
 from pursuit.tools.configuration import JSON_NAME, Configuration
-from pursuit.tools.contract import Tool
 from pursuit.tools.documents import parse_json, read_text
 from pursuit.tools.fields import as_table
 from pursuit.tools.network import NetworkRules, network_ruling

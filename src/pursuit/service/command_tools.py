@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from pursuit.core.tasks import TaskState
+from pursuit.core.tools import CallFailed, ProgressFn, Tool, ToolResult, Upstream
 from pursuit.errors import ApprovalNeeded, PolicyDenied, PursuitError
-from pursuit.model.tasks import TaskState
 from pursuit.service.tasks import Tasks
 from pursuit.tools.command_config import UPSTREAM
 from pursuit.tools.commands import CommandConfig
-from pursuit.tools.contract import CallFailed, ProgressFn, Tool, ToolResult, Upstream
 from pursuit.tools.host import ToolHost
 from pursuit.tools.policy import decide
 from pursuit.tools.traits import traits

@@ -15,8 +15,8 @@ from typing import Any
 
 import anyio
 
+from pursuit.core.tasks import TaskState
 from pursuit.errors import Fault, ValidationFailed
-from pursuit.model.tasks import TaskState
 from pursuit.tasks.deadlines import stopped_by
 from pursuit.tasks.execution import TaskContext
 from pursuit.tasks.host import Work

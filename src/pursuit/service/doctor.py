@@ -15,9 +15,11 @@ from typing import Any
 
 import anyio
 
+from pursuit.core.base_model import nearest
+from pursuit.core.catalogue import Catalogue
+from pursuit.core.tools import Tool
 from pursuit.errors import ExtraMissing, ModelUnavailable, PursuitError, ValidationFailed
 from pursuit.ledger.contract import Ledger
-from pursuit.model.spelling import nearest
 from pursuit.proposers.provider import Providers
 from pursuit.service.checkup import (
     Finding,
@@ -32,9 +34,7 @@ from pursuit.service.checkup import (
 )
 from pursuit.service.command_tools import command_tool
 from pursuit.service.commands import check_startable
-from pursuit.tools.catalogue import Catalogue
 from pursuit.tools.configuration import Configuration, load_configuration
-from pursuit.tools.contract import Tool
 from pursuit.tools.curated import recognised
 from pursuit.tools.pool import Pool
 from pursuit.tools.server_config import ServerConfig

@@ -15,7 +15,15 @@ from typing import Any
 
 import anyio
 
+from pursuit.core.budgets import child_id, used_of
+from pursuit.core.child_admission import is_authored, summary_of, wanted_child
+from pursuit.core.events import MissionResumed
+from pursuit.core.mission import FLEET, Fleet, ModelProposer
+from pursuit.core.state import MissionState
+from pursuit.core.tasks import TaskState
+from pursuit.core.tools import SPAWN_TOOL, CallFailed, ProgressFn, Tool, ToolResult
 from pursuit.errors import (
+    INTERNAL_ERROR,
     Conflict,
     PursuitError,
     SessionNotFound,
@@ -24,22 +32,12 @@ from pursuit.errors import (
     ValidationFailed,
 )
 from pursuit.ledger.contract import Claim
-from pursuit.model.events import MissionResumed
-from pursuit.model.fleet import FLEET, Fleet
-from pursuit.model.lending import child_id, used_of
-from pursuit.model.mission import ModelProposer
-from pursuit.model.rpc import INTERNAL_ERROR
-from pursuit.model.spawning import is_authored, summary_of, wanted_child
-from pursuit.model.state import MissionState
-from pursuit.model.tasks import TaskState
 from pursuit.service.caller import Caller
 from pursuit.service.service import Kinship, Service
 from pursuit.tasks.calls import Job
 from pursuit.tasks.execution import TaskContext, as_tool_result
 from pursuit.tasks.host import Work
 from pursuit.tasks.store import Ending
-from pursuit.tools.contract import CallFailed, ProgressFn, Tool, ToolResult
-from pursuit.tools.spawn import SPAWN_TOOL
 
 LOOK_EVERY = 1.0
 SEAT_EVERY = 0.1

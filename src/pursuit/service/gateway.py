@@ -14,13 +14,10 @@ from typing import Any
 
 import anyio
 
-from pursuit.engine.clock import Clock
-from pursuit.errors import Conflict
-from pursuit.ledger.contract import ANY, Draft, Ledger
-from pursuit.model.approvals import GRANTS, approval_id
-from pursuit.model.audit import redacted
-from pursuit.model.events import Permission
-from pursuit.model.gateway import (
+from pursuit.core.approvals import GRANTS, approval_id
+from pursuit.core.audit import redacted
+from pursuit.core.events import Permission
+from pursuit.core.gateway import (
     AnyGatewayEvent,
     GatewayApprovalAnswered,
     GatewayApprovalAsked,
@@ -38,7 +35,10 @@ from pursuit.model.gateway import (
     narrow_scope,
     wide_scope,
 )
-from pursuit.model.report import iso
+from pursuit.core.report import iso
+from pursuit.engine.context import Clock
+from pursuit.errors import Conflict
+from pursuit.ledger.contract import ANY, Draft, Ledger
 from pursuit.service.caller import Caller
 
 KIND = "gateway"

@@ -10,8 +10,7 @@ from typing import Any
 
 import msgspec
 
-from pursuit.ledger.contract import Ledger
-from pursuit.model.events import (
+from pursuit.core.events import (
     AnyEvent,
     CallIntended,
     CallRefused,
@@ -21,7 +20,8 @@ from pursuit.model.events import (
     ScriptEnded,
     decode,
 )
-from pursuit.model.report import iso
+from pursuit.core.report import iso
+from pursuit.ledger.contract import Ledger
 
 PAGE = 100
 

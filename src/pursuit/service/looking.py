@@ -15,19 +15,18 @@ from typing import Any
 
 import msgspec
 
-from pursuit.engine.clock import Clock
-from pursuit.engine.driver import Driver
-from pursuit.engine.memory import recall
-from pursuit.engine.report import assemble
-from pursuit.engine.states import States
+from pursuit.core.decision import decide
+from pursuit.core.events import AnyEvent, decode
+from pursuit.core.fold import advance
+from pursuit.core.report import cut_short
+from pursuit.core.state import STATUSES, MissionState
+from pursuit.engine.context import Clock
+from pursuit.engine.driver import Driver, assemble
+from pursuit.engine.lessons import recall
+from pursuit.engine.state_cache import States
 from pursuit.errors import InvalidArgument, NoIterations
 from pursuit.ledger.archive import export_stream
 from pursuit.ledger.contract import Ledger, Verification
-from pursuit.model.decide import decide
-from pursuit.model.events import AnyEvent, decode
-from pursuit.model.fold import advance
-from pursuit.model.listing import cut_short
-from pursuit.model.state import STATUSES, MissionState
 from pursuit.service.audit import Audit
 from pursuit.service.gateway import gateway_lines
 from pursuit.service.history import history_page

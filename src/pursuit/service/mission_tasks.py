@@ -13,11 +13,11 @@ from typing import Any
 
 import anyio
 
-from pursuit.engine.run import Observer, Phase
+from pursuit.core.mission import Proposal, parse_proposal
+from pursuit.core.state import MissionState
+from pursuit.core.tasks import TaskState
+from pursuit.engine.context import Observer, Phase
 from pursuit.errors import PursuitError
-from pursuit.model.mission import Proposal, parse_proposal
-from pursuit.model.state import MissionState
-from pursuit.model.tasks import TaskState
 from pursuit.service.service import Service
 from pursuit.tasks.execution import TaskContext, as_tool_result
 from pursuit.tasks.host import Work

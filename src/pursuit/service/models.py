@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from pursuit.core.mission import Mission, ModelProposer
 from pursuit.errors import ExtraMissing, Fault, ModelUnavailable
-from pursuit.model.mission import Mission, ModelProposer
-from pursuit.proposers.asked import lack_of_room
 from pursuit.proposers.language import Models
+from pursuit.proposers.model import lack_of_room
 from pursuit.proposers.prompt import LEAST
 
 

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+from pursuit.core.tasks import TaskCreated, decode_task
 from pursuit.errors import InvalidArgument, SessionNotFound
 from pursuit.ledger.contract import (
     FORGOTTEN,
@@ -25,7 +26,6 @@ from pursuit.ledger.contract import (
     StreamRow,
     Verification,
 )
-from pursuit.model.tasks import TaskCreated, decode_task
 
 MISSION, TASK = "mission", "task"
 

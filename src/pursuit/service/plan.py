@@ -12,18 +12,15 @@ from typing import Any
 
 import anyio
 
-from pursuit.engine.afford import affordable
-from pursuit.engine.deadline import Deadline
+from pursuit.core.budgets import learnt
+from pursuit.core.events import AnyEvent, MissionCreated, ModelAnswer
+from pursuit.core.fold import advance
+from pursuit.core.mission import Mission, Proposal
+from pursuit.core.state import MissionState
+from pursuit.engine.context import Deadline, Tools
 from pursuit.engine.driver import ProposerFactory
-from pursuit.engine.fit import faults_in, qualified
-from pursuit.engine.models import offered
-from pursuit.engine.run import Tools
-from pursuit.engine.turn import REPAIRS
-from pursuit.model.events import AnyEvent, MissionCreated, ModelAnswer
-from pursuit.model.fold import advance
-from pursuit.model.mission import Mission, Proposal
-from pursuit.model.state import MissionState
-from pursuit.model.tokens import learnt
+from pursuit.engine.models import affordable, offered
+from pursuit.engine.turn import REPAIRS, faults_in, qualified
 from pursuit.proposers.contract import Failed, Proposer, Waiting
 from pursuit.proposers.language import LanguageModel, Means, ModelRequest, Models, NoAnswer, Terms
 from pursuit.service.admission import admit

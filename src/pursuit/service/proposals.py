@@ -6,11 +6,11 @@ Invariant: a bad proposal of a client is an error to the client and counts nothi
 
 from __future__ import annotations
 
+from pursuit.core.events import IterationProposed
+from pursuit.core.mission import ClientProposer, Proposal
+from pursuit.core.state import MissionState
 from pursuit.engine.driver import ToolSource
 from pursuit.errors import Fault, InvalidArgument, ValidationFailed
-from pursuit.model.events import IterationProposed
-from pursuit.model.mission import ClientProposer, Proposal
-from pursuit.model.state import MissionState
 
 
 async def check_proposal(state: MissionState, proposal: Proposal, source: ToolSource) -> None:

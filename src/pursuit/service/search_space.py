@@ -11,10 +11,9 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, cast
 
+from pursuit.core.base_model import Broken, nearest
+from pursuit.core.search import MAX_CHOICES, MAX_PARAMETERS, Parameter, SearchProposer, broken_range
 from pursuit.errors import Fault
-from pursuit.model.search import MAX_CHOICES, MAX_PARAMETERS, Parameter, SearchProposer, broken_range
-from pursuit.model.shape import Broken
-from pursuit.model.spelling import nearest
 
 Schema = Mapping[str, Any]
 AT = "proposer.parameters"

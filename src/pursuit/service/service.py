@@ -12,7 +12,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pursuit.engine.run import Observer
+from pursuit.core.budgets import under_way
+from pursuit.core.events import (
+    AbortOrdered,
+    BudgetExtended,
+    CompletionOrdered,
+    MissionCreated,
+    MissionPaused,
+    MissionResumed,
+    OperatorWord,
+    encode,
+)
+from pursuit.core.fold import CAP_REASONS, advance
+from pursuit.core.mission import Mission, Proposal, parse_proposal
+from pursuit.core.report import Listing, listing_after, summary_of
+from pursuit.core.state import MissionState
+from pursuit.engine.context import Observer
 from pursuit.errors import (
     Conflict,
     InvalidArgument,
@@ -24,21 +39,6 @@ from pursuit.errors import (
     ValidationFailed,
 )
 from pursuit.ledger.contract import ANY, Draft
-from pursuit.model.events import (
-    AbortOrdered,
-    BudgetExtended,
-    CompletionOrdered,
-    MissionCreated,
-    MissionPaused,
-    MissionResumed,
-    OperatorWord,
-    encode,
-)
-from pursuit.model.fold import CAP_REASONS, advance
-from pursuit.model.lending import under_way
-from pursuit.model.listing import Listing, listing_after, summary_of
-from pursuit.model.mission import Mission, Proposal, parse_proposal
-from pursuit.model.state import MissionState
 from pursuit.proposers.language import LanguageModel, Models
 from pursuit.service.admission import admit
 from pursuit.service.audit import gist_of_mission, gist_of_proposal

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pursuit.engine.run import Settings
+from pursuit.engine.context import Settings
 from pursuit.proposers.choice import Choice
-from pursuit.proposers.offer import ROOM
-from pursuit.proposers.prices import Price
-from pursuit.proposers.prompt import LIMIT
+from pursuit.proposers.language import Price
+from pursuit.proposers.prompt import LIMIT, ROOM
 from pursuit.proposers.provider import Providers
 from pursuit.sandbox import SandboxLimits
 from pursuit.tasks.limits import DAY, Limits

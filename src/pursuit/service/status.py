@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from pursuit.core.approvals import Approval, pending
+from pursuit.core.audit import redacted
+from pursuit.core.report import budget_row, children_rows, criteria_rows, iso
+from pursuit.core.state import MissionState
 from pursuit.ledger.contract import StreamRow
-from pursuit.model.approvals import Approval, pending
-from pursuit.model.audit import redacted
-from pursuit.model.report import budget_row, children_rows, criteria_rows, iso
-from pursuit.model.state import MissionState
 
 
 def status_of(mission_id: str, state: MissionState) -> dict[str, Any]:

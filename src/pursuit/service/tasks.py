@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 import anyio.abc
 
+from pursuit.core.base_model import nearest
+from pursuit.core.tasks import TaskKind, TaskState, TaskStatus
 from pursuit.errors import InvalidArgument, TaskNotFound
-from pursuit.model.spelling import nearest
-from pursuit.model.tasks import TaskKind, TaskState, TaskStatus
 from pursuit.service.audit import Audit
 from pursuit.service.awaited import is_awaited
 from pursuit.service.caller import OPERATOR, Caller

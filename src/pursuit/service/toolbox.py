@@ -11,8 +11,12 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pursuit.engine.deadline import Deadline
-from pursuit.engine.run import Settings
+from pursuit.core.base_model import nearest
+from pursuit.core.catalogue import Catalogue
+from pursuit.core.criteria import Check
+from pursuit.core.mission import SPAWN, Mission, RepeatProposer, ReplayProposer
+from pursuit.core.tools import SPAWN_TOOL, CallFailed, Tool, ToolResult
+from pursuit.engine.context import Deadline, Settings
 from pursuit.errors import (
     ApprovalNeeded,
     Fault,
@@ -22,20 +26,13 @@ from pursuit.errors import (
     UpstreamUnavailable,
     ValidationFailed,
 )
-from pursuit.model.criteria import Check
-from pursuit.model.fleet import SPAWN
-from pursuit.model.mission import Mission, RepeatProposer, ReplayProposer
-from pursuit.model.spelling import nearest
 from pursuit.service.admission import admit
 from pursuit.service.audit import Audit
 from pursuit.service.caller import OPERATOR, Caller
-from pursuit.tools.catalogue import Catalogue
-from pursuit.tools.contract import CallFailed, Tool, ToolResult
 from pursuit.tools.host import ToolHost
 from pursuit.tools.policy import Layers, conditional, decide
 from pursuit.tools.predicates import effect, is_mcp_tool, tool_approval_description
 from pursuit.tools.reading import is_reading
-from pursuit.tools.spawn import SPAWN_TOOL
 
 MOST_FORESEEN = 200
 TRAITS = ("read_only", "idempotent", "parallel_safe", "destructive")

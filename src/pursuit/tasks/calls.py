@@ -12,13 +12,12 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 import anyio
 
-from pursuit.errors import Conflict, PursuitError, TaskNotFound, UpstreamUnavailable
-from pursuit.model.rpc import INTERNAL_ERROR
-from pursuit.model.tasks import TaskKind, TaskState
+from pursuit.core.tasks import TaskKind, TaskState
+from pursuit.core.tools import NOT_KNOWN, CallFailed, Resumable, Tool, ToolResult, Upstream
+from pursuit.errors import INTERNAL_ERROR, Conflict, PursuitError, TaskNotFound, UpstreamUnavailable
 from pursuit.tasks.execution import TaskContext
 from pursuit.tasks.host import UNKNOWN, Resume, TaskHost, Work
 from pursuit.tasks.store import Ending
-from pursuit.tools.contract import NOT_KNOWN, CallFailed, Resumable, Tool, ToolResult, Upstream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

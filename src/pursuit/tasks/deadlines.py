@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast
 
-from pursuit.model.rpc import INTERNAL_ERROR
-from pursuit.model.tasks import TaskState
+from pursuit.core.tasks import TaskState
+from pursuit.errors import INTERNAL_ERROR
 from pursuit.tasks.store import Ending
 
 TIME_TO_LIVE = "its time to live"

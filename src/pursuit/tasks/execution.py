@@ -18,9 +18,8 @@ from typing import Any, cast
 
 import anyio
 
-from pursuit.errors import Conflict, PursuitError, TaskTerminal
-from pursuit.model.rpc import INTERNAL_ERROR
-from pursuit.model.tasks import TaskProgressed, TaskState
+from pursuit.core.tasks import TaskProgressed, TaskState
+from pursuit.errors import INTERNAL_ERROR, Conflict, PursuitError, TaskTerminal
 from pursuit.tasks.deadlines import TIME_TO_LIVE, out_of_time
 from pursuit.tasks.owners import Owner, is_alive
 from pursuit.tasks.soundness import finite

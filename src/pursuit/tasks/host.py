@@ -15,9 +15,8 @@ from typing import Any, Self, cast
 import anyio
 from anyio.abc import TaskGroup
 
-from pursuit.errors import PursuitError, TaskNotFound
-from pursuit.model.rpc import INTERNAL_ERROR
-from pursuit.model.tasks import TaskKind, TaskState
+from pursuit.core.tasks import TaskKind, TaskState
+from pursuit.errors import INTERNAL_ERROR, PursuitError, TaskNotFound
 from pursuit.tasks.deadlines import OUT_OF_TIME, TIME_TO_LIVE, stopped_by
 from pursuit.tasks.execution import TaskContext
 from pursuit.tasks.owners import Owner, is_alive

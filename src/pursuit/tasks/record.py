@@ -10,8 +10,8 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from pursuit.model.report import iso
-from pursuit.model.tasks import TaskState
+from pursuit.core.report import iso
+from pursuit.core.tasks import TaskState
 from pursuit.tasks.soundness import whole
 
 _ID = re.compile(r"task-[0-9a-f]{32}")

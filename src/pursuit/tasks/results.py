@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
+from pursuit.core.tasks import TaskSettled, TaskState
 from pursuit.errors import TaskNotFound
 from pursuit.ledger.contract import Ledger
-from pursuit.model.tasks import TaskSettled, TaskState
 
 INLINE = 16 * 1024
 

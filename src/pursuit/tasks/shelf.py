@@ -9,9 +9,9 @@ import math
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 
+from pursuit.core.tasks import TASK_ENDS, TaskKind, TaskState, TaskStatus
 from pursuit.errors import TaskNotFound
 from pursuit.ledger.contract import StreamRow
-from pursuit.model.tasks import TASK_ENDS, TaskKind, TaskState, TaskStatus
 from pursuit.tasks.deadlines import TIME_TO_LIVE, out_of_time
 from pursuit.tasks.limits import RUNNING
 from pursuit.tasks.store import KIND, TaskStore

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from pursuit.model.tasks import AnyTaskEvent, encode_task
+from pursuit.core.tasks import AnyTaskEvent, encode_task
 
 EXACT = 2**53
 """Up to here every whole number is a number of JSON as everybody reads it."""

@@ -14,9 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from pursuit.errors import Conflict, InvalidArgument, TaskNotFound
-from pursuit.ledger.contract import ANY, FORGOTTEN, Draft, Ledger
-from pursuit.model.tasks import (
+from pursuit.core.tasks import (
     AnyTaskEvent,
     CancelOrdered,
     InputAnswered,
@@ -34,6 +32,8 @@ from pursuit.model.tasks import (
     encode_task,
     fold_task,
 )
+from pursuit.errors import Conflict, InvalidArgument, TaskNotFound
+from pursuit.ledger.contract import ANY, FORGOTTEN, Draft, Ledger
 from pursuit.tasks.limits import Limits, Running
 from pursuit.tasks.record import is_task_id, new_task_id, summary_of
 from pursuit.tasks.results import kept_apart, whole_result

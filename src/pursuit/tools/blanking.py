@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast
 
-from pursuit.tools.contract import About, UpstreamError
+from pursuit.core.tools import About, UpstreamError
 from pursuit.tools.stderr import StderrTail
 
 _TEXTS = frozenset({"description", "title"})

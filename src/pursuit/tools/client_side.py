@@ -12,7 +12,7 @@ from typing import Any
 
 from mcp_types import METHOD_NOT_FOUND
 
-from pursuit.tools.contract import AnswerFn, UpstreamError
+from pursuit.core.tools import AnswerFn, UpstreamError
 from pursuit.tools.wire import Heard
 
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from pursuit.model.patterns import checked_pattern
-from pursuit.model.spelling import nearest
-from pursuit.tools.catalogue import CONTROL_TOOLS, is_control_tool
+from pursuit.core.base_model import nearest
+from pursuit.core.catalogue import CONTROL_TOOLS, is_control_tool
+from pursuit.core.patterns import checked_pattern
 from pursuit.tools.commands import CommandConfig
 from pursuit.tools.fields import Fields, as_table, kind
 from pursuit.tools.parameter_config import read_parameters

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+from pursuit.core.base_model import nearest
 from pursuit.errors import Fault, PathTraversal, ValidationFailed
-from pursuit.model.spelling import nearest
 from pursuit.tools.parameters import Parameter
 from pursuit.tools.server_config import ToolOverride
 from pursuit.tools.templates import Template, climbs

@@ -24,10 +24,10 @@ from anyio.streams.memory import MemoryObjectReceiveStream
 from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
 from mcp_types import METHOD_NOT_FOUND
 
+from pursuit.core.tools import About, NotifyFn, UpstreamError
 from pursuit.errors import PursuitError
 from pursuit.tools.blanking import blanked_about, blanked_answer, blanked_error, blanked_notice
 from pursuit.tools.client_side import ClientSide
-from pursuit.tools.contract import About, NotifyFn, UpstreamError
 from pursuit.tools.negotiation import ENVELOPE_KEYS, Era, ProbeLost, envelope, is_modern, negotiate
 from pursuit.tools.stderr import StderrTail
 from pursuit.tools.wire import CallBroken, ConnectionLost, Heard, SessionGone, Wire

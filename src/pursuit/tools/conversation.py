@@ -14,9 +14,9 @@ from typing import Any, Literal, cast
 import anyio
 from mcp_types import METHOD_NOT_FOUND
 
+from pursuit.core.tools import NOT_KNOWN, About, CallFailed, NotifyFn, UpstreamError
 from pursuit.errors import UpstreamUnavailable
 from pursuit.tools.connection import Connection
-from pursuit.tools.contract import NOT_KNOWN, About, CallFailed, NotifyFn, UpstreamError
 from pursuit.tools.supervise import Supervisor
 from pursuit.tools.wire import CallBroken, ConnectionLost, SessionGone
 

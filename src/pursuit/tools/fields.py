@@ -10,8 +10,8 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
+from pursuit.core.base_model import nearest
 from pursuit.errors import Fault
-from pursuit.model.spelling import nearest
 
 W = TypeVar("W", bound=str)
 

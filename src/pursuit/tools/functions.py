@@ -20,8 +20,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.errors import PydanticUserError
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
+from pursuit.core.tools import CallFailed, ProgressFn, Tool, ToolResult, Traits
 from pursuit.errors import Fault, ValidationFailed
-from pursuit.tools.contract import CallFailed, ProgressFn, Tool, ToolResult, Traits
 from pursuit.tools.server_config import ToolOverride
 from pursuit.tools.traits import traits
 

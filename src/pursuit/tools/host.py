@@ -9,16 +9,15 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pursuit.core.catalogue import Catalogue
+from pursuit.core.mission import FLEET, SPAWN, MissionPolicy
+from pursuit.core.tools import SPAWN_TOOL, CallFailed, Later, ProgressFn, Tool, ToolResult
 from pursuit.errors import UpstreamUnavailable
-from pursuit.model.fleet import FLEET, SPAWN
-from pursuit.model.mission import MissionPolicy
-from pursuit.tools.catalogue import Catalogue
-from pursuit.tools.contract import CallFailed, Later, ProgressFn, Tool, ToolResult
 from pursuit.tools.functions import FunctionUpstream
-from pursuit.tools.policy import Layers, OperatorPolicy, Ruling, Tightening, conditional, decide, may_ask
+from pursuit.tools.policy import Layers, OperatorPolicy, Tightening, conditional, decide, may_ask
 from pursuit.tools.pool import Pool
 from pursuit.tools.reading import is_reading, read
-from pursuit.tools.spawn import SPAWN_TOOL
+from pursuit.tools.ruling import Ruling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

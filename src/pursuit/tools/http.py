@@ -27,7 +27,7 @@ from mcp.shared.inbound import (
 )
 from mcp_types import INTERNAL_ERROR, METHOD_NOT_FOUND, PROTOCOL_VERSION_META_KEY
 
-from pursuit.tools.contract import UpstreamError
+from pursuit.core.tools import UpstreamError
 from pursuit.tools.http_answers import EventReader, ParamHeaders, error_of, json_answer, learn_headers, whole
 from pursuit.tools.http_client import status_words, streamed
 from pursuit.tools.wire import (

@@ -14,7 +14,7 @@ import anyio
 import httpx2
 from mcp.shared.inbound import X_MCP_HEADER_KEY, find_invalid_x_mcp_header, x_mcp_header_map
 
-from pursuit.tools.contract import UpstreamError
+from pursuit.core.tools import UpstreamError
 from pursuit.tools.wire import LONGEST_MESSAGE, CallBroken, read_json
 
 _LONGEST_RETRY = 30.0

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, cast
 
-from pursuit.tools.contract import Tool
+from pursuit.core.tools import Tool
 from pursuit.tools.curated import KnownServer, recognised
 from pursuit.tools.server_config import ServerConfig
 from pursuit.tools.traits import traits

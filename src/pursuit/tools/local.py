@@ -14,10 +14,9 @@ from typing import Any, cast
 import anyio
 import anyio.abc
 
-from pursuit.errors import UpstreamUnavailable
-from pursuit.model.rpc import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND
+from pursuit.core.tools import CallFailed, ProgressFn, Tool, ToolResult, Upstream, UpstreamError
+from pursuit.errors import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, UpstreamUnavailable
 from pursuit.tools.connection import Opener
-from pursuit.tools.contract import CallFailed, ProgressFn, Tool, ToolResult, Upstream, UpstreamError
 from pursuit.tools.negotiation import CLIENT_INFO
 from pursuit.tools.server_config import ServerConfig
 from pursuit.tools.session import McpUpstream

@@ -26,7 +26,7 @@ from mcp_types.version import (
     MODERN_PROTOCOL_VERSIONS,
 )
 
-from pursuit.tools.contract import About, UpstreamError
+from pursuit.core.tools import About, UpstreamError
 from pursuit.tools.wire import ConnectionLost, HttpRefused, Wire
 
 Era = Literal["auto", "legacy"]

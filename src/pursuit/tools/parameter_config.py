@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast
 
-from pursuit.model.patterns import checked_pattern
-from pursuit.model.spelling import nearest
+from pursuit.core.base_model import nearest
+from pursuit.core.patterns import checked_pattern
 from pursuit.tools.fields import Fields, kind
 from pursuit.tools.parameters import KINDS, MOST_ITEMS, Kind, Parameter
 

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast, get_args
 
-from pursuit.model.patterns import Unfinished, find
-from pursuit.model.spelling import nearest
+from pursuit.core.base_model import nearest
+from pursuit.core.patterns import Unfinished, find
 from pursuit.tools.fields import kind
 
 Kind = Literal["string", "integer", "number", "boolean", "array"]

@@ -11,13 +11,12 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
+from pursuit.core.base_model import nearest
+from pursuit.core.tools import SPAWN_TOOL, Tool
 from pursuit.errors import Fault, ValidationFailed
-from pursuit.model.spelling import nearest
-from pursuit.tools.contract import Tool
 from pursuit.tools.network import NetworkRules
 from pursuit.tools.rules import Rule
 from pursuit.tools.ruling import Decision, Mode, Ruling, stricter
-from pursuit.tools.spawn import SPAWN_TOOL
 
 MODES: tuple[Mode, ...] = ("auto", "ask", "never")
 """From the loosest to the strictest."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import cast
 
+from pursuit.core.base_model import nearest
 from pursuit.errors import ValidationFailed
-from pursuit.model.spelling import nearest
 from pursuit.tools.fields import Fields, as_table, kind
 from pursuit.tools.network import NetworkRules, parse_network
-from pursuit.tools.policy import Mode, OperatorPolicy, Tightening, parse_mode
+from pursuit.tools.policy import OperatorPolicy, Tightening, parse_mode
 from pursuit.tools.rules import ANY, Rule
-from pursuit.tools.ruling import SEVERITY, Decision
+from pursuit.tools.ruling import SEVERITY, Decision, Mode
 
 POLICY_KEYS = ("mode", "rules", "network", "callers")
 CALLER_KEYS = ("mode", "deny", "ask")

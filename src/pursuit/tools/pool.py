@@ -16,10 +16,10 @@ from urllib.parse import urlsplit
 import anyio
 import anyio.abc
 
+from pursuit.core.base_model import nearest
+from pursuit.core.catalogue import Catalogue
+from pursuit.core.tools import Tool, Upstream
 from pursuit.errors import Fault, PursuitError, UpstreamUnavailable, ValidationFailed
-from pursuit.model.spelling import nearest
-from pursuit.tools.catalogue import Catalogue
-from pursuit.tools.contract import Tool, Upstream
 from pursuit.tools.functions import FunctionUpstream
 from pursuit.tools.listing import is_offered
 from pursuit.tools.network import NetworkRules, network_ruling

@@ -10,8 +10,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from pursuit.model.audit import redacted
-from pursuit.tools.contract import Tool
+from pursuit.core.audit import redacted
+from pursuit.core.tools import Tool
 
 LONGEST_ARGUMENT = 600
 LONGEST = 6_000

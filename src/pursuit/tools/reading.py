@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, cast, runtime_checkable
 
-from pursuit.tools.contract import About, CallFailed, Tool, ToolResult, Traits, UpstreamError
+from pursuit.core.tools import About, CallFailed, Tool, ToolResult, Traits, UpstreamError
 
 _QUESTIONS: tuple[str, ...] = ("read_only", "idempotent", "parallel_safe", "destructive")
 _WHY: Mapping[str, str] = dict.fromkeys(_QUESTIONS, "MCP: this request only reads")

@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from typing import Any, cast
 from urllib.parse import unquote
 
-from pursuit.tools.contract import Tool
+from pursuit.core.tools import Tool
 from pursuit.tools.ruling import Decision
 
 ANY = "*"

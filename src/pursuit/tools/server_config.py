@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from pursuit.core.base_model import nearest
 from pursuit.errors import Fault, UpstreamUnavailable
-from pursuit.model.spelling import nearest
 from pursuit.tools.fields import Fields, as_table, kind
 from pursuit.tools.variables import as_secrets, brought, filled, secret_entries, secret_words
 

@@ -17,11 +17,8 @@ from typing import Any, cast
 import anyio
 import anyio.abc
 
-from pursuit.errors import UpstreamUnavailable
-from pursuit.model.observe import text_of
-from pursuit.tools.client_side import ClientSide
-from pursuit.tools.connection import Connection, Opener
-from pursuit.tools.contract import (
+from pursuit.core.observe import text_of
+from pursuit.core.tools import (
     NOT_KNOWN,
     About,
     CallFailed,
@@ -33,6 +30,9 @@ from pursuit.tools.contract import (
     UpstreamError,
     says_unknown,
 )
+from pursuit.errors import UpstreamUnavailable
+from pursuit.tools.client_side import ClientSide
+from pursuit.tools.connection import Connection, Opener
 from pursuit.tools.conversation import Conversation, ListKind, Waiting
 from pursuit.tools.leases import Leases
 from pursuit.tools.listing import is_offered, read_listing

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pursuit.tools.contract import Traits
+from pursuit.core.tools import Traits
 from pursuit.tools.server_config import ToolOverride
 
 OPERATOR = "your configuration"

@@ -17,8 +17,8 @@ from typing import Any, Literal, Protocol, cast
 
 import anyio
 
-from pursuit.model.rpc import INTERNAL_ERROR, INVALID_PARAMS
-from pursuit.tools.contract import About, AnswerFn, CallFailed, NotifyFn, UpstreamError
+from pursuit.core.tools import About, AnswerFn, CallFailed, NotifyFn, UpstreamError
+from pursuit.errors import INTERNAL_ERROR, INVALID_PARAMS
 
 EXTENSION = "io.modelcontextprotocol/tasks"
 RELATED = "io.modelcontextprotocol/related-task"

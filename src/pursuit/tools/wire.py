@@ -19,7 +19,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import CONNECTION_CLOSED, JSONRPCMessage, JSONRPCRequest, jsonrpc_message_adapter
 from pydantic_core import from_json, to_json
 
-from pursuit.tools.contract import UpstreamError
+from pursuit.core.tools import UpstreamError
 
 LONGEST_MESSAGE = 64 * 1024 * 1024
 

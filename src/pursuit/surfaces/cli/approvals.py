@@ -15,7 +15,7 @@ from pursuit.surfaces.cli.options import Common, ConfigOption, JsonOption, Reaso
 
 if TYPE_CHECKING:
     from pursuit.app import Runtime
-    from pursuit.model.events import Permission
+    from pursuit.core.events import Permission
     from pursuit.surfaces.cli.screen import Screen
 
 PANEL = "Steer"

@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 
 from pursuit.app import Runtime
+from pursuit.core.attempts import AttemptState
+from pursuit.core.criteria import Check
+from pursuit.core.mission import Mission
 from pursuit.errors import AttemptNotFound
-from pursuit.model.criteria import Check
-from pursuit.model.mission import Mission
-from pursuit.model.problems import AttemptState
 from pursuit.problems.attempt_ids import is_attempt
 from pursuit.problems.comparing import spent_budgets
 from pursuit.problems.stored_attempts import load_attempt

@@ -57,7 +57,7 @@ def problem_kinds(incomplete: str) -> list[str]:
 
 def _ids(ctx: typer.Context, incomplete: str, kind: str, words: str) -> list[tuple[str, str]]:
     from pursuit.ledger.schema import open_reader  # noqa: PLC0415
-    from pursuit.ledger.sqlite_reads import SqliteReads  # noqa: PLC0415
+    from pursuit.ledger.sqlite import SqliteReads  # noqa: PLC0415
     from pursuit.places import locate_state  # noqa: PLC0415 - only a completion pays for it
     from pursuit.tools.configuration import find_configuration  # noqa: PLC0415
 

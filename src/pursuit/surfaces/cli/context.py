@@ -25,7 +25,7 @@ from pursuit.service.caller import Caller, user_name
 from pursuit.surfaces.cli.failure import Interrupted
 from pursuit.surfaces.cli.options import Common
 from pursuit.tools.configuration import Configuration, find_configuration
-from pursuit.tools.policy import Mode
+from pursuit.tools.ruling import Mode
 
 T = TypeVar("T")
 

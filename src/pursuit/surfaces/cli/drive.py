@@ -15,21 +15,22 @@ from typing import Any
 import anyio
 
 from pursuit.app import Runtime
+from pursuit.core.mission import CAPS, Proposal
 from pursuit.errors import Conflict, InvalidArgument, LedgerUnavailable, PursuitError
 from pursuit.mission_file import load_mission_file
-from pursuit.model.mission import CAPS, Proposal
 from pursuit.service.approvals import Approvals
 from pursuit.surfaces.cli import show
 from pursuit.surfaces.cli.approvals import ask_here
 from pursuit.surfaces.cli.attempt_end import ended_attempt
-from pursuit.surfaces.cli.context import Interrupted, conduct, driving, existing_ledger, ledger_path
-from pursuit.surfaces.cli.failure import the_cause
+from pursuit.surfaces.cli.context import conduct, driving, existing_ledger, ledger_path
+from pursuit.surfaces.cli.failure import Interrupted, the_cause
 from pursuit.surfaces.cli.options import Common
 from pursuit.surfaces.cli.progress import progress
 from pursuit.surfaces.cli.reports import write_reports
 from pursuit.surfaces.cli.screen import Screen
 from pursuit.surfaces.cli.text import EXIT
-from pursuit.tools.policy import Mode, parse_mode
+from pursuit.tools.policy import parse_mode
+from pursuit.tools.ruling import Mode
 
 AT_ONCE = 8
 MOST_ASKED = 3

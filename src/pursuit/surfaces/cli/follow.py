@@ -10,8 +10,7 @@ from typing import Any
 
 import msgspec
 
-from pursuit.engine.run import Phase
-from pursuit.model.events import (
+from pursuit.core.events import (
     AnyEvent,
     IterationEnded,
     MissionCreated,
@@ -21,8 +20,9 @@ from pursuit.model.events import (
     RunClaimed,
     WaitBegan,
 )
-from pursuit.model.report import iso
-from pursuit.model.state import MissionState
+from pursuit.core.report import iso
+from pursuit.core.state import MissionState
+from pursuit.engine.context import Phase
 from pursuit.service import Service
 from pursuit.surfaces.cli import show
 from pursuit.surfaces.cli.progress import iteration_line, progress

@@ -97,8 +97,8 @@ def install(
 
 def _checked(client: str, *, name: str, project: bool, file: Path | None) -> Client:
     """The client that is meant, if nothing is wrong with the command line."""
+    from pursuit.core.base_model import nearest  # noqa: PLC0415
     from pursuit.errors import Fault, ValidationFailed  # noqa: PLC0415
-    from pursuit.model.spelling import nearest  # noqa: PLC0415
 
     faults: list[Fault] = []
     known = CLIENTS.get(client)

@@ -85,9 +85,9 @@ def list_missions(
 def _check_status(wanted: str | None) -> None:
     from typing import get_args  # noqa: PLC0415 - commands import what they need
 
+    from pursuit.core.base_model import nearest  # noqa: PLC0415
+    from pursuit.core.state import Status  # noqa: PLC0415
     from pursuit.errors import InvalidArgument  # noqa: PLC0415
-    from pursuit.model.spelling import nearest  # noqa: PLC0415
-    from pursuit.model.state import Status  # noqa: PLC0415
 
     known = (*get_args(Status), "forgotten")
     if wanted is not None and wanted not in known:

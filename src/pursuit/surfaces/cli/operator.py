@@ -21,7 +21,7 @@ from pursuit.surfaces.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from pursuit.model.state import MissionState
+    from pursuit.core.state import MissionState
     from pursuit.service import Service
 
 PANEL = "Steer"

@@ -224,7 +224,8 @@ def serve(
 
     from pursuit.errors import ValidationFailed  # noqa: PLC0415
     from pursuit.surfaces import logs  # noqa: PLC0415
-    from pursuit.surfaces.cli.context import Interrupted, conduct  # noqa: PLC0415
+    from pursuit.surfaces.cli.context import conduct  # noqa: PLC0415
+    from pursuit.surfaces.cli.failure import Interrupted  # noqa: PLC0415
     from pursuit.surfaces.cli.problem_named import chosen  # noqa: PLC0415
     from pursuit.surfaces.cli.problem_run import Serving, checked_attempt, serving  # noqa: PLC0415
 

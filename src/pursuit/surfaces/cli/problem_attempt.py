@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from pursuit.app import Runtime
+from pursuit.core.mission import parse_mission
 from pursuit.errors import Fault, ValidationFailed
-from pursuit.model.mission import parse_mission
 from pursuit.problems.attempt_ids import new_attempt_id
 from pursuit.problems.attempts import Attempt
 from pursuit.problems.comparing import attempt_row

@@ -18,6 +18,7 @@ import anyio
 import anyio.to_thread
 
 from pursuit.app import Runtime
+from pursuit.core.attempts import AttemptState
 from pursuit.errors import (
     AttemptNotFound,
     InvalidArgument,
@@ -26,7 +27,6 @@ from pursuit.errors import (
     SessionNotFound,
     ValidationFailed,
 )
-from pursuit.model.problems import AttemptState
 from pursuit.problems.attempt_ids import checked_attempt_id, shared_attempt_id
 from pursuit.problems.attempts import Attempt
 from pursuit.problems.catalogue import SHIPPED, manifests_in

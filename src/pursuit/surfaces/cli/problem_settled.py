@@ -11,9 +11,9 @@ from pathlib import Path
 
 import anyio
 
+from pursuit.core.attempts import AttemptState
 from pursuit.errors import PursuitError
 from pursuit.ledger.contract import Ledger
-from pursuit.model.problems import AttemptState
 from pursuit.problems.attempts import Attempt
 from pursuit.problems.manifest import Manifest
 from pursuit.problems.stored_attempts import load_attempt

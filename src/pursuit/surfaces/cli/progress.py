@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 
-from pursuit.engine.run import Observer, Phase
-from pursuit.model.criteria import AnyCriterion, Check, EventSeen, MetricThreshold, ToolCallSucceeded, describe
-from pursuit.model.report import budget_row
-from pursuit.model.state import MissionState
+from pursuit.core.criteria import AnyCriterion, Check, EventSeen, MetricThreshold, ToolCallSucceeded, describe
+from pursuit.core.report import budget_row
+from pursuit.core.state import MissionState
+from pursuit.engine.context import Observer, Phase
 from pursuit.reports.wording import figure, span, stated
 from pursuit.surfaces.cli.screen import Screen
 from pursuit.surfaces.cli.show import STYLES

@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from pursuit.core.mission import Proposal, parse_proposal
 from pursuit.errors import Fault, ValidationFailed
-from pursuit.model.mission import Proposal, parse_proposal
 from pursuit.tools.documents import parse_json, too_deep, unreadable
 
 STDIN = "-"

@@ -15,7 +15,7 @@ from pursuit.surfaces.cli.screen import Screen
 from pursuit.surfaces.cli.text import clean, line
 
 if TYPE_CHECKING:
-    from pursuit.tools.contract import ToolResult
+    from pursuit.core.tools import ToolResult
 
 ASKS = {"allow": "no", "ask": "yes", "deny": "denied"}
 STYLES = {"reads": "green", "writes": "yellow", "destroys": "red", "no": "green", "yes": "yellow", "denied": "red"}

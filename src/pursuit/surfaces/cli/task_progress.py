@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from pursuit.model.tasks import TaskState
+from pursuit.core.tasks import TaskState
 from pursuit.reports.wording import figure
 from pursuit.service.tasks import Tasks
 from pursuit.surfaces.cli.screen import Screen

@@ -23,9 +23,9 @@ from typing import Any
 import anyio
 from anyio.abc import TaskStatus as Started
 
+from pursuit.core.base_model import nearest
+from pursuit.core.tasks import TASK_STATUSES, TaskState, TaskStatus
 from pursuit.errors import Fault, InvalidArgument, PathTraversal, TaskTerminal, ValidationFailed
-from pursuit.model.spelling import nearest
-from pursuit.model.tasks import TASK_STATUSES, TaskState, TaskStatus
 from pursuit.service.tasks import Tasks
 from pursuit.surfaces.cli import show_tasks
 from pursuit.surfaces.cli.call_arguments import read_arguments

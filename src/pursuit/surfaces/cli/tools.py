@@ -171,13 +171,13 @@ def call(
     json: JsonOption = False,
 ) -> int:
     """Call one tool, under policy, and show what it answers."""
+    from pursuit.core.tools import ToolResult  # noqa: PLC0415
     from pursuit.errors import ApprovalNeeded  # noqa: PLC0415 - commands import what they need
     from pursuit.surfaces.cli.call_arguments import read_arguments  # noqa: PLC0415
-    from pursuit.surfaces.cli.context import Interrupted, conduct, driving  # noqa: PLC0415
-    from pursuit.surfaces.cli.failure import the_cause  # noqa: PLC0415
+    from pursuit.surfaces.cli.context import conduct, driving  # noqa: PLC0415
+    from pursuit.surfaces.cli.failure import Interrupted, the_cause  # noqa: PLC0415
     from pursuit.surfaces.cli.screen import Screen  # noqa: PLC0415
     from pursuit.surfaces.cli.show_tools import result  # noqa: PLC0415
-    from pursuit.tools.contract import ToolResult  # noqa: PLC0415
     from pursuit.tools.policy import parse_mode  # noqa: PLC0415
 
     said = common(ctx, config, state, json)

@@ -17,10 +17,9 @@ from pydantic import StringConstraints, ValidationError
 from starlette.requests import Request
 from starlette.routing import Route
 
+from pursuit.core.base_model import InputModel, faults_of
+from pursuit.core.events import Permission
 from pursuit.errors import Fault, ValidationFailed
-from pursuit.model.events import Permission
-from pursuit.model.faults import faults_of
-from pursuit.model.shape import Shape
 from pursuit.service.approvals import LONGEST_REASON, Approvals
 from pursuit.service.caller import Caller
 from pursuit.service.service import Service
@@ -34,7 +33,7 @@ _LONGEST = 80
 _FILTER = "session_id"
 
 
-class Answer(Shape):
+class Answer(InputModel):
     """What a person says to a question."""
 
     answer: Permission

@@ -11,11 +11,10 @@ from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import AfterValidator, Field, StringConstraints, ValidationError
 
+from pursuit.core.base_model import Broken, Flag, InputModel, Whole, faults_of, plain_text
+from pursuit.core.mission import AnyProposer, Mission, Preferences, Proposal, SamplingProposer
+from pursuit.core.state import Status
 from pursuit.errors import Fault, ValidationFailed
-from pursuit.model.faults import faults_of
-from pursuit.model.mission import AnyProposer, Mission, Preferences, Proposal, SamplingProposer
-from pursuit.model.shape import Broken, Flag, Shape, Whole, plain_text
-from pursuit.model.state import Status
 from pursuit.service.looking import MISSION_ID
 
 MOST_ITERATIONS = 1_000_000
@@ -33,10 +32,10 @@ SessionId = Annotated[
 Reason = Annotated[str, StringConstraints(max_length=8_192), AfterValidator(plain_text)]
 Cursor = Annotated[str, StringConstraints(max_length=1_024)]
 
-Arguments = TypeVar("Arguments", bound=Shape)
+Arguments = TypeVar("Arguments", bound=InputModel)
 
 
-class Session(Shape):
+class Session(InputModel):
     """A mission by its id."""
 
     session_id: SessionId
@@ -138,7 +137,7 @@ class History(Session):
     cursor: Cursor | None = None
 
 
-class Listing(Shape):
+class Listing(InputModel):
     """Which missions."""
 
     status: Status | None = None

@@ -21,9 +21,9 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import ElicitRequest, ElicitRequestFormParams, InputRequest, InputRequiredResult
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from pursuit.core.mission import SamplingProposer
+from pursuit.core.state import MissionState
 from pursuit.errors import Conflict, InvalidArgument
-from pursuit.model.mission import SamplingProposer
-from pursuit.model.state import MissionState
 from pursuit.service.approvals import ApprovalNotFound, Approvals
 from pursuit.service.caller import Caller
 from pursuit.surfaces.mcp.callers import answerable, caller_of, may_approve

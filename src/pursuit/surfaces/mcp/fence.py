@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from pursuit.model.cutting import cut_to
+from pursuit.core.truncate import cut_to
 
 _FENCE = "```"
 

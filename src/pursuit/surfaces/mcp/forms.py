@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple, cast, get_args
 
-from pursuit.model.events import Permission
+from pursuit.core.events import Permission
 
 
 class Filled(NamedTuple):

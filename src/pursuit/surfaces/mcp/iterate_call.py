@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pursuit.engine.run import Observer
-from pursuit.model.mission import Proposal
-from pursuit.model.state import MissionState
+from pursuit.core.mission import Proposal
+from pursuit.core.state import MissionState
+from pursuit.engine.context import Observer
 from pursuit.service.service import Service
 from pursuit.surfaces.mcp.asking import MOST_ROUNDS, Asking, Told
 from pursuit.surfaces.mcp.callers import caller_of

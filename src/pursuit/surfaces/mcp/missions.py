@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from pursuit.app import Runtime
-from pursuit.model.mission import AnyProposer, Mission, ModelProposer
+from pursuit.core.mission import AnyProposer, Mission, ModelProposer
 from pursuit.service.approvals import Approvals
 from pursuit.service.background import BackgroundRuns
 from pursuit.surfaces.mcp import arguments as given

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import anyio
 from mcp.server.session import ServerSession
 
-from pursuit.engine.run import Observer, Phase
-from pursuit.model.state import MissionState
+from pursuit.core.state import MissionState
+from pursuit.engine.context import Observer, Phase
 
 _WAY: dict[Phase, float] = {"propose": 0.1, "execute": 0.2, "verify": 0.7, "evaluate": 0.8}
 BACKLOG = 64

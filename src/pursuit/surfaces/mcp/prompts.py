@@ -23,14 +23,14 @@ from mcp_types import (
     TextContent,
 )
 
+from pursuit.core.base_model import nearest
+from pursuit.core.catalogue import Catalogue, is_control_tool
+from pursuit.core.tools import Tool
 from pursuit.errors import Fault, ValidationFailed
-from pursuit.model.spelling import nearest
 from pursuit.service import Service
 from pursuit.surfaces.mcp.addresses import TEMPLATES
 from pursuit.surfaces.mcp.failure import Context, on_the_wire, one_page, sendable
 from pursuit.surfaces.mcp.fence import fenced, fit, fitting
-from pursuit.tools.catalogue import Catalogue, is_control_tool
-from pursuit.tools.contract import Tool
 
 LONGEST_GOAL = 8_192
 MOST_TOOLS = 24_000

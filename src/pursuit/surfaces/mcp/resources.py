@@ -22,10 +22,10 @@ from mcp_types import (
     TextResourceContents,
 )
 
+from pursuit.core.events import decode
+from pursuit.core.report import iso
+from pursuit.core.state import TERMINAL
 from pursuit.ledger.contract import StoredEvent
-from pursuit.model.events import decode
-from pursuit.model.report import iso
-from pursuit.model.state import TERMINAL
 from pursuit.service import Service
 from pursuit.surfaces.mcp.addresses import TEMPLATES, Address, Part, find
 from pursuit.surfaces.mcp.failure import Context, about, on_the_wire, one_page

@@ -28,9 +28,9 @@ from mcp_types import (
 )
 from pydantic import ValidationError
 
-from pursuit.model.events import ModelAnswer
-from pursuit.proposers.in_words import storable, told, wanted, written
+from pursuit.core.events import ModelAnswer
 from pursuit.proposers.language import LanguageModel, ModelRequest, NoAnswer, NoAnswerYet
+from pursuit.proposers.text_calls import storable, told, wanted, written
 from pursuit.surfaces.mcp.failure import Context
 
 NAME = "sampling"

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from pursuit.model.events import Verdict, WaitingFor
-from pursuit.model.expressions import MAX_EXPRESSION, MAX_SCRIPT
-from pursuit.model.mission import CAPS, MAX_STAGNATION
-from pursuit.model.patterns import MAX_PATH, MAX_PATTERN
-from pursuit.model.shape import LARGEST, Shape
-from pursuit.model.state import STATUSES
+from pursuit.core.base_model import LARGEST, InputModel
+from pursuit.core.events import Verdict, WaitingFor
+from pursuit.core.mission import CAPS, MAX_STAGNATION
+from pursuit.core.patterns import MAX_EXPRESSION, MAX_PATH, MAX_PATTERN, MAX_SCRIPT
+from pursuit.core.state import STATUSES
 from pursuit.surfaces.mcp.arguments import Start
 
 Schema = dict[str, Any]
@@ -162,7 +161,7 @@ LISTING = record(
 )
 
 
-def input_schema(shape: type[Shape], words: dict[str, str]) -> Schema:
+def input_schema(shape: type[InputModel], words: dict[str, str]) -> Schema:
     """The arguments as JSON Schema, with a word on each for whoever fills them in."""
     schema = cast("Schema", _plain(shape.model_json_schema()))
     schema.pop("description", None)

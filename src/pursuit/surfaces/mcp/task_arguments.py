@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from pursuit.model.shape import Number, Shape, Whole
+from pursuit.core.base_model import InputModel, Number, Whole
 from pursuit.surfaces.mcp.arguments import Cursor, Reason
 from pursuit.tasks.record import is_task_id
 
@@ -28,13 +28,13 @@ def _a_task_id(value: str) -> str:
 TaskId = Annotated[str, AfterValidator(_a_task_id), Field(json_schema_extra={"pattern": "^task-[0-9a-f]{32}$"})]
 
 
-class OfTask(Shape):
+class OfTask(InputModel):
     """A task by its id."""
 
     task_id: TaskId
 
 
-class Look(Shape):
+class Look(InputModel):
     """One task, or all."""
 
     task_id: TaskId | None = None

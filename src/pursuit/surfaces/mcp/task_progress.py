@@ -6,7 +6,7 @@ never holds up the work.
 
 from __future__ import annotations
 
-from pursuit.model.tasks import TaskState
+from pursuit.core.tasks import TaskState
 from pursuit.service.tasks import Tasks
 from pursuit.surfaces.mcp.failure import Context
 

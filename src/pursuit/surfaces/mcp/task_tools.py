@@ -13,8 +13,8 @@ from typing import Any
 import anyio
 from mcp_types import Tool, ToolAnnotations
 
-from pursuit.model.shape import Shape
-from pursuit.model.tasks import TASK_STATUSES
+from pursuit.core.base_model import InputModel
+from pursuit.core.tasks import TASK_STATUSES
 from pursuit.service.tasks import Tasks, requestor_of
 from pursuit.surfaces.mcp import answers, schemas
 from pursuit.surfaces.mcp import task_arguments as given
@@ -96,7 +96,7 @@ class TaskTool:
     name: str
     title: str
     description: str
-    shape: type[Shape]
+    shape: type[InputModel]
     gives: schemas.Schema
     annotations: ToolAnnotations
     answer: Callable[[TaskVerbs, Context, Any], Awaitable[Answer]]

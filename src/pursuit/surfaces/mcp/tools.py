@@ -11,7 +11,7 @@ from typing import Any
 
 from mcp_types import Tool, ToolAnnotations, ToolExecution
 
-from pursuit.model.shape import Shape
+from pursuit.core.base_model import InputModel
 from pursuit.surfaces.mcp import answers, arguments, schemas
 from pursuit.surfaces.mcp.failure import Context
 from pursuit.surfaces.mcp.missions import Answer, Missions
@@ -32,7 +32,7 @@ class MissionTool:
     name: str
     title: str
     description: str
-    shape: type[Shape]
+    shape: type[InputModel]
     gives: schemas.Schema
     annotations: ToolAnnotations
     answer: Callable[[Missions, Context, Any], Awaitable[Answer]]

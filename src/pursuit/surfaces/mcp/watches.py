@@ -17,9 +17,9 @@ import anyio
 import anyio.abc
 from mcp.server.subscriptions import ServerEvent, SubscriptionBus
 
+from pursuit.core.state import STATUSES, TERMINAL
 from pursuit.errors import LedgerUnavailable
 from pursuit.ledger.contract import Bell, Ledger
-from pursuit.model.state import STATUSES, TERMINAL
 
 SPACING = 0.1
 RETRY = 1.0

@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from pursuit.core.patterns import checked_pattern
 from pursuit.errors import Fault, ValidationFailed
-from pursuit.model.patterns import checked_pattern
 
 GRACE = 10.0
 HEARTBEAT = 30.0

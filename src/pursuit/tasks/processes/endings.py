@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pursuit.model.tasks import TaskEnd
+from pursuit.core.tasks import TaskEnd
 from pursuit.tasks.processes.command import Command
 from pursuit.tasks.store import Ending
 

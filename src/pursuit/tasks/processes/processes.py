@@ -17,8 +17,8 @@ import anyio.to_thread
 import msgspec
 from anyio.abc import TaskGroup
 
+from pursuit.core.tasks import TaskState
 from pursuit.errors import PursuitError, TaskNotFound, ValidationFailed
-from pursuit.model.tasks import TaskState
 from pursuit.tasks.execution import TaskContext
 from pursuit.tasks.host import Work
 from pursuit.tasks.processes.command import GRACE, Command

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from pursuit.model.patterns import for_lines
+from pursuit.core.patterns import for_lines
 from pursuit.tasks.processes.command import Command
 from pursuit.tasks.processes.units import Units
 

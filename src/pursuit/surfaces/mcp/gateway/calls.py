@@ -14,6 +14,7 @@ from typing import Any, cast
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS
 
+from pursuit.core.tools import OUTCOME_META_KEY, CallFailed, Tool
 from pursuit.errors import UpstreamUnavailable
 from pursuit.surfaces.mcp.failure import sendable
 from pursuit.surfaces.mcp.gateway.eras import as_object, enveloped
@@ -25,7 +26,6 @@ from pursuit.surfaces.mcp.gateway.lists import Lists
 from pursuit.surfaces.mcp.gateway.relay import Relay
 from pursuit.surfaces.mcp.gateway.resources import Resources
 from pursuit.surfaces.mcp.gateway.roster import Roster
-from pursuit.tools.contract import OUTCOME_META_KEY, CallFailed, Tool
 from pursuit.tools.listing import is_offered
 
 _failures: ContextVar[list[CallFailed | UpstreamUnavailable] | None] = ContextVar("failures", default=None)

@@ -19,9 +19,9 @@ import anyio
 import anyio.abc
 from mcp_types import INVALID_REQUEST
 
+from pursuit.core.tools import CallFailed, UpstreamError
 from pursuit.surfaces.mcp.gateway.lines import Talk
 from pursuit.tools.client_side import ClientSide
-from pursuit.tools.contract import CallFailed, UpstreamError
 from pursuit.tools.session import McpUpstream
 
 MOST_DESKS = 4

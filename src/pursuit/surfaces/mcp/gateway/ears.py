@@ -17,10 +17,10 @@ from anyio.streams.memory import MemoryObjectSendStream
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS
 
+from pursuit.core.tools import CallFailed, UpstreamError
 from pursuit.errors import PursuitError
 from pursuit.surfaces.mcp.failure import sendable
 from pursuit.tools.client_side import ClientSide
-from pursuit.tools.contract import CallFailed, UpstreamError
 from pursuit.tools.session import McpUpstream
 
 UPDATED = "notifications/resources/updated"

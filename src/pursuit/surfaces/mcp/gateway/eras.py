@@ -15,7 +15,7 @@ from typing import Any, cast
 from mcp_types import INVALID_PARAMS, LOG_LEVEL_META_KEY, SERVER_INFO_META_KEY
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from pursuit.tools.contract import UpstreamError
+from pursuit.core.tools import UpstreamError
 
 RESOURCE_NOT_FOUND = -32002
 LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")

@@ -14,6 +14,7 @@ import anyio
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS
 
+from pursuit.core.tools import CallFailed, Tool
 from pursuit.service.approvals import APPROVAL_ID
 from pursuit.service.gateway import GatewayQuestions
 from pursuit.surfaces.mcp.failure import Context, sendable
@@ -26,7 +27,6 @@ from pursuit.surfaces.mcp.tasks.carrying import Plan, When
 from pursuit.surfaces.mcp.tasks.terms import EXTENSION, capabilities_of
 from pursuit.tasks.execution import TaskContext
 from pursuit.tasks.soundness import finite
-from pursuit.tools.contract import CallFailed, Tool
 
 TASK_TOKEN = "pursuit-task"  # noqa: S105 - under it a server tells its progress
 PROGRESS = "notifications/progress"

@@ -18,11 +18,11 @@ from mcp.server.connection import Connection
 from mcp.shared.exceptions import MCPError, NoBackChannelError
 from mcp_types import CLIENT_CAPABILITIES_META_KEY, LOG_LEVEL_META_KEY, METHOD_NOT_FOUND, REQUEST_TIMEOUT
 
+from pursuit.core.tools import UpstreamError
 from pursuit.surfaces.mcp.failure import Context
 from pursuit.surfaces.mcp.gateway.eras import as_object, is_modern
 from pursuit.surfaces.mcp.gateway.limit import Limit
 from pursuit.surfaces.mcp.halves import whole
-from pursuit.tools.contract import UpstreamError
 
 BACKLOG = 1_000
 ASK_SECONDS = 55.0

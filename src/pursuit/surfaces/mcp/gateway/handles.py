@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pursuit.core.tools import About, AnswerFn, NotifyFn, Tool
 from pursuit.surfaces.mcp.gateway.guests import Guest, Visit
 from pursuit.surfaces.mcp.gateway.lines import Talk
 from pursuit.surfaces.mcp.gateway.progress import Progress
-from pursuit.tools.contract import About, AnswerFn, NotifyFn, Tool
 from pursuit.tools.session import TASK_TTL_MS
 from pursuit.tools.upstream_tasks import Handle, ToldFn, declared, followed, generation_of, handle_of, support
 

@@ -18,12 +18,12 @@ from mcp_types.version import (
 )
 
 from pursuit import __version__
+from pursuit.core.tools import About
 from pursuit.errors import PursuitError
 from pursuit.surfaces.mcp.gateway.eras import as_object, enveloped
 from pursuit.surfaces.mcp.gateway.lines import HELLO_SECONDS
 from pursuit.surfaces.mcp.tasks import first
 from pursuit.surfaces.mcp.tasks.terms import EXTENSION, FIRST_VERSIONS
-from pursuit.tools.contract import About
 from pursuit.tools.session import McpUpstream
 
 INFO: Mapping[str, Any] = {

@@ -14,6 +14,7 @@ import anyio.abc
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS
 
+from pursuit.core.tools import CallFailed
 from pursuit.errors import PursuitError
 from pursuit.surfaces.logs import event
 from pursuit.surfaces.mcp.gateway.eras import LEVELS, is_modern
@@ -21,7 +22,6 @@ from pursuit.surfaces.mcp.gateway.guests import Session, Visit
 from pursuit.surfaces.mcp.gateway.lines import ASIDE_SECONDS, Lines
 from pursuit.surfaces.mcp.gateway.relay import Relay
 from pursuit.surfaces.mcp.gateway.roster import Roster
-from pursuit.tools.contract import CallFailed
 from pursuit.tools.session import McpUpstream
 
 _log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, contextmanager
 
 import anyio
 
-from pursuit.tools.contract import CallFailed
+from pursuit.core.tools import CallFailed
 
 
 class Limit:

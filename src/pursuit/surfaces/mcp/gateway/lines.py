@@ -22,11 +22,11 @@ import anyio
 import anyio.abc
 from mcp_types import METHOD_NOT_FOUND
 
+from pursuit.core.tools import About, NotifyFn, UpstreamError
 from pursuit.errors import UpstreamUnavailable
 from pursuit.surfaces.mcp.gateway.eras import is_modern, is_wanted, log_level
 from pursuit.surfaces.mcp.gateway.guests import Guest, Session, Visit
 from pursuit.tools.client_side import ClientSide
-from pursuit.tools.contract import About, NotifyFn, UpstreamError
 from pursuit.tools.conversation import Waiting
 from pursuit.tools.session import McpUpstream
 

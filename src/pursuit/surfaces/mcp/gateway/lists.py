@@ -15,13 +15,13 @@ import anyio
 from mcp.shared.exceptions import MCPError
 from mcp_types import METHOD_NOT_FOUND
 
+from pursuit.core.tools import CallFailed, Tool
 from pursuit.errors import PursuitError, UpstreamUnavailable
 from pursuit.surfaces.mcp.gateway.eras import as_object
 from pursuit.surfaces.mcp.gateway.guests import Visit
 from pursuit.surfaces.mcp.gateway.names import LONGEST_NAME
 from pursuit.surfaces.mcp.gateway.relay import Relay
 from pursuit.surfaces.mcp.gateway.roster import Roster
-from pursuit.tools.contract import CallFailed, Tool
 from pursuit.tools.listing import read_listing
 from pursuit.tools.session import McpUpstream
 

@@ -19,12 +19,12 @@ import anyio.abc
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, INVALID_REQUEST, REQUEST_TIMEOUT
 
+from pursuit.core.tools import NotifyFn, UpstreamError
 from pursuit.surfaces.mcp.gateway.eras import is_wanted, log_level
 from pursuit.surfaces.mcp.gateway.guests import ASK_SECONDS, Visit
 from pursuit.surfaces.mcp.gateway.limit import Limit
 from pursuit.surfaces.mcp.gateway.progress import Progress
 from pursuit.tools.client_side import ClientSide
-from pursuit.tools.contract import NotifyFn, UpstreamError
 
 KEEP_SECONDS = 60.0
 ROOTS_GRACE = 0.2

@@ -15,6 +15,7 @@ import anyio
 from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_REQUEST
 
+from pursuit.core.tools import About, CallFailed, NotifyFn, UpstreamError
 from pursuit.surfaces.mcp.failure import sendable
 from pursuit.surfaces.mcp.gateway.desks import Desks
 from pursuit.surfaces.mcp.gateway.eras import (
@@ -33,7 +34,6 @@ from pursuit.surfaces.mcp.gateway.lines import NEEDED, Lines, Talk, needs_own
 from pursuit.surfaces.mcp.gateway.parking import Parking
 from pursuit.surfaces.mcp.gateway.progress import Progress
 from pursuit.tools.client_side import ClientSide
-from pursuit.tools.contract import About, CallFailed, NotifyFn, UpstreamError
 from pursuit.tools.session import McpUpstream
 
 MOST_ROUNDS = 10

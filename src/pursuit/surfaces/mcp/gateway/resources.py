@@ -15,6 +15,7 @@ import anyio
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND
 
+from pursuit.core.tools import CallFailed
 from pursuit.errors import UpstreamUnavailable
 from pursuit.surfaces.mcp.failure import sendable
 from pursuit.surfaces.mcp.gateway.eras import RESOURCE_NOT_FOUND, as_object
@@ -22,7 +23,6 @@ from pursuit.surfaces.mcp.gateway.guests import Session, Visit
 from pursuit.surfaces.mcp.gateway.lines import ASIDE_SECONDS
 from pursuit.surfaces.mcp.gateway.relay import Relay
 from pursuit.surfaces.mcp.gateway.roster import Roster
-from pursuit.tools.contract import CallFailed
 
 _EXPRESSION = re.compile(r"\{([+#./;?&]?)[^}]*\}")
 _PASS_OVER = (INVALID_PARAMS, METHOD_NOT_FOUND, RESOURCE_NOT_FOUND)

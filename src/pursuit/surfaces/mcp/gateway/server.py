@@ -21,6 +21,7 @@ from mcp_types import INVALID_PARAMS
 
 from pursuit import __version__
 from pursuit.app import Runtime
+from pursuit.core.tools import CallFailed, UpstreamError
 from pursuit.errors import PursuitError, UpstreamUnavailable
 from pursuit.service.caller import Caller
 from pursuit.service.gateway import GatewayJournal, GatewayQuestions
@@ -47,7 +48,6 @@ from pursuit.surfaces.mcp.gateway.search import Search, check_names
 from pursuit.surfaces.mcp.seal import Seal
 from pursuit.surfaces.mcp.tasks.door import TaskDoor
 from pursuit.tools.client_side import ClientSide
-from pursuit.tools.contract import CallFailed, UpstreamError
 from pursuit.tools.policy import Layers
 from pursuit.tools.session import McpUpstream
 

@@ -20,7 +20,8 @@ from pursuit.problems.catalogue import Catalogue
 from pursuit.problems.given_tables import as_given
 from pursuit.problems.manifest import MANIFEST, Manifest, digest_of
 from pursuit.problems.reading import parse_manifest, read_manifest
-from pursuit.tools.policy import Mode, parse_mode
+from pursuit.tools.policy import parse_mode
+from pursuit.tools.ruling import Mode
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server

@@ -13,8 +13,8 @@ from typing import Any, cast
 
 import anyio
 
+from pursuit.core.observe import leaves, lift
 from pursuit.errors import AlreadySubmitted, InvalidArgument, PursuitError, UpstreamUnavailable
-from pursuit.model.observe import leaves, lift
 from pursuit.problems.attempts import Attempt
 from pursuit.problems.brief import SUBMIT, TOOL
 from pursuit.surfaces.mcp.gateway.eras import enveloped

@@ -17,8 +17,9 @@ from typing import Any, Literal
 import anyio
 from mcp.shared.exceptions import MCPError
 
+from pursuit.core.attempts import AttemptState
+from pursuit.core.tools import CallFailed, UpstreamError
 from pursuit.errors import AlreadySubmitted, LedgerUnavailable, PursuitError, UpstreamUnavailable
-from pursuit.model.problems import AttemptState
 from pursuit.problems.attempts import GONE, Attempt
 from pursuit.problems.submission import kept_result, kept_submission
 from pursuit.surfaces.logs import event
@@ -27,7 +28,6 @@ from pursuit.surfaces.mcp.gateway.calls import failures
 from pursuit.surfaces.mcp.gateway.guests import GoesOn, Visit
 from pursuit.surfaces.mcp.problems.following import Following
 from pursuit.surfaces.mcp.problems.legs import comes_back
-from pursuit.tools.contract import CallFailed, UpstreamError
 
 CUT_OFF = "its client cut it off before the server answered"
 BROKE = "the server's answer could not be kept"

@@ -21,9 +21,10 @@ import anyio.abc
 import anyio.to_thread
 import msgspec
 
+from pursuit.core.attempts import AttemptScored, AttemptState
+from pursuit.core.report import iso
+from pursuit.core.tools import OUTCOME_META_KEY, CallFailed, ToolResult
 from pursuit.errors import PursuitError, ValidationFailed
-from pursuit.model.problems import AttemptScored, AttemptState
-from pursuit.model.report import iso
 from pursuit.problems.attempts import GONE, Attempt
 from pursuit.problems.manifest import Manifest
 from pursuit.problems.rows import CannotScore
@@ -32,7 +33,6 @@ from pursuit.problems.submission import checked_submission
 from pursuit.problems.versions import judging_digest
 from pursuit.surfaces.logs import event
 from pursuit.surfaces.mcp.failure import Context, sendable
-from pursuit.tools.contract import OUTCOME_META_KEY, CallFailed, ToolResult
 
 _log = logging.getLogger(__name__)
 

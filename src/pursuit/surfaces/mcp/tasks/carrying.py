@@ -17,8 +17,8 @@ import anyio.abc
 from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR, SERVER_INFO_META_KEY
 
+from pursuit.core.tasks import TaskKind, TaskState
 from pursuit.errors import PursuitError, TooManyTasks
-from pursuit.model.tasks import TaskKind, TaskState
 from pursuit.surfaces.mcp.failure import wire_error
 from pursuit.surfaces.mcp.tasks.terms import JsonObject, obj
 from pursuit.tasks.execution import TaskContext

@@ -21,8 +21,8 @@ from mcp.server.context import CallNext, HandlerResult
 from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, SERVER_INFO_META_KEY
 
+from pursuit.core.tasks import TaskState
 from pursuit.errors import Fault, PursuitError, ValidationFailed
-from pursuit.model.tasks import TaskState
 from pursuit.service.tasks import requestor_of
 from pursuit.surfaces.mcp.callers import answerable, caller_of
 from pursuit.surfaces.mcp.failure import Context, on_the_wire

@@ -13,8 +13,8 @@ from typing import Any
 from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR
 
-from pursuit.model.report import iso
-from pursuit.model.tasks import TaskState
+from pursuit.core.report import iso
+from pursuit.core.tasks import TaskState
 from pursuit.surfaces.mcp.failure import sendable
 from pursuit.surfaces.mcp.tasks.pace import interval
 from pursuit.surfaces.mcp.tasks.terms import IMMEDIATE, RELATED, JsonObject, obj

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from pursuit.core.tasks import TaskState
 from pursuit.errors import InvalidArgument, TaskNotFound
-from pursuit.model.tasks import TaskState
 from pursuit.surfaces.mcp.seal import Seal
 from pursuit.tasks.host import TaskHost
 

@@ -10,8 +10,8 @@ import anyio
 import anyio.abc
 from mcp.server.connection import Connection
 
+from pursuit.core.tasks import TaskState
 from pursuit.errors import PursuitError
-from pursuit.model.tasks import TaskState
 from pursuit.surfaces.mcp.failure import Context
 from pursuit.surfaces.mcp.tasks import first
 from pursuit.tasks.store import TaskStore

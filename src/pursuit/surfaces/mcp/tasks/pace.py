@@ -14,7 +14,7 @@ from collections import OrderedDict
 
 import anyio
 
-from pursuit.model.tasks import TaskState
+from pursuit.core.tasks import TaskState
 from pursuit.tasks.store import TaskStore
 
 SHORTEST, LONGEST, WHILE_ASKING = 0.1, 5.0, 1.0

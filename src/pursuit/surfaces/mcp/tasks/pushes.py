@@ -14,8 +14,8 @@ import anyio
 from mcp.shared.exceptions import MCPError
 from mcp_types import CONNECTION_CLOSED
 
+from pursuit.core.tasks import TaskState
 from pursuit.errors import TaskNotFound
-from pursuit.model.tasks import TaskState
 from pursuit.surfaces.mcp.callers import answerable
 from pursuit.surfaces.mcp.failure import Context
 from pursuit.surfaces.mcp.sampling import declined

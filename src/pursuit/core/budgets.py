@@ -1,0 +1,150 @@
+"""What a mission lends its children out of its own budget.
+
+Owns: how much is left, what a child's caps set aside, and what comes back when it has ended. Pure.
+Invariant: what a mission used, what it has lent and what its children used is never more than its caps, as long as a
+child keeps to its own; what is not known to be unused stays lent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from pursuit.core.events import CallIntended, CallSettled
+from pursuit.core.mission import SPAWN, Budget
+from pursuit.core.state import CallRecord, Child, MissionState
+
+POOLED = ("max_iterations", "max_tool_calls", "max_tokens", "max_cost_usd")
+"""The caps that are divided; time passes for all at once."""
+
+Amounts = Mapping[str, float]
+
+
+def child_id(task_id: str) -> str:
+    """The id of the child that a task pursues: known before there is either, so there is never a second one."""
+    return f"mission-{task_id.removeprefix('task-')[:16]}"
+
+
+def is_spawn(state: MissionState, tool: str) -> bool:
+    """Whether a call of this tool starts a child; a server may be called as it likes where there is no fleet."""
+    return tool == SPAWN and state.mission.fleet is not None
+
+
+def reservation(budget: Budget) -> dict[str, float]:
+    """What a child with this budget may use at most."""
+    return {name: getattr(budget, name) for name in POOLED if getattr(budget, name) != -1}
+
+
+_OWN: dict[str, Callable[[MissionState], float]] = {
+    "max_iterations": lambda state: state.iteration_count + (state.open is not None),
+    "max_tool_calls": lambda state: state.tool_calls,
+    "max_tokens": lambda state: state.tokens,
+    "max_cost_usd": lambda state: state.cost_usd,
+}
+
+
+def used_of(state: MissionState) -> dict[str, float]:
+    """What a mission has used, its own children included; without `max_cost_usd` if nobody knows the cost."""
+    unknown = cost_unknown(state)
+    return {name: _used(state, name) for name in POOLED if name != "max_cost_usd" or not unknown}
+
+
+def cost_unknown(state: MissionState) -> bool:
+    """Whether an answer to this mission or to a child of it had a price that nobody knows."""
+    return state.unpriced or any(child.unpriced for child in state.children.values())
+
+
+def _used(state: MissionState, name: str) -> float:
+    return _sum(_OWN[name](state), state.lent.get(name, 0))
+
+
+class RemainingBudget:
+    """What is left of a mission's caps, while one batch of calls is admitted and the state stays as it is."""
+
+    def __init__(self, state: MissionState) -> None:
+        self._state = state
+        self._taken: dict[str, float] = {}
+
+    @property
+    def left(self) -> dict[str, float]:
+        """What is left of each cap that is set."""
+        return {name: self._left(name) for name in POOLED if self._state.budget[name] != -1}
+
+    def lacks(self, wanted: Amounts) -> str | None:
+        """Which of these amounts is more than what is left, in words."""
+        short = [
+            f"{name} = {amount:g}, and {max(self._left(name), 0):g} is left"
+            for name, amount in wanted.items()
+            if self._state.budget[name] != -1 and amount > self._left(name)
+        ]
+        return "; ".join(short) or None
+
+    def take(self, wanted: Amounts) -> None:
+        """Counts these amounts as gone."""
+        for name, amount in wanted.items():
+            self._taken[name] = _sum(self._taken.get(name, 0), amount)
+
+    def _left(self, name: str) -> float:
+        used = _sum(_used(self._state, name), self._taken.get(name, 0))
+        return _sum(self._state.budget[name], -used)
+
+
+def lend(state: MissionState, event: CallIntended) -> None:
+    """Sets aside what a child may use."""
+    if event.task is None or not is_spawn(state, event.tool):
+        return
+    child = Child(session_id=child_id(event.task), call_id=event.call_id, reserved=event.reserved)
+    state.children[child.session_id] = child
+    for name, amount in event.reserved.items():
+        state.lent[name] = _sum(state.lent.get(name, 0), amount)
+
+
+def give_back(state: MissionState, call: CallRecord, event: CallSettled) -> None:
+    """Counts what a child used instead of what was set aside for it; all of that if nobody knows."""
+    child = state.children.get(child_id(call.task)) if call.task is not None else None
+    if child is None or child.outcome is not None:
+        return
+    child.outcome = event.outcome
+    child.used = child.reserved if event.used is None else event.used
+    child.unpriced = bool(event.used) and "max_cost_usd" not in child.used
+    for name in {*child.reserved, *child.used}:
+        change = child.used.get(name, 0) - child.reserved.get(name, 0)
+        state.lent[name] = _sum(state.lent.get(name, 0), change)
+
+
+def under_way(state: MissionState) -> list[str]:
+    """The children that have not ended, as far as their parent knows."""
+    return [child.session_id for child in state.children.values() if child.outcome is None]
+
+
+def _sum(one: float, other: float) -> float:
+    """A sum of money or of counts: ten times 0.1 is 1."""
+    return round(one + other, 9)
+
+
+# How many tokens a question to a language model will take, before it is asked.
+# Invariant: an estimate is never below what a question of this mission with as many tokens to a byte as the densest
+# so far would take.
+
+FIRST_RATE = 0.5
+"""Tokens in a byte before anything is known: prose and JSON have 0.2 to 0.4, long rows of digits come near to this."""
+FIRST_EXTRA = 512
+"""What a provider may add of its own to the first question; afterwards that is part of what was learnt."""
+MARGIN = 1.25
+"""The next question may be denser than the densest so far, because other results stand in it."""
+LEAST_ANSWER = 64
+"""Fewer tokens than these seldom hold a call, so nothing is asked for them."""
+
+
+def estimate(size: int, densest: float | None) -> int:
+    """The tokens of a question of so many bytes; `densest` is the most tokens in a byte of one that was answered."""
+    if densest is None:
+        return math.ceil(size * FIRST_RATE) + FIRST_EXTRA
+    return math.ceil(size * densest * MARGIN)
+
+
+def learnt(densest: float | None, *, size: int, tokens: int) -> float | None:
+    """The most tokens in a byte, with one more answered question; a provider that told none taught none."""
+    if size <= 0 or tokens <= 0:
+        return densest
+    return max(densest or 0.0, tokens / size)

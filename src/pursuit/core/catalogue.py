@@ -1,0 +1,149 @@
+"""The tools that exist, at one moment, over all servers.
+
+Owns: how a name in a mission finds its tool, and which arguments were found to fit. Does not know: servers,
+connections or policy. Invariant: immutable but for the cache of compiled schemas.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from pursuit.core.base_model import nearest
+from pursuit.core.tools import Tool
+from pursuit.errors import Fault
+
+if TYPE_CHECKING:
+    from pursuit.core.validation import Validator
+
+CONTROL_TOOLS = ("mission_*", "task_*", "approval*")
+_GLOB = re.compile(r"[*?\[]")
+
+
+def is_control_tool(tool: str) -> bool:
+    """Whether this (bare) name is one that drives Pursuit itself: never for use inside a mission."""
+    return any(fnmatchcase(tool, pattern) for pattern in CONTROL_TOOLS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Catalogue:
+    """Tools by qualified name; `failures` says which servers could not be asked, `warnings` what was left out."""
+
+    tools: Mapping[str, Tool] = field(default_factory=dict[str, Tool])
+    failures: Mapping[str, str] = field(default_factory=dict[str, str])
+    warnings: list[str] = field(default_factory=list[str])
+    _validators: dict[str, Validator | None] = field(default_factory=dict[str, "Validator | None"], repr=False)
+
+    _fitted: dict[str, bytes] = field(default_factory=dict[str, bytes], repr=False)
+    """The last arguments of each tool that were found to fit: whoever repeats a call is not checked again."""
+
+    def __len__(self) -> int:
+        return len(self.tools)
+
+    def __iter__(self) -> Iterator[Tool]:
+        return iter(self.tools.values())
+
+    def get(self, name: str) -> Tool | None:
+        """The tool with this qualified name, or with this bare name if only one server has it."""
+        tool = self.tools.get(name)
+        if tool is None:
+            owners = self._owners(name)
+            tool = self.tools[owners[0]] if len(owners) == 1 else None
+        return tool
+
+    def resolve(self, names_or_globs: Sequence[str]) -> tuple[list[str], list[Fault]]:
+        """Qualified names, each once, in the order asked for; and a fault for each word that finds none."""
+        found: dict[str, None] = {}
+        faults: list[Fault] = []
+        for index, word in enumerate(names_or_globs):
+            names, reason = self._find(word)
+            if reason:
+                faults.append(Fault(field=f"tools[{index}]", reason=reason))
+            found.update(dict.fromkeys(names))
+        return list(found), faults
+
+    def _find(self, word: str) -> tuple[list[str], str]:
+        exact = [word] if word in self.tools else self._owners(word)
+        if len(exact) > 1:
+            return [], f"{word!r} is offered by several servers; say which: {', '.join(exact)}"
+        if exact:
+            if is_control_tool(self.tools[exact[0]].name):
+                return [], f"{word!r} is a control tool and cannot be used inside a mission"
+            return exact, ""
+        if _GLOB.search(word):
+            return self._matching(word)
+        bare = word.partition(".")[2] or word
+        if is_control_tool(bare):
+            return [], f"{word!r} is a control tool and cannot be used inside a mission"
+        known = [*self.tools, *(tool.name for tool in self.tools.values())]
+        server = word.partition(".")[0]
+        because = f" (server {server!r}: {self.failures[server]})" if server in self.failures else ""
+        return [], f"no server offers a tool {word!r}{because}{nearest(word, dict.fromkeys(known))}"
+
+    def _matching(self, glob: str) -> tuple[list[str], str]:
+        """A glob without a dot looks at bare names too; control tools are never among the matches."""
+        bare = "." not in glob
+        names = [
+            name
+            for name, tool in self.tools.items()
+            if fnmatchcase(name, glob) or (bare and fnmatchcase(tool.name, glob))
+        ]
+        allowed = [name for name in names if not is_control_tool(self.tools[name].name)]
+        if allowed:
+            return allowed, ""
+        if names:
+            return [], f"{glob!r} finds control tools only, which cannot be used inside a mission"
+        return [], f"no tool matches {glob!r}{nearest(glob, self.tools)}"
+
+    def _owners(self, bare: str) -> list[str]:
+        return [name for name, tool in self.tools.items() if tool.name == bare]
+
+    def check(self, name: str, arguments: Mapping[str, Any]) -> list[str]:
+        """Everything that is wrong with the arguments, with its place; nothing where the schema is unusable."""
+        tool = self.tools.get(name)
+        if tool is None:
+            return [f"there is no tool {name!r}"]
+        if name in self._validators:
+            validator = self._validators[name]
+        else:
+            validator = self._validators[name] = self._compile(tool)
+        if validator is None:
+            return []
+        try:
+            asked = msgspec.json.encode(arguments)
+        except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+            return [f"the arguments are no JSON: {error}"]
+        if self._fitted.get(name) == asked:
+            return []
+        from pursuit.core.patterns import Unfinished  # noqa: PLC0415 - both loaded with the first validator
+        from pursuit.core.validation import UnusableSchema  # noqa: PLC0415
+
+        try:
+            faults = validator.faults(arguments)
+        except UnusableSchema as error:
+            self._unusable(tool, error)
+            return []
+        except Unfinished:  # then only its server checks them
+            return []
+        if not faults:
+            self._fitted[name] = asked
+        return faults
+
+    def _compile(self, tool: Tool) -> Validator | None:
+        from pursuit.core.validation import UnusableSchema, compiled  # noqa: PLC0415 - starting up checks nothing
+
+        try:
+            return compiled(dict(tool.input_schema))
+        except UnusableSchema as error:
+            self._unusable(tool, error)
+            return None
+
+    def _unusable(self, tool: Tool, error: Exception) -> None:
+        reason = f"arguments are not checked, its schema is unusable: {str(error)[:200]}"
+        self.warnings.append(f"{tool.qualified}: {reason}")
+        self._validators[tool.qualified] = None

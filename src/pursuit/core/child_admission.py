@@ -1,0 +1,246 @@
+"""Which child missions a mission may start, and what each of them is.
+
+Owns: the rules between a mission and its child: tools, policy, budget, who proposes, how deep, how many. Pure.
+Invariant: a child may do nothing that its parent may not, and what a model writes of it is never the operator's word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, Literal, cast
+
+from pursuit.core.budgets import POOLED, RemainingBudget, child_id, is_spawn, reservation
+from pursuit.core.criteria import Check
+from pursuit.core.mission import SPAWN, Fleet, Mission, MissionPolicy, ModelProposer
+from pursuit.core.state import MissionState
+from pursuit.errors import Fault, ValidationFailed
+
+AUTHORED = frozenset({"script", "repeat", "search"})
+"""The proposers whose calls are the operator's own word; what is replayed is somebody else's, as it was then."""
+COMPLETED, TERMINATED = "mission_completed", "mission_terminated"
+_GLOB = frozenset("*?[")
+
+
+class Refused(Exception):
+    """A child that may not be started, with the outcome that its call has."""
+
+    def __init__(self, outcome: Literal["denied", "skipped"], reason: str) -> None:
+        super().__init__(reason)
+        self.outcome: Literal["denied", "skipped"] = outcome
+
+
+class Spawns:
+    """Admits children, one after the other, out of what one purse holds; `mutates` tells which tools write."""
+
+    def __init__(self, state: MissionState, purse: RemainingBudget, mutates: Callable[[str], bool]) -> None:
+        self._state = state
+        self._purse = purse
+        self._mutates = mutates
+        self._begun = len(state.children)
+        self._busy: dict[str, str] = {}
+        for call in state.open.calls.values() if state.open is not None else ():
+            if is_spawn(state, call.tool) and call.outcome is None and call.task is not None:
+                self._occupy(_tools(state, call.args)[0], child_id(call.task))
+
+    def admit(self, args: Mapping[str, Any], name: str) -> dict[str, float]:
+        """What is to be set aside for this child. Raises `Refused`, and then nothing was taken."""
+        fleet = self._state.mission.fleet
+        if fleet is None:
+            raise Refused("denied", "this mission has no [fleet]")
+        if self._begun >= fleet.max_children:
+            raise Refused("denied", f"fleet.max_children is {fleet.max_children}, and as many were started")
+        try:
+            child = wanted_child(self._state, args)
+        except ValidationFailed as error:
+            faults = "; ".join(f"{fault.field}: {fault.reason}" for fault in error.faults)
+            raise Refused("denied", f"no such child can be started: {faults}") from None
+        tools = child.tool_allowlist or []
+        if not fleet.share_tools and fleet.at_once > 1:
+            self._require_free(tools)
+        wanted = reservation(child.budget)
+        if (short := self._purse.lacks(wanted)) is not None:
+            raise Refused("skipped", f"the budget has no room for this child: {short}")
+        self._purse.take(wanted)
+        self._begun += 1
+        self._occupy(tools, name)
+        return wanted
+
+    def _require_free(self, tools: Sequence[str]) -> None:
+        taken = [tool for tool in tools if tool in self._busy]
+        if taken:
+            raise Refused(
+                "denied",
+                f"{taken[0]} may write and is in the hands of {self._busy[taken[0]]}; wait for it, give this child "
+                "other tools, or say fleet.share_tools = true",
+            )
+
+    def _occupy(self, tools: Sequence[str], name: str) -> None:
+        self._busy.update({tool: name for tool in tools if self._mutates(tool)})
+
+
+def is_authored(state: MissionState) -> bool:
+    """Whether what this mission proposes is the operator's own word."""
+    return state.operators_own and state.mission.proposer.kind in AUTHORED
+
+
+def wanted_child(state: MissionState, args: Mapping[str, Any]) -> Mission:
+    """The child that these arguments ask for, as its parent lets it be. Raises `ValidationFailed` with every fault."""
+    tools, faults = _tools(state, args)
+    faults += _proposer_faults(state, args) + _own_words(state, args)
+    child: Mission | None = None
+    try:
+        child = Mission(**_data(state, args, tools))
+    except ValidationFailed as error:
+        faults += error.faults
+    if child is not None:
+        faults += _budget_faults(state, child) + _fleet_faults(state, child.fleet) + _check_faults(state, child)
+    if faults or child is None:
+        raise ValidationFailed(faults)
+    return child
+
+
+def _data(state: MissionState, args: Mapping[str, Any], tools: Sequence[str]) -> dict[str, Any]:
+    """The child as plain data, with what it has from its parent."""
+    parent = state.mission
+    rules = [rule.model_dump(mode="json") for rule in parent.observe if any(fnmatchcase(t, rule.tool) for t in tools)]
+    own = cast("list[Any]", args["observe"]) if isinstance(args.get("observe"), list) else []
+    data = {
+        **args,
+        "tool_allowlist": list(tools) or [SPAWN],
+        "observe": [*rules, *own],
+        "allow_scripted_strategies": parent.allow_scripted_strategies,
+    }
+    if not parent.lessons:
+        data["lessons"] = False
+    wall_clock = state.cap("max_wall_clock_seconds")
+    budget = args.get("budget")
+    if isinstance(budget, Mapping) and wall_clock is not None:
+        data["budget"] = {"max_wall_clock_seconds": wall_clock, **cast("Mapping[str, Any]", budget)}
+    if "proposer" not in args and isinstance(parent.proposer, ModelProposer):
+        data["proposer"] = parent.proposer.model_dump(mode="json")
+    if parent.policy is not None:
+        data["policy"] = _policy(parent.policy, args.get("policy"), tools)
+    return data
+
+
+def _policy(parent: MissionPolicy, given: object, tools: Sequence[str]) -> object:
+    """The child's policy with all that tightens its parent's; what the parent denies is among nobody's tools."""
+    if given is not None and not isinstance(given, Mapping):
+        return given
+    own: Mapping[str, Any] = cast("Mapping[str, Any]", given or {})
+    if not isinstance(own.get("ask", []), list):
+        return own
+    asked = [tool for tool in tools if any(_means(word, tool) for word in parent.ask)]
+    words = cast("list[Any]", own.get("ask", []))
+    mode = "never" if "never" in (parent.mode, own.get("mode")) else own.get("mode") or parent.mode
+    return {**own, "ask": [*words, *asked], "mode": mode}
+
+
+def _tools(state: MissionState, args: Mapping[str, Any]) -> tuple[list[str], list[Fault]]:
+    """The tools of a child by name: those that it asks for among its parent's, or all of them."""
+    theirs = [tool for tool in state.tools if tool != SPAWN]
+    words = args.get("tool_allowlist")
+    if words is None:
+        return theirs, [] if theirs else [Fault(field="tool_allowlist", reason="the parent has no tools to share")]
+    found: dict[str, None] = {}
+    faults: list[Fault] = []
+    for place, word in enumerate(cast("list[Any]", words) if isinstance(words, list) else [words]):
+        names = [tool for tool in theirs if isinstance(word, str) and _means(word, tool)]
+        if not names and word != SPAWN:
+            reason = f"{word!r} is no tool of the parent; a child has some of {', '.join(theirs[:10]) or 'none'}"
+            faults.append(Fault(field=f"tool_allowlist[{place}]", reason=reason))
+        found.update(dict.fromkeys(names))
+    if not found and not faults and args.get("fleet") is None:
+        faults.append(Fault(field="tool_allowlist", reason="a child needs a tool"))
+    return list(found), faults
+
+
+def _means(word: str, tool: str) -> bool:
+    bare = tool.partition(".")[2]
+    if not _GLOB & set(word):
+        return word in (tool, bare)
+    return fnmatchcase(tool, word) or ("." not in word and fnmatchcase(bare, word))
+
+
+def _proposer_faults(state: MissionState, args: Mapping[str, Any]) -> list[Fault]:
+    given = args.get("proposer")
+    kind = cast("Mapping[str, Any]", given).get("kind") if isinstance(given, Mapping) else given
+    if given is None and not isinstance(state.mission.proposer, ModelProposer):
+        return [Fault(field="proposer", reason="say who proposes for the child")]
+    if kind in ("client", "sampling"):
+        return [Fault(field="proposer", reason=f"a child has no client that could propose ({kind})")]
+    if kind == "script" and not is_authored(state):
+        return [Fault(field="proposer", reason="the script of a child must be the operator's own")]
+    return []
+
+
+def _own_words(state: MissionState, args: Mapping[str, Any]) -> list[Fault]:
+    """Rules that lift metrics decide what counts: nobody but the operator writes them."""
+    if args.get("observe") and not is_authored(state):
+        return [Fault(field="observe", reason="a child has its parent's rules; only the operator writes others")]
+    return []
+
+
+def _check_faults(state: MissionState, child: Mission) -> list[Fault]:
+    """A child runs no command of its own; what only the operator may say of a check stays the operator's to say."""
+    faults: list[Fault] = []
+    for place, check in enumerate(child.criteria):
+        if not isinstance(check, Check):
+            continue
+        if check.command is not None:
+            faults.append(Fault(field=f"criteria[{place}].command", reason="a child runs no command of its own"))
+        if not is_authored(state) and (check.idempotent or check.expect.file is not None):
+            reason = "only the operator says that a check may be repeated, or looks for files"
+            faults.append(Fault(field=f"criteria[{place}]", reason=reason))
+    return faults
+
+
+def _budget_faults(state: MissionState, child: Mission) -> list[Fault]:
+    faults = [
+        Fault(field=f"budget.{name}", reason="must be given: it is taken out of the parent's")
+        for name in POOLED
+        if state.cap(name) is not None and getattr(child.budget, name) == -1
+    ]
+    longest, wanted = state.cap("max_wall_clock_seconds"), child.budget.max_wall_clock_seconds
+    if longest is not None and (wanted == -1 or wanted > longest):
+        faults.append(
+            Fault(field="budget.max_wall_clock_seconds", reason=f"can be {longest:g} at most, as its parent's")
+        )
+    if child.budget.on_exhausted != "stop":
+        faults.append(Fault(field="budget.on_exhausted", reason="a child stops at its caps: they are never raised"))
+    return faults
+
+
+def _fleet_faults(state: MissionState, own: Fleet | None) -> list[Fault]:
+    fleet = state.mission.fleet
+    if own is None or fleet is None:
+        return []
+    if fleet.max_depth == 1:
+        return [Fault(field="fleet", reason="the parent's fleet.max_depth is 1: its children have no children")]
+    most = {"max_depth": fleet.max_depth - 1, "max_children": fleet.max_children, "at_once": fleet.at_once}
+    faults = [
+        Fault(field=f"fleet.{name}", reason=f"can be {limit} at most in a child of this mission")
+        for name, limit in most.items()
+        if getattr(own, name) > limit
+    ]
+    if own.share_tools and not fleet.share_tools:
+        faults.append(Fault(field="fleet.share_tools", reason="the parent's children do not share tools"))
+    return faults
+
+
+def summary_of(session_id: str, state: MissionState, used: Mapping[str, float]) -> dict[str, Any]:
+    """How a child ended, as its parent sees it; of the two events about the end itself only the runtime's count."""
+    end = COMPLETED if state.status == "completed" else TERMINATED
+    seen = [name for name in state.events.counts() if name not in (COMPLETED, TERMINATED)]
+    return {
+        "session_id": session_id,
+        "status": state.status,
+        "verdict": state.verdict,
+        "verdict_reason": state.verdict_reason,
+        "iteration_count": state.iteration_count,
+        "criteria": {result.criterion_id: result.status for result in state.results.values()},
+        "metrics": state.metrics,
+        "events": [{"event_name": end, "session_id": session_id}, *({"event_name": name} for name in seen)],
+        "used": dict(used),
+    }

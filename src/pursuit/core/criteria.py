@@ -1,0 +1,309 @@
+"""The six kinds of criteria: what a mission may ask of the world before it counts as done.
+
+Owns: their shape and their limits. Does not decide them (`evaluate`). Invariant: a criterion that
+exists is well formed, so deciding one never has to ask whether it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, Literal, Self, cast
+
+from pydantic import Field, StringConstraints, field_validator
+
+from pursuit.core.base_model import Args, Broken, Flag, InputModel, Name, Number, Text, Whole
+from pursuit.core.patterns import checked_expression, checked_pattern
+
+Comparison = Literal["<", "<=", ">", ">=", "==", "!="]
+MAX_WINDOW = 1_000
+
+
+class Criterion(InputModel):
+    """What every criterion has."""
+
+    criterion_id: Annotated[str, StringConstraints(min_length=1, max_length=128, strip_whitespace=True)]
+    required: Flag = True
+
+    def optional(self) -> Self:
+        """The same criterion, reported but never blocking."""
+        return self.model_copy(update={"required": False})
+
+    def named(self, criterion_id: str) -> Self:
+        """The same criterion under another id."""
+        fields: dict[str, Any] = {**self.model_dump(), "criterion_id": criterion_id}
+        return type(self)(**fields)
+
+
+def _bare_metric(value: str) -> str:
+    bare = value.removeprefix("metrics.")
+    if not bare:
+        raise ValueError("names no metric; write metrics.NAME or NAME")
+    return bare
+
+
+class MetricThreshold(Criterion):
+    """The latest value of a metric compares with a number."""
+
+    kind: Literal["metric_threshold"] = "metric_threshold"
+    metric: Name
+    op: Comparison
+    target: Number
+    source: Name | None = None
+    scope: Literal["mission", "iteration"] = "mission"
+
+    _strip = field_validator("metric")(_bare_metric)
+
+
+class MetricTrend(Criterion):
+    """The least-squares slope over the last points of a metric has a sign."""
+
+    kind: Literal["metric_trend"] = "metric_trend"
+    metric: Name
+    direction: Literal["decreasing", "increasing", "non_increasing", "non_decreasing"]
+    window: Annotated[Whole, Field(ge=2, le=MAX_WINDOW)] = MAX_WINDOW
+    min_points: Annotated[Whole, Field(ge=2, le=MAX_WINDOW)] = 2
+    source: Name | None = None
+
+    _strip = field_validator("metric")(_bare_metric)
+
+    @classmethod
+    def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
+        """No window could ever hold enough points."""
+        least, window = given.get("min_points", 2), given.get("window", MAX_WINDOW)
+        if isinstance(least, int) and isinstance(window, int) and 2 <= window < least <= MAX_WINDOW:
+            yield Broken(f"min_points ({least}) cannot exceed window ({window})")
+
+
+class EventSeen(Criterion):
+    """A tool reported an event of this name."""
+
+    kind: Literal["event"] = "event"
+    event_name: Name
+    source: Name | None = None
+    scope: Literal["mission", "iteration"] = "mission"
+
+
+class ToolCallSucceeded(Criterion):
+    """The runtime's own records hold enough successful calls of a tool."""
+
+    kind: Literal["tool_call_succeeded"] = "tool_call_succeeded"
+    tool_name: Name
+    min_count: Annotated[Whole, Field(ge=1)] = 1
+
+
+class Predicate(Criterion):
+    """One Python expression over `obs`, run in the sandbox."""
+
+    kind: Literal["predicate"] = "predicate"
+    expression: str
+
+    _checked = field_validator("expression")(checked_expression)
+
+
+class Count(InputModel):
+    """How many matches a result must have."""
+
+    pattern: Name
+    op: Comparison = ">="
+    target: Annotated[Whole, Field(ge=0)] = 1
+
+    @field_validator("pattern")
+    @classmethod
+    def _compiles(cls, value: str) -> str:
+        return checked_pattern(value)
+
+
+class Expectation(InputModel):
+    """What the result of a check must satisfy; everything that is given must hold.
+
+    An exit code among `never_exit_codes` says that the check can never be met any more: the mission is over then.
+    """
+
+    exit_code: Whole | None = None
+    never_exit_codes: Annotated[list[Whole], Field(max_length=256)] = Field(default_factory=list[int])
+    predicate: str | None = None
+    file: Name | None = None
+    count: Count | None = None
+    text: Name | None = None
+
+    @classmethod
+    def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
+        """The exit code that is wanted does not say that it never comes."""
+        wanted, never = given.get("exit_code"), given.get("never_exit_codes")
+        if isinstance(never, list) and (0 if wanted is None else wanted) in never:
+            yield Broken("holds the exit code that the check is met by", "never_exit_codes")
+
+    @field_validator("predicate")
+    @classmethod
+    def _expression(cls, value: str | None) -> str | None:
+        return None if value is None else checked_expression(value)
+
+    @field_validator("text")
+    @classmethod
+    def _pattern(cls, value: str | None) -> str | None:
+        return None if value is None else checked_pattern(value)
+
+
+class Check(Criterion):
+    """A call that the runtime makes itself, and what its result must satisfy.
+
+    With `after` it has something to look at only once that tool was called, whatever came of the call.
+    """
+
+    kind: Literal["check"] = "check"
+    tool_name: Name | None = None
+    args: Args = Field(default_factory=dict)
+    command: Annotated[list[Text], Field(min_length=1, max_length=1_000)] | None = None
+    cwd: Text | None = None
+    check: Name | None = None
+    timeout: Annotated[Number, Field(gt=0, le=86_400)] | None = None
+    idempotent: Flag = False
+    expect: Expectation = Expectation()
+    when: Literal["met", "checkpoint"] = "met"
+    after: Name | None = None
+
+    @classmethod
+    def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
+        """One form of call, and only the fields that go with it."""
+        forms = [name for name in ("tool_name", "command", "check") if given.get(name) is not None]
+        if len(forms) != 1:
+            yield Broken("needs exactly one of tool_name, command and check" + (f", not {forms}" if forms else ""))
+        if "command" not in forms and given.get("cwd") is not None:
+            yield Broken("cwd goes with command")
+        if "tool_name" not in forms and given.get("args"):
+            yield Broken("args goes with tool_name")
+        for name in ("exit_code", "never_exit_codes"):
+            if "tool_name" in forms and _expected(given.get("expect"), name) not in (None, []):
+                yield Broken(f"expect.{name} goes with a command: a tool call has no exit code")
+
+
+def _expected(expect: object, name: str) -> object:
+    if isinstance(expect, Mapping):
+        return cast("Mapping[str, Any]", expect).get(name)
+    return getattr(expect, name, None)
+
+
+AnyCriterion = Annotated[
+    MetricThreshold | MetricTrend | EventSeen | ToolCallSucceeded | Predicate | Check, Field(discriminator="kind")
+]
+
+
+def describe(criterion: Criterion) -> str:
+    """One line for people."""
+    match criterion:
+        case MetricThreshold():
+            return f"{criterion.metric} {criterion.op} {criterion.target:g}"
+        case MetricTrend():
+            return f"{criterion.metric} is {criterion.direction.replace('_', '-')} over {criterion.window} points"
+        case EventSeen():
+            return f"event {criterion.event_name}"
+        case ToolCallSucceeded():
+            return f"{criterion.tool_name} succeeded {criterion.min_count} time{'s' * (criterion.min_count != 1)}"
+        case Predicate():
+            return criterion.expression
+        case Check():
+            what = criterion.tool_name or criterion.check or " ".join(criterion.command or ())
+            return f"check {what}"
+        case _:
+            return criterion.criterion_id
+
+
+# Criteria as Python reads best: `metric("mass") <= 2.4`, `event("certified")`.
+
+Direction = Literal["decreasing", "increasing", "non_increasing", "non_decreasing"]
+
+
+class MetricRef:
+    """A metric by its path; comparing it with a number makes a criterion."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, path: str, source: str | None, scope: Literal["mission", "iteration"]) -> None:
+        self._path = path
+        self._source = source
+        self._scope: Literal["mission", "iteration"] = scope
+
+    def __lt__(self, target: float) -> MetricThreshold:
+        return self._threshold("<", target)
+
+    def __le__(self, target: float) -> MetricThreshold:
+        return self._threshold("<=", target)
+
+    def __gt__(self, target: float) -> MetricThreshold:
+        return self._threshold(">", target)
+
+    def __ge__(self, target: float) -> MetricThreshold:
+        return self._threshold(">=", target)
+
+    def __eq__(self, target: object) -> MetricThreshold:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return self._threshold("==", target)
+
+    def __ne__(self, target: object) -> MetricThreshold:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return self._threshold("!=", target)
+
+    def _threshold(self, op: Comparison, target: object) -> MetricThreshold:
+        number = f"{target:g}" if isinstance(target, int | float) else repr(target)
+        return MetricThreshold(
+            criterion_id=f"{self._path} {op} {number}"[:128],
+            metric=self._path,
+            op=op,
+            target=cast("float", target),
+            source=self._source,
+            scope=self._scope,
+        )
+
+    def trend(self, direction: Direction, *, window: int = 1_000, min_points: int = 2) -> MetricTrend:
+        """A criterion on the slope of the last points."""
+        return MetricTrend(
+            criterion_id=f"{self._path} {direction}"[:128],
+            metric=self._path,
+            direction=direction,
+            window=window,
+            min_points=min_points,
+            source=self._source,
+        )
+
+
+def metric(path: str, *, source: str | None = None, scope: Literal["mission", "iteration"] = "mission") -> MetricRef:
+    """A metric, optionally only as `source` (a tool glob) reports it."""
+    return MetricRef(path, source, scope)
+
+
+def event(name: str, *, source: str | None = None, scope: Literal["mission", "iteration"] = "mission") -> EventSeen:
+    """An event that must have been reported."""
+    return EventSeen(criterion_id=f"event {name}"[:128], event_name=name, source=source, scope=scope)
+
+
+def predicate(expression: str) -> Predicate:
+    """One Python expression over `obs`, run in the sandbox."""
+    return Predicate(criterion_id=expression.strip()[:128] or "predicate", expression=expression)
+
+
+def succeeded(tool_name: str, *, at_least: int = 1) -> ToolCallSucceeded:
+    """Successful calls of a tool, by the runtime's own records."""
+    return ToolCallSucceeded(criterion_id=f"{tool_name} succeeded"[:128], tool_name=tool_name, min_count=at_least)
+
+
+def check(
+    what: str | Sequence[str],
+    args: Mapping[str, Any] | None = None,
+    *,
+    when: Literal["met", "checkpoint"] = "met",
+    after: str | None = None,
+    cwd: str | None = None,
+    timeout: float | None = None,
+    **expect: Any,
+) -> Check:
+    """A tool (by name) or a command (an argv) that the runtime runs itself; `expect` says what must hold."""
+    is_tool = isinstance(what, str)
+    return Check(
+        criterion_id=f"check {what if isinstance(what, str) else ' '.join(what)}"[:128],
+        tool_name=what if isinstance(what, str) else None,
+        args=args or {},
+        command=None if is_tool else list(what),
+        cwd=cwd,
+        timeout=timeout,
+        when=when,
+        after=after,
+        expect=Expectation(**expect),
+    )

@@ -1,0 +1,167 @@
+"""The verdict of an iteration: a cascade over facts, the first rule that holds wins.
+
+Owns: the order of the rules. Pure and total: the same facts always give the same verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, assert_never
+
+from pursuit.core.evaluate import out_of_reach, required_met
+from pursuit.core.events import CompletionOrdered, CriterionResult, Facts, Verdict
+from pursuit.core.mission import EveryIteration, EveryN, EverySeconds, OnEvent
+from pursuit.core.series import closer
+from pursuit.core.state import Iteration, MissionState, error_key
+
+PROPOSER_FAILURES = 3
+
+
+class Decision(NamedTuple):
+    """A verdict with its reason, and a word to the proposer where there is one."""
+
+    verdict: Verdict
+    reason: str
+    rationale: str | None = None
+
+    @property
+    def final(self) -> bool:
+        """Whether the mission ends here."""
+        return self.verdict in ("complete", "terminate")
+
+
+def decide(facts: Facts) -> Decision:
+    """The cascade, in the order of the specification."""
+    if facts.operator_stop == "complete":
+        return Decision("complete", "forced_complete", facts.operator_reason)
+    if facts.operator_stop == "abort":
+        return Decision("terminate", "user_abort", facts.operator_reason)
+    if facts.checkpoint and facts.required_met:
+        return Decision("complete", "criteria_met")
+    if facts.never is not None:
+        return Decision("terminate", "out_of_reach", f"{facts.never} can never be met any more.")
+    if facts.cap is not None:
+        return Decision("terminate", facts.cap)
+    if facts.proposer_failures >= PROPOSER_FAILURES:
+        return Decision("terminate", "proposer_failed")
+    if facts.threshold is not None and facts.no_progress >= facts.threshold:
+        return Decision("terminate", "no_progress")
+    if not facts.checkpoint:
+        return Decision("continue", "cadence_skip")
+    if (advice := _unproductive(facts)) is not None:
+        return Decision("adjust", "heuristic_unproductive", advice)
+    return Decision("continue", "in_progress")
+
+
+def _unproductive(facts: Facts) -> str | None:
+    """Why the proposer should change course, or None."""
+    if facts.new_error is not None:
+        return f"A new error came up: {facts.new_error}"
+    if facts.threshold is None or not facts.same_calls:
+        return None
+    half = (facts.threshold + 1) // 2
+    if facts.no_progress < half:
+        return None
+    return (
+        f"The last three iterations made the same calls, and nothing improved for {facts.no_progress} checkpoints "
+        f"(the mission ends at {facts.threshold}). Try something else."
+    )
+
+
+# Gathers the facts that the verdict cascade looks at.
+
+
+def reached_cap(state: MissionState, *, elapsed: float, iterations: int | None = None) -> str | None:
+    """The first cap that is used up, as the reason of a verdict."""
+    caps, lent = state.budget, state.lent
+    done = state.iteration_count + 1 if iterations is None else iterations
+    if -1 != caps["max_iterations"] <= done + lent.get("max_iterations", 0):
+        return "max_iterations"
+    if -1 != caps["max_wall_clock_seconds"] <= state.elapsed_before + max(elapsed, state.elapsed):
+        return "max_wall_clock"
+    if -1 != caps["max_tool_calls"] <= state.tool_calls + lent.get("max_tool_calls", 0):
+        return "max_tool_calls"
+    if -1 != caps["max_tokens"] <= state.tokens + lent.get("max_tokens", 0):
+        return "max_tokens"
+    if -1 != caps["max_cost_usd"] <= round(state.cost_usd + lent.get("max_cost_usd", 0), 9):
+        return "max_cost"
+    return None
+
+
+def is_checkpoint(state: MissionState, *, now: float, cap: str | None) -> bool:
+    """Whether the open iteration is a checkpoint by its cadence, or because it is the last that fits."""
+    if cap is not None or state.stop is not None:
+        return True
+    index = state.open.index if state.open is not None else state.iteration_count
+    match state.mission.checkpoint_cadence:
+        case EveryIteration():
+            return True
+        case EveryN(n=n):
+            return (index + 1) % n == 0
+        case EverySeconds(t=t):
+            return state.checkpoint_at is None or now >= state.checkpoint_at + t
+        case OnEvent(event_name=name):
+            seen = state.events.find(name)
+            return seen is not None and seen.iteration == index
+        case _ as cadence:
+            assert_never(cadence)
+
+
+def facts_of(state: MissionState, results: Sequence[CriterionResult], *, checkpoint: bool, cap: str | None) -> Facts:
+    """Everything that the cascade needs, from the state at the end of its open iteration."""
+    iteration = state.open
+    waits = state.mission.budget.on_exhausted == "wait"
+    return Facts(
+        checkpoint=checkpoint,
+        required_met=checkpoint and required_met(state.mission.criteria, results),
+        operator_stop=_stop(state),
+        operator_reason=state.stop.reason if state.stop is not None else None,
+        cap=None if waits else cap,
+        proposer_failures=state.proposer_failures,
+        no_progress=_no_progress(state, results) if checkpoint else state.no_progress,
+        threshold=state.stagnation,
+        same_calls=iteration is not None and state.stagnation is not None and _same_calls(state, iteration),
+        new_error=None if iteration is None else _new_error(state, iteration),
+        never=out_of_reach(state.mission.criteria, results) if checkpoint else None,
+    )
+
+
+def _stop(state: MissionState) -> Literal["complete", "abort"] | None:
+    if state.stop is None:
+        return None
+    return "complete" if isinstance(state.stop, CompletionOrdered) else "abort"
+
+
+def _no_progress(state: MissionState, results: Sequence[CriterionResult]) -> int:
+    """The counter after this checkpoint; the first one compares with nothing."""
+    if state.checkpoints == 0 or _progressed(state, results):
+        return 0
+    return state.no_progress + 1
+
+
+def _progressed(state: MissionState, results: Sequence[CriterionResult]) -> bool:
+    for result in results:
+        if result.status == "met":
+            before = state.results.get(result.criterion_id)
+            if before is None or before.status != "met":
+                return True
+    if not state.thresholds:
+        return state.news or (state.open is not None and state.open.outputs() not in state.outputs_seen)
+    for criterion in state.thresholds:
+        point = state.best.get(criterion.criterion_id)
+        if point is not None and closer(criterion, point.value, state.checkpoint_best.get(criterion.criterion_id)):
+            return True
+    return False
+
+
+def _same_calls(state: MissionState, iteration: Iteration) -> bool:
+    """Whether this iteration and the two before it made equal sequences of calls."""
+    before = list(state.sequences)[-2:]
+    return len(before) == 2 and set(before) == {iteration.sequence()}
+
+
+def _new_error(state: MissionState, iteration: Iteration) -> str | None:
+    for tool, error in iteration.errors():
+        if error_key(tool, error) not in state.errors_seen:
+            return f"{tool}: {error[:500]}"
+    return None

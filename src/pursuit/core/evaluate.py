@@ -1,0 +1,157 @@
+"""Decides each criterion from what the runtime itself recorded.
+
+Owns: met, unmet, inconclusive, and the evidence for it. Pure: what the sandbox and the checks answered is
+handed in. Invariant: no criterion is met by the word of a model or of a script that somebody else proposed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, assert_never
+
+from pursuit.core.criteria import (
+    AnyCriterion,
+    Check,
+    EventSeen,
+    MetricThreshold,
+    MetricTrend,
+    Predicate,
+    ToolCallSucceeded,
+)
+from pursuit.core.events import CriterionResult, CriterionStatus, Source
+from pursuit.core.series import Point, holds
+from pursuit.core.state import MissionState
+
+FLAT = 1e-12
+HUGE = 1e150
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What the sandbox said of a predicate, or the runtime of a check."""
+
+    value: Any = None
+    error: str | None = None
+    source: Source | None = None
+
+
+def evaluate(state: MissionState, answers: Mapping[str, Answer]) -> list[CriterionResult]:
+    """Every criterion, in the order of the mission; a check without an answer was not due."""
+    return [evaluate_one(state, criterion, answers.get(criterion.criterion_id)) for criterion in state.mission.criteria]
+
+
+def required_met(criteria: Sequence[AnyCriterion], results: Sequence[CriterionResult]) -> bool:
+    """Whether every required criterion is met; an optional one never blocks."""
+    met = {result.criterion_id for result in results if result.status == "met"}
+    return all(criterion.criterion_id in met for criterion in criteria if criterion.required)
+
+
+def out_of_reach(criteria: Sequence[AnyCriterion], results: Sequence[CriterionResult]) -> str | None:
+    """The required check that says that it can never be met any more, or None; an optional one blocks nothing."""
+    checks = {criterion.criterion_id for criterion in criteria if criterion.required and isinstance(criterion, Check)}
+    said = (one for one in results if one.criterion_id in checks and one.status == "unmet")
+    return next((one.criterion_id for one in said if one.evidence.get("never") is True), None)
+
+
+def evaluate_one(state: MissionState, criterion: AnyCriterion, answer: Answer | None) -> CriterionResult:
+    """One criterion."""
+    match criterion:
+        case MetricThreshold():
+            return _threshold(state, criterion)
+        case MetricTrend():
+            return _trend(state, criterion)
+        case EventSeen():
+            return _event(state, criterion)
+        case ToolCallSucceeded():
+            count = state.succeeded.get(criterion.tool_name, 0)
+            evidence = {"count": count, "needed": criterion.min_count}
+            source = state.last_success.get(criterion.tool_name)
+            return _result(criterion, count >= criterion.min_count, evidence, source)
+        case Predicate() | Check():
+            return _answered(criterion, answer)
+        case _:
+            assert_never(criterion)
+
+
+def _threshold(state: MissionState, criterion: MetricThreshold) -> CriterionResult:
+    point = state.series.latest(criterion.metric, criterion.source)
+    if point is None or (criterion.scope == "iteration" and point.iteration != _current(state)):
+        return _no_data(criterion, f"no value of {criterion.metric!r}", criterion.source)
+    evidence = {"value": point.value, "op": criterion.op, "target": criterion.target}
+    return _result(criterion, holds(criterion, point.value), evidence, _source(point))
+
+
+def _trend(state: MissionState, criterion: MetricTrend) -> CriterionResult:
+    points = state.series.points(criterion.metric, criterion.source)[-criterion.window :]
+    if len(points) < criterion.min_points:
+        reason = f"{len(points)} of {criterion.min_points} points of {criterion.metric!r}"
+        return _no_data(criterion, reason, criterion.source)
+    values = [point.value for point in points]
+    scale = max(map(abs, values)) or 1.0
+    slope = least_squares_slope(values) if scale < HUGE else least_squares_slope([v / scale for v in values]) * scale
+    sign = 0 if abs(slope) <= FLAT * scale else (1 if slope > 0 else -1)
+    wanted = {"decreasing": (-1,), "increasing": (1,), "non_increasing": (-1, 0), "non_decreasing": (0, 1)}
+    evidence = {"slope": slope, "points": len(points), "direction": criterion.direction}
+    return _result(criterion, sign in wanted[criterion.direction], evidence, _source(points[-1]))
+
+
+def least_squares_slope(values: Sequence[float]) -> float:
+    """The slope of the line that fits equally spaced values best."""
+    count = len(values)
+    middle = (count - 1) / 2
+    mean = sum(values) / count
+    over = sum((place - middle) * (value - mean) for place, value in enumerate(values))
+    return over / (count * (count * count - 1) / 12)
+
+
+def _event(state: MissionState, criterion: EventSeen) -> CriterionResult:
+    seen = state.events.find(criterion.event_name, criterion.source)
+    if seen is None or (criterion.scope == "iteration" and seen.iteration != _current(state)):
+        return _result(criterion, False, {"count": 0})
+    source = Source(tool=seen.tool, call_id=seen.call_id, iteration=seen.iteration)
+    return _result(criterion, True, {"count": seen.times}, source)
+
+
+def _answered(criterion: Predicate | Check, answer: Answer | None) -> CriterionResult:
+    if answer is None:
+        return _no_data(criterion, "not due yet", None)
+    if answer.error is not None:
+        return CriterionResult(
+            criterion_id=criterion.criterion_id,
+            status="inconclusive",
+            evidence={"error": answer.error, "value": answer.value}
+            if answer.value is not None
+            else {"error": answer.error},
+            source=answer.source,
+        )
+    if isinstance(criterion, Check):
+        return _result(criterion, answer.value["met"] is True, answer.value, answer.source)
+    if not isinstance(answer.value, bool):
+        reason = "the expression must give True or False; wrap it in bool(...)"
+        return CriterionResult(
+            criterion_id=criterion.criterion_id,
+            status="inconclusive",
+            evidence={"error": reason, "value": answer.value},
+        )
+    return _result(criterion, answer.value, {"value": answer.value})
+
+
+def _result(
+    criterion: AnyCriterion, met: bool, evidence: Mapping[str, Any], source: Source | None = None
+) -> CriterionResult:
+    status: CriterionStatus = "met" if met else "unmet"
+    return CriterionResult(criterion_id=criterion.criterion_id, status=status, evidence=dict(evidence), source=source)
+
+
+def _no_data(criterion: AnyCriterion, reason: str, source: str | None) -> CriterionResult:
+    text = f"{reason} from {source}" if source else reason
+    return CriterionResult(criterion_id=criterion.criterion_id, status="inconclusive", evidence={"reason": text})
+
+
+def _source(point: Point) -> Source:
+    return Source(tool=point.tool, call_id=point.call_id, iteration=point.iteration)
+
+
+def _current(state: MissionState) -> int:
+    return state.open.index if state.open is not None else max(0, state.iteration_count - 1)

@@ -1,0 +1,421 @@
+"""What each event means: the fold from events to a mission's state.
+
+Owns: the steps of the fold. Pure: no clock, no I/O, no randomness; `fold(events)` is the only truth, and
+`advance` is its step. Invariant: the cost of a step does not grow with the mission's age.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, cast
+
+from pursuit.core.approvals import Approval, is_granted, pending
+from pursuit.core.budgets import give_back, learnt, lend
+from pursuit.core.criteria import Check, MetricThreshold, Predicate
+from pursuit.core.events import (
+    AbortOrdered,
+    AnyEvent,
+    ApprovalAnswered,
+    ApprovalAsked,
+    ApprovalExpired,
+    BudgetExtended,
+    CallIntended,
+    CallRefused,
+    CallSettled,
+    CompletionOrdered,
+    Event,
+    IterationEnded,
+    IterationProposed,
+    MissionCreated,
+    MissionEnded,
+    MissionFailed,
+    MissionPaused,
+    MissionResumed,
+    ModelAnswered,
+    ModelAsked,
+    ReportWritten,
+    RunClaimed,
+    ScriptEnded,
+    Source,
+    WaitBegan,
+)
+from pursuit.core.mission import CAPS, GUARDED, Mission
+from pursuit.core.observe import leaves, source_matches
+from pursuit.core.series import Point, better
+from pursuit.core.state import SCRIPT_SOURCE, CallRecord, Iteration, MissionState, error_key, script_view
+
+# What a call leaves in a mission's state: its record, its metrics and events, and what the loop guard counts.
+# Invariant: the later call wins, not the one that happened to come back later.
+
+
+def intended(state: MissionState, event: CallIntended) -> None:
+    """A call is about to be sent."""
+    if event.attempt == 1:
+        state.tool_calls += 1
+    if event.task is not None:
+        lend(state, event)
+    if state.open is not None:
+        state.open.calls[event.call_id] = CallRecord(
+            call_id=event.call_id,
+            iteration=event.iteration,
+            tool=event.tool,
+            args=event.args,
+            purpose=event.purpose,
+            order=event.order,
+            attempt=event.attempt,
+            criterion_id=event.criterion_id,
+            repeatable=event.repeatable,
+            task=event.task,
+        )
+
+
+def refused(state: MissionState, event: CallRefused) -> None:
+    """A call was not sent."""
+    if state.open is not None:
+        state.open.calls[event.call_id] = CallRecord(
+            call_id=event.call_id,
+            iteration=event.iteration,
+            tool=event.tool,
+            args=event.args,
+            purpose=event.purpose,
+            order=event.order,
+            outcome=event.outcome,
+            error=event.reason,
+        )
+
+
+def settled(state: MissionState, event: CallSettled) -> None:
+    """A call has an outcome, and what it said counts."""
+    state.elapsed = max(state.elapsed, event.elapsed)
+    call = state.open.calls.get(event.call_id) if state.open is not None else None
+    if call is None:
+        return
+    call.outcome = event.outcome
+    call.result, call.blob, call.preview = event.result, event.blob, event.preview
+    call.digest, call.error = event.digest, event.error
+    if call.task is not None:
+        give_back(state, call, event)
+    if event.outcome == "ok":
+        state.succeeded[call.tool] = state.succeeded.get(call.tool, 0) + 1
+        state.last_success[call.tool] = Source(tool=call.tool, call_id=call.call_id, iteration=call.iteration)
+    learn(state, event.metrics, event.events, tool=call.tool, call_id=call.call_id, order=call.order)
+    if state.guarded and call.purpose != "check":
+        _guard(state, call)
+
+
+def _guard(state: MissionState, call: CallRecord) -> None:
+    """Counts identical calls in a row while nothing changed: only a result seen before lets the count grow."""
+    key = call.key
+    changed = call.digest not in state.results_seen
+    state.guard_count = 1 if key != state.guard_key or changed else state.guard_count + 1
+    state.guard_key = key
+    state.results_seen.add(call.digest)
+
+
+def learn(
+    state: MissionState, metrics: dict[str, Any], events: list[dict[str, Any]], *, tool: str, call_id: str, order: int
+) -> None:
+    """Takes metrics and events into the state, each with whose word it is."""
+    iteration = state.open.index if state.open is not None else state.iteration_count
+    for name, value in metrics.items():
+        # The later call wins, not the one that happened to come back later.
+        if (iteration, order) >= state.metric_order.get(name, (0, 0)):
+            state.metrics[name] = value
+            state.metric_order[name] = (iteration, order)
+    for name, value in leaves(metrics):
+        point = Point(iteration, order, value, tool, call_id)
+        state.series.add(name, point)
+        _best(state, name, point)
+    for event in events:
+        state.events.add(event["event_name"], tool=tool, call_id=call_id, iteration=iteration)
+
+
+def _best(state: MissionState, name: str, point: Point) -> None:
+    for criterion in state.thresholds:
+        if criterion.metric == name:
+            counts = source_matches(criterion.source, point.tool)
+            if counts and better(criterion, point, state.best.get(criterion.criterion_id)):
+                state.best[criterion.criterion_id] = point
+
+
+CAP_REASONS = frozenset({"max_iterations", "max_wall_clock", "max_tool_calls", "max_tokens", "max_cost"})
+
+MOST_UNCHANGED = 300  # a backoff of ten to this power is still a number
+
+
+def fold(events: Iterable[AnyEvent]) -> MissionState | None:
+    """The state after all events; None if there are none."""
+    state: MissionState | None = None
+    for event in events:
+        state = advance(state, event)
+    return state
+
+
+def advance(state: MissionState | None, event: Event) -> MissionState:
+    """The state after one more event. The state that is handed in is used up."""
+    if state is None:
+        if not isinstance(event, MissionCreated):
+            raise ValueError(f"a mission begins with MissionCreated, not {type(event).__name__}")
+        state = _created(event)
+    else:
+        _STEPS[type(event)](state, event)
+    state.seq += 1
+    return state
+
+
+def _created(event: MissionCreated) -> MissionState:
+    mission = Mission(**_current(event.mission))
+    caps = {name: getattr(mission.budget, name) for name in CAPS}
+    return MissionState(
+        mission=mission,
+        tools=tuple(event.tools),
+        thresholds=tuple(c for c in mission.criteria if isinstance(c, MetricThreshold)),
+        asks=any(isinstance(c, Check | Predicate) for c in mission.criteria),
+        stagnation=mission.stagnation,
+        guarded=mission.proposer.kind in GUARDED,
+        parameters=event.parameters,
+        warnings=tuple(event.warnings),
+        file=event.file,
+        credential=event.credential,
+        parent=event.parent,
+        operators_own=event.operators_own,
+        created_at=event.at,
+        budget=caps,
+    )
+
+
+def _current(mission: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A stored mission without the keys of a search that are gone: `then_again`, and a list in `gives_way`."""
+    search = cast("Mapping[str, Any]", mission["proposer"])
+    if "then_again" not in search:
+        return mission
+    kept = {name: value for name, value in search.items() if name != "then_again"}
+    if isinstance(several := kept.get("gives_way"), list):
+        kept["gives_way"] = next(iter(cast("list[str]", several)), None)
+    return {**mission, "proposer": kept}
+
+
+def _run_claimed(state: MissionState, event: RunClaimed) -> None:
+    state.elapsed_before += state.elapsed
+    state.elapsed = 0.0
+    state.run = event.run
+    state.run_goal = None if event.iterations is None else state.iteration_count + event.iterations
+    state.background = event.background
+    state.handed_in = event.proposal
+    state.failure = None
+    if not state.terminal and state.status != "paused" and state.waiting_for != "pace":
+        _running(state)
+    if state.started_at is None:
+        state.started_at = event.at
+
+
+def _running(state: MissionState) -> None:
+    state.status = "running"
+    state.waiting_for = state.wait_detail = state.wait_until = None
+    state.failure = None
+
+
+def _proposed(state: MissionState, event: IterationProposed) -> None:
+    if state.status == "waiting":
+        _running(state)
+    state.handed_in = None
+    state.answers = {}
+    state.unanswered = 0
+    view = script_view(state) if event.script is not None else None
+    state.open = Iteration(index=event.iteration, started_at=event.at, proposed=event, view=view)
+    state.proposer_failures = state.proposer_failures + 1 if event.failed else 0
+
+
+def _model_asked(state: MissionState, event: ModelAsked) -> None:
+    """A question alone changes nothing but that somebody is at work: it may be asked again, and that is counted."""
+    state.unanswered = state.unanswered + 1 if event.model == state.asked_of else 1
+    state.asked_of = event.model
+    state.question_size = event.size
+    if state.status == "waiting":
+        _running(state)
+
+
+def _model_answered(state: MissionState, event: ModelAnswered) -> None:
+    state.elapsed = max(state.elapsed, event.elapsed)
+    state.tokens += event.tokens
+    state.cost_usd = round(state.cost_usd + (event.cost_usd or 0.0), 9)  # ten times 0.1 is 1
+    state.unpriced = state.unpriced or (event.error is None and event.cost_usd is None)
+    state.densest = learnt(state.densest, size=state.question_size, tokens=event.read)
+    state.answers[event.attempt] = event
+    state.unanswered = 0
+
+
+def _asked(state: MissionState, event: ApprovalAsked) -> None:
+    state.approvals[event.approval_id] = Approval(
+        approval_id=event.approval_id,
+        call_id=event.call_id,
+        tool=event.tool,
+        args=event.args,
+        description=event.description,
+        reason=event.reason,
+        asked_at=event.at,
+        until=event.until,
+    )
+
+
+def _expired(state: MissionState, event: ApprovalExpired) -> None:
+    approval = state.approvals.get(event.approval_id)
+    if approval is not None and approval.answer is None:
+        approval.answer = "expired"
+
+
+def _answered(state: MissionState, event: ApprovalAnswered) -> None:
+    """The first answer in time counts; a wide yes answers others, too. The mission goes on once nothing is open."""
+    approval = state.approvals.get(event.approval_id)
+    if approval is None or approval.answer is not None or event.at >= approval.until:
+        return
+    approval.answer, approval.by, approval.why = event.answer, event.by, event.reason
+    if event.answer in ("arguments", "mission"):
+        state.granted.add(approval.scope(event.answer))
+        for other in pending(state.approvals):
+            if is_granted(state.granted, None, other.tool, other.args):
+                other.answer, other.by, other.why = event.answer, event.by, event.reason
+    if state.waiting_for == "approval" and not pending(state.approvals):
+        _running(state)
+
+
+def _script_ended(state: MissionState, event: ScriptEnded) -> None:
+    if state.open is not None:
+        state.open.script = event
+    if event.claimed:
+        state.claimed.update(event.observed)
+        return
+    order = len(state.open.calls) if state.open is not None else 0
+    call_id = f"{SCRIPT_SOURCE}-{event.iteration}"
+    learn(state, event.observed, event.events, tool=SCRIPT_SOURCE, call_id=call_id, order=order)
+    if event.memory is not None:
+        state.memory = event.memory
+
+
+def _iteration_ended(state: MissionState, event: IterationEnded) -> None:
+    state.elapsed = max(state.elapsed, event.elapsed)
+    iteration, state.open = state.open, None
+    state.approvals = {}
+    state.iteration_count = event.iteration + 1
+    state.last_ended = event
+    if not state.terminal:
+        state.verdict, state.verdict_reason = event.verdict, event.reason
+    for result in event.criteria:
+        state.results[result.criterion_id] = result
+    if event.facts.checkpoint:
+        _checkpoint(state, event)
+    if iteration is None:
+        return
+    state.last = iteration
+    state.recent.append(iteration)
+    if state.stagnation is not None:
+        state.sequences.append(iteration.sequence())
+    for tool, error in iteration.errors():
+        state.errors_seen.add(error_key(tool, error))
+    if state.thresholds and state.mission.pace is None:
+        return  # then nobody asks whether the outputs are new
+    outputs = iteration.outputs()
+    seen = outputs in state.outputs_seen
+    state.unchanged = min(state.unchanged + 1, MOST_UNCHANGED) if seen else 0
+    state.news = not event.facts.checkpoint and (state.news or not seen)
+    state.outputs_seen.add(outputs)
+
+
+def _checkpoint(state: MissionState, event: IterationEnded) -> None:
+    state.checkpoints += 1
+    state.checkpoint_at = event.at
+    state.no_progress = event.facts.no_progress
+    for criterion_id, point in state.best.items():
+        state.checkpoint_best[criterion_id] = point.value
+
+
+def _wait_began(state: MissionState, event: WaitBegan) -> None:
+    state.elapsed = max(state.elapsed, event.elapsed)
+    if state.status in ("running", "pending", "waiting"):
+        state.status = "waiting"
+        state.waiting_for, state.wait_detail, state.wait_until = event.waiting_for, event.detail, event.until
+
+
+def _failed(state: MissionState, event: MissionFailed) -> None:
+    state.elapsed = max(state.elapsed, event.elapsed)
+    if not state.terminal:
+        state.status = "failed"
+        state.failure = event
+
+
+def _ended(state: MissionState, event: MissionEnded) -> None:
+    state.elapsed = max(state.elapsed, event.elapsed)
+    if not state.terminal:
+        state.status = event.status
+        state.verdict, state.verdict_reason = event.verdict, event.reason
+    state.ended_at = event.at
+    state.waiting_for = state.wait_detail = state.wait_until = None
+    state.closed = True
+
+
+def _report_written(state: MissionState, event: ReportWritten) -> None:
+    if state.closed:  # a budget that was extended at the same moment has made it out of date
+        state.report = event.digest
+
+
+def _paused(state: MissionState, event: MissionPaused) -> None:
+    if not state.terminal:
+        if state.status != "paused" or event.by != state.parent:  # what a person paused stays theirs
+            state.paused_by = event.by
+        state.status = "paused"
+        state.run, state.background = None, False  # the run is over; whoever resumes the mission begins another
+        state.waiting_for = state.wait_detail = state.wait_until = None
+
+
+def _resumed(state: MissionState, _event: MissionResumed) -> None:
+    if state.status in ("paused", "failed"):
+        _running(state)
+        if state.started_at is None:
+            state.status = "pending"
+
+
+def _ordered(state: MissionState, event: AbortOrdered | CompletionOrdered) -> None:
+    if state.terminal:
+        return
+    state.stop = event
+    state.ended_at = event.at
+    state.waiting_for = state.wait_detail = state.wait_until = None
+    if isinstance(event, AbortOrdered):
+        state.status, state.verdict, state.verdict_reason = "terminated", "terminate", "user_abort"
+    else:
+        state.status, state.verdict, state.verdict_reason = "completed", "complete", "forced_complete"
+
+
+def _extended(state: MissionState, event: BudgetExtended) -> None:
+    state.budget = {**state.budget, **event.caps}
+    if state.status == "waiting" and state.waiting_for == "budget":
+        _running(state)
+    elif state.status == "terminated" and state.verdict_reason in CAP_REASONS:
+        state.status = "paused"
+        state.ended_at = state.verdict = state.verdict_reason = state.report = None
+        state.closed = False
+
+
+_STEPS: dict[type[Any], Callable[[MissionState, Any], None]] = {
+    RunClaimed: _run_claimed,
+    ModelAsked: _model_asked,
+    ModelAnswered: _model_answered,
+    IterationProposed: _proposed,
+    CallIntended: intended,
+    CallRefused: refused,
+    CallSettled: settled,
+    ApprovalAsked: _asked,
+    ApprovalExpired: _expired,
+    ApprovalAnswered: _answered,
+    ScriptEnded: _script_ended,
+    IterationEnded: _iteration_ended,
+    WaitBegan: _wait_began,
+    MissionFailed: _failed,
+    MissionEnded: _ended,
+    ReportWritten: _report_written,
+    MissionPaused: _paused,
+    MissionResumed: _resumed,
+    AbortOrdered: _ordered,
+    CompletionOrdered: _ordered,
+    BudgetExtended: _extended,
+}

@@ -1,0 +1,182 @@
+"""What happens at a gateway, as past-tense facts: calls that may write, refusals, and questions to a person.
+
+Owns: the events of one serving process, and what follows from them. Pure. Invariant: an event that was written once can
+be read for ever; no secret and no large value gets into one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import msgspec
+
+from pursuit.core.approvals import GRANTS, tool_scope
+from pursuit.core.events import Permission
+
+GatewayOutcome = Literal["ok", "failed", "asked", "cancelled", "unknown"]
+
+
+class GatewayEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
+    """A fact; `at` is the wall clock of whoever wrote it."""
+
+    at: float = 0.0
+
+
+class GatewayOpened(GatewayEvent, frozen=True, kw_only=True):
+    """A gateway began to serve; written with its first fact."""
+
+    servers: list[str]
+    by: str
+
+
+class GatewayCallIntended(GatewayEvent, frozen=True, kw_only=True):
+    """A call that may write is about to be sent."""
+
+    call_id: str
+    tool: str
+    args: dict[str, Any]
+    scope: str
+    by: str
+
+
+class GatewayCallSettled(GatewayEvent, frozen=True, kw_only=True):
+    """What became of it; without this the outcome is unknown."""
+
+    call_id: str
+    outcome: GatewayOutcome
+    why: str | None = None
+
+
+class GatewayCallRefused(GatewayEvent, frozen=True, kw_only=True):
+    """A call that was not sent."""
+
+    tool: str
+    args: dict[str, Any]
+    why: str
+    by: str
+
+
+class GatewayApprovalAsked(GatewayEvent, frozen=True, kw_only=True):
+    """A person is asked whether a call of `who` may be made; `until` is when silence counts as no."""
+
+    approval_id: str
+    tool: str
+    args: dict[str, Any]
+    scope: str
+    description: str
+    reason: str
+    until: float
+    who: str
+    by: str
+
+
+class GatewayApprovalAnswered(GatewayEvent, frozen=True, kw_only=True):
+    """A person's answer; the first one counts."""
+
+    approval_id: str
+    answer: Permission
+    by: str
+    reason: str | None = None
+
+
+class GatewayApprovalUsed(GatewayEvent, frozen=True, kw_only=True):
+    """The answer was taken for a call, and holds for no other one if it was for one call."""
+
+    approval_id: str
+
+
+class GatewayClosed(GatewayEvent, frozen=True, kw_only=True):
+    """It stopped serving in order."""
+
+
+AnyGatewayEvent = (
+    GatewayOpened
+    | GatewayCallIntended
+    | GatewayCallSettled
+    | GatewayCallRefused
+    | GatewayApprovalAsked
+    | GatewayApprovalAnswered
+    | GatewayApprovalUsed
+    | GatewayClosed
+)
+
+_encoder = msgspec.json.Encoder()
+_decoder: msgspec.json.Decoder[AnyGatewayEvent] = msgspec.json.Decoder(AnyGatewayEvent)
+
+
+def encode_gateway(event: AnyGatewayEvent) -> tuple[str, bytes]:
+    """The event's type name and bytes."""
+    return type(event).__name__, _encoder.encode(event)
+
+
+def decode_gateway(body: bytes) -> AnyGatewayEvent:
+    """The event from stored bytes."""
+    return _decoder.decode(body)
+
+
+def fingerprint(tool: str, args: Mapping[str, Any]) -> str:
+    """What stands for a tool with exactly these arguments, also where they are text that cannot be encoded."""
+    body = json.dumps([tool, args], sort_keys=True, separators=(",", ":"))
+    return f"call {hashlib.sha256(body.encode()).hexdigest()}"
+
+
+def narrow_scope(who: str, tool: str, args: Mapping[str, Any]) -> str:
+    """The calls of a tool with exactly these arguments, by one caller."""
+    return f"{fingerprint(tool, args)} by {who}"
+
+
+def wide_scope(who: str, tool: str) -> str:
+    """Every call of a tool, by one caller."""
+    return f"{tool_scope(tool)} by {who}"
+
+
+@dataclass(slots=True, kw_only=True)
+class GatewayState:
+    """What the events come to: every question, its first answer, and what was allowed for longer than a call."""
+
+    asked: dict[str, GatewayApprovalAsked] = field(default_factory=dict[str, GatewayApprovalAsked])
+    answers: dict[str, GatewayApprovalAnswered] = field(default_factory=dict[str, GatewayApprovalAnswered])
+    granted: set[str] = field(default_factory=set[str])
+    used: set[str] = field(default_factory=set[str])
+
+    def apply(self, events: Iterable[AnyGatewayEvent]) -> None:
+        """Takes note of further events."""
+        for event in events:
+            match event:
+                case GatewayApprovalAsked():
+                    self.asked[event.approval_id] = event
+                case GatewayApprovalAnswered():
+                    self._answered(event)
+                case GatewayApprovalUsed():
+                    self.used.add(event.approval_id)
+                case _:
+                    pass
+
+    def pending(self, now: float) -> list[GatewayApprovalAsked]:
+        """The questions that still wait for an answer."""
+        return [one for key, one in self.asked.items() if key not in self.answers and now < one.until]
+
+    def unused(self, scope: str, now: float) -> GatewayApprovalAnswered | None:
+        """An answer about these calls that no call has taken yet."""
+        keys = [one.approval_id for one in self.of_scope(scope) if now < one.until]
+        return next((self.answers[key] for key in keys if key in self.answers and key not in self.used), None)
+
+    def waits(self, now: float) -> bool:
+        """Whether a question waits for its answer, or an answer for its call."""
+        return any(now < one.until for key, one in self.asked.items() if key not in self.used)
+
+    def of_scope(self, scope: str) -> list[GatewayApprovalAsked]:
+        """Every question about these calls, the oldest first."""
+        return [one for one in self.asked.values() if one.scope == scope]
+
+    def _answered(self, event: GatewayApprovalAnswered) -> None:
+        asked = self.asked.get(event.approval_id)
+        if asked is None or event.approval_id in self.answers:
+            return
+        self.answers[event.approval_id] = event
+        if event.answer in GRANTS and event.answer != "once":
+            self.granted.add(wide_scope(asked.who, asked.tool) if event.answer == "mission" else asked.scope)

@@ -1,0 +1,182 @@
+"""What a mission that has ended leaves to those that come after it.
+
+Owns: the lessons of a final report, and the text that they are found by later. Pure and deterministic.
+Invariants: every lesson is true by the ledger; there are at most so many, each on one line and so long; an argument
+that is named like a secret is not told.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import msgspec
+
+from pursuit.core.audit import redacted
+from pursuit.core.criteria import Criterion, MetricThreshold, describe
+from pursuit.core.events import AnyEvent, CallIntended, CallRefused, CallSettled, IterationEnded, IterationProposed
+from pursuit.core.state import MissionState
+from pursuit.core.truncate import cut_to
+
+MOST = 24
+LONGEST = 400
+_ARGS = 160
+_WHY = 140
+_WHYS = 2
+_TOOLS = 6
+_HEAD = 3
+"""The lines of a text before its lessons."""
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """What is kept while walking the events once."""
+
+    calls: dict[str, CallIntended] = field(default_factory=dict[str, CallIntended])
+    tried: Counter[str] = field(default_factory=Counter[str])
+    bad: dict[str, Counter[str]] = field(default_factory=dict[str, Counter[str]])
+    refused: dict[str, Counter[str]] = field(default_factory=dict[str, Counter[str]])
+    unknown: Counter[str] = field(default_factory=Counter[str])
+    no_proposal: Counter[str] = field(default_factory=Counter[str])
+    met: set[str] = field(default_factory=set[str])
+
+
+def lessons_of(state: MissionState, events: Iterable[AnyEvent]) -> list[str]:
+    """What worked and with which arguments, what never did, what failed and why, what was not allowed."""
+    sources = [point.call_id for point in state.best.values()]
+    sources += [result.source.call_id for result in state.results.values() if result.source is not None]
+    gathered = _gather(events, frozenset(sources))
+    told = [*_of_criteria(state, gathered), *_of_calls(gathered), *_of_the_end(state, gathered)]
+    return [_line(lesson, LONGEST) for lesson in told[:MOST]]
+
+
+def _gather(events: Iterable[AnyEvent], wanted: frozenset[str]) -> _Gathered:
+    gathered = _Gathered()
+    tools: dict[str, str] = {}
+    for event in events:
+        match event:
+            case CallIntended():
+                tools[event.call_id] = event.tool
+                if event.call_id in wanted:
+                    gathered.calls[event.call_id] = event
+            case CallSettled():
+                tool = tools.pop(event.call_id, "")
+                gathered.tried[tool] += 1
+                if event.outcome in ("failed", "timed_out"):
+                    gathered.bad.setdefault(tool, Counter())[event.error or event.outcome] += 1
+                elif event.outcome == "unknown":
+                    gathered.unknown[tool] += 1
+            case CallRefused(outcome="denied"):
+                gathered.refused.setdefault(event.tool, Counter())[event.reason] += 1
+            case IterationProposed():
+                gathered.no_proposal.update(event.failed)
+            case IterationEnded():
+                gathered.met.update(one.criterion_id for one in event.criteria if one.status == "met")
+            case _:
+                pass
+    return gathered
+
+
+def _of_criteria(state: MissionState, gathered: _Gathered) -> Iterator[str]:
+    if state.iteration_count == 0:
+        return
+    for criterion in state.mission.criteria:
+        met = criterion.criterion_id in gathered.met
+        point = state.best.get(criterion.criterion_id)
+        head = f"{describe(criterion)} was {'met' if met else 'never met'}"
+        if isinstance(criterion, MetricThreshold) and point is not None:
+            by = _by(gathered, point.tool, point.call_id, point.iteration)
+            yield f"{head}: the best {criterion.metric} was {point.value:g}, {by}."
+        else:
+            yield f"{head}{_because(state, criterion, gathered, met=met)}."
+
+
+def _because(state: MissionState, criterion: Criterion, gathered: _Gathered, *, met: bool) -> str:
+    """What a criterion that is no threshold stands on."""
+    result = state.results.get(criterion.criterion_id)
+    if result is None:
+        return ""
+    if result.source is not None:
+        return f", {_by(gathered, result.source.tool, result.source.call_id, result.source.iteration)}"
+    evidence: Any = result.evidence
+    if met or not isinstance(evidence, dict):
+        return ""
+    told = cast("dict[str, Any]", evidence)
+    why = told.get("error") or told.get("reason")
+    return f": {_line(str(why), _WHY)}" if why else ""
+
+
+def _by(gathered: _Gathered, tool: str, call_id: str, iteration: int) -> str:
+    """Whose word a value is, and what the call was."""
+    call = gathered.calls.get(call_id)
+    given = f" with {_compact(call.args)}" if call is not None and call.args else ""
+    return f"from {tool}{given} in iteration {iteration}"
+
+
+def _of_calls(gathered: _Gathered) -> Iterator[str]:
+    for tool, whys in _worst(gathered.bad):
+        yield f"{tool} failed {whys.total()} of {gathered.tried[tool]} times: {_reasons(whys)}."
+    for tool, whys in _worst(gathered.refused):
+        yield f"{tool} was denied {_times(whys.total())}: {_reasons(whys)}."
+    for tool, count in sorted(gathered.unknown.items()):
+        yield f"{tool} has an unknown outcome {_times(count)}: look at what it did before a new try."
+
+
+def _of_the_end(state: MissionState, gathered: _Gathered) -> Iterator[str]:
+    if gathered.no_proposal:
+        whys = gathered.no_proposal
+        yield f"The proposer failed {_times(whys.total())}: {_reasons(whys)}."
+    if state.stop is not None and state.stop.reason:
+        yield f"The operator ended it: {_line(state.stop.reason, _WHY)}."
+
+
+def _worst(by_tool: Mapping[str, Counter[str]]) -> list[tuple[str, Counter[str]]]:
+    """The tools that it happened to most often, by name where equally often."""
+    return sorted(by_tool.items(), key=lambda item: (-item[1].total(), item[0]))[:_TOOLS]
+
+
+def _reasons(whys: Counter[str]) -> str:
+    """The most frequent reasons, the earliest first where equally frequent."""
+    shown = [f"{_line(why, _WHY)} ({_times(count)})" for why, count in whys.most_common(_WHYS)]
+    return "; ".join([*shown, f"{len(whys) - _WHYS} other reasons"] if len(whys) > _WHYS else shown)
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def _compact(args: Mapping[str, Any]) -> str:
+    shown = cut_to(redacted(args), _ARGS, lambda value: len(msgspec.json.encode(value)))
+    return msgspec.json.encode(shown).decode()
+
+
+def _line(text: str, most: int) -> str:
+    flat = " ".join(text.encode(errors="replace").decode().replace("\0", " ").split())
+    return flat if len(flat) <= most else f"{flat[: most - 1].rstrip()}…"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recollection:
+    """What is remembered of an ended mission."""
+
+    goal: str
+    ending: str
+    about: str
+    lessons: tuple[str, ...]
+
+
+def remembered(report: Mapping[str, Any]) -> str:
+    """The text that a mission is found by: its goal, how it ended, what it was about, and its lessons."""
+    about = [row["description"] for row in report["criteria"]]
+    about += [row["tool"] for row in report["calls"]["by_tool"]]
+    head = (report["directive"], f"{report['status']}: {report['verdict_reason']}", "; ".join(about))
+    return "\n".join([*(_line(one, 10 * LONGEST) for one in head), *report["lessons"]])
+
+
+def recollected(text: str) -> Recollection:
+    """What such a text says; one that somebody else wrote says less, and never fails."""
+    lines: Sequence[str] = [*text.split("\n"), *("" for _ in range(_HEAD))]
+    goal, ending, about = lines[:_HEAD]
+    return Recollection(goal=goal, ending=ending, about=about, lessons=tuple(filter(None, lines[_HEAD:])))

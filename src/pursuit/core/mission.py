@@ -1,0 +1,351 @@
+"""What a mission is: a goal in words, criteria, a budget, tools, and who proposes.
+
+Owns: the input shape, its limits and its defaults. Knows no storage and no servers.
+Invariant: a `Mission` that exists is valid by itself; whether its tools exist is asked at the start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, ValidationError, field_validator
+
+from pursuit.core.base_model import Args, Broken, Flag, InputModel, Name, Number, Text, Whole, faults_of
+from pursuit.core.criteria import AnyCriterion
+from pursuit.core.patterns import checked_path, checked_pattern, checked_script
+from pursuit.core.search import SearchProposer
+from pursuit.errors import Fault, ValidationFailed
+
+# What a mission says of the child missions that it may start.
+
+FLEET = "fleet"
+SPAWN = f"{FLEET}.spawn"
+"""The tool that starts a child."""
+MAX_CHILDREN = 1_000
+MAX_DEPTH = 8
+MAX_AT_ONCE = 64
+
+
+class Fleet(InputModel):
+    """How many children, how deep, how many side by side, and what becomes of one that failed.
+
+    A depth of 1 means that the children have no fleets of their own.
+    """
+
+    max_children: Annotated[Whole, Field(ge=1, le=MAX_CHILDREN)] = 8
+    max_depth: Annotated[Whole, Field(ge=1, le=MAX_DEPTH)] = 1
+    at_once: Annotated[Whole, Field(ge=1, le=MAX_AT_ONCE)] = 4
+    restart: Literal["never", "on_failure"] = "never"
+    max_restarts: Annotated[Whole, Field(ge=1, le=100)] = 3
+    share_tools: Flag = False
+
+
+MAX_CRITERIA = 64
+CAPS = ("max_iterations", "max_wall_clock_seconds", "max_tool_calls", "max_tokens", "max_cost_usd")
+DEFAULT_STAGNATION = 3
+MAX_STAGNATION = 1_000
+PRIORITIES = ("costPriority", "speedPriority", "intelligencePriority")
+
+
+class Budget(InputModel):
+    """Caps, each a positive number or -1 for none; one of the first two must be real unless `unbounded`."""
+
+    max_iterations: Whole = -1
+    max_wall_clock_seconds: Number = -1
+    max_tool_calls: Whole = -1
+    max_tokens: Whole = -1
+    max_cost_usd: Number = -1
+    on_exhausted: Literal["stop", "wait"] = "stop"
+    unbounded: Flag = False
+
+    @field_validator(*CAPS)
+    @classmethod
+    def _positive_or_none(cls, value: float) -> float:
+        if value != -1 and value <= 0:
+            raise ValueError("must be a positive number, or -1 for no cap")
+        return value
+
+    @classmethod
+    def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
+        """A mission has an end, unless somebody says that it has none."""
+        open_ended = all(given.get(name, -1) == -1 for name in CAPS[:2])
+        if open_ended and not given.get("unbounded"):
+            yield Broken("give max_iterations or max_wall_clock_seconds, or say unbounded = true")
+
+
+class EveryIteration(InputModel):
+    """A checkpoint after each iteration."""
+
+    kind: Literal["every_iteration"] = "every_iteration"
+
+
+class EveryN(InputModel):
+    """A checkpoint after each n-th iteration."""
+
+    kind: Literal["every_n_iterations"] = "every_n_iterations"
+    n: Annotated[Whole, Field(ge=1, le=1_000_000)]
+
+
+class EverySeconds(InputModel):
+    """A checkpoint at the first iteration, then t seconds after the last one."""
+
+    kind: Literal["every_t_seconds"] = "every_t_seconds"
+    t: Annotated[Number, Field(gt=0)]
+
+
+class OnEvent(InputModel):
+    """A checkpoint in each iteration that saw the event."""
+
+    kind: Literal["on_event"] = "on_event"
+    event_name: Name
+
+
+Cadence = Annotated[EveryIteration | EveryN | EverySeconds | OnEvent, Field(discriminator="kind")]
+
+
+class Pace(InputModel):
+    """The least time between iterations, growing while nothing changes."""
+
+    seconds: Annotated[Number, Field(gt=0, le=86_400)]
+    backoff: Annotated[Number, Field(ge=1, le=10)] = 1.5
+    max_seconds: Annotated[Number, Field(gt=0, le=86_400)] | None = None
+
+
+class ObserveRule(InputModel):
+    """Lifts one metric out of a tool's result by JMESPath or by a regular expression."""
+
+    tool: Name
+    metric: Name
+    jmespath: Text | None = None
+    regex: Text | None = None
+
+    @field_validator("regex")
+    @classmethod
+    def _pattern(cls, value: str | None) -> str | None:
+        return None if value is None else checked_pattern(value)
+
+    @field_validator("jmespath")
+    @classmethod
+    def _path(cls, value: str | None) -> str | None:
+        return None if value is None else checked_path(value)
+
+    @classmethod
+    def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
+        """A rule looks in one way."""
+        if (given.get("jmespath") is None) == (given.get("regex") is None):
+            yield Broken("needs exactly one of jmespath and regex")
+
+
+class ToolCall(InputModel):
+    """One call that somebody proposes."""
+
+    tool_name: Name
+    args: Args = Field(default_factory=dict)
+
+
+class Proposal(InputModel):
+    """What to do in one iteration: calls, or a script; an empty list of calls is nothing to do."""
+
+    tool_calls: Annotated[list[ToolCall], Field(max_length=256)] | None = None
+    script: str | None = None
+    rationale: Annotated[str, StringConstraints(max_length=8_192)] | None = None
+
+    @field_validator("script")
+    @classmethod
+    def _checked(cls, value: str | None) -> str | None:
+        return None if value is None else checked_script(value)
+
+    @classmethod
+    def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
+        """A proposal is calls or a script."""
+        if (given.get("tool_calls") is None) == (given.get("script") is None):
+            yield Broken("needs exactly one of tool_calls and script")
+
+
+class MissionPolicy(InputModel):
+    """What this mission may not do, or only after a question, whatever the operator allows: it can only tighten."""
+
+    deny: Annotated[list[Name], Field(max_length=1_000)] = Field(default_factory=list[str])
+    ask: Annotated[list[Name], Field(max_length=1_000)] = Field(default_factory=list[str])
+    mode: Literal["ask", "never"] | None = None
+
+
+class RepeatProposer(InputModel):
+    """The same call again and again."""
+
+    kind: Literal["repeat"] = "repeat"
+    tool_name: Name
+    args: Args = Field(default_factory=dict)
+
+
+class ScriptProposer(InputModel):
+    """The operator's own script, run once for each iteration."""
+
+    kind: Literal["script"] = "script"
+    script: str
+
+    _checked = field_validator("script")(checked_script)
+
+
+class ClientProposer(InputModel):
+    """Whoever drives the mission hands in each proposal."""
+
+    kind: Literal["client"] = "client"
+
+
+class AskedProposer(InputModel):
+    """What is the same for every language model that proposes; `max_tokens` bounds one answer."""
+
+    max_tokens: Annotated[Whole, Field(ge=1, le=1_000_000)] = 4_096
+    temperature: Annotated[Number, Field(ge=0, le=2)] | None = None
+    instructions: Annotated[str, StringConstraints(max_length=8_192)] | None = None
+
+
+class ModelProposer(AskedProposer):
+    """A provider's model, asked directly: `anthropic:NAME`, `openai:NAME`, or any other that pydantic-ai knows."""
+
+    kind: Literal["model"] = "model"
+    model: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]*:\S+$", max_length=200)]
+
+
+def _preferences(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    """MCP's model preferences, or what is wrong with them; a client may know further keys of a hint."""
+    for key, given in value.items():
+        if key == "hints":
+            rows = cast("list[Any]", given) if isinstance(given, list) else [None]
+            names = [
+                cast("Mapping[str, Any]", row).get("name", "") if isinstance(row, Mapping) else None for row in rows
+            ]
+            if not all(isinstance(name, str) for name in names):
+                raise ValueError("hints must be a list of objects, each with a name")
+        elif key not in PRIORITIES:
+            raise ValueError(f"{key[:80]!r} is not one of hints, {', '.join(PRIORITIES)}")
+        elif isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= 1:
+            raise ValueError(f"{key} must be a number from 0 to 1")
+    return value
+
+
+Preferences = Annotated[Args, AfterValidator(_preferences)]
+
+
+class SamplingProposer(AskedProposer):
+    """The model of the MCP client that drives the mission; `model_preferences` are MCP's own."""
+
+    kind: Literal["sampling"] = "sampling"
+    model_preferences: Preferences | None = None
+
+
+class ReplayProposer(InputModel):
+    """Recorded proposals, in order."""
+
+    kind: Literal["replay"] = "replay"
+    proposals: Annotated[list[Proposal], Field(min_length=1, max_length=100_000)]
+
+
+AnyProposer = Annotated[
+    RepeatProposer
+    | ScriptProposer
+    | ClientProposer
+    | ReplayProposer
+    | SearchProposer
+    | ModelProposer
+    | SamplingProposer,
+    Field(discriminator="kind"),
+]
+
+GUARDED = frozenset({"client", "replay", "model", "sampling"})
+"""The proposers that may go round in circles, so that a loop guard watches what they do."""
+
+
+def _threshold(value: object) -> object:
+    number = value if isinstance(value, int | float) and not isinstance(value, bool) else 0
+    if 1 <= number <= MAX_STAGNATION and number == int(number):
+        return int(number)  # 3.0 is a whole number in JSON
+    if value is not None and value != "off":
+        raise ValueError(f'must be a whole number from 1 to {MAX_STAGNATION}, or "off"')
+    return value
+
+
+class Mission(InputModel):
+    """A directive with everything that is needed to pursue it."""
+
+    directive: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=8_192)]
+    criteria: Annotated[list[AnyCriterion], Field(min_length=1, max_length=MAX_CRITERIA)]
+    budget: Budget
+    tool_allowlist: Annotated[list[Name], Field(min_length=1, max_length=1_000)] | None = None
+    allow_all_tools: Flag = False
+    checkpoint_cadence: Cadence = EveryIteration()
+    stagnation_threshold: Annotated[int | Literal["off"] | None, BeforeValidator(_threshold)] = None
+    pace: Pace | None = None
+    observe: Annotated[list[ObserveRule], Field(max_length=256)] = Field(default_factory=list[ObserveRule])
+    proposer: AnyProposer = ClientProposer()
+    allow_scripted_strategies: Flag = False
+    lessons: Flag = True
+    """Whether a language model that proposes is told what similar missions learned."""
+    policy: MissionPolicy | None = None
+    fleet: Fleet | None = None
+
+    @field_validator("pace", mode="before")
+    @classmethod
+    def _pace_in_seconds(cls, value: object) -> object:
+        return {"seconds": value} if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+    @field_validator("proposer", mode="before")
+    @classmethod
+    def _proposer_by_kind(cls, value: object) -> object:
+        if isinstance(value, str):
+            return {"kind": "model", "model": value} if ":" in value else {"kind": value}
+        return value
+
+    @classmethod
+    def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
+        """Criteria are told apart by their ids; tools are named in one way."""
+        ids = [_id_of(criterion) for criterion in _listed(given.get("criteria"))]
+        twice = sorted({name for name in ids if name is not None and ids.count(name) > 1})
+        if twice:
+            yield Broken(f"criterion_id must be unique; given twice: {', '.join(twice)}", "criteria")
+        if (given.get("tool_allowlist") is not None) == bool(given.get("allow_all_tools")):
+            yield Broken("give exactly one of tool_allowlist and allow_all_tools = true", "tool_allowlist")
+
+    @property
+    def stagnation(self) -> int | None:
+        """The threshold in force; `repeat` polls and `search` looks about, so they have none unless asked for."""
+        if self.stagnation_threshold == "off":
+            return None
+        if self.stagnation_threshold is None:
+            return None if isinstance(self.proposer, RepeatProposer | SearchProposer) else DEFAULT_STAGNATION
+        return self.stagnation_threshold
+
+
+def _listed(criteria: object) -> list[Any]:
+    """The criteria to compare; a list that is too long is refused as such."""
+    return list(cast("list[Any]", criteria))[:MAX_CRITERIA] if isinstance(criteria, list | tuple) else []
+
+
+def _id_of(criterion: object) -> str | None:
+    if isinstance(criterion, Mapping):
+        found = cast("Mapping[str, Any]", criterion).get("criterion_id")
+    else:
+        found = getattr(criterion, "criterion_id", None)
+    return found.strip() if isinstance(found, str) else None
+
+
+def parse_mission(data: Mapping[str, Any], *, source: str | None = None) -> Mission:
+    """The mission in plain data, or every fault with the file it is in."""
+    try:
+        return Mission(**data)
+    except ValidationFailed as failed:
+        raise ValidationFailed([_with_source(fault, source) for fault in failed.faults]) from None
+
+
+def parse_proposal(data: object) -> Proposal:
+    """The proposal in plain data, or every fault."""
+    try:
+        return Proposal.model_validate(data)
+    except ValidationError as error:
+        raise ValidationFailed(faults_of(error, Proposal)) from None
+
+
+def _with_source(fault: Fault, source: str | None) -> Fault:
+    return Fault(field=fault.field, reason=fault.reason, source=source, line=fault.line, column=fault.column)

@@ -1,0 +1,204 @@
+"""Lifts metrics and events out of what a tool answered.
+
+Owns: where numbers and events may stand in a result, which is plain JSON. No I/O, and no clock but to give up on rules
+that take too long: what is lifted is stored with the call, so it is never lifted again.
+Invariant: an error result is an error and yields nothing, whatever its shape.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from functools import cached_property
+from typing import Any, cast
+
+from pursuit.core.mission import ObserveRule
+from pursuit.core.patterns import Patience, Unfinished, find, follow
+
+MAX_EVENTS = 256
+MAX_LEAVES = 1_024
+MAX_DEPTH = 32
+ALL_RULES_SECONDS = 0.1
+NUMBER = (int, float)
+
+
+def lift(
+    tool: str, result: Mapping[str, Any], rules: Sequence[ObserveRule] = ()
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The metrics and the events in one result (MCP's JSON form)."""
+    if result.get("isError"):
+        return {}, []
+    metrics: dict[str, Any] = {}
+    events: list[dict[str, Any]] = []
+    for body in _bodies(result):
+        found = body.get("metrics")
+        if isinstance(found, dict):
+            for name, value in cast("dict[str, Any]", found).items():
+                kept = numbers_only(value)
+                if kept is not None:
+                    metrics[str(name)] = kept
+        events.extend(_events(body.get("events")))
+        if metrics or events:
+            break
+    if rules:
+        _apply(rules, tool, _Read(result), metrics)
+    return metrics, events[:MAX_EVENTS]
+
+
+def numbers_only(value: Any, depth: int = MAX_DEPTH) -> Any:
+    """The value without leaves that are no finite numbers, or lie too deep; None if nothing is left."""
+    if isinstance(value, NUMBER):
+        return _finite(value)
+    if depth == 0:
+        return None
+    if isinstance(value, dict):
+        pairs = cast("dict[Any, Any]", value).items()
+        kept = {str(key): inner for key, item in pairs if (inner := numbers_only(item, depth - 1)) is not None}
+        return kept or None
+    if isinstance(value, list | tuple):
+        items = [numbers_only(item, depth - 1) for item in cast("Sequence[Any]", value)]
+        return items if any(item is not None for item in items) else None
+    return None
+
+
+def _finite(value: float) -> float | None:
+    """The number itself; None for a boolean and for what no floating point number can hold."""
+    try:
+        return None if isinstance(value, bool) or not math.isfinite(value) else value
+    except OverflowError:
+        return None
+
+
+def leaves(metrics: Mapping[str, Any]) -> list[tuple[str, float]]:
+    """Every number with its dotted path: `{"scores": [{"f1": 1}]}` is `scores.0.f1`."""
+    found: list[tuple[str, float]] = []
+    for name, value in metrics.items():
+        _gather(value, name, found)
+    return found
+
+
+def _gather(value: Any, path: str, found: list[tuple[str, float]]) -> None:
+    if len(found) >= MAX_LEAVES:
+        return
+    if isinstance(value, NUMBER):
+        found.append((path, value))
+    elif isinstance(value, dict):
+        for key, item in cast("dict[str, Any]", value).items():
+            _gather(item, f"{path}.{key}", found)
+    elif isinstance(value, list):
+        for place, item in enumerate(cast("list[Any]", value)):
+            _gather(item, f"{path}.{place}", found)
+
+
+def source_matches(pattern: str | None, tool: str) -> bool:
+    """Whether a tool's word counts under a source glob; no glob means that everybody's does."""
+    return pattern is None or fnmatchcase(tool, pattern)
+
+
+def text_of(result: Mapping[str, Any]) -> str:
+    """The text blocks of a result, joined."""
+    return "\n".join(_texts(result))
+
+
+def value_of(result: Mapping[str, Any]) -> Any:
+    """What a program wants of a result: structured content (unwrapped), else JSON text, else text."""
+    structured = result.get("structuredContent")
+    if isinstance(structured, Mapping):
+        body = cast("Mapping[str, Any]", structured)
+        return body["result"] if set(body) == {"result"} else body
+    if structured is not None:
+        return structured
+    text = text_of(result)
+    parsed = _json(text)
+    return text if parsed is None else parsed
+
+
+def _bodies(result: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The mappings in a result that may hold `metrics` and `events`, best first."""
+    structured = result.get("structuredContent")
+    if isinstance(structured, dict):
+        body = cast("dict[str, Any]", structured)
+        yield body
+        inner = body.get("result")
+        if isinstance(inner, str):
+            inner = _json(inner)
+        if isinstance(inner, dict):
+            yield cast("dict[str, Any]", inner)
+    for text in _texts(result):
+        parsed = _json(text)
+        if isinstance(parsed, dict):
+            yield cast("dict[str, Any]", parsed)
+
+
+def _texts(result: Mapping[str, Any]) -> Iterator[str]:
+    """The text blocks of a result; what is no list of blocks has none."""
+    content = result.get("content")
+    for block in cast("list[object]", content) if isinstance(content, list | tuple) else ():
+        if isinstance(block, Mapping):
+            known = cast("Mapping[str, Any]", block)
+            if known.get("type") == "text":
+                yield str(known.get("text", ""))
+
+
+def _json(text: str) -> Any:
+    head = text.lstrip()[:1]
+    if head not in ("{", "["):
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _events(found: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(found, list):
+        for item in cast("list[Any]", found):
+            if isinstance(item, dict):
+                event = cast("dict[str, Any]", item)
+                if isinstance(event.get("event_name"), str):
+                    yield dict(event)
+
+
+def _apply(rules: Sequence[ObserveRule], tool: str, read: _Read, metrics: dict[str, Any]) -> None:
+    """What the operator's own rules find, until their time is used up."""
+    patience = Patience(ALL_RULES_SECONDS)
+    for rule in rules:
+        if patience.over:
+            break
+        if source_matches(rule.tool, tool) and (value := _by_rule(rule, read)) is not None:
+            metrics[rule.metric] = value
+
+
+def _by_rule(rule: ObserveRule, result: _Read) -> float | None:
+    """What a rule finds; one that takes too long finds nothing."""
+    try:
+        if rule.jmespath is not None:
+            number = follow(rule.jmespath, result.value)
+        else:
+            match = find(rule.regex or "", result.text)
+            number = match.group(1 if match.re.groups else 0) if match else None
+    except Unfinished:
+        return None
+    if isinstance(number, str):
+        try:
+            number = float(number)
+        except ValueError:
+            return None
+    return _finite(number) if isinstance(number, int | float) else None
+
+
+class _Read:
+    """A result as the rules look at it, each view made once."""
+
+    def __init__(self, result: Mapping[str, Any]) -> None:
+        self._result = result
+
+    @cached_property
+    def value(self) -> Any:
+        return value_of(self._result)
+
+    @cached_property
+    def text(self) -> str:
+        return text_of(self._result) or json.dumps(self._result.get("structuredContent"))

@@ -1,0 +1,353 @@
+"""The final report of a mission, built from its events alone.
+
+Owns: what stands in it. Pure; rendering is `reports`', the ledger's hashes are added by who reads the ledger.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from pursuit.core.budgets import cost_unknown
+from pursuit.core.criteria import MetricThreshold, describe
+from pursuit.core.events import (
+    AnyEvent,
+    CallIntended,
+    CallRefused,
+    CallSettled,
+    Event,
+    IterationEnded,
+    IterationProposed,
+    MissionEnded,
+    MissionFailed,
+    MissionResumed,
+    ModelAsked,
+    RunClaimed,
+    ScriptEnded,
+    WaitBegan,
+    WaitingFor,
+)
+from pursuit.core.fold import fold
+from pursuit.core.lessons import lessons_of
+from pursuit.core.observe import leaves, source_matches
+from pursuit.core.series import Point
+from pursuit.core.state import MissionState, Status
+
+FORMAT = "pursuit.report/1"
+MOST_ROWS = 500
+LAST = 1 << 30
+MOST_POINTS = 20_000
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What is counted while walking the events once."""
+
+    tools: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    pending: dict[str, CallIntended] = field(default_factory=dict[str, CallIntended])
+    outcomes: dict[str, int] = field(default_factory=dict[str, int])
+    refused: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    unknown: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    errors: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    timeline: list[tuple[IterationEnded, IterationProposed | None, int]] = field(
+        default_factory=list["tuple[IterationEnded, IterationProposed | None, int]"]
+    )
+    points: dict[str, list[Point]] = field(default_factory=dict[str, list[Point]])
+    started: dict[int, IterationProposed] = field(default_factory=dict[int, IterationProposed])
+    calls: dict[int, int] = field(default_factory=dict[int, int])
+
+
+def build_report(mission_id: str, events: Sequence[AnyEvent], state: MissionState | None = None) -> dict[str, Any]:
+    """The report as JSON, without the ledger's hashes; `state` is the fold of the events, if it is at hand."""
+    state = state or fold(events)
+    if state is None:
+        raise ValueError("a mission without events has no report")
+    tally = _count(events)
+    return {
+        "format": FORMAT,
+        "session_id": mission_id,
+        "directive": state.mission.directive,
+        "status": state.status,
+        "verdict": state.verdict,
+        "verdict_reason": state.verdict_reason,
+        "reason_text": _reason_text(state),
+        "created_at": iso(state.created_at),
+        "started_at": iso(state.started_at),
+        "ended_at": iso(state.ended_at),
+        "criteria": criteria_rows(state),
+        "budget": budget_row(state),
+        "iteration_count": state.iteration_count,
+        "metrics": _metrics(state, tally),
+        "calls": {
+            "total": sum(tally.outcomes.values()),
+            "by_outcome": tally.outcomes,
+            "by_tool": [{"tool": tool, **row} for tool, row in sorted(tally.tools.items())],
+        },
+        "refused": tally.refused[:MOST_ROWS],
+        "unknown": tally.unknown[:MOST_ROWS],
+        "errors": tally.errors[-MOST_ROWS:],
+        "timeline": [_timeline_row(*row) for row in tally.timeline[-MOST_ROWS:]],
+        "timeline_omitted": max(0, len(tally.timeline) - MOST_ROWS),
+        "lessons": lessons_of(state, events),
+        "warnings": list(state.warnings),
+        **({"parent": state.parent} if state.parent is not None else {}),
+        **({"children": children_rows(state)} if state.children else {}),
+    }
+
+
+def iso(moment: float | None) -> str | None:
+    """A moment as people and programs both read it."""
+    if moment is None:
+        return None
+    return datetime.datetime.fromtimestamp(moment, tz=datetime.UTC).isoformat(timespec="milliseconds")
+
+
+def criteria_rows(state: MissionState) -> list[dict[str, Any]]:
+    """Each criterion with how it stood last."""
+    rows: list[dict[str, Any]] = []
+    for criterion in state.mission.criteria:
+        result = state.results.get(criterion.criterion_id)
+        source = result.source if result is not None else None
+        rows.append(
+            {
+                "criterion_id": criterion.criterion_id,
+                "kind": criterion.kind,
+                "required": criterion.required,
+                "status": result.status if result is not None else "inconclusive",
+                "description": describe(criterion),
+                "evidence": result.evidence if result is not None else {"reason": "not evaluated yet"},
+                "source": None
+                if source is None
+                else {"tool": source.tool, "call_id": source.call_id, "iteration": source.iteration},
+            }
+        )
+    return rows
+
+
+def budget_row(state: MissionState) -> dict[str, Any]:
+    """The caps and what was used of them, also by children; what is set aside for those under way counts as used.
+
+    A cost that nobody knows is None, and never nothing.
+    """
+    lent = state.lent
+    used = {
+        "iterations": state.iteration_count + int(lent.get("max_iterations", 0)),
+        "wall_clock_seconds": round(state.wall_clock, 3),
+        "tool_calls": state.tool_calls + int(lent.get("max_tool_calls", 0)),
+        "tokens": state.tokens + int(lent.get("max_tokens", 0)),
+        "cost_usd": None if cost_unknown(state) else round(state.cost_usd + lent.get("max_cost_usd", 0), 9),
+    }
+    return {**state.budget, "on_exhausted": state.mission.budget.on_exhausted, "used": used}
+
+
+def children_rows(state: MissionState) -> list[dict[str, Any]]:
+    """Each child with what was set aside for it and what it used; of one that goes on that is not known."""
+    return [
+        {"session_id": child.session_id, "outcome": child.outcome, "reserved": child.reserved, "used": child.used}
+        for child in state.children.values()
+    ]
+
+
+def _count(events: Iterable[AnyEvent]) -> _Tally:
+    tally = _Tally()
+    for event in events:
+        match event:
+            case IterationProposed():
+                tally.started[event.iteration] = event
+                for reason in event.failed:
+                    tally.errors.append({"iteration": event.iteration, "tool": event.proposer, "message": reason})
+            case CallIntended():
+                tally.pending[event.call_id] = event
+            case CallSettled():
+                _count_call(tally, event)
+            case CallRefused():
+                _count_refusal(tally, event)
+            case ScriptEnded():
+                _count_script(tally, event)
+            case IterationEnded():
+                _count_iteration(tally, event)
+            case _:
+                pass
+    return tally
+
+
+def _count_call(tally: _Tally, event: CallSettled) -> None:
+    intent = tally.pending.pop(event.call_id, None)
+    if intent is None:
+        return
+    tally.outcomes[event.outcome] = tally.outcomes.get(event.outcome, 0) + 1
+    tally.calls[event.iteration] = tally.calls.get(event.iteration, 0) + 1
+    row = tally.tools.setdefault(intent.tool, {"calls": 0, "by_outcome": {}, "seconds": 0.0})
+    row["calls"] += 1
+    row["by_outcome"][event.outcome] = row["by_outcome"].get(event.outcome, 0) + 1
+    row["seconds"] = round(row["seconds"] + event.seconds, 6)
+    place = {"call_id": event.call_id, "iteration": event.iteration, "tool": intent.tool}
+    if event.outcome == "unknown":
+        tally.unknown.append({**place, "reason": event.error})
+    if event.error is not None:
+        tally.errors.append({"iteration": event.iteration, "tool": intent.tool, "message": event.error})
+    _count_points(tally, event.metrics, tool=intent.tool, call_id=event.call_id, place=(event.iteration, intent.order))
+
+
+def _count_refusal(tally: _Tally, event: CallRefused) -> None:
+    tally.outcomes[event.outcome] = tally.outcomes.get(event.outcome, 0) + 1
+    tally.refused.append(
+        {
+            "call_id": event.call_id,
+            "iteration": event.iteration,
+            "tool": event.tool,
+            "outcome": event.outcome,
+            "reason": event.reason,
+        }
+    )
+
+
+def _count_script(tally: _Tally, event: ScriptEnded) -> None:
+    if event.error is not None:
+        tally.errors.append({"iteration": event.iteration, "tool": "script", "message": event.error})
+    if not event.claimed:
+        _count_points(tally, event.observed, tool="script", call_id="", place=(event.iteration, LAST))
+
+
+def _count_points(tally: _Tally, metrics: dict[str, Any], *, tool: str, call_id: str, place: tuple[int, int]) -> None:
+    for name, value in leaves(metrics):
+        tally.points.setdefault(name, []).append(Point(*place, value, tool, call_id))
+
+
+def _count_iteration(tally: _Tally, event: IterationEnded) -> None:
+    began = tally.started.pop(event.iteration, None)
+    tally.timeline.append((event, began, tally.calls.get(event.iteration, 0)))
+
+
+def _timeline_row(event: IterationEnded, began: IterationProposed | None, calls: int) -> dict[str, Any]:
+    return {
+        "iteration_index": event.iteration,
+        "verdict": event.verdict,
+        "verdict_reason": event.reason,
+        "started_at": iso(began.at) if began is not None else None,
+        "ended_at": iso(event.at),
+        "calls": calls,
+        "rationale": event.rationale or (began.rationale if began is not None else None),
+    }
+
+
+def _metrics(state: MissionState, tally: _Tally) -> dict[str, Any]:
+    thresholds = {c.metric: c for c in state.mission.criteria if isinstance(c, MetricThreshold)}
+    rows: dict[str, Any] = {}
+    for name in sorted(tally.points, key=lambda name: (name not in thresholds, name)):
+        criterion = thresholds.get(name)
+        source = criterion.source if criterion is not None else None
+        matching = (point for point in tally.points[name] if source_matches(source, point.tool))
+        counted = sorted(matching, key=lambda point: point.place)
+        if not counted:
+            continue
+        points = list({point.iteration: point.value for point in counted}.items())
+        best = state.best.get(criterion.criterion_id) if criterion is not None else None
+        stride = -(-len(points) // MOST_POINTS)
+        rows[name] = {
+            "points": [list(point) for point in (points if stride == 1 else [*points[:-1:stride], points[-1]])],
+            "last": points[-1][1],
+            "best": best.value if best is not None else None,
+            "target": None if criterion is None else {"op": criterion.op, "target": criterion.target},
+        }
+    return rows
+
+
+def _reason_text(state: MissionState) -> str | None:
+    if state.stop is not None and state.stop.reason:
+        return state.stop.reason
+    if state.failure is not None:
+        return state.failure.error
+    return state.last_ended.rationale if state.last_ended is not None else None
+
+
+# What a listing shows of a mission, kept up to date by whoever appends.
+
+DIRECTIVE_PREVIEW = 500
+
+
+class Listing(msgspec.Struct, frozen=True, gc=False):
+    """One row of a list."""
+
+    status: Status
+    iteration_count: int
+    waiting_for: WaitingFor | None
+    directive: str
+    run_goal: int | None = None
+    background: bool = False
+    wait_until: float | None = None
+    task: str | None = None
+    parent: str | None = None
+
+    def summary(self) -> dict[str, Any]:
+        """The words beside the status."""
+        summary: dict[str, Any] = {"directive": self.directive, "iteration_count": self.iteration_count}
+        if self.waiting_for is not None:
+            summary["waiting_for"] = self.waiting_for
+        if self.wait_until is not None:
+            summary["wait_until"] = self.wait_until
+        if self.task is not None:
+            summary["task"] = self.task
+        if self.parent is not None:
+            summary["parent"] = self.parent
+        if self.run_goal is not None:
+            summary["run_goal"] = self.run_goal
+        if self.background:
+            summary["background"] = True
+        return summary
+
+
+def listing_after(state: MissionState, events: Sequence[Event] = ()) -> Listing:
+    """The row once these events of a driver are stored."""
+    status, count, waiting_for, until = state.status, state.iteration_count, state.waiting_for, state.wait_until
+    goal, background, detail = state.run_goal, state.background, state.wait_detail
+    for event in events:
+        match event:
+            case CallIntended():
+                pass  # half of all appends, so it is asked first
+            case IterationEnded():
+                count = event.iteration + 1
+            case MissionResumed() if status in ("paused", "failed"):
+                status, waiting_for, until = "running", None, None
+            case RunClaimed():
+                goal = None if event.iterations is None else count + event.iterations
+                background = event.background
+                if status != "paused" and waiting_for != "pace" and not state.terminal:
+                    status, waiting_for, until = "running", None, None
+            case ModelAsked() if status == "waiting":
+                status, waiting_for, until = "running", None, None
+            case MissionEnded():
+                status, waiting_for, until = event.status, None, None
+            case WaitBegan() if status in ("running", "pending", "waiting"):
+                status, waiting_for, until = "waiting", event.waiting_for, event.until
+                detail = event.detail
+            case MissionFailed() if not state.terminal:
+                status = "failed"
+            case _:
+                pass
+    directive = state.mission.directive[:DIRECTIVE_PREVIEW]
+    task = detail if waiting_for == "task" else None
+    return Listing(status, count, waiting_for, directive, goal, background, until, task, state.parent)
+
+
+def cut_short(status: str, summary: Mapping[str, Any], now: float) -> bool:
+    """Whether a row says that a run stopped, or may still be going, short of how far it was to go.
+
+    A question that nobody answered in time is a reason to go on: its call is then refused. A task that the mission
+    waits for may have ended meanwhile.
+    """
+    waiting_for = summary.get("waiting_for") if status == "waiting" else None
+    void = waiting_for == "approval" and now >= summary.get("wait_until", math.inf)
+    going = status == "running" or waiting_for in ("pace", "task") or void
+    goal = summary.get("run_goal")
+    return going and (goal is None or summary.get("iteration_count", 0) < goal)
+
+
+def summary_of(state: MissionState) -> dict[str, Any]:
+    """The words beside the status, as things stand."""
+    return listing_after(state).summary()

@@ -1,0 +1,144 @@
+"""The proposer that searches: which arguments of a tool, between which bounds, towards what.
+
+Owns: the shape of a search and of one searched parameter. Knows no tool and no search method.
+Invariant: a range that exists has something in it; bounds that are left out are those of the tool's schema.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field
+
+from pursuit.core.base_model import Args, Broken, Flag, InputModel, Name, Number, Whole
+
+MAX_PARAMETERS = 64
+MAX_CHOICES = 1_000
+MAX_BATCH = 256
+
+Sampler = Literal["auto", "surrogate", "cmaes", "tpe", "random"]
+
+
+def _scalar(value: object) -> object:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"must be JSON; {value} is no JSON number")
+    if value is not None and not isinstance(value, bool | int | float | str):
+        raise ValueError("must be a text, a number, true, false or null")
+    return value
+
+
+Scalar = Annotated[Any, AfterValidator(_scalar)]
+
+
+class Parameter(InputModel):
+    """One argument that is searched: a range of numbers, or choices. What is left out comes from the tool's schema."""
+
+    low: Number | None = None
+    high: Number | None = None
+    step: Annotated[Number, Field(gt=0)] | None = None
+    log: Flag = False
+    kind: Literal["int", "float"] | None = None
+    choices: Annotated[list[Scalar], Field(min_length=1, max_length=MAX_CHOICES)] | None = None
+
+    @classmethod
+    def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
+        """A parameter is one thing or the other, and a range has a beginning and an end."""
+        if given.get("choices") is not None:
+            yield from _broken_choices(given)
+        else:
+            yield from broken_range(given)
+
+
+def _broken_choices(given: Mapping[str, Any]) -> Iterable[Broken]:
+    others = [name for name in ("low", "high", "step", "log", "kind") if given.get(name) not in (None, False)]
+    if others:
+        yield Broken(f"choices stand alone, without {', '.join(others)}", "choices")
+    choices = given["choices"]
+    listed = cast("list[Any]", choices)[:MAX_CHOICES] if isinstance(choices, list) else []
+    if any(choice in listed[:place] for place, choice in enumerate(listed)):
+        yield Broken("each choice must stand there once; 1, 1.0 and true are the same", "choices")
+
+
+def broken_range(given: Mapping[str, Any]) -> Iterable[Broken]:
+    """What is wrong between the bounds of a range; values of a wrong type are somebody else's fault."""
+    low, high, step = (_number(given.get(name)) for name in ("low", "high", "step"))
+    if low is not None and high is not None:
+        yield from _broken_span(low, high, step)
+    if given.get("log") is True:
+        if low is not None and low <= 0:
+            yield Broken(f"log needs a low above 0, not {low:g}", "low")
+        if step is not None:
+            yield Broken("step and log exclude each other", "step")
+    if given.get("kind") == "int":
+        for name, value in (("low", low), ("high", high), ("step", step)):
+            if value is not None and value != math.floor(value):
+                yield Broken(f"must be whole for an int, not {value:g}", name)
+
+
+def _broken_span(low: float, high: float, step: float | None) -> Iterable[Broken]:
+    if low >= high:
+        yield Broken(f"low ({low:g}) must be below high ({high:g}); one value is given in args", "low")
+    elif not math.isfinite(high - low):
+        yield Broken("the range is too wide for a floating point number", "high")
+    elif high - low < sys.float_info.min:
+        yield Broken("the range is too narrow for a floating point number; one value is given in args", "high")
+    elif step is not None and step > high - low:
+        yield Broken(f"step ({step:g}) must fit between low and high", "step")
+    elif step is not None and not math.isfinite((high - low) / step):
+        reason = f"step ({step:g}) is too small to count from low to high; give a larger one, or narrower bounds"
+        yield Broken(reason, "step")
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None
+
+
+def _one_limit(value: object) -> object:
+    if isinstance(value, list):
+        raise ValueError("must be the id of one limit, not a list")
+    return value
+
+
+class SearchProposer(InputModel):
+    """Arguments of one tool, searched towards the mission's metric criteria without a model."""
+
+    kind: Literal["search"] = "search"
+    tool_name: Annotated[Name, Field(validation_alias=AliasChoices("tool_name", "tool"))]
+    parameters: Annotated[Mapping[Name, Parameter], Field(max_length=MAX_PARAMETERS)] = Field(
+        default_factory=dict[str, Parameter]
+    )
+    args: Args = Field(default_factory=dict)
+    objective: Name | None = None
+    direction: Literal["minimize", "maximize"] | None = None
+    constraints: Annotated[list[Name], Field(max_length=64)] | None = None
+    gives_way: Annotated[Name | None, BeforeValidator(_one_limit)] = None
+    """The limit that is missed rather than any other, where no trial keeps them all."""
+    batch: Annotated[Whole, Field(ge=1, le=MAX_BATCH)] = 1
+    seed: Annotated[Whole, Field(ge=0)] = 0
+    sampler: Sampler = "auto"
+    trials: Annotated[Whole, Field(ge=1)] | None = None
+    seconds: Annotated[Number, Field(gt=0)] | None = None
+    """In which, from the first trial and by the clock on the wall, the other tool is to be called."""
+    then: Name | None = None
+    """The tool that is called once with the arguments that were found, or with the best ones when there are no more."""
+
+    @classmethod
+    def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
+        """An argument is fixed or searched; a direction is that of an objective."""
+        args, parameters = given.get("args"), given.get("parameters")
+        if isinstance(args, Mapping) and isinstance(parameters, Mapping):
+            both = [str(name) for name in cast("Mapping[Any, Any]", parameters) if name in args]
+            if both:
+                yield Broken(f"fixed in args and searched at once: {', '.join(sorted(both))}", "parameters")
+        if given.get("direction") is not None and given.get("objective") is None:
+            yield Broken("goes with objective, the metric that it is about", "direction")
+        if given.get("tool") is not None and given.get("tool_name") is not None:
+            yield Broken("is another word for tool_name; give one of the two", "tool")

@@ -1,0 +1,160 @@
+"""Metrics and events as the mission remembers them, each value with whose word it is.
+
+Owns: bounded histories by name and source. Pure data. Invariant: memory does not grow past the window.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import msgspec
+
+from pursuit.core.criteria import MAX_WINDOW, Comparison, MetricThreshold
+from pursuit.core.observe import source_matches
+
+
+class Point(msgspec.Struct, frozen=True, gc=False):
+    """One value: when, in what order within its iteration, and from which call."""
+
+    iteration: int
+    order: int
+    value: float
+    tool: str
+    call_id: str
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """What the points of a metric are ordered by."""
+        return self.iteration, self.order
+
+
+class Seen(NamedTuple):
+    """How often an event came from one source, and where it came from last."""
+
+    times: int
+    iteration: int
+    tool: str
+    call_id: str
+
+
+class Metrics:
+    """The last points of every metric, kept apart by source so that no source can push out another's."""
+
+    __slots__ = ("_series",)
+
+    def __init__(self) -> None:
+        self._series: dict[str, dict[str, deque[Point]]] = {}
+
+    def add(self, name: str, point: Point) -> None:
+        """Keeps the points of an iteration in proposed order, whichever call came back first."""
+        by_tool = self._series.setdefault(name, {})
+        series = by_tool.get(point.tool)
+        if series is None:
+            series = by_tool[point.tool] = deque(maxlen=MAX_WINDOW)
+        held: list[Point] = []
+        while series and series[-1].place > point.place:
+            held.append(series.pop())
+        series.append(point)
+        series.extend(reversed(held))
+
+    def latest(self, name: str, source: str | None = None) -> Point | None:
+        """The newest point that counts under the source glob."""
+        newest: Point | None = None
+        for tool, series in self._series.get(name, {}).items():
+            if source_matches(source, tool) and (newest is None or series[-1].place > newest.place):
+                newest = series[-1]
+        return newest
+
+    def points(self, name: str, source: str | None = None) -> list[Point]:
+        """The points that count, oldest first, at most a window of them."""
+        merged = [
+            point
+            for tool, series in self._series.get(name, {}).items()
+            if source_matches(source, tool)
+            for point in series
+        ]
+        if len(self._series.get(name, ())) > 1:
+            merged.sort(key=lambda point: point.place)
+        return merged[-MAX_WINDOW:]
+
+    def names(self) -> Iterable[str]:
+        """Every metric that has a value."""
+        return self._series.keys()
+
+
+class Events:
+    """How often each event was seen, by source."""
+
+    __slots__ = ("_seen",)
+
+    def __init__(self) -> None:
+        self._seen: dict[str, dict[str, Seen]] = {}
+
+    def add(self, name: str, *, tool: str, call_id: str, iteration: int) -> None:
+        """Counts one more."""
+        by_tool = self._seen.setdefault(name, {})
+        before = by_tool.get(tool)
+        by_tool[tool] = Seen((before.times if before else 0) + 1, iteration, tool, call_id)
+
+    def find(self, name: str, source: str | None = None) -> Seen | None:
+        """The latest sighting that counts under the source glob, with the count over all that count."""
+        matching = [seen for tool, seen in self._seen.get(name, {}).items() if source_matches(source, tool)]
+        if not matching:
+            return None
+        last = max(matching, key=lambda seen: seen.iteration)
+        return last._replace(times=sum(seen.times for seen in matching))
+
+    def counts(self) -> dict[str, int]:
+        """Event names with how often each was seen."""
+        return {name: sum(seen.times for seen in by_tool.values()) for name, by_tool in self._seen.items()}
+
+
+# How a number stands towards a threshold.
+# Invariant: distance is zero exactly when the threshold holds.
+
+COMPARE: dict[Comparison, Callable[[float, float], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
+TOLERANCE = 1e-6
+
+
+def holds(criterion: MetricThreshold, value: float) -> bool:
+    """Whether the value meets the threshold."""
+    return COMPARE[criterion.op](value, criterion.target)
+
+
+def distance(criterion: MetricThreshold, value: float) -> float:
+    """How far the value is from its target; zero when the threshold holds."""
+    return 0.0 if holds(criterion, value) else max(abs(value - criterion.target), sys.float_info.min)
+
+
+def better(criterion: MetricThreshold, point: Point, best: Point | None) -> bool:
+    """Whether a point beats the best one so far, in the direction that the threshold wants."""
+    if best is None:
+        return True
+    match criterion.op:
+        case "<" | "<=":
+            return point.value < best.value
+        case ">" | ">=":
+            return point.value > best.value
+        case "==" | "!=":
+            return distance(criterion, point.value) < distance(criterion, best.value)
+
+
+def closer(criterion: MetricThreshold, value: float, before: float | None) -> bool:
+    """Whether the best value came closer to the target by more than the tolerance."""
+    if before is None:
+        return True
+    if value == before:
+        return False
+    was = distance(criterion, before)
+    return distance(criterion, value) < was * (1 - TOLERANCE)

@@ -1,0 +1,327 @@
+"""A mission's state: everything that a turn needs to know.
+
+Owns: the fields and what can be read off them. Only the fold changes them. Pure data.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+import msgspec
+
+from pursuit.core.approvals import Approval
+from pursuit.core.criteria import MetricThreshold
+from pursuit.core.events import (
+    AbortOrdered,
+    CompletionOrdered,
+    CriterionResult,
+    IterationEnded,
+    IterationProposed,
+    MissionFailed,
+    ModelAnswered,
+    Outcome,
+    Purpose,
+    ScriptEnded,
+    Source,
+    Verdict,
+    WaitingFor,
+)
+from pursuit.core.mission import Mission
+from pursuit.core.observe import value_of
+from pursuit.core.series import Events, Metrics, Point
+
+# The calls and iterations that a mission's state remembers.
+
+REMEMBERED = 4_096
+SCRIPT_SOURCE = "script"
+
+
+class CallRecord(msgspec.Struct, kw_only=True, gc=False):
+    """One call of the open iteration, or of a recent one; no outcome means that it is still under way."""
+
+    call_id: str
+    iteration: int
+    tool: str
+    args: dict[str, Any]
+    purpose: Purpose = "proposal"
+    order: int = 0
+    attempt: int = 1
+    criterion_id: str | None = None
+    repeatable: bool = False
+    task: str | None = None
+    outcome: Outcome | None = None
+    result: Any = None
+    blob: str | None = None
+    preview: str | None = None
+    digest: str = ""
+    error: str | None = None
+    fingerprint: str = ""
+
+    @property
+    def key(self) -> str:
+        """What makes two calls the same call."""
+        if not self.fingerprint:
+            self.fingerprint = fingerprint([self.tool, self.args])
+        return self.fingerprint
+
+
+class Child(msgspec.Struct, kw_only=True, gc=False):
+    """A child as its parent knows it: what was set aside for it and, once it has ended, what it used of that."""
+
+    session_id: str
+    call_id: str
+    reserved: dict[str, float]
+    used: dict[str, float] | None = None
+    outcome: Outcome | None = None
+    unpriced: bool = False
+
+
+class Iteration(msgspec.Struct, kw_only=True, gc=False):
+    """An iteration that has been proposed: its calls in the order of their intents.
+
+    `view` is what a script saw as `state` when the iteration began, so that a replay sees the same.
+    """
+
+    index: int
+    started_at: float
+    proposed: IterationProposed
+    calls: dict[str, CallRecord] = {}
+    script: ScriptEnded | None = None
+    view: dict[str, Any] | None = None
+
+    def errors(self) -> list[tuple[str, str]]:
+        """What went wrong, with the tool that it went wrong in."""
+        found = [(call.tool, call.error) for call in self.calls.values() if call.error is not None]
+        if self.proposed.failed:
+            found = [(self.proposed.proposer, reason) for reason in self.proposed.failed] + found
+        if self.script is not None and self.script.error is not None:
+            found.append((SCRIPT_SOURCE, self.script.error))
+        return found
+
+    def sequence(self) -> str:
+        """The calls that were made, in order."""
+        return " ".join([call.key for call in self.calls.values() if call.purpose != "check"])
+
+    def outputs(self) -> str:
+        """A fingerprint of what came back, whatever was asked."""
+        script = self.script
+        said = (script.observed, script.events, script.error) if script is not None else None
+        return fingerprint([(c.tool, c.outcome, c.digest or c.error) for c in self.calls.values()] + [said])
+
+
+def fingerprint(value: Any) -> str:
+    """A short stable digest of a JSON value."""
+    return hashlib.sha256(msgspec.json.encode(value, order="deterministic")).hexdigest()[:16]
+
+
+class Remembered:
+    """The newest few thousand keys that were added; a bounded memory of what was seen before."""
+
+    __slots__ = ("_keys",)
+
+    def __init__(self) -> None:
+        self._keys: dict[str, None] = {}
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._keys
+
+    def add(self, key: str) -> None:
+        """Remembers a key, forgetting the oldest when there are too many."""
+        self._keys.pop(key, None)
+        self._keys[key] = None
+        if len(self._keys) > REMEMBERED:
+            del self._keys[next(iter(self._keys))]
+
+
+def error_key(tool: str, error: str) -> str:
+    """What makes two errors the same error."""
+    return f"{tool}: {error[:500]}"
+
+
+Status = Literal["pending", "running", "waiting", "paused", "failed", "completed", "terminated"]
+STATUSES: tuple[Status, ...] = get_args(Status)
+TERMINAL = frozenset({"completed", "terminated"})
+RECENT = 20
+
+
+@dataclass(slots=True, kw_only=True)
+class MissionState:
+    """Everything that a turn needs to know. Only `advance` changes it."""
+
+    mission: Mission
+    tools: tuple[str, ...]
+    thresholds: tuple[MetricThreshold, ...] = ()
+    asks: bool = False
+    """Whether it has criteria that the state alone does not decide: predicates and checks."""
+    stagnation: int | None = None
+    guarded: bool = False
+    parameters: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    warnings: tuple[str, ...] = ()
+    file: str | None = None
+    credential: str | None = None
+    parent: str | None = None
+    operators_own: bool = True
+    """Whether the operator wrote it, and not a model."""
+    children: dict[str, Child] = field(default_factory=dict[str, Child])
+    lent: dict[str, float] = field(default_factory=dict[str, float])
+    """What children used of each cap, and what is set aside for those under way."""
+    paused_by: str | None = None
+    seq: int = 0
+    status: Status = "pending"
+    waiting_for: WaitingFor | None = None
+    wait_detail: str | None = None
+    wait_until: float | None = None
+    created_at: float = 0.0
+    started_at: float | None = None
+    ended_at: float | None = None
+    budget: dict[str, float] = field(default_factory=dict[str, float])
+    tool_calls: int = 0
+    tokens: int = 0
+    cost_usd: float = 0.0
+    unpriced: bool = False
+    """Whether an answer had a price that nobody knows: the budget counts it as nothing, people are not told so."""
+    elapsed_before: float = 0.0
+    elapsed: float = 0.0
+    run: str | None = None
+    run_goal: int | None = None
+    background: bool = False
+    handed_in: dict[str, Any] | None = None
+    answers: dict[int, ModelAnswered] = field(default_factory=dict[int, ModelAnswered])
+    """What a language model answered for the iteration that is not begun yet, by attempt."""
+    asked_of: str | None = None
+    unanswered: int = 0
+    """How often in a row the same model was asked the question at hand, without an answer."""
+    question_size: int = 0
+    densest: float | None = None
+    """The most tokens in a byte of a question that was answered so far."""
+    iteration_count: int = 0
+    open: Iteration | None = None
+    last: Iteration | None = None
+    last_ended: IterationEnded | None = None
+    recent: deque[Iteration] = field(default_factory=lambda: deque[Iteration](maxlen=RECENT))
+    results: dict[str, CriterionResult] = field(default_factory=dict[str, CriterionResult])
+    metrics: dict[str, Any] = field(default_factory=dict[str, Any])
+    metric_order: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
+    claimed: dict[str, Any] = field(default_factory=dict[str, Any])
+    series: Metrics = field(default_factory=Metrics)
+    events: Events = field(default_factory=Events)
+    succeeded: dict[str, int] = field(default_factory=dict[str, int])
+    last_success: dict[str, Source] = field(default_factory=dict[str, Source])
+    best: dict[str, Point] = field(default_factory=dict[str, Point])
+    checkpoint_best: dict[str, float] = field(default_factory=dict[str, float])
+    checkpoints: int = 0
+    checkpoint_at: float | None = None
+    no_progress: int = 0
+    unchanged: int = 0
+    news: bool = False
+    proposer_failures: int = 0
+    sequences: deque[str] = field(default_factory=lambda: deque[str](maxlen=3))
+    outputs_seen: Remembered = field(default_factory=Remembered)
+    errors_seen: Remembered = field(default_factory=Remembered)
+    results_seen: Remembered = field(default_factory=Remembered)
+    guard_key: str = ""
+    guard_count: int = 0
+    memory: dict[str, Any] = field(default_factory=dict[str, Any])
+    approvals: dict[str, Approval] = field(default_factory=dict[str, Approval])
+    granted: set[str] = field(default_factory=set[str])
+    verdict: Verdict | None = None
+    verdict_reason: str | None = None
+    stop: AbortOrdered | CompletionOrdered | None = None
+    failure: MissionFailed | None = None
+    closed: bool = False
+    report: str | None = None
+
+    @property
+    def terminal(self) -> bool:
+        """Whether it has ended."""
+        return self.status in TERMINAL
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the operator's word says not to go on now."""
+        return self.stop is not None or self.status == "paused"
+
+    @property
+    def wall_clock(self) -> float:
+        """Seconds that drivers have held the mission."""
+        return self.elapsed_before + self.elapsed
+
+    def cap(self, name: str) -> float | None:
+        """A cap in force, or None."""
+        value = self.budget[name]
+        return None if value == -1 else value
+
+
+# The bounded views of a mission that predicates and scripts see.
+# Invariant: a view's size does not grow with the mission's age.
+
+MOST_BYTES = 256 * 1024
+MOST_POINTS = 100_000
+PREVIEW = 200
+
+
+def observation_view(state: MissionState) -> dict[str, Any]:
+    """What a predicate sees as `obs`: the newest results whole as far as they fit, older ones previewed."""
+    window = [*state.recent, *([state.open] if state.open is not None else [])][-20:]
+    names = list(state.series.names())
+    each = max(10, MOST_POINTS // max(1, len(names)))
+    return {
+        "metrics": state.metrics,
+        "metric_history": {name: [p.value for p in state.series.points(name)[-each:]] for name in names},
+        "events": state.events.counts(),
+        "tool_results": _bounded([row for iteration in window for row in _rows(iteration)]),
+        "errors": [error for iteration in window for _tool, error in iteration.errors()],
+        "iteration": state.open.index if state.open is not None else max(0, state.iteration_count - 1),
+    }
+
+
+def _bounded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows, the newest ones whole until the bytes are used up; of the others the beginning of the result."""
+    room = MOST_BYTES
+    for row in reversed(rows):
+        body = msgspec.json.encode([row["args"], row["result"]])
+        if len(body) > room:
+            row["result"], row["args"] = body[:PREVIEW].decode(errors="replace"), {}
+            continue
+        room -= len(body)
+    return rows
+
+
+def script_view(state: MissionState) -> dict[str, Any]:
+    """What a script sees as `state`, besides its memory."""
+    last = state.last
+    return {
+        "iteration": state.iteration_count,
+        "metrics": dict(state.metrics),
+        "best": {
+            criterion.metric: point.value
+            for criterion in state.mission.criteria
+            if isinstance(criterion, MetricThreshold) and (point := state.best.get(criterion.criterion_id)) is not None
+        },
+        "results": [] if last is None else _rows(last),
+        "errors": [] if last is None else [error for _tool, error in last.errors()],
+        "advice": state.last_ended.rationale if state.last_ended is not None else None,
+        "memory": state.memory,
+    }
+
+
+def call_value(call: CallRecord) -> Any:
+    """The result of a call as a program wants it; a large one is its preview."""
+    return call.preview if call.result is None else value_of(call.result)
+
+
+def _rows(iteration: Iteration) -> list[dict[str, Any]]:
+    return [
+        {
+            "iteration": iteration.index,
+            "tool": call.tool,
+            "args": call.args,
+            "outcome": call.outcome,
+            "result": call_value(call),
+            "error": call.error,
+        }
+        for call in iteration.calls.values()
+    ]

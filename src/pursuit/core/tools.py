@@ -1,0 +1,243 @@
+"""What the rest of Pursuit knows of a tool, whichever transport it lies behind.
+
+Owns: the values `Tool` and `ToolResult`, and the role `Upstream`. Knows no protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, cast, runtime_checkable
+
+import msgspec
+
+from pursuit.core.mission import FLEET, SPAWN
+
+ProgressFn = Callable[[float, float | None, str | None], Awaitable[None]]
+# A notification of the server: its method and its raw parameters.
+NotifyFn = Callable[[str, Mapping[str, Any]], Awaitable[None]]
+# What a call can be picked up by in another process, once the server has made a task of it.
+HandleFn = Callable[[Mapping[str, Any]], Awaitable[None]]
+# The key in `_meta` of an error result of ours that says whether the call may have taken effect: `unknown`.
+OUTCOME_META_KEY = "pursuit/outcome"
+NOT_KNOWN = "whether the call took effect is not known"
+# A request of the server: answered with a raw result, or refused with an `UpstreamError`.
+AnswerFn = Callable[[str, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traits:
+    """What a tool may do, as the operator sees it. Unknown means the worst."""
+
+    read_only: bool = False
+    idempotent: bool = False
+    parallel_safe: bool = False
+    destructive: bool = True
+    timeout: float | None = None
+    why: Mapping[str, str] = field(default_factory=dict[str, str], compare=False, repr=False)
+    """Where each of the four answers came from, by its name."""
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether a call without a known outcome may be sent again."""
+        return self.read_only or self.idempotent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """One tool of one server; `definition` is upstream's own JSON, untouched."""
+
+    server: str
+    name: str
+    description: str = ""
+    input_schema: Mapping[str, Any]
+    traits: Traits = Traits()
+    definition: Mapping[str, Any]
+    local: bool = False
+    """Whether it is a plain function of this process and no tool of an MCP server."""
+    long: bool = False
+    """Whether its calls are tasks, whose answers come later."""
+    operators: bool = True
+    """Whether the operator brings its server, and not a mission file."""
+    method: str = "tools/call"
+    """The request that a call of it is sent as."""
+
+    @property
+    def qualified(self) -> str:
+        """The name inside a mission: `server.tool`."""
+        return f"{self.server}.{self.name}"
+
+
+class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What a tool answered: MCP content blocks as JSON, structured content, and whether it is an error."""
+
+    content: Sequence[Mapping[str, Any]] = ()
+    structured: Any = None
+    is_error: bool = False
+
+    def as_dict(self) -> dict[str, Any]:
+        """The result as JSON, in MCP's own spelling, without absent parts."""
+        body: dict[str, Any] = {"content": [dict(block) for block in self.content]}
+        if self.structured is not None:
+            body["structuredContent"] = self.structured
+        if self.is_error:
+            body["isError"] = True
+        return body
+
+
+class CallFailed(Exception):
+    """The call did not produce a result: transport broken, server gone, or a protocol error.
+
+    `sent` is False when the server is known not to have taken it: then it may be sent again. `answered` is True when
+    the server answered that the call failed.
+    """
+
+    def __init__(self, message: str, *, sent: bool = True, answered: bool = False) -> None:
+        super().__init__(message)
+        self.sent = sent
+        self.answered = answered
+
+    @property
+    def outcome(self) -> Literal["failed", "unknown"]:
+        """`unknown` for a call that was sent and not answered: it may have taken effect."""
+        return "unknown" if self.sent and not self.answered else "failed"
+
+
+def says_unknown(result: Mapping[str, Any]) -> bool:
+    """Whether an error result of another Pursuit says that the call behind it may have taken effect."""
+    meta = result.get("_meta")
+    return isinstance(meta, Mapping) and cast("Mapping[str, Any]", meta).get(OUTCOME_META_KEY) == "unknown"
+
+
+class UpstreamError(Exception):
+    """The server's own JSON-RPC error, exactly as it said it; or the one that it shall be answered with."""
+
+    def __init__(self, code: int, message: str, data: Any = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.data = data
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class About:
+    """What a server says about itself when connected, in its own JSON."""
+
+    protocol_version: str
+    capabilities: Mapping[str, Any]
+    server_info: Mapping[str, Any] | None = None
+    instructions: str | None = None
+
+
+class Later(Protocol):
+    """Calls whose answers come later: each is a task, which goes on whoever waits for it."""
+
+    async def begin(self, tool: Tool, arguments: Mapping[str, Any], *, task_id: str, call_id: str) -> None:
+        """Begins the task by that id, unless it has begun already. Raises `CallFailed` if it cannot begin."""
+        ...
+
+    async def outcome(self, task_id: str, *, within: float = 0.0) -> ToolResult | None:
+        """What it came to, or None if it is under way still after so many seconds.
+
+        Raises `CallFailed` if it came to no result.
+        """
+        ...
+
+    async def cancel(self, task_id: str, *, reason: str) -> None:
+        """Orders it stopped; one that has ended is left alone."""
+        ...
+
+
+class Upstream(Protocol):
+    """One server, connected when first needed. A broken one never takes another one with it."""
+
+    @property
+    def name(self) -> str:
+        """The name that the operator gave it."""
+        ...
+
+    async def tools(self) -> Sequence[Tool]:
+        """All tools, over all pages. Raises `UpstreamUnavailable` with the reason and the last lines of stderr."""
+        ...
+
+    async def call(
+        self, tool: str, arguments: Mapping[str, Any], *, call_id: str, on_progress: ProgressFn | None = None
+    ) -> ToolResult:
+        """Sends one call and waits for its result; raises `CallFailed`. Cancelling the caller reaches the server.
+
+        `call_id` travels in `_meta` as `pursuit/callId`, so that an idempotent server can de-duplicate.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Disconnects; a subprocess ends with all its children."""
+        ...
+
+
+@runtime_checkable
+class Resumable(Upstream, Protocol):
+    """A server whose calls may become tasks of its own, which go on without us."""
+
+    async def call(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any],
+        *,
+        call_id: str,
+        on_progress: ProgressFn | None = None,
+        on_handle: HandleFn | None = None,
+    ) -> ToolResult:
+        """Sends one call; `on_handle` gets what it can be picked up by."""
+        ...
+
+    async def pick_up(
+        self, tool: str, handle: Mapping[str, Any], *, on_progress: ProgressFn | None = None
+    ) -> ToolResult:
+        """The result of a call that another process made. Raises `CallFailed`."""
+        ...
+
+
+# The tool that starts a child mission, as a proposer sees it.
+
+_OBJECT: Mapping[str, Any] = {"type": "object"}
+SCHEMA: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {
+        "directive": {"type": "string", "description": "The child's goal in words."},
+        "criteria": {"type": "array", "items": _OBJECT, "minItems": 1, "description": "As those of any mission."},
+        "budget": {
+            "type": "object",
+            "description": "Taken out of this mission's own; each cap that this mission has must be given.",
+        },
+        "tool_allowlist": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "Some of this mission's tools; all of them if left out.",
+        },
+        "proposer": {
+            "type": ["object", "string"],
+            "description": "Who proposes; a model's is its parent's by default.",
+        },
+        "checkpoint_cadence": _OBJECT,
+        "stagnation_threshold": {"type": ["integer", "string"]},
+        "pace": {"type": ["object", "number"]},
+        "observe": {"type": "array", "items": _OBJECT},
+        "policy": _OBJECT,
+        "fleet": {"type": "object", "description": "Lets the child start children, where this mission's depth does."},
+    },
+    "required": ["directive", "criteria", "budget"],
+    "additionalProperties": False,
+}
+_DESCRIPTION = (
+    "Starts a child mission out of this mission's own budget and waits for its end. Several in one answer run side by "
+    "side. The result has the child's session_id, status, verdict_reason, metrics and events."
+)
+SPAWN_TOOL = Tool(
+    server=FLEET,
+    name=SPAWN.partition(".")[2],
+    description=_DESCRIPTION,
+    input_schema=SCHEMA,
+    traits=Traits(idempotent=True, parallel_safe=True, destructive=False),
+    definition={"name": SPAWN.partition(".")[2], "description": _DESCRIPTION, "inputSchema": SCHEMA},
+    long=True,
+)

@@ -1,0 +1,263 @@
+"""What a turn has in its hands: the journal, the tools, the sandbox, the clock.
+
+Owns: one driver's run and its interruption by the operator. Knows no proposer and no storage.
+Invariant: once the operator has said stop, no effect begins.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Literal, Protocol, Self, TypeVar
+
+import anyio
+
+from pursuit.core.events import AbortOrdered, BudgetExtended, CompletionOrdered, MissionPaused, OperatorWord, decode
+from pursuit.core.state import MissionState
+from pursuit.core.tools import ProgressFn, Tool, ToolResult
+from pursuit.engine.journal import Journal
+from pursuit.ledger.contract import Ledger
+from pursuit.sandbox import Sandbox
+from pursuit.tools.ruling import Ruling
+
+# When a call must have ended: its timeout, which progress renews, a ceiling, and the mission's wall clock.
+# Invariant: an extended budget reaches what is under way.
+
+T = TypeVar("T")
+
+
+class Deadline:
+    """The deadline of one call, which runs from when it is entered; meanwhile it is one of the `open` ones."""
+
+    __slots__ = ("_began", "_left", "_longest", "_open", "_scope", "_signed", "ran_out", "timeout")
+
+    def __init__(
+        self, open_ones: set[Deadline], *, timeout: float, ceiling: float, wall_clock_left: float | None
+    ) -> None:
+        self._open = open_ones
+        self.timeout = timeout
+        self._longest = max(ceiling, timeout)
+        self._left = wall_clock_left
+        self.ran_out = False
+
+    async def bound(self, awaited: Awaitable[T]) -> T | None:
+        """What comes in time, or None."""
+        with self:
+            return await awaited
+        return None
+
+    def __enter__(self) -> Self:
+        self._began = self._signed = anyio.current_time()
+        self._scope = anyio.CancelScope(deadline=self._when())
+        self._open.add(self)
+        self._scope.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        self._open.discard(self)
+        handled = self._scope.__exit__(kind, value, trace) or False
+        self.ran_out = self._scope.cancelled_caught
+        return handled
+
+    async def progressed(self, _done: float, _total: float | None, _message: str | None) -> None:
+        """The other side lives: the timeout begins anew, up to the ceiling."""
+        self._signed = anyio.current_time()
+        self._scope.deadline = self._when()
+
+    def allow(self, seconds_left: float | None) -> None:
+        """The mission's wall clock has now so many seconds left, from now on."""
+        self._left = None if seconds_left is None else anyio.current_time() - self._began + seconds_left
+        self._scope.deadline = self._when()
+
+    def why(self) -> str:
+        """What the call ran into."""
+        if self._left is not None and anyio.current_time() >= self._began + self._left:
+            return "cut off by max_wall_clock_seconds"
+        if anyio.current_time() >= self._began + self._longest:
+            return f"no answer within {self._longest:g} s, in spite of progress"
+        return f"no answer within {self.timeout:g} s"
+
+    def _when(self) -> float:
+        ends = min(self._signed + self.timeout, self._began + self._longest)
+        return ends if self._left is None else min(ends, self._began + max(self._left, 0.0))
+
+
+# Time, handed in: the engine reads no clock of its own.
+
+
+class Clock(Protocol):
+    """What the engine asks of time."""
+
+    def now(self) -> float:
+        """Seconds since the epoch, for people."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds that never run backwards, for durations."""
+        ...
+
+
+class SystemClock:
+    """The clock of this machine."""
+
+    now = staticmethod(time.time)
+    monotonic = staticmethod(time.monotonic)
+
+
+Phase = Literal["propose", "execute", "verify", "evaluate", "decided", "waiting", "ended"]
+Observer = Callable[[str, Phase, MissionState], None]
+
+
+class Tools(Protocol):
+    """The tools of one mission, whichever servers they lie on."""
+
+    @property
+    def asking(self) -> bool:
+        """Whether policy may want a person asked about a call of theirs."""
+        ...
+
+    def get(self, name: str) -> Tool | None:
+        """The tool, or None if its server does not offer it now."""
+        ...
+
+    def missing(self, name: str) -> str:
+        """Why a tool is not there."""
+        ...
+
+    def check(self, name: str, arguments: Mapping[str, Any]) -> list[str]:
+        """What is wrong with the arguments by the tool's JSON Schema."""
+        ...
+
+    def rule(self, tool: Tool, arguments: Mapping[str, Any]) -> Ruling:
+        """What policy says."""
+        ...
+
+    def call(
+        self, tool: Tool, arguments: Mapping[str, Any], *, call_id: str, on_progress: ProgressFn | None = None
+    ) -> ToolResult | Awaitable[ToolResult]:
+        """Sends it. What is answered at once comes as the result itself, anything else is to be awaited."""
+        ...
+
+    async def begin(self, tool: Tool, arguments: Mapping[str, Any], *, task_id: str, call_id: str) -> None:
+        """Begins a call whose answer comes later, as the task by that id; see `tools.contract.Later`."""
+        ...
+
+    async def outcome(self, task_id: str, *, within: float = 0.0) -> ToolResult | None:
+        """What such a call came to, or None if it is under way still after so many seconds."""
+        ...
+
+    async def cancel(self, task_id: str, *, reason: str) -> None:
+        """Orders such a call stopped."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Limits that the operator sets."""
+
+    call_timeout: float = 60.0
+    call_ceiling: float = 3_600.0
+    inline_result: int = 16 * 1024
+    approval_timeout: float = 86_400.0
+    task_patience: float = 1.0
+    model_timeout: float = 600.0
+    memory_lessons: int = 5
+
+
+@dataclass(slots=True, kw_only=True)
+class Run:
+    """One driver's run of one mission."""
+
+    mission_id: str
+    journal: Journal
+    tools: Tools
+    sandbox: Sandbox
+    clock: Clock
+    settings: Settings
+    observer: Observer | None = None
+    checks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    started: float = 0.0
+    stop_heard: bool = False
+    word_heard: anyio.Event = field(default_factory=anyio.Event)
+    deadlines: set[Deadline] = field(default_factory=set[Deadline])
+    state: MissionState = field(init=False)
+    _effects: anyio.CancelScope | None = None
+
+    def __post_init__(self) -> None:
+        self.state = self.journal.state  # one object for a whole run, which the journal keeps up to date
+
+    @property
+    def ledger(self) -> Ledger:
+        """Where it is written."""
+        return self.journal.ledger
+
+    def elapsed(self) -> float:
+        """Seconds that this run has held the mission, in whole microseconds."""
+        return int((self.clock.monotonic() - self.started) * 1e6) / 1e6
+
+    def wall_clock_left(self) -> float | None:
+        """Seconds until the wall-clock cap, or None."""
+        cap = self.state.budget["max_wall_clock_seconds"]
+        return None if cap == -1 else self._left_of(cap)
+
+    def _left_of(self, cap: float) -> float | None:
+        return None if cap == -1 else cap - self.state.elapsed_before - self.elapsed()
+
+    def tell(self, phase: Phase) -> None:
+        """Lets an observer in this process see where the run is; one that fails is not told any more."""
+        if self.observer is None:
+            return
+        try:
+            self.observer(self.mission_id, phase, self.state)
+        except Exception:  # noqa: BLE001 - the boundary: a broken screen must not break the mission
+            self.observer = None
+
+    def effects(self) -> anyio.CancelScope:
+        """A scope to turn in; the operator's stop cancels the latest one, which is harmless once it was left."""
+        self._effects = anyio.CancelScope()
+        if self.stop_heard:
+            self._effects.cancel()
+        return self._effects
+
+    def deadline(self, timeout: float) -> Deadline:
+        """A scope that is cancelled when a call's time is up; what the operator adds meanwhile counts."""
+        left = self.wall_clock_left()
+        return Deadline(self.deadlines, timeout=timeout, ceiling=self.settings.call_ceiling, wall_clock_left=left)
+
+    async def hear(self) -> None:
+        """Folds a stop that was heard but has not met an append yet."""
+        if self.stop_heard:
+            self.stop_heard = False
+            await self.journal.catch_up()
+            self.stop_heard = self.state.stopped
+
+    def heard(self, word: OperatorWord) -> None:
+        """Obeys a word: a stop cancels what is under way, more wall clock reaches it, any word wakes a wait.
+
+        A word may be heard twice, by listening and when it is folded; obeying it twice is harmless.
+        """
+        if isinstance(word, MissionPaused | AbortOrdered | CompletionOrdered):
+            self.stop_heard = True
+            if self._effects is not None:
+                self._effects.cancel()
+        if isinstance(word, BudgetExtended) and "max_wall_clock_seconds" in word.caps:
+            for limit in self.deadlines:
+                limit.allow(self._left_of(word.caps["max_wall_clock_seconds"]))
+        self.word_heard.set()
+
+    async def listen(self) -> None:
+        """Hears the operator while nothing is being appended."""
+        bell = self.journal.bell
+        if bell is None:
+            return
+        self.journal.on_word = self.heard
+        while True:
+            await bell.wait()
+            for stored in await self.ledger.read(self.mission_id, after=self.journal.head):
+                event = decode(stored.type, stored.body)
+                if isinstance(event, OperatorWord):
+                    self.heard(event)

@@ -1,0 +1,191 @@
+"""What a search is after: one number to make small, and limits to keep, read off a mission's metric criteria.
+
+Owns: which criteria a search works at, and how a trial's metrics stand towards them. Pure.
+Invariant: a trial whose limits are all kept has no excess above zero, and only such a trial.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+from pursuit.core.criteria import MetricThreshold
+from pursuit.core.mission import Mission
+from pursuit.core.observe import source_matches
+from pursuit.core.search import SearchProposer
+from pursuit.core.series import holds
+from pursuit.errors import Fault
+
+SMALLEST = sys.float_info.min
+LARGEST = 1e300
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How a trial stands: what is made small (None: nothing but the limits), and by how much each limit is exceeded.
+
+    `firm` is by how much those are exceeded that do not give way, `giving` by how much the other one is.
+    """
+
+    objective: float | None
+    excess: tuple[float, ...]
+    met: bool
+    firm: float = 0.0
+    giving: float = 0.0
+
+    @property
+    def rank(self) -> tuple[float, ...]:
+        """How good it is to be handed on: one that met all, else by the firm limits.
+
+        Of those that are alike in that, one that keeps the other, too; else by the objective, then by the other.
+        """
+        own = 0.0 if self.objective is None else -self.objective
+        return (self.met, -self.firm, self.giving <= 0, own, -self.giving)
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """The metric that is made small, or large, or brought to its target."""
+
+    metric: str
+    sign: float = 1.0
+    target: float | None = None
+
+    def of(self, value: float) -> float:
+        """The number that is to be as small as can be."""
+        return self.sign * value if self.target is None else abs(value - self.target)
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """An objective, limits, and every threshold that counts as success; `gives_way` is the id of a limit."""
+
+    objective: Objective | None
+    limits: tuple[MetricThreshold, ...]
+    wanted: tuple[MetricThreshold, ...]
+    gives_way: str | None = None
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """What it looks at, each once."""
+        own = () if self.objective is None else (self.objective.metric,)
+        return tuple(dict.fromkeys([*own, *(limit.metric for limit in self.limits)]))
+
+    def score(self, metrics: Mapping[str, float], untold: Collection[str] = ()) -> Score | None:
+        """How these metrics stand; None if one that is needed is missing.
+
+        What is `untold`, by any trial, says nothing about one: it is as if it were kept, and never counts as met.
+        """
+        needed = [name for name in self.metrics if name not in untold]
+        if not needed or any(name not in metrics for name in needed):
+            return None
+        value = None if self.objective is None else self._value(self.objective, metrics)
+        excess = tuple(0.0 if one.metric in untold else _excess(one, metrics[one.metric]) for one in self.limits)
+        beyond = dict(zip((one.criterion_id for one in self.limits), excess, strict=True))
+        giving = 0.0 if self.gives_way is None else beyond.pop(self.gives_way, 0.0)
+        firm = sum(max(0.0, one) for one in beyond.values())
+        met = [one.metric in metrics and holds(one, metrics[one.metric]) for one in self.wanted]
+        return Score(value, excess, bool(met) and all(met), firm, giving)
+
+    @staticmethod
+    def _value(objective: Objective, metrics: Mapping[str, float]) -> float:
+        return _bounded(objective.of(metrics[objective.metric])) if objective.metric in metrics else 0.0
+
+
+def aim_of(mission: Mission, search: SearchProposer, tool: str) -> tuple[Aim, list[Fault]]:
+    """What the mission asks of the tool's metrics, and what is wrong with how the search says it."""
+    faults: list[Fault] = []
+    thresholds = [
+        one for one in mission.criteria if isinstance(one, MetricThreshold) and source_matches(one.source, tool)
+    ]
+    required = [one for one in thresholds if one.required]
+    limits = required if search.constraints is None else _named(search.constraints, thresholds, faults)
+    objective, done = _objective(search, thresholds, limits, faults)
+    wanted = required or _named_success(search, limits, done)
+    if objective is None and not limits and not faults:
+        reason = f"nothing to search for: no required metric_threshold that {tool} may answer, and no objective"
+        faults.append(Fault(field="proposer.objective", reason=reason))
+    rest = tuple(limit for limit in limits if limit is not done)
+    known = [one.criterion_id for one in limits]
+    if search.gives_way is not None and search.gives_way not in known:
+        reason = f"{search.gives_way!r} is none of the limits of this search; there are {', '.join(known) or 'none'}"
+        faults.append(Fault(field="proposer.gives_way", reason=reason))
+    return Aim(objective, rest, tuple(wanted), search.gives_way), faults
+
+
+def _named_success(
+    search: SearchProposer, limits: Sequence[MetricThreshold], done: MetricThreshold | None
+) -> Sequence[MetricThreshold]:
+    """Where none is required: what the search was told to work at, unless its objective can always be bettered."""
+    if search.objective is not None and done is None:
+        return ()
+    return [*limits, *([] if done is None or done in limits else [done])]
+
+
+def _named(
+    names: Sequence[str], thresholds: Sequence[MetricThreshold], faults: list[Fault]
+) -> Sequence[MetricThreshold]:
+    known = {one.criterion_id: one for one in thresholds}
+    for place, name in enumerate(names):
+        if name not in known:
+            reason = f"{name!r} is no metric_threshold of this tool; there are {', '.join(known) or 'none'}"
+            faults.append(Fault(field=f"proposer.constraints[{place}]", reason=reason))
+    return [known[name] for name in dict.fromkeys(names) if name in known]
+
+
+def _objective(
+    search: SearchProposer,
+    thresholds: Sequence[MetricThreshold],
+    limits: Sequence[MetricThreshold],
+    faults: list[Fault],
+) -> tuple[Objective | None, MetricThreshold | None]:
+    """The objective, and the limit that it stands for."""
+    if search.objective is None:
+        only = limits[0] if len(limits) == 1 and limits[0].op != "!=" else None
+        return (None, None) if only is None else (_towards(only), only)
+    metric = search.objective.removeprefix("metrics.")
+    own = next((one for one in thresholds if one.metric == metric and one.op != "!="), None)
+    if search.direction is not None:
+        sign = 1.0 if search.direction == "minimize" else -1.0
+        same = own if own is not None and _towards(own) == Objective(metric, sign) else None
+        return Objective(metric, sign), same
+    if own is None:
+        reason = f"no threshold says which way {metric!r} is better; give direction, minimize or maximize"
+        faults.append(Fault(field="proposer.direction", reason=reason))
+        return None, None
+    return _towards(own), own
+
+
+def _towards(criterion: MetricThreshold) -> Objective:
+    match criterion.op:
+        case "<" | "<=":
+            return Objective(criterion.metric)
+        case ">" | ">=":
+            return Objective(criterion.metric, -1.0)
+        case "==" | "!=":
+            return Objective(criterion.metric, target=criterion.target)
+        case _ as unknown:
+            assert_never(unknown)
+
+
+def _excess(limit: MetricThreshold, value: float) -> float:
+    """How far beyond its limit a value is, in the metric's own unit; zero or less exactly when it is kept."""
+    kept = holds(limit, value)
+    match limit.op:
+        case "<" | "<=":
+            beyond = value - limit.target
+        case ">" | ">=":
+            beyond = limit.target - value
+        case "==":
+            beyond = abs(value - limit.target)
+        case "!=":
+            beyond = 0.0 if kept else 1.0
+        case _ as unknown:
+            assert_never(unknown)
+    return _bounded(min(beyond, 0.0) if kept else max(beyond, SMALLEST))
+
+
+def _bounded(value: float) -> float:
+    return max(-LARGEST, min(LARGEST, value))

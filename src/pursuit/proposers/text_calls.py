@@ -1,0 +1,156 @@
+"""Tools for a language model that can only write: they are told in words, and its calls are read out of its text.
+
+Owns: how tools are told and which texts are calls. Pure. Knows no provider and no protocol. Invariants: reading takes a
+bounded time whatever the text is, and gives only what the ledger can hold.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn, cast
+
+import msgspec
+
+from pursuit.core.events import WantedCall
+from pursuit.proposers.language import OfferedTool
+from pursuit.proposers.prompt import as_row
+
+LONGEST = 256 * 1024
+_THOUGHT = re.compile(r"</think(?:ing)?>|<think(?:ing)?>", re.IGNORECASE)
+_FENCE = re.compile(r"^ {0,3}```+([^`\n]*)$\n?", re.MULTILINE)
+
+_FORM = """\
+You cannot call tools directly in this conversation: write the calls. Answer with one JSON object and nothing else:
+{"why": "one sentence", "calls": [{"tool": "NAME", "args": {}}]}
+These are the tools, one on each line, each with its JSON Schema of args:"""
+_LISTS = ("calls", "tool_calls")
+_NAMES = ("tool", "name", "tool_name")
+_ARGS = ("args", "arguments", "input", "parameters")
+
+
+class Written(NamedTuple):
+    """What a text holds: calls, and the words about them."""
+
+    calls: list[WantedCall]
+    words: str
+
+
+def told(tools: Sequence[OfferedTool]) -> str:
+    """The tools, and the form of an answer; what servers say of their tools is quoted as everything else is."""
+    lines = [f"| {as_row(tool)}" for tool in tools]
+    mark = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+    return "\n".join([_FORM, f"<<< {mark} tools", *lines, f">>> {mark} tools"])
+
+
+def written(text: str) -> Written:
+    """The calls of an answer that is JSON as a whole, or whose last code block is; what stands elsewhere is quoted.
+
+    What looks like such an answer and is none is one malformed call.
+    """
+    spoken = _spoken(text[:LONGEST])
+    around, found = _block(spoken)
+    if not found.startswith(("{", "[")):
+        return Written([], _words(spoken))
+    try:
+        value = cast("object", json.loads(found, parse_constant=_no_number))
+        calls = _calls(value)
+    except (ValueError, RecursionError):
+        value = calls = None
+    if calls is None:
+        calls = [WantedCall(name="(unreadable)", malformed=storable(found[:1_000]))]
+    return Written(calls, _words(f"{around} {_why(value)}"))
+
+
+def wanted(name: object, args: object) -> WantedCall:
+    """One call; what the ledger could not hold is no JSON."""
+    try:
+        encoded = args if isinstance(args, str) else msgspec.json.encode({} if args is None else args)
+        read: object = msgspec.json.decode(encoded) if encoded.strip() else {}
+    except (TypeError, ValueError, RecursionError):
+        read = None
+    shown = storable(str(name))[:200]
+    if isinstance(read, dict):
+        return WantedCall(name=shown, args=cast("dict[str, Any]", read))
+    return WantedCall(name=shown, malformed=storable(str(args)[:1_000]))
+
+
+def storable(text: str) -> str:
+    """Text that can be encoded."""
+    return text.encode(errors="replace").decode()
+
+
+def _spoken(text: str) -> str:
+    """An answer without what the model thought aloud before it; one that never stopped thinking has said nothing."""
+    marks = [] if text.lstrip().startswith(("{", "[")) else list(_THOUGHT.finditer(text))
+    if not marks:
+        return text
+    last = marks[-1]
+    return text[last.end() :] if last.group().startswith("</") else text[: last.start()]
+
+
+def _block(text: str) -> tuple[str, str]:
+    """What stands around the part of an answer that may hold calls, and that part."""
+    if text.lstrip().startswith(("{", "[")):
+        return "", text.strip()
+    last: tuple[int, int, int, int] | None = None
+    begun: tuple[int, int] | None = None
+    for fence in _FENCE.finditer(text):
+        if begun is None:
+            begun = fence.span()
+            last = (*begun, len(text), len(text))  # one that is cut off reaches to the end
+        elif not fence[1].strip():
+            last, begun = (*begun, *fence.span()), None
+    if last is None:
+        return text, ""
+    before, begin, end, after = last
+    info = text[before:begin].strip(" `\n").lower()
+    found = text[begin:end].strip() if info in ("", "json") else ""
+    return f"{text[:before]} {text[after:]}", found
+
+
+def _words(text: str) -> str:
+    return storable(" ".join(text.split()))
+
+
+def _no_number(word: str) -> NoReturn:
+    raise ValueError(f"{word} is no JSON number")
+
+
+def _calls(value: object) -> list[WantedCall] | None:
+    """The calls that a value is: a list of them, an object with such a list, or one alone; None if it is none."""
+    if isinstance(value, list):
+        found = [_one(row) for row in cast("list[object]", value)]
+        calls = [call for call in found if call is not None]
+        return calls if len(calls) == len(found) else None
+    given = cast("Mapping[str, Any]", value if isinstance(value, Mapping) else {})
+    listed: object = next((given[key] for key in _LISTS if key in given), None)
+    if isinstance(listed, list):
+        return _calls(cast("object", listed))
+    one = _one(given)
+    return None if one is None else [one]
+
+
+def _one(value: object) -> WantedCall | None:
+    """One call; without any arguments, which may be empty but must be there, it is malformed."""
+    if not isinstance(value, Mapping):
+        return None
+    given = cast("Mapping[str, Any]", value)
+    inner: object = given.get("function")
+    if isinstance(inner, Mapping):
+        return _one(cast("object", inner))
+    name: object = next((given[key] for key in _NAMES if isinstance(given.get(key), str)), None)
+    if name is None:
+        return None
+    key = next((key for key in _ARGS if key in given), None)
+    if key is None:
+        return WantedCall(name=storable(str(name))[:200], malformed='there is no "args"')
+    return wanted(name, given[key])
+
+
+def _why(value: object) -> str:
+    given = cast("Mapping[str, Any]", value if isinstance(value, Mapping) else {})
+    why: object = given.get("why")
+    return why if isinstance(why, str) else ""
