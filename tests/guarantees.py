@@ -420,7 +420,10 @@ GUARANTEES = {
     ),
     "cancel-ends-the-tree": Guarantee(
         "Cancel ends every process of a command within its grace and a second, whatever they ignore or leave.",
-        ("fault/test_process_cancel.py::test_a_tree_that_ignores_everything_is_gone_within_grace_and_a_second",),
+        (
+            "fault/test_process_cancel.py::test_a_tree_that_ignores_everything_is_gone_within_grace_and_a_second",
+            "surface/test_cli_tasks.py::test_cancel_ends_a_daemon_without_an_environment",
+        ),
     ),
     "tasks-without-the-server": Guarantee(
         "A client that knows tasks has them through the gateway, also if the server behind it has never heard of them.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -10,7 +11,7 @@ from pathlib import Path
 import anyio
 import psutil
 import pytest
-from process_stage import Stage, on_stage, python
+from process_stage import Stage, on_stage, python, until
 from promptly import promptly
 
 from pursuit.tasks.processes.command import Command
@@ -80,7 +81,8 @@ def test_a_tree_that_ignores_everything_is_gone_within_grace_and_a_second(tmp_pa
 
 
 # A child in a session of its own, without an environment, that ignores SIGTERM: `lonely` has lost its parent before the
-# cancel but writes where the command does; `silent` writes nowhere and loses its parent to the cancel's SIGTERM.
+# cancel but writes where the command does; `silent` writes nowhere and loses its parent to the cancel's SIGTERM;
+# `daemon` has lost its parent and writes nowhere.
 ESCAPE = """
 import os, signal, sys, time
 folder, how = sys.argv[1:]
@@ -91,14 +93,14 @@ if "ESCAPED" in os.environ:
     while True:
         time.sleep(0.05)
 if os.fork() == 0:
-    if how == "lonely" and os.fork():
+    if how in ("lonely", "daemon") and os.fork():
         os._exit(0)
     os.setsid()
-    if how == "silent":
+    if how in ("silent", "daemon"):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, 1), os.dup2(null, 2)
     os.execve(sys.executable, [sys.executable, "-S", f"{folder}/escape.py", folder, how], {"ESCAPED": "1"})
-if how == "lonely":
+if how in ("lonely", "daemon"):
     os.wait()
 while not os.path.exists(f"{folder}/child"):
     time.sleep(0.01)
@@ -107,8 +109,8 @@ time.sleep(60)
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody says what a process writes to")
-@pytest.mark.parametrize("how", ["lonely", "silent"])
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there are no subreapers")
+@pytest.mark.parametrize("how", ["lonely", "silent", "daemon"])
 def test_a_child_that_lost_everything_does_not_get_away(tmp_path: Path, how: str) -> None:
     (tmp_path / "escape.py").write_text(ESCAPE)
     words = [sys.executable, "-S", str(tmp_path / "escape.py"), str(tmp_path), how]
@@ -124,6 +126,46 @@ def test_a_child_that_lost_everything_does_not_get_away(tmp_path: Path, how: str
         if got_away:
             os.kill(child, 9)
         assert not got_away
+
+    on_stage(tmp_path, body)
+
+
+# Two orphans in sessions of their own, without an environment: one ends at once, the other is left behind.
+LEAVES = """
+import os, sys, time
+folder = sys.argv[1]
+for name, words in (("quick", ["true"]), ("daemon", ["sleep", "600"])):
+    if os.fork() == 0:
+        if os.fork():
+            os._exit(0)
+        os.setsid()
+        open(f"{folder}/{name}", "w").write(str(os.getpid()))
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 1), os.dup2(null, 2)
+        os.execve(f"/bin/{words[0]}", words, {})
+    os.wait()
+print("up", flush=True)
+while not os.path.exists(f"{folder}/end"):
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there are no subreapers")
+def test_orphans_are_reaped_and_what_a_command_leaves_behind_lives_on(tmp_path: Path) -> None:
+    async def body(stage: Stage) -> None:
+        task_id = await stage.begin(Command(argv=[sys.executable, "-S", "-c", LEAVES, str(tmp_path)]))
+        await stage.store.wait(task_id, lambda now: now.message == "up")
+        await until(lambda: (tmp_path / "daemon").exists() and (tmp_path / "daemon").read_text() != "")
+        daemon = int((tmp_path / "daemon").read_text())
+        try:
+            meta = json.loads((stage.place(task_id) / "meta").read_text())
+            above = psutil.Process(meta["subreaper"]["pid"])
+            await until(lambda: {child.pid for child in above.children()} == {meta["pid"], daemon})
+            (tmp_path / "end").touch()
+            assert (await stage.store.wait(task_id)).status == "completed"
+            assert lives(daemon)
+        finally:
+            os.kill(daemon, 9)
 
     on_stage(tmp_path, body)
 

@@ -6,6 +6,8 @@ import json
 import os
 import signal
 import subprocess
+import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +162,23 @@ def test_ctrl_c_stops_it_with_all_its_processes(place: Place, number: int) -> No
     assert code == 130 and "status: cancelled" in out
     assert is_gone(pid)
     assert newest(place)["status"] == "cancelled"
+
+
+@pytest.mark.guarantee("cancel-ends-the-tree")
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere such a daemon is not found: docs/tasks.md")
+def test_cancel_ends_a_daemon_without_an_environment(place: Place) -> None:
+    daemon = "env -i setsid sh -c 'echo $$ > new; mv new daemon; exec sleep 600' > /dev/null 2>&1 < /dev/null"
+    script = f"({daemon} &); while [ ! -e daemon ]; do sleep 0.01; done; echo here; sleep 600"
+    running = place.begin("task", "run", "--", "sh", "-c", script)
+    running.until("here")
+    pid = int((place.folder / "daemon").read_text())
+    try:
+        assert place.json("task", "cancel", newest(place)["task_id"])["status"] == "cancelled"
+        assert is_gone(pid)
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        running.end(None)
 
 
 def test_whoever_reads_a_tail_may_leave(place: Place) -> None:

@@ -107,7 +107,7 @@ def test_a_zombie_does_not_live() -> None:
 
 
 def test_who_belongs_to_a_command() -> None:
-    root = Root(task_id="mine", leader=Identity(pid=100, start="5"), pipes=("pipe:[7]",))
+    root = Root(task_id="mine", leader=Identity(pid=100, start="5"), subreaper=Identity(pid=99, start="5"))
     everybody = [
         Seen(100, 1, 100, 100, "5"),
         Seen(101, 100, 100, 100, "6"),  # in the group
@@ -117,14 +117,25 @@ def test_who_belongs_to_a_command() -> None:
         Seen(201, 200, 200, 200, "5"),
     ]
     assert {one.pid for one in members_of(everybody, root)} == {100, 101, 102, 103}
-    # Without a group, an environment or a parent of ours: by its output, and because it was seen before.
-    orphans = [Seen(104, 1, 104, 104, "8", pipes=("pipe:[7]",)), Seen(105, 1, 105, 105, "8"), Seen(106, 105, 9, 9, "9")]
+    # Without a group or an environment of ours: by the subreaper, and because it was seen before.
+    orphans = [
+        Seen(99, 1, 9, 9, "5"),
+        Seen(104, 99, 104, 104, "8"),
+        Seen(105, 1, 105, 105, "8"),
+        Seen(106, 105, 9, 9, "9"),
+    ]
     assert {one.pid for one in members_of(orphans, root)} == {104}
     assert {one.pid for one in members_of(orphans, root, {(105, "8"), (106, "5")})} == {104, 105, 106}
     assert {one.pid for one in members_of(orphans, root, {(105, "7")})} == {104}
     # The numbers of another boot mean nothing.
-    before = Root(task_id="mine", leader=Identity(pid=100, start="5", boot="another"), pipes=("pipe:[7]",))
+    before = Root(
+        task_id="mine",
+        leader=Identity(pid=100, start="5", boot="another"),
+        subreaper=Identity(pid=99, start="5", boot="another"),
+    )
     assert {one.pid for one in members_of([*everybody, *orphans], before)} == {102, 103}
+    # Another process has the number of the subreaper by now.
+    assert members_of([Seen(99, 1, 9, 9, "7"), *orphans[1:]], root) == []
     # Another leads a group of that number by now.
     stranger = [Seen(100, 1, 100, 100, "9"), Seen(101, 100, 100, 100, "9"), *everybody[2:]]
     assert {one.pid for one in members_of(stranger, root)} == {102, 103}

@@ -41,12 +41,12 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meta:
-    """What the keeper wrote when it had started a command: who runs, who keeps it, since when, and into which pipes."""
+    """What the keeper wrote when it had started a command: who runs, who keeps it, since when, below what."""
 
     leader: Identity
     keeper: Identity
     at: float
-    pipes: tuple[str, ...] = ()
+    subreaper: Identity | None = None
 
 
 @cache
@@ -69,7 +69,8 @@ def read_meta(folder: Path) -> Meta | str | None:
         return str(body["refused"])
     try:
         leader, keeper, at = identity_of(body), identity_of(body["keeper"]), float(body["at"])
-        return Meta(leader=leader, keeper=keeper, at=at, pipes=tuple(map(str, body.get("pipes", ()))))
+        subreaper = identity_of(body["subreaper"]) if "subreaper" in body else None
+        return Meta(leader=leader, keeper=keeper, at=at, subreaper=subreaper)
     except (KeyError, TypeError, ValueError):
         return UNREADABLE
 

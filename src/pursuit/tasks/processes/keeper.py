@@ -5,6 +5,10 @@ run as a script with nothing but the standard library, so that it is small, and 
 at the end of its standard input it goes on until the last command has ended.
 Invariant: bytes are in the spool in order or counted in a gap; `exit` is there only when all of them are.
 
+On Linux each command runs below a process of its own that is a child subreaper (prctl(2)): whatever the command starts
+stays below it, in any session and with any environment, for as long as the command runs. It is forked from the keeper,
+reaps orphans, and ends as the command ends.
+
 In the folder of one command: `claim` (who may start it), `meta` (who it is), `out.N`, `err.N` (its output), `out.N.gap`
 (how many bytes were dropped there) and `exit`.
 """
@@ -22,6 +26,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 READ = 1 << 18
@@ -32,6 +37,7 @@ LONGEST_DRAIN = 5.0
 RETRY = 1.0
 TAG = "PURSUIT_TASK_ID"
 STREAMS = ("out", "err")
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 def start_time(pid: int, *, zombie: bool = True) -> str | None:
@@ -81,6 +87,55 @@ def claim(path: str, who: dict[str, Any]) -> None:
         os.link(f"{path}.{os.getpid()}", path)
     finally:
         os.unlink(f"{path}.{os.getpid()}")  # noqa: PTH108 - pathlib is not worth its memory here
+
+
+def subreaping() -> Callable[[], None] | None:
+    """What makes the process that calls it a child subreaper; None where there is no such thing."""
+    if sys.platform != "linux":
+        return None
+    try:
+        import ctypes  # noqa: PLC0415 - this module is also imported where nothing is started
+
+        prctl = ctypes.CDLL(None, use_errno=True).prctl
+    except (ImportError, OSError, AttributeError):  # a Python without it
+        return None
+
+    def become() -> None:
+        if prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+            raise OSError(ctypes.get_errno(), "prctl")
+
+    return become
+
+
+def start_below(become_subreaper: Callable[[], None], told: int) -> None:
+    """Forks: returns in the child, which becomes the command; the parent stays as its subreaper until it ends.
+
+    It writes to `told` who the command is, before it could reap it.
+    """
+    become_subreaper()
+    pid = os.fork()
+    if pid == 0:
+        os.setsid()
+        return
+    status = 0
+    try:
+        signal.set_wakeup_fd(-1)
+        os.write(told, f"{pid} {start_time(pid)}".encode())
+        # Also the pipe by which `Popen` learns that the command runs, and the command's output.
+        os.closerange(0, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+        os.chdir("/")
+        ended = 0
+        while ended != pid:
+            ended, status = os.waitpid(-1, 0)
+        code = os.waitstatus_to_exitcode(status)
+        if code < 0:  # by the same signal, so that whoever waits for us sees it
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            with contextlib.suppress(OSError):  # SIGKILL has no handler
+                signal.signal(-code, signal.SIG_DFL)
+            os.kill(os.getpid(), -code)
+        os._exit(code)
+    finally:
+        os._exit(255)
 
 
 class Stream:
@@ -154,14 +209,28 @@ class Child:
         self.noted = False
         self.looked = 0.0
         self.process: subprocess.Popen[bytes]
+        self.leader = 0
 
     def path(self, name: str) -> str:
         """A file of this command."""
         return f"{self.folder}/{name}"
 
-    def start(self, request: dict[str, Any], unraised: tuple[int, int]) -> dict[str, Any]:
-        """Starts it with pipes of its own in a session of its own; raises `OSError` or `ValueError`."""
+    def start(
+        self, request: dict[str, Any], unraised: tuple[int, int], become_subreaper: Callable[[], None] | None
+    ) -> dict[str, Any]:
+        """Starts it with pipes of its own in a session of its own.
+
+        Raises `OSError`, `ValueError` or `SubprocessError`.
+        """
         pipes = [os.pipe() for _ in STREAMS]
+        hearing, told = os.pipe()
+
+        def prepare() -> None:
+            if become_subreaper is not None:
+                start_below(become_subreaper, told)
+            # A command must not inherit the limit that was raised for us.
+            resource.setrlimit(resource.RLIMIT_NOFILE, unraised)
+
         try:
             self.process = subprocess.Popen(  # noqa: S603 - to run what the operator says is its job
                 request["argv"],
@@ -170,22 +239,28 @@ class Child:
                 stderr=pipes[1][1],
                 cwd=request["cwd"],
                 env={**request["env"], TAG: self.id},
-                start_new_session=True,
-                # One thread only, so this is safe; a command must not inherit the limit that was raised for us.
-                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, unraised),  # noqa: PLW1509
+                start_new_session=become_subreaper is None,
+                preexec_fn=prepare,  # noqa: PLW1509 - one thread only, so this is safe
             )
+            words = os.read(hearing, 100).split() if become_subreaper is not None else []
         except BaseException:
             for reading, _ in pipes:
                 os.close(reading)
             raise
         finally:
+            os.close(hearing)
+            os.close(told)
             for _, writing in pipes:
                 os.close(writing)
         for name, (reading, _) in zip(STREAMS, pipes, strict=True):
             os.set_blocking(reading, False)
             self.streams.append(Stream(self, name, reading))
-        pid, written = self.process.pid, [f"pipe:[{os.fstat(reading).st_ino}]" for reading, _ in pipes]
-        return {"pid": pid, "start": start_time(pid), "at": time.time(), "boot": boot_id(), "pipes": written}
+        first: dict[str, Any] = {"pid": self.process.pid, "start": start_time(self.process.pid), "boot": boot_id()}
+        self.leader = int(words[0]) if words else self.process.pid
+        if not words:
+            return {**first, "at": time.time()}
+        leader = {"pid": self.leader, "start": words[1].decode(), "boot": first["boot"]}
+        return {**leader, "at": time.time(), "subreaper": first}
 
     def has_room(self) -> bool:
         """Whether less lies unread than may; what was read is removed by whoever read it."""
@@ -239,6 +314,7 @@ class Keeper:
         self.unsaid = bytearray()
         self.changed: set[str] = set()
         self.told = 0.0
+        self.become_subreaper = subreaping()
         self.me = {"pid": os.getpid(), "start": start_time(os.getpid()), "boot": boot_id()}
         self.unraised = resource.getrlimit(resource.RLIMIT_NOFILE)
         with contextlib.suppress(OSError, ValueError):  # macOS refuses more than a limit of its own
@@ -299,14 +375,14 @@ class Keeper:
             self._say({"id": child.id, "refused": str(error)})
             return
         try:
-            meta = child.start(request, self.unraised)
-        except (OSError, ValueError) as error:
+            meta = child.start(request, self.unraised, self.become_subreaper)
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
             self._refuse(child, error)
             return
         try:
             write_whole(child.path("meta"), {**meta, "keeper": self.me})
         except OSError as error:  # nobody could ever find it again
-            os.killpg(child.process.pid, signal.SIGKILL)
+            os.killpg(child.leader, signal.SIGKILL)
             self._refuse(child, error)
         else:
             self._say({"id": child.id, "started": True})
@@ -314,7 +390,7 @@ class Keeper:
         for stream in child.streams:
             self.selector.register(stream.descriptor, selectors.EVENT_READ, stream)
 
-    def _refuse(self, child: Child, error: OSError | ValueError) -> None:
+    def _refuse(self, child: Child, error: Exception) -> None:
         with contextlib.suppress(OSError):
             write_whole(child.path("meta"), {"refused": str(error)})
         self._say({"id": child.id, "refused": str(error)})

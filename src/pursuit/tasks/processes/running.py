@@ -178,7 +178,7 @@ class Running:
 
 def root_of(task_id: str, meta: Meta) -> Root:
     """By what the processes of a command that was started are known."""
-    return Root(task_id=task_id, leader=meta.leader, pipes=meta.pipes)
+    return Root(task_id=task_id, leader=meta.leader, subreaper=meta.subreaper)
 
 
 def tail_of(folder: Path, name: str, lines: int, longest: int | None = None) -> list[str]:

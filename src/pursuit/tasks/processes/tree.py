@@ -1,4 +1,4 @@
-"""Every process that belongs to a command: its group, whoever carries its tag or writes where it does, their children.
+"""Every process that belongs to a command: all below its subreaper on Linux, its group, its tag, and their children.
 
 Owns: finding and signalling them. Knows no task's meaning. Invariant: what is signalled was verified to be what was
 found, so a pid that was given away meanwhile is left alone; who was found once is not lost sight of until it is gone,
@@ -32,7 +32,7 @@ Key = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A living process as it was found; `tag` is the task that it carries in its environment, `pipes` its output."""
+    """A living process as it was found; `tag` is the task that it carries in its environment."""
 
     pid: int
     parent: int
@@ -40,7 +40,6 @@ class Seen:
     session: int
     start: str
     tag: str = ""
-    pipes: tuple[str, ...] = ()
 
     @property
     def key(self) -> Key:
@@ -50,11 +49,11 @@ class Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Root:
-    """By what the processes of a command are known: its tag, its group, and the `pipes` that it was given."""
+    """By what the processes of a command are known: its tag, its group, and on Linux the `subreaper` above them all."""
 
     task_id: str
     leader: Identity
-    pipes: tuple[str, ...] = ()
+    subreaper: Identity | None = None
 
 
 class Census:
@@ -81,13 +80,13 @@ def members_of(everybody: Iterable[Seen], root: Root, known: Container[Key] = fr
     everybody, leader = list(everybody), root.leader
     # The number of a group stays taken as long as it has a member; once somebody else leads it, it is another group.
     taken = not leader.here or any(one.pid == leader.pid and one.start != leader.start for one in everybody)
-    pipes = frozenset(root.pipes if leader.here else ())
+    above = next((one for one in everybody if _is(one, root.subreaper)), None)
     found = {
         one.pid: one
         for one in everybody
         if one.tag == root.task_id
         or (not taken and leader.pid in (one.pid, one.group, one.session))
-        or not pipes.isdisjoint(one.pipes)
+        or (above is not None and one.parent == above.pid)
         or one.key in known
     }
     children: dict[int, list[Seen]] = {}
@@ -97,7 +96,11 @@ def members_of(everybody: Iterable[Seen], root: Root, known: Container[Key] = fr
     while fresh:
         fresh = [child for one in fresh for child in children.get(one.pid, ()) if child.pid not in found]
         found.update({one.pid: one for one in fresh})
-    return [one for one in found.values() if one.pid != os.getpid()]
+    return [one for one in found.values() if one is not above and one.pid != os.getpid()]
+
+
+def _is(one: Seen, identity: Identity | None) -> bool:
+    return identity is not None and identity.here and (one.pid, one.start) == (identity.pid, identity.start)
 
 
 async def end_tree(census: Census, root: Root, grace: float) -> None:
@@ -153,19 +156,7 @@ def _from_proc() -> Iterable[Seen]:
             tag = _tagged(place.joinpath("environ").read_bytes())
         except OSError:
             tag = ""  # somebody else's
-        pipes = () if tag else tuple(_pipes(name))
-        yield Seen(int(name), int(stat[1]), int(stat[2]), int(stat[3]), stat[19].decode(), tag, pipes)
-
-
-def _pipes(name: str) -> Iterable[str]:
-    """Where it writes: what has neither its command's group nor its environment often still has its output."""
-    for descriptor in (1, 2):
-        try:
-            target = os.readlink(f"/proc/{name}/fd/{descriptor}")  # noqa: PTH115 - as above
-        except OSError:
-            continue
-        if target.startswith("pipe:"):
-            yield target
+        yield Seen(int(name), int(stat[1]), int(stat[2]), int(stat[3]), stat[19].decode(), tag)
 
 
 def _tagged(environment: bytes) -> str:
