@@ -27,12 +27,12 @@ from ledger_floor import PAIRS, floor_pair_seconds, open_floor
 from mcp.server import Server
 
 from pursuit import Budget, Mission, Runtime, metric
+from pursuit.config.configuration import Configuration
 from pursuit.core.events import CallIntended, CallSettled, encode
 from pursuit.core.mission import RepeatProposer
 from pursuit.core.state import MissionState
 from pursuit.ledger.contract import Draft
 from pursuit.ledger.sqlite import SqliteLedger
-from pursuit.tools.configuration import Configuration
 
 ROUNDS = sized(15, 1)
 MISSIONS = sized(50, 2)

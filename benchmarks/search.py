@@ -21,9 +21,9 @@ from engineering import PROBLEMS, Problem
 from figures import SMOKE, Figure, finish, sized
 
 from pursuit import Budget, Mission, Runtime, SearchProposer, metric, tool
+from pursuit.config.configuration import Configuration
 from pursuit.core.search import Parameter
 from pursuit.proposers.space import Space
-from pursuit.tools.configuration import Configuration
 
 FIRST, COUNT = 11, sized(10, 1)  # no test has these seeds; what was tuned was tuned on 100 and above
 

@@ -20,8 +20,8 @@ import psutil
 from figures import Figure, finish, sized
 
 from pursuit import Budget, Mission, Proposal, Runtime, ToolCall, metric
+from pursuit.config.configuration import Configuration
 from pursuit.core.mission import ClientProposer
-from pursuit.tools.configuration import Configuration
 
 MISSIONS = sized(1_000, 3)
 ITERATIONS = sized(20, 2)

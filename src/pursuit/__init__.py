@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pursuit.core.search import SearchProposer
     from pursuit.errors import PursuitError, ValidationFailed
     from pursuit.surfaces.mcp.problems.api import Problem
-    from pursuit.tools.functions import tool
+    from pursuit.upstream.functions import tool
 
 __version__ = "0.1.0"
 
@@ -64,7 +64,7 @@ _HOMES = {
     "predicate": "pursuit.core.criteria",
     "scaffold": "pursuit.app",
     "succeeded": "pursuit.core.criteria",
-    "tool": "pursuit.tools.functions",
+    "tool": "pursuit.upstream.functions",
 }
 
 __all__ = [

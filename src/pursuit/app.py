@@ -12,6 +12,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from pursuit.config.commands import UPSTREAM
+from pursuit.config.configuration import Configuration, find_configuration, load_configuration
+from pursuit.config.files import locate_state
+from pursuit.config.mission_file import load_mission_file, servers_in
+from pursuit.config.servers import ServerConfig
 from pursuit.core.mission import FLEET, Mission
 from pursuit.core.tools import Upstream
 from pursuit.engine.context import Observer, SystemClock
@@ -20,8 +25,7 @@ from pursuit.engine.state_cache import States
 from pursuit.errors import Fault, ValidationFailed
 from pursuit.ledger.contract import Ledger
 from pursuit.ledger.sqlite import SqliteLedger
-from pursuit.mission_file import load_mission_file, servers_in
-from pursuit.places import locate_state
+from pursuit.policy.rules import Mode, OperatorPolicy, parse_mode
 from pursuit.proposers.language import LanguageModel
 from pursuit.sandbox import Sandbox
 from pursuit.service import Service, Started
@@ -36,13 +40,8 @@ from pursuit.service.settings import MEGABYTE, choice_of, engine_settings, sandb
 from pursuit.service.tasks import Tasks
 from pursuit.service.toolbox import Toolbox
 from pursuit.tasks.store import TaskStore
-from pursuit.tools.command_config import UPSTREAM
-from pursuit.tools.configuration import Configuration, find_configuration, load_configuration
-from pursuit.tools.host import ToolHost
-from pursuit.tools.policy import OperatorPolicy, parse_mode
-from pursuit.tools.pool import Pool, Reloaded
-from pursuit.tools.ruling import Mode
-from pursuit.tools.server_config import ServerConfig
+from pursuit.upstream.host import ToolHost
+from pursuit.upstream.pool import Pool, Reloaded
 
 if TYPE_CHECKING:
     from pursuit.drafting import Draft

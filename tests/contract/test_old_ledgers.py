@@ -11,8 +11,8 @@ import anyio
 import pytest
 
 from pursuit import Runtime
+from pursuit.config.configuration import Configuration
 from pursuit.core import events
-from pursuit.tools.configuration import Configuration
 
 DATA = Path(__file__).parents[1] / "data"
 LEDGERS = sorted(DATA.glob("ledger-*.db"))

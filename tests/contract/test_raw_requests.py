@@ -15,12 +15,12 @@ import psutil
 import pytest
 from mcp.server.mcpserver import Context, MCPServer
 
+from pursuit.config.servers import ServerConfig
 from pursuit.core.tools import CallFailed, UpstreamError
-from pursuit.tools.client_side import ClientSide
-from pursuit.tools.connect import mcp_upstream
-from pursuit.tools.pool import Pool
-from pursuit.tools.server_config import ServerConfig
-from pursuit.tools.session import McpUpstream
+from pursuit.upstream.client import McpUpstream
+from pursuit.upstream.factory import mcp_upstream
+from pursuit.upstream.pool import Pool
+from pursuit.upstream.transport import ClientSide
 
 SERVERS = Path(__file__).parent.parent / "servers"
 sys.path.insert(0, str(SERVERS))
@@ -273,7 +273,7 @@ def test_a_lease_whose_call_was_given_up_is_not_lent_again(tmp_path: Path) -> No
 
 
 def test_an_idle_lease_ends_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pursuit.tools.leases.IDLE_SECONDS", 0.1)
+    monkeypatch.setattr("pursuit.upstream.client.IDLE_SECONDS", 0.1)
 
     async def main(upstream: McpUpstream, _server: RawServer) -> None:
         side = ClientSide(capabilities={"sampling": {}})
@@ -352,8 +352,8 @@ def test_the_tools_are_listed_once_until_the_server_says_that_they_changed(way: 
 
 @pytest.mark.parametrize("way", HTTP)
 def test_a_broken_standing_stream_is_opened_again(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pursuit.tools.http._RETRY", (0.01, 0.01))
-    monkeypatch.setattr("pursuit.tools.connection._RELISTEN", (0.01, 0.01))
+    monkeypatch.setattr("pursuit.upstream.http._RETRY", (0.01, 0.01))
+    monkeypatch.setattr("pursuit.upstream.connection._RELISTEN", (0.01, 0.01))
 
     async def main(upstream: McpUpstream, server: RawServer) -> None:
         await upstream.about()

@@ -16,18 +16,16 @@ import anyio.from_thread
 import psutil
 import pytest
 
-from pursuit.core.tools import CallFailed, Tool, ToolResult, Upstream
+from pursuit.config.servers import ServerConfig, Timeouts
+from pursuit.core.tools import CallFailed, Tool, ToolOverride, ToolResult, Upstream
 from pursuit.errors import UpstreamUnavailable
-from pursuit.tools.connect import mcp_upstream
-from pursuit.tools.functions import FunctionUpstream, tool
-from pursuit.tools.inprocess import in_process
-from pursuit.tools.launch import Launch, command_line
-from pursuit.tools.negotiation import Era
-from pursuit.tools.pool import Pool
-from pursuit.tools.server_config import ServerConfig, Timeouts, ToolOverride
-from pursuit.tools.session import McpUpstream
-from pursuit.tools.stderr import StderrTail
-from pursuit.tools.stdio import StdioLine
+from pursuit.upstream.client import McpUpstream
+from pursuit.upstream.connection import Era
+from pursuit.upstream.factory import in_process, mcp_upstream
+from pursuit.upstream.functions import FunctionUpstream, tool
+from pursuit.upstream.pool import Pool
+from pursuit.upstream.stdio import Launch, StdioLine, command_line
+from pursuit.upstream.transport import StderrTail
 
 SERVERS = Path(__file__).parent.parent / "servers"
 sys.path.insert(0, str(SERVERS))
@@ -41,7 +39,7 @@ ARGUMENTS = {"null": None, "nested": {"null": None, "list": [None, {"deep": None
 @pytest.fixture(autouse=True)
 def patient_obituaries(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a machine that stalls, an exit code may come later than anybody wants to wait for it."""
-    monkeypatch.setattr("pursuit.tools.supervise._OBITUARY_SECONDS", 60.0)
+    monkeypatch.setattr("pursuit.upstream.supervise._OBITUARY_SECONDS", 60.0)
 
 
 def fixture_config(**more: Any) -> ServerConfig:
@@ -448,8 +446,8 @@ def test_closing_ends_grandchildren_and_secrets_stay_out_of_the_tail() -> None:
 
 
 def test_a_server_that_ignores_everything_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pursuit.tools.stdio.GRACE", 0.2)
-    monkeypatch.setattr("pursuit.tools.stdio.TERM_GRACE", 0.2)
+    monkeypatch.setattr("pursuit.upstream.stdio.GRACE", 0.2)
+    monkeypatch.setattr("pursuit.upstream.stdio.TERM_GRACE", 0.2)
     pidfile = tmp_path / "pid"
 
     async def main(upstream: McpUpstream) -> None:
@@ -461,9 +459,9 @@ def test_a_server_that_ignores_everything_is_killed(tmp_path: Path, monkeypatch:
 
 PARENT = """
 import sys, anyio
-from pursuit.tools.inprocess import in_process
-from pursuit.tools.pool import Pool
-from pursuit.tools.server_config import ServerConfig
+from pursuit.upstream.factory import in_process
+from pursuit.upstream.pool import Pool
+from pursuit.config.servers import ServerConfig
 async def main():
     config = ServerConfig(name="odd", command=sys.executable, args=("-S", *sys.argv[1:]))
     async with Pool({"odd": config}) as pool:

@@ -18,8 +18,8 @@ from typing import Any
 import anyio
 
 from pursuit import Budget, Mission, Pace, Proposal, Runtime, check, event, metric, predicate, tool
+from pursuit.config.configuration import Configuration
 from pursuit.sandbox import leave
-from pursuit.tools.configuration import Configuration
 
 
 @tool(read_only=True)

@@ -17,11 +17,11 @@ from problem_stage import BY_PREDICATE, LEGACY, METRIC, SCHEMA, problem
 from sampling_stage import says
 
 from pursuit import Problem, Runtime
+from pursuit.config.configuration import Configuration
 from pursuit.core.mission import parse_mission
+from pursuit.policy.rules import OperatorPolicy
 from pursuit.problems.missions import Plan, mission_for, proposer_for, server_of
 from pursuit.surfaces.mcp.server import mission_server
-from pursuit.tools.configuration import Configuration
-from pursuit.tools.policy import OperatorPolicy
 
 pytestmark = pytest.mark.usefixtures("quick_python")
 

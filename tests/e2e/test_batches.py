@@ -15,11 +15,11 @@ from engine_stage import mission, outcomes, play, proposal, replay
 from promptly import promptly
 
 from pursuit import Runtime
+from pursuit.config.configuration import Configuration
+from pursuit.config.servers import ServerConfig
+from pursuit.core.tools import ToolOverride
+from pursuit.policy.rules import OperatorPolicy, Rule
 from pursuit.service.approvals import Approvals
-from pursuit.tools.configuration import Configuration
-from pursuit.tools.policy import OperatorPolicy
-from pursuit.tools.rules import Rule
-from pursuit.tools.server_config import ServerConfig, ToolOverride
 
 WORKSHOP = Path(__file__).parent.parent / "servers" / "workshop.py"
 ASKS = Rule(decision="ask", server="safe", arguments={"key": "k4"})

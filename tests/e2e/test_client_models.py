@@ -14,9 +14,9 @@ from model_endpoint import ModelEndpoint, calls
 from model_stage import ANTHROPIC, OPENAI, scripted, step
 
 from pursuit import Mission, Runtime
+from pursuit.config.configuration import Configuration
+from pursuit.policy.rules import OperatorPolicy
 from pursuit.surfaces.mcp.server import mission_server
-from pursuit.tools.configuration import Configuration
-from pursuit.tools.policy import OperatorPolicy
 
 pytestmark = pytest.mark.usefixtures("quick_python")
 

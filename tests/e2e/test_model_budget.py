@@ -12,8 +12,8 @@ from model_endpoint import Reply, calls
 from model_stage import ANTHROPIC, BOTH, DONE, OPENAI, pursued, scripted, step
 
 from pursuit import Budget, Runtime
+from pursuit.config.configuration import Configuration
 from pursuit.core.events import ModelAsked
-from pursuit.tools.configuration import Configuration
 
 pytestmark = pytest.mark.usefixtures("quick_python")
 

@@ -11,10 +11,10 @@ from cli_stage import Place
 from mcp import Client
 
 from pursuit import Problem, Runtime
+from pursuit.config.configuration import Configuration
+from pursuit.policy.rules import OperatorPolicy
 from pursuit.problems.missions import server_of
 from pursuit.surfaces.mcp.server import mission_server
-from pursuit.tools.configuration import Configuration
-from pursuit.tools.policy import OperatorPolicy
 
 
 def test_a_client_that_proposes_reads_a_file_of_the_problem_by_a_call(tmp_path: Path) -> None:

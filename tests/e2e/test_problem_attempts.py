@@ -21,11 +21,11 @@ from problem_stage import ERAS, METRIC, SCHEMA, problem, submitted
 from sampling_stage import says
 
 from pursuit import Problem, Runtime
+from pursuit.config.configuration import Configuration
+from pursuit.policy.rules import OperatorPolicy
 from pursuit.problems.catalogue import SHIPPED
 from pursuit.problems.missions import server_of
 from pursuit.surfaces.mcp.server import mission_server
-from pursuit.tools.configuration import Configuration
-from pursuit.tools.policy import OperatorPolicy
 
 pytestmark = pytest.mark.usefixtures("quick_python")
 SCORE = "0.0390625"

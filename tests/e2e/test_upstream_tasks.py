@@ -17,7 +17,7 @@ from engine_stage import mission, outcomes, play, proposal, replay
 from public_servers import NODE, NODE_SERVERS
 
 from pursuit import Runtime
-from pursuit.tools.configuration import load_configuration
+from pursuit.config.configuration import load_configuration
 
 pytestmark = pytest.mark.slow
 FIXTURE = Path(__file__).parent.parent / "conformance" / "fixture_server.py"

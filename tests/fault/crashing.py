@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pursuit.app import Runtime
+from pursuit.config.configuration import Configuration
 from pursuit.core.events import CallIntended, CallRefused, CallSettled, decode
 from pursuit.core.mission import Mission
 from pursuit.ledger.sqlite import SqliteLedger
-from pursuit.tools.configuration import Configuration
-from pursuit.tools.functions import tool
+from pursuit.upstream.functions import tool
 
 
 class Crash(BaseException):

@@ -10,8 +10,8 @@ from typing import Any
 import anyio
 
 from pursuit.app import Runtime
+from pursuit.config.configuration import Configuration
 from pursuit.errors import PursuitError
-from pursuit.tools.configuration import Configuration
 
 
 def tools(record: Path) -> list[Any]:

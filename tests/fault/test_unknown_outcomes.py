@@ -17,11 +17,12 @@ from model_endpoint import Reply, calls
 from model_stage import BOTH, DONE, pursued, scripted
 
 from pursuit import Budget, Runtime
+from pursuit.config.configuration import Configuration
+from pursuit.config.servers import ServerConfig
 from pursuit.core.events import CallSettled, ModelAnswered
-from pursuit.tools import supervise, upstream_tasks
-from pursuit.tools.configuration import Configuration
-from pursuit.tools.policy import OperatorPolicy
-from pursuit.tools.server_config import ServerConfig, ToolOverride
+from pursuit.core.tools import ToolOverride
+from pursuit.policy.rules import OperatorPolicy
+from pursuit.upstream import supervise, tasks
 
 DYING = Path(__file__).parent.parent / "servers" / "dying.py"
 DIES = 666
@@ -164,11 +165,11 @@ def test_a_call_that_is_a_task(when: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("when", "restart"), [("after", True), ("after", False), ("before", False)])
 def test_a_task_of_the_server(when: str, restart: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It took the call: a server that was started anew does not know the task, one that is gone cannot be asked."""
-    monkeypatch.setattr(upstream_tasks, "BETWEEN", 0.01)
+    monkeypatch.setattr(tasks, "BETWEEN", 0.01)
     opened = staged(tmp_path, dying(restart=restart))
     found, last = settled(tmp_path, opened, *ended_by(tmp_path, when, "job"))
     assert found[-1] == last.outcome == OUTCOME[when]
-    assert (upstream_tasks.LOST in (last.error or "")) == (when == "after")
+    assert (tasks.LOST in (last.error or "")) == (when == "after")
 
 
 @BOTH

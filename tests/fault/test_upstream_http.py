@@ -18,11 +18,11 @@ import anyio.abc
 import pytest
 from promptly import promptly
 
+from pursuit.config.servers import ServerConfig
 from pursuit.core.tools import CallFailed, UpstreamError
 from pursuit.errors import UpstreamUnavailable
-from pursuit.tools.network import NetworkRules
-from pursuit.tools.pool import Pool
-from pursuit.tools.server_config import ServerConfig
+from pursuit.policy.rules import NetworkRules
+from pursuit.upstream.pool import Pool
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "servers"))
 
@@ -112,7 +112,7 @@ def test_a_long_answer_passes_in_a_body_and_in_an_event(monkeypatch: pytest.Monk
         for tool in ("ok", "tell"):
             result = await upstream.request("tools/call", {"name": tool, "arguments": {"messages": [], "long": long}})
             assert result["arguments"]["long"] == long
-        monkeypatch.setattr("pursuit.tools.http_answers.LONGEST_MESSAGE", 1_000_000)
+        monkeypatch.setattr("pursuit.upstream.http.LONGEST_MESSAGE", 1_000_000)
         for tool, words in (("ok", "longer than 0 MiB"), ("tell", "too long")):
             with pytest.raises(CallFailed, match=words):
                 await upstream.call(tool, {"messages": [], "long": long}, call_id="c")
@@ -139,7 +139,7 @@ def test_an_old_sse_server_that_comes_back_is_used_again() -> None:
 
 @pytest.mark.parametrize("era", ERAS)
 def test_a_server_that_comes_back_is_used_again(era: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pursuit.tools.supervise.FIRST_PAUSE", 0.01)
+    monkeypatch.setattr("pursuit.upstream.supervise.FIRST_PAUSE", 0.01)
 
     async def main() -> None:
         server = RawServer(modern=era == "2026")

@@ -14,12 +14,12 @@ import psutil
 import pytest
 from promptly import promptly
 
+from pursuit.config.servers import ServerConfig, Timeouts
 from pursuit.core.tools import CallFailed
 from pursuit.engine.context import Deadline
 from pursuit.errors import UpstreamUnavailable
-from pursuit.tools import supervise
-from pursuit.tools.pool import Pool
-from pursuit.tools.server_config import ServerConfig, Timeouts
+from pursuit.upstream import supervise
+from pursuit.upstream.pool import Pool
 
 FAULTY = Path(__file__).parent.parent / "servers" / "faulty.py"
 
@@ -117,8 +117,8 @@ def test_one_that_hangs_is_cut_off_and_stays_usable(tmp_path: Path) -> None:
 def test_one_that_answers_nothing_at_all_any_more_is_replaced(
     size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pursuit.tools.connection.PATIENCE", 0.3)
-    monkeypatch.setattr("pursuit.tools.stdio.GRACE", 0.1)
+    monkeypatch.setattr("pursuit.upstream.connection.PATIENCE", 0.3)
+    monkeypatch.setattr("pursuit.upstream.stdio.GRACE", 0.1)
 
     async def main(faulty: Any, other: Any) -> None:
         pid = await called(faulty, "ok")
@@ -141,7 +141,7 @@ def test_one_that_answers_nothing_at_all_any_more_is_replaced(
 
 
 def test_one_that_is_busy_with_another_call_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pursuit.tools.connection.PATIENCE", 0.1)
+    monkeypatch.setattr("pursuit.upstream.connection.PATIENCE", 0.1)
 
     async def main(faulty: Any, other: Any) -> None:
         pid = await called(faulty, "ok")
@@ -229,7 +229,7 @@ def test_what_is_only_rude_does_no_harm(tool: str, arguments: dict[str, Any], ex
 
 
 def test_an_answer_beyond_all_bounds_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pursuit.tools.stdio.LONGEST_LINE", 1_000_000)
+    monkeypatch.setattr("pursuit.upstream.stdio.LONGEST_LINE", 1_000_000)
 
     async def main(faulty: Any, other: Any) -> None:
         with pytest.raises(CallFailed, match="more than 0 MiB"):

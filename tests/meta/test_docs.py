@@ -19,13 +19,18 @@ import pytest
 import typer.main
 from pydantic import BaseModel
 
+from pursuit.config.commands import COMMAND_KEYS, KINDS, PARAMETER_KEYS
+from pursuit.config.configuration import CALLER_KEYS, POLICY_KEYS, RULE_KEYS, SETTINGS, load_configuration
+from pursuit.config.mission_file import load_mission_file
+from pursuit.config.servers import ServerConfig, Timeouts
 from pursuit.core import criteria, decision, mission
 from pursuit.core.events import Outcome, WaitingFor
 from pursuit.core.fold import CAP_REASONS
 from pursuit.core.mission import parse_mission, parse_proposal
 from pursuit.core.state import Status
+from pursuit.core.tools import ToolOverride
 from pursuit.errors import PursuitError, ValidationFailed
-from pursuit.mission_file import load_mission_file
+from pursuit.policy.rules import MODES, SEVERITY
 from pursuit.problems import reading, scorer_reading
 from pursuit.problems.catalogue import Catalogue
 from pursuit.problems.manifest import CITATION_MODES, DIRECTIONS, SCORER_KINDS
@@ -34,15 +39,7 @@ from pursuit.problems.reading import read_manifest
 from pursuit.sandbox import Calls, Sandbox, ScriptSpec
 from pursuit.service.checkup import Level
 from pursuit.surfaces.cli.main import app
-from pursuit.tools.command_config import COMMAND_KEYS
-from pursuit.tools.configuration import SETTINGS, load_configuration
-from pursuit.tools.curated import known_servers
-from pursuit.tools.parameter_config import PARAMETER_KEYS
-from pursuit.tools.parameters import KINDS
-from pursuit.tools.policy import MODES
-from pursuit.tools.policy_config import CALLER_KEYS, POLICY_KEYS, RULE_KEYS
-from pursuit.tools.ruling import SEVERITY
-from pursuit.tools.server_config import ServerConfig, Timeouts, ToolOverride
+from pursuit.upstream.known_servers import known_servers
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*(ROOT / "docs").glob("*.md"), ROOT / "README.md", ROOT / "examples" / "README.md"])

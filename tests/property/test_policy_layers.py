@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 
 from pursuit.core.mission import MissionPolicy
 from pursuit.core.tools import Tool, Traits
-from pursuit.tools.host import ToolHost
-from pursuit.tools.policy import MODES, Layers, OperatorPolicy, Tightening, decide, may_ask
-from pursuit.tools.pool import Pool
-from pursuit.tools.rules import Rule
-from pursuit.tools.ruling import SEVERITY
+from pursuit.policy.rules import MODES, SEVERITY, Layers, OperatorPolicy, Rule, Tightening, decide, may_ask
+from pursuit.upstream.host import ToolHost
+from pursuit.upstream.pool import Pool
 
 PIECES = ["/", "..", ".", "a", "%2e", "%2f", "%252e", "%252f", "%5c", "\\", "x:", "://", "?", "#", "%", "25", "\t"]
 SERVERS, NAMES = ("a", "git"), ("log", "reset", "write_file")

@@ -17,11 +17,11 @@ from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
 from pursuit import Runtime
+from pursuit.config.configuration import Configuration
+from pursuit.config.servers import ServerConfig
+from pursuit.policy.rules import OperatorPolicy
 from pursuit.surfaces.mcp.gateway.options import GatewayOptions
 from pursuit.surfaces.mcp.gateway.server import Gateway, gateway_server
-from pursuit.tools.configuration import Configuration
-from pursuit.tools.policy import OperatorPolicy
-from pursuit.tools.server_config import ServerConfig
 
 HOSTILE = Path(__file__).parent.parent / "servers" / "hostile_upstream.py"
 ENVELOPE = "io.modelcontextprotocol/"

@@ -14,12 +14,12 @@ from mcp import Client
 from mcp.server.lowlevel import Server
 
 from pursuit import Budget, Runtime, metric
+from pursuit.config.configuration import Configuration
 from pursuit.service import Service
 from pursuit.surfaces.mcp.completions import Completions
 from pursuit.surfaces.mcp.prompts import Prompts
 from pursuit.surfaces.mcp.resources import Resources
 from pursuit.surfaces.mcp.updates import Updates
-from pursuit.tools.configuration import Configuration
 
 LEGACY, MODERN = "legacy", "2026-07-28"
 ERAS = [LEGACY, MODERN]

@@ -22,10 +22,10 @@ from mcp_types import (
 )
 
 from pursuit import Runtime
+from pursuit.config.configuration import Configuration
 from pursuit.core.events import decode
+from pursuit.policy.rules import OperatorPolicy
 from pursuit.surfaces.mcp.server import mission_server
-from pursuit.tools.configuration import Configuration
-from pursuit.tools.policy import OperatorPolicy
 
 LEGACY, MODERN = ERAS = ["legacy", "2026-07-28"]
 WITH_TOOLS = SamplingCapability(tools=SamplingToolsCapability())

@@ -16,10 +16,9 @@ from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
 from pursuit import Runtime
+from pursuit.config.configuration import Configuration
+from pursuit.policy.rules import OperatorPolicy, Rule
 from pursuit.surfaces.mcp.server import mission_server
-from pursuit.tools.configuration import Configuration
-from pursuit.tools.policy import OperatorPolicy
-from pursuit.tools.rules import Rule
 
 EXTENSION = "io.modelcontextprotocol/tasks"
 RELATED = "io.modelcontextprotocol/related-task"

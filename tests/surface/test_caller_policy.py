@@ -15,13 +15,13 @@ from gateway_stage import run
 from plain_http import post
 
 from pursuit import Runtime
+from pursuit.config.configuration import load_configuration
 from pursuit.errors import ValidationFailed
 from pursuit.surfaces.mcp.gateway.options import GatewayOptions
 from pursuit.surfaces.mcp.gateway.server import gateway_server
 from pursuit.surfaces.mcp.http import serve_http
 from pursuit.surfaces.mcp.server import mission_server
 from pursuit.surfaces.tokens import Tokens
-from pursuit.tools.configuration import load_configuration
 
 POLICY = """
 [policy]

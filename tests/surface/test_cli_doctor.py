@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from cli_stage import SERVERS, Place, mission
 
+from pursuit.config.servers import ServerConfig
+from pursuit.policy.rules import NetworkRules
 from pursuit.service.checkup import server_findings
-from pursuit.tools.network import NetworkRules
-from pursuit.tools.server_config import ServerConfig
 
 WORKSHOP = f"""
 [servers.shop]

@@ -9,8 +9,8 @@ import pytest
 from cli_stage import BEAM, Place, mission
 from model_endpoint import ModelEndpoint, calls
 
+from pursuit.config.mission_file import load_mission_file
 from pursuit.drafting import TEMPLATES
-from pursuit.mission_file import load_mission_file
 
 GOAL = "get p95 latency under 200 ms"
 FAST = {"criterion_id": "fast", "kind": "metric_threshold", "metric": "p95_latency_ms", "op": "<", "target": 200}

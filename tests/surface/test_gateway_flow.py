@@ -11,8 +11,9 @@ import pytest
 from gateway_stage import ENVELOPE, ERAS, LEGACY, MODERN, Client, Message, asked_of, hostile, house, run, told, words
 from hands import LONG, Hands
 
+from pursuit.config.servers import Timeouts
+from pursuit.core.tools import ToolOverride
 from pursuit.surfaces.mcp.gateway import lines
-from pursuit.tools.server_config import Timeouts, ToolOverride
 
 PAIRS = [(client, server) for client in ERAS for server in ERAS]
 ABLE: dict[str, Any] = {"elicitation": {}}

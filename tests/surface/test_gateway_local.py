@@ -12,10 +12,9 @@ from gateway_stage import ERAS, LEGACY, MODERN, TASKS, hostile, house, run, told
 from mcp.server.mcpserver import MCPServer
 
 from pursuit.core.tools import CallFailed, ProgressFn, Tool, ToolResult
+from pursuit.policy.rules import OperatorPolicy, Rule
 from pursuit.service.gateway import gateway_lines
-from pursuit.tools.functions import FunctionUpstream, tool
-from pursuit.tools.policy import OperatorPolicy
-from pursuit.tools.rules import Rule
+from pursuit.upstream.functions import FunctionUpstream, tool
 
 
 @tool(read_only=True)

@@ -10,12 +10,11 @@ import anyio
 import pytest
 from gateway_stage import ERAS, LEGACY, MODERN, Client, House, Message, asked_of, hostile, house, run, words
 
+from pursuit.core.tools import ToolOverride
+from pursuit.policy.rules import OperatorPolicy, Rule
 from pursuit.service.approvals import Approvals
 from pursuit.service.gateway import gateway_lines
 from pursuit.surfaces.mcp.gateway import guests
-from pursuit.tools.policy import OperatorPolicy
-from pursuit.tools.rules import Rule
-from pursuit.tools.server_config import ToolOverride
 
 ABLE: dict[str, Any] = {"elicitation": {}}
 ASK = OperatorPolicy(mode="ask")

@@ -16,14 +16,14 @@ from gateway_stage import ERAS, HOSTILE, LEGACY, MODERN, TASKS, hostile, house, 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pursuit.config.servers import ServerConfig
 from pursuit.core.tools import About
 from pursuit.errors import ValidationFailed
+from pursuit.policy.rules import OperatorPolicy
 from pursuit.surfaces.mcp.gateway import hello, levels, lines, listens, lists, resources
 from pursuit.surfaces.mcp.gateway.names import Names, escaped
 from pursuit.surfaces.mcp.gateway.resources import fits
 from pursuit.surfaces.mcp.gateway.search import ranked
-from pursuit.tools.policy import OperatorPolicy
-from pursuit.tools.server_config import ServerConfig
 
 SERVER = st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9_-]{0,6}\Z")
 

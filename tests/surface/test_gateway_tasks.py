@@ -12,12 +12,11 @@ import pytest
 from gateway_stage import ERAS, LEGACY, MODERN, Client, hostile, house, run, told, words
 
 from pursuit.core.tasks import TaskKind
+from pursuit.core.tools import ToolOverride
+from pursuit.policy.rules import OperatorPolicy, Rule
 from pursuit.service.approvals import Approvals
 from pursuit.service.gateway import gateway_lines
 from pursuit.surfaces.mcp.gateway.progress import Progress
-from pursuit.tools.policy import OperatorPolicy
-from pursuit.tools.rules import Rule
-from pursuit.tools.server_config import ToolOverride
 
 EXTENSION = "io.modelcontextprotocol/tasks"
 ABLE = {"elicitation": {"form": {}}, "extensions": {EXTENSION: {}}}

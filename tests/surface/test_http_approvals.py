@@ -17,16 +17,15 @@ from front_door import House
 from http_stage import HEADERS, INITIALIZE, Stage, client, http, whoami
 
 from pursuit import Runtime
+from pursuit.config.configuration import Configuration
 from pursuit.core.events import ApprovalAnswered
 from pursuit.errors import PursuitError
 from pursuit.ledger.sqlite import SqliteLedger
+from pursuit.policy.rules import OperatorPolicy, Rule
 from pursuit.service.approvals import Approvals
 from pursuit.surfaces.http.approvals import LARGEST_BODY, approval_routes
 from pursuit.surfaces.http.failure import STATUSES
 from pursuit.surfaces.tokens import Tokens
-from pursuit.tools.configuration import Configuration
-from pursuit.tools.policy import OperatorPolicy
-from pursuit.tools.rules import Rule
 
 ASKS = OperatorPolicy(rules=(Rule(decision="ask", tool="write"),))
 NOBODYS = "approval-0123456789abcdef"

@@ -13,11 +13,10 @@ from mcp import Client, MCPError
 from mcp_types import CallToolRequest, CallToolRequestParams, CallToolResult, ElicitResult
 
 from pursuit import Runtime
+from pursuit.config.configuration import Configuration
+from pursuit.policy.rules import OperatorPolicy, Rule
 from pursuit.service.approvals import Approvals
 from pursuit.surfaces.mcp.server import mission_server
-from pursuit.tools.configuration import Configuration
-from pursuit.tools.policy import OperatorPolicy
-from pursuit.tools.rules import Rule
 
 ERAS = ["legacy", "2026-07-28"]
 ASKS = Configuration(policy=OperatorPolicy(rules=(Rule(decision="ask", tool="write"),)))

@@ -19,9 +19,9 @@ from mcp_stage import ERAS, LEGACY, MODERN, UNKNOWN, opened, read, weigh
 from mcp_types import CompletionArgument, PromptReference, ResourceTemplateReference
 
 from pursuit import Budget, Runtime, metric
+from pursuit.config.configuration import Configuration
 from pursuit.errors import InvalidArgument, SessionNotFound
 from pursuit.surfaces.mcp.server import mission_server
-from pursuit.tools.configuration import Configuration
 
 
 async def two_missions(folder: Path) -> tuple[str, str]:

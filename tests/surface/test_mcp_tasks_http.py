@@ -16,10 +16,10 @@ from plain_http import post
 from tasks_stage import MISSION, NOBODY, World
 
 from pursuit import Runtime
+from pursuit.config.configuration import Configuration
 from pursuit.surfaces.mcp.http import serve_http
 from pursuit.surfaces.mcp.server import mission_server
 from pursuit.surfaces.tokens import Tokens
-from pursuit.tools.configuration import Configuration
 
 
 class Door:

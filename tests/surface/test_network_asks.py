@@ -10,15 +10,13 @@ import pytest
 from gateway_stage import ERAS, house, run, words
 
 from pursuit import Budget, Mission, Runtime
+from pursuit.config.configuration import Configuration
+from pursuit.config.servers import ServerConfig
 from pursuit.core.mission import parse_mission
+from pursuit.core.tools import ToolOverride
 from pursuit.errors import ValidationFailed
+from pursuit.policy.rules import Mode, NetworkRules, OperatorPolicy, Rule
 from pursuit.service.approvals import Approvals
-from pursuit.tools.configuration import Configuration
-from pursuit.tools.network import NetworkRules
-from pursuit.tools.policy import OperatorPolicy
-from pursuit.tools.rules import Rule
-from pursuit.tools.ruling import Mode
-from pursuit.tools.server_config import ServerConfig, ToolOverride
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "servers"))
 

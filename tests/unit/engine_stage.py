@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 import anyio
 
 from pursuit import Budget, Mission, Proposal, Runtime, event
+from pursuit.config.configuration import Configuration
 from pursuit.core.events import CallIntended, CallRefused, CallSettled, Event, decode
 from pursuit.core.state import MissionState
 from pursuit.proposers.contract import Failed, Proposer, Waiting
 from pursuit.service import Service
-from pursuit.tools.configuration import Configuration
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Event)

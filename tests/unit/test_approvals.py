@@ -9,14 +9,13 @@ import pytest
 from engine_stage import events_of, mission, outcomes, play, proposal, repeat, replay, script, until
 
 from pursuit import Budget, Proposal, Runtime
+from pursuit.config.configuration import Configuration
 from pursuit.core.events import ApprovalAnswered, ApprovalAsked, WaitBegan
 from pursuit.errors import Conflict, InvalidArgument, SessionTerminal, ValidationFailed
+from pursuit.policy.rules import OperatorPolicy, Rule
 from pursuit.service.approvals import ApprovalNotFound, Approvals
 from pursuit.service.background import BackgroundRuns
 from pursuit.service.caller import Caller
-from pursuit.tools.configuration import Configuration
-from pursuit.tools.policy import OperatorPolicy
-from pursuit.tools.rules import Rule
 
 ASKS = OperatorPolicy(rules=(Rule(decision="ask", tool="write*"),))
 ALICE = Caller(who="alice", transport="terminal")

@@ -10,12 +10,11 @@ import pytest
 from engine_stage import Gate, events_of, mission, outcomes, play, proposal, repeat, stage
 
 from pursuit import Budget, Proposal, Runtime
+from pursuit.config.configuration import Configuration
 from pursuit.core.events import CallIntended, RunClaimed
 from pursuit.errors import Conflict, SessionPaused
+from pursuit.policy.rules import OperatorPolicy, Rule
 from pursuit.service.approvals import Approvals
-from pursuit.tools.configuration import Configuration
-from pursuit.tools.policy import OperatorPolicy
-from pursuit.tools.rules import Rule
 
 
 def step(by: int = 1) -> dict[str, Any]:

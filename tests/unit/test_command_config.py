@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from pursuit.config.commands import CommandConfig, climbs
+from pursuit.config.configuration import load_configuration
 from pursuit.errors import PathTraversal, ValidationFailed
-from pursuit.tools.commands import CommandConfig
-from pursuit.tools.configuration import load_configuration
-from pursuit.tools.templates import climbs
 
 MAKE = """
 [commands.make]

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from pursuit import Runtime
-from pursuit.tools.variables import inherited_secrets
+from pursuit.config.variables import inherited_secrets
 
 CONFIG = """
 [servers.hub]

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
+from pursuit.config.configuration import find_configuration, load_configuration
+from pursuit.config.mission_file import servers_in
+from pursuit.config.servers import ServerConfig, Timeouts, expand, parse_servers, secrets_of
+from pursuit.config.variables import secret_words
+from pursuit.core.tools import ToolOverride
 from pursuit.errors import Fault, UpstreamUnavailable, ValidationFailed
-from pursuit.mission_file import servers_in
-from pursuit.tools.configuration import find_configuration, load_configuration
-from pursuit.tools.server_config import ServerConfig, Timeouts, ToolOverride, expand, parse_servers, secrets_of
-from pursuit.tools.stderr import MOST_BYTES, StderrTail
-from pursuit.tools.variables import secret_words
+from pursuit.upstream.transport import MOST_BYTES, StderrTail
 
 
 def load(directory: Path, text: str, name: str = "pursuit.toml") -> Any:

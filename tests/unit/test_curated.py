@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from pursuit.core.tools import Traits
-from pursuit.tools.curated import known_servers, recognised
-from pursuit.tools.listing import read_listing
-from pursuit.tools.server_config import ServerConfig, ToolOverride
-from pursuit.tools.traits import MISSION_FILE, UNHEARD
+from pursuit.config.servers import ServerConfig
+from pursuit.core.tools import ToolOverride, Traits
+from pursuit.policy.traits import MISSION_FILE, UNHEARD
+from pursuit.upstream.known_servers import known_servers, recognised
+from pursuit.upstream.listing import read_listing
 
 RECORDED = json.loads((Path(__file__).parents[1] / "data" / "known_tools.json").read_text(encoding="utf-8"))
 FILES = "@modelcontextprotocol/server-filesystem"

@@ -22,15 +22,15 @@ from engine_stage import (
 from fleet_stage import SPAWN, Crowd, child, entering, measure, parent
 
 from pursuit import Budget, Runtime
+from pursuit.config.configuration import Configuration
 from pursuit.core.child_admission import wanted_child
 from pursuit.core.events import CallIntended, CallRefused, CallSettled, MissionCreated
 from pursuit.core.fold import advance
 from pursuit.core.state import MissionState
 from pursuit.errors import ValidationFailed
+from pursuit.policy.rules import OperatorPolicy, Tightening
 from pursuit.service.approvals import Approvals
 from pursuit.service.caller import Caller
-from pursuit.tools.configuration import Configuration
-from pursuit.tools.policy import OperatorPolicy, Tightening
 
 
 def test_a_child_is_pursued_and_its_metrics_meet_the_parents_criteria(tmp_path: Path) -> None:

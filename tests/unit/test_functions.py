@@ -18,7 +18,7 @@ from pydantic import Field
 from pursuit.core.catalogue import Catalogue
 from pursuit.core.tools import CallFailed, Tool, ToolResult, Traits
 from pursuit.errors import ValidationFailed
-from pursuit.tools.functions import FunctionUpstream, tool
+from pursuit.upstream.functions import FunctionUpstream, tool
 
 
 @dataclasses.dataclass

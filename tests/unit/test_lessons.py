@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from test_model_input import Client
 
 from pursuit import Budget, Mission, Proposal, Runtime, event, metric, predicate
+from pursuit.config.configuration import Configuration, load_configuration
 from pursuit.core.events import ModelAnswer, WantedCall
 from pursuit.core.lessons import LONGEST, MOST, recollected
 from pursuit.errors import ValidationFailed
-from pursuit.tools.configuration import Configuration, load_configuration
 
 OLD = Path(__file__).parents[1] / "data" / "ledger-0.1.db"
 STEP = ModelAnswer(calls=[WantedCall(name="world__tune", args={"x": 1, "api_key": "sk-1"})], model="theirs")

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from pursuit.config.mission_file import load_mission_file
 from pursuit.core.criteria import check, event, metric, predicate, succeeded
 from pursuit.core.mission import (
     Budget,
@@ -27,7 +28,6 @@ from pursuit.core.mission import (
 )
 from pursuit.core.patterns import SyntaxProblem, checked_expression, checked_script
 from pursuit.errors import Fault, ValidationFailed
-from pursuit.mission_file import load_mission_file
 from simulation import DONE, mission_data, threshold
 
 GONE = object()

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pursuit.core.catalogue import Catalogue
 from pursuit.core.tools import Tool, Traits
-from pursuit.tools.host import MissionTools
-from pursuit.tools.policy import Layers, OperatorPolicy, decide
-from pursuit.tools.pool import Pool
-from pursuit.tools.rules import Rule
+from pursuit.policy.rules import Layers, OperatorPolicy, Rule, decide
+from pursuit.upstream.host import MissionTools
+from pursuit.upstream.pool import Pool
 
 
 def tool(name: str, *, reads: bool = False) -> Tool:

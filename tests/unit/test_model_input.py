@@ -10,10 +10,10 @@ import pytest
 from engine_stage import Stubborn, events_of, mission, play, proposing, stage
 
 from pursuit import Budget, Proposal, ValidationFailed, metric
+from pursuit.config.configuration import load_configuration
 from pursuit.core.events import ModelAnswer, ModelAnswered, WantedCall
 from pursuit.core.mission import ModelProposer, SamplingProposer
 from pursuit.proposers.language import ModelRequest, NoAnswer, NoAnswerYet, Price, price_of
-from pursuit.tools.configuration import load_configuration
 
 
 def step(amount: int = 1) -> dict[str, Any]:

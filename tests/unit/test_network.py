@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pursuit.tools.network import NetworkRules, network_ruling, parse_network
+from pursuit.config.configuration import parse_network
+from pursuit.policy.rules import NetworkRules, network_ruling
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,21 @@ from typing import Any
 
 import pytest
 
+from pursuit.config.configuration import load_configuration
 from pursuit.core.tools import Tool, Traits
 from pursuit.errors import ValidationFailed
-from pursuit.tools.configuration import load_configuration
-from pursuit.tools.policy import Layers, OperatorPolicy, Tightening, conditional, decide, may_ask, parse_mode
-from pursuit.tools.predicates import (
+from pursuit.policy.rules import (
+    Layers,
+    Mode,
+    OperatorPolicy,
+    Rule,
+    Tightening,
+    conditional,
+    decide,
+    may_ask,
+    parse_mode,
+)
+from pursuit.policy.traits import (
     is_mcp_tool,
     tool_approval_description,
     tool_is_destructive,
@@ -19,8 +29,6 @@ from pursuit.tools.predicates import (
     tool_is_parallel_safe,
     tool_is_read_only,
 )
-from pursuit.tools.rules import Rule
-from pursuit.tools.ruling import Mode
 
 SAFE = Traits(read_only=True, idempotent=True, parallel_safe=True, destructive=False)
 WORST = Traits()

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from cli_stage import Place
 
+from pursuit.config.files import Fields
 from pursuit.errors import Fault
 from pursuit.problems.scorer_reading import check_command
-from pursuit.tools.fields import Fields
 
 OURS = "__python_executable__"
 

@@ -11,6 +11,7 @@ import anyio
 import pytest
 
 from pursuit import Budget, Mission, Report, Runtime, SearchProposer, metric, succeeded
+from pursuit.config.configuration import Configuration
 from pursuit.core.attempts import AttemptScored, AttemptState, ScoreRow, submission_digest
 from pursuit.core.mission import parse_mission
 from pursuit.core.search import Parameter
@@ -32,7 +33,6 @@ from pursuit.problems.spending import exhausted
 from pursuit.problems.stored_attempts import load_attempt
 from pursuit.problems.submission import kept_result
 from pursuit.sandbox import Sandbox
-from pursuit.tools.configuration import Configuration
 
 COST = Metric(name="cost", unit="$", direction="minimize", target=2.0)
 

@@ -26,9 +26,9 @@ from pursuit import (
     predicate,
     succeeded,
 )
+from pursuit.config.configuration import Configuration
 from pursuit.core.mission import ScriptProposer
 from pursuit.core.state import MissionState
-from pursuit.tools.configuration import Configuration
 
 
 class Beam:
@@ -202,7 +202,7 @@ def test_what_talks_to_no_server_does_not_load_the_sdk() -> None:
 def test_the_state_is_where_the_caller_the_environment_or_the_configuration_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pursuit.places import locate_state
+    from pursuit.config.files import locate_state
 
     monkeypatch.delenv("PURSUIT_STATE", raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from test_model_input import Client
 
 import pursuit
+from pursuit.config.mission_file import load_mission_file
 from pursuit.core.criteria import AnyCriterion, MetricThreshold, Predicate, describe
 from pursuit.core.events import ModelAnswer, WantedCall
 from pursuit.core.mission import parse_mission
 from pursuit.drafting import TEMPLATES, Draft, Trial, conflict, draft_by_model
 from pursuit.errors import ModelUnavailable, ValidationFailed
-from pursuit.mission_file import load_mission_file
 from pursuit.proposers.language import ModelRequest, NoAnswer
 from pursuit.sandbox import Sandbox
 

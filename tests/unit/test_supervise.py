@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from pursuit.tools.supervise import (
+from pursuit.upstream.supervise import (
     ENDS_A_MINUTE,
     FIRST_PAUSE,
     HEALTHY_ANSWERS,

@@ -11,12 +11,11 @@ from engine_stage import events_of, mission, play, proposal, replay, stage
 from mcp.server.mcpserver import MCPServer
 
 from pursuit import Runtime
+from pursuit.config.configuration import Configuration
 from pursuit.core.events import CallRefused, CallSettled
 from pursuit.errors import ApprovalNeeded, PolicyDenied, UpstreamUnavailable, ValidationFailed
-from pursuit.tools.configuration import Configuration
-from pursuit.tools.functions import tool
-from pursuit.tools.policy import OperatorPolicy
-from pursuit.tools.rules import Rule
+from pursuit.policy.rules import OperatorPolicy, Rule
+from pursuit.upstream.functions import tool
 
 DENY_ETC = Rule(decision="deny", tool="write", arguments={"path": "/etc/*"}, reason="never there")
 

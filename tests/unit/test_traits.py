@@ -5,19 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pursuit.core.tools import Traits
-from pursuit.tools.server_config import ToolOverride
-from pursuit.tools.traits import (
-    DOUBTED,
-    MISSION_FILE,
-    OPERATOR,
-    READS,
-    TIGHTENS,
-    TRUSTED,
-    UNHEARD,
-    UNKNOWN,
-    traits,
-)
+from pursuit.core.tools import ToolOverride, Traits
+from pursuit.policy.traits import DOUBTED, MISSION_FILE, OPERATOR, READS, TIGHTENS, TRUSTED, UNHEARD, UNKNOWN, traits
 
 WORST = Traits()
 SAFE = Traits(read_only=True, idempotent=True, parallel_safe=True, destructive=False)

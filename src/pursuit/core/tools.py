@@ -241,3 +241,16 @@ SPAWN_TOOL = Tool(
     definition={"name": SPAWN.partition(".")[2], "description": _DESCRIPTION, "inputSchema": SCHEMA},
     long=True,
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolOverride:
+    """The operator's word on one tool; None where nothing was said."""
+
+    read_only: bool | None = None
+    idempotent: bool | None = None
+    parallel_safe: bool | None = None
+    destructive: bool | None = None
+    timeout: float | None = None
+    long: bool | None = None
+    task_only: bool | None = None

@@ -19,8 +19,8 @@ from pursuit.core.state import MissionState
 from pursuit.core.tools import ProgressFn, Tool, ToolResult
 from pursuit.engine.journal import Journal
 from pursuit.ledger.contract import Ledger
+from pursuit.policy.rules import Ruling
 from pursuit.sandbox import Sandbox
-from pursuit.tools.ruling import Ruling
 
 # When a call must have ended: its timeout, which progress renews, a ceiling, and the mission's wall clock.
 # Invariant: an extended budget reaches what is under way.

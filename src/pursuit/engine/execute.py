@@ -35,9 +35,9 @@ from pursuit.core.tools import CallFailed, Tool, ToolResult
 from pursuit.engine.context import Run
 from pursuit.engine.journal import Build
 from pursuit.ledger.contract import FORGOTTEN
+from pursuit.policy.traits import tool_approval_description
 from pursuit.tasks.limits import RUNNING
 from pursuit.tasks.record import new_task_id
-from pursuit.tools.predicates import tool_approval_description
 
 # Sends one call and turns whatever happens into its settlement.
 # Invariant: a call that was sent ends in exactly one settlement, or the process died.

@@ -13,7 +13,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from pursuit.tools.server_config import ServerConfig
+from pursuit.config.servers import ServerConfig
 
 MANIFEST = "problem.toml"
 UPSTREAM = "upstream"

@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
+from pursuit.config.servers import PYTHON
 from pursuit.core.base_model import nearest
 from pursuit.errors import Fault, ValidationFailed
 from pursuit.problems.attempt_ids import PREFIX
@@ -24,7 +25,6 @@ from pursuit.problems.brief import SUBMIT, TOOL, write_brief
 from pursuit.problems.files import parsed_python
 from pursuit.problems.manifest import Baseline, Manifest
 from pursuit.sandbox.scripts import escaped
-from pursuit.tools.server_config import PYTHON
 
 SERVER = "problem"
 """What a baseline calls the problem's server; in a mission each attempt has one of its own (`server_of`)."""

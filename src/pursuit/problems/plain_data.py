@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
-from pursuit.tools.fields import Fields, kind
+from pursuit.config.files import Fields, kind
 
 DEEPEST = 64
 _LONGEST_PLACE = 100

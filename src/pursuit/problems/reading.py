@@ -14,6 +14,8 @@ from pathlib import Path
 from posixpath import normpath
 from typing import Any, cast
 
+from pursuit.config.files import Fields, as_table, kind, parse_toml, read_text, unreadable
+from pursuit.config.servers import ServerConfig, parse_servers
 from pursuit.core.patterns import SyntaxProblem, checked_script
 from pursuit.errors import Fault, ValidationFailed
 from pursuit.problems.files import cannot_open, file_of, is_folder, not_a_file, text_of
@@ -33,9 +35,6 @@ from pursuit.problems.manifest import (
 from pursuit.problems.plain_data import check_plain, check_printable, check_unicode, unprintable, within_depth
 from pursuit.problems.scorer_reading import check_command, read_scorer
 from pursuit.problems.secrecy import check_assets
-from pursuit.tools.documents import parse_toml, read_text, unreadable
-from pursuit.tools.fields import Fields, as_table, kind
-from pursuit.tools.server_config import ServerConfig, parse_servers
 
 PROBLEM_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 ID_WORDS = "lower-case letters, digits, '.', '_' and '-', at most 64"

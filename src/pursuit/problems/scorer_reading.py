@@ -16,14 +16,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import cast
 
+from pursuit.config.files import Fields, as_table, kind
+from pursuit.config.servers import PYTHON
 from pursuit.core.base_model import nearest
 from pursuit.core.patterns import SyntaxProblem, checked_expression
 from pursuit.problems.brief import FINAL_ANSWER, SUBMIT, TOOL
 from pursuit.problems.files import file_of, files_of, is_folder, not_a_file, parsed_python, source_of
 from pursuit.problems.manifest import COMMAND_OUTPUTS, DIRECTIONS, SCORER_KINDS, Metric, Rule, Scorer, ScorerKind
 from pursuit.problems.plain_data import check_line, check_plain
-from pursuit.tools.fields import Fields, as_table, kind
-from pursuit.tools.server_config import PYTHON
 
 _OF_KIND: Mapping[ScorerKind, tuple[str, ...]] = {
     "function": ("function",),

@@ -17,6 +17,7 @@ from typing import Any, Protocol, Self
 
 import anyio
 
+from pursuit.config.servers import PYTHON
 from pursuit.core.attempts import AttemptScored, SubmissionTaken
 from pursuit.core.tools import CallFailed, ToolResult
 from pursuit.engine.commands import run_command
@@ -25,7 +26,6 @@ from pursuit.problems.manifest import Manifest, plain_number
 from pursuit.problems.rows import CannotScore, Score, score_of
 from pursuit.problems.submission import kept_result
 from pursuit.sandbox import PredicateValue
-from pursuit.tools.server_config import PYTHON
 
 LONGEST_WORDS = 500
 MOST_OUTPUT = 1024 * 1024

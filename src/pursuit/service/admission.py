@@ -32,7 +32,7 @@ from pursuit.proposers.prompt import LIMIT
 from pursuit.proposers.search import require_search
 from pursuit.service.models import model_faults, prompt_warnings
 from pursuit.service.search_space import corners, searched
-from pursuit.tools.pool import Pool
+from pursuit.upstream.pool import Pool
 
 _GLOB = frozenset("*?[")
 

@@ -15,15 +15,14 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
+from pursuit.config.configuration import JSON_NAME, Configuration
+from pursuit.config.files import as_table, parse_json, read_text
+from pursuit.config.servers import ServerConfig, expand
+from pursuit.config.variables import is_telling
 from pursuit.core.base_model import nearest
 from pursuit.core.tools import Tool
 from pursuit.errors import UpstreamUnavailable, ValidationFailed
-from pursuit.tools.configuration import JSON_NAME, Configuration
-from pursuit.tools.documents import parse_json, read_text
-from pursuit.tools.fields import as_table
-from pursuit.tools.network import NetworkRules, network_ruling
-from pursuit.tools.server_config import ServerConfig, expand
-from pursuit.tools.variables import is_telling
+from pursuit.policy.rules import NetworkRules, network_ruling
 
 Level = Literal["ok", "note", "warning", "broken"]
 

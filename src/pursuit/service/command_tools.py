@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from pursuit.config.commands import UPSTREAM, CommandConfig
 from pursuit.core.tasks import TaskState
 from pursuit.core.tools import CallFailed, ProgressFn, Tool, ToolResult, Upstream
 from pursuit.errors import ApprovalNeeded, PolicyDenied, PursuitError
+from pursuit.policy.rules import decide
+from pursuit.policy.traits import traits
 from pursuit.service.tasks import Tasks
-from pursuit.tools.command_config import UPSTREAM
-from pursuit.tools.commands import CommandConfig
-from pursuit.tools.host import ToolHost
-from pursuit.tools.policy import decide
-from pursuit.tools.traits import traits
+from pursuit.upstream.host import ToolHost
 
 if TYPE_CHECKING:
     from pursuit.tasks.calls import Job, TaskCalls

@@ -15,6 +15,9 @@ from typing import Any
 
 import anyio
 
+from pursuit.config.commands import CommandConfig, refuse_climbing
+from pursuit.config.servers import PYTHON, ServerConfig, secrets_of
+from pursuit.config.variables import as_secrets, filled, inherited_secrets, secret_entries, secret_words
 from pursuit.core.tasks import TaskState
 from pursuit.errors import Fault, ValidationFailed
 from pursuit.tasks.deadlines import stopped_by
@@ -22,9 +25,6 @@ from pursuit.tasks.execution import TaskContext
 from pursuit.tasks.host import Work
 from pursuit.tasks.processes.command import GRACE, HEARTBEAT, Command
 from pursuit.tasks.store import Ending
-from pursuit.tools.commands import CommandConfig, refuse_climbing
-from pursuit.tools.server_config import PYTHON, ServerConfig, secrets_of
-from pursuit.tools.variables import as_secrets, filled, inherited_secrets, secret_entries, secret_words
 
 ITS_TIMEOUT = "its timeout"
 """Who orders a command stopped that has taken too long."""

@@ -15,6 +15,8 @@ from typing import Any
 
 import anyio
 
+from pursuit.config.configuration import Configuration, load_configuration
+from pursuit.config.servers import ServerConfig
 from pursuit.core.base_model import nearest
 from pursuit.core.catalogue import Catalogue
 from pursuit.core.tools import Tool
@@ -34,10 +36,8 @@ from pursuit.service.checkup import (
 )
 from pursuit.service.command_tools import command_tool
 from pursuit.service.commands import check_startable
-from pursuit.tools.configuration import Configuration, load_configuration
-from pursuit.tools.curated import recognised
-from pursuit.tools.pool import Pool
-from pursuit.tools.server_config import ServerConfig
+from pursuit.upstream.known_servers import recognised
+from pursuit.upstream.pool import Pool
 
 SLOW = 10.0
 PATIENCE = 60.0

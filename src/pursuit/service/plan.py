@@ -24,7 +24,7 @@ from pursuit.engine.turn import REPAIRS, faults_in, qualified
 from pursuit.proposers.contract import Failed, Proposer, Waiting
 from pursuit.proposers.language import LanguageModel, Means, ModelRequest, Models, NoAnswer, Terms
 from pursuit.service.admission import admit
-from pursuit.tools.host import ToolHost
+from pursuit.upstream.host import ToolHost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

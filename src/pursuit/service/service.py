@@ -47,7 +47,7 @@ from pursuit.service.caps import cap_faults
 from pursuit.service.history import history_page
 from pursuit.service.looking import Looking, new_mission_id, require_id
 from pursuit.service.proposals import check_proposal, is_of
-from pursuit.tools.pool import Pool
+from pursuit.upstream.pool import Pool
 
 LONGEST_REASON = 8_192
 

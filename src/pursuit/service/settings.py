@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pursuit.config.configuration import Configuration
 from pursuit.engine.context import Settings
 from pursuit.proposers.choice import Choice
 from pursuit.proposers.language import Price
@@ -15,7 +16,6 @@ from pursuit.proposers.prompt import LIMIT, ROOM
 from pursuit.proposers.provider import Providers
 from pursuit.sandbox import SandboxLimits
 from pursuit.tasks.limits import DAY, Limits
-from pursuit.tools.configuration import Configuration
 
 MEGABYTE = 1024 * 1024
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 import anyio.abc
 
+from pursuit.config.commands import CommandConfig
 from pursuit.core.base_model import nearest
 from pursuit.core.tasks import TaskKind, TaskState, TaskStatus
 from pursuit.errors import InvalidArgument, TaskNotFound
@@ -30,15 +31,14 @@ from pursuit.tasks.record import record_of
 from pursuit.tasks.shelf import Shelf
 from pursuit.tasks.soundness import sound_text
 from pursuit.tasks.store import Ending, TaskStore
-from pursuit.tools.commands import CommandConfig
 
 if TYPE_CHECKING:
+    from pursuit.config.servers import ServerConfig
     from pursuit.tasks.calls import Job
     from pursuit.tasks.execution import TaskContext
     from pursuit.tasks.host import Resume, TaskHost, Work
     from pursuit.tasks.processes.command import Command
     from pursuit.tasks.processes.processes import Processes
-    from pursuit.tools.server_config import ServerConfig
 
 LOCAL = "local"
 ID_START = "task-"

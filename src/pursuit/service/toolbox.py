@@ -26,13 +26,13 @@ from pursuit.errors import (
     UpstreamUnavailable,
     ValidationFailed,
 )
+from pursuit.policy.rules import Layers, conditional, decide
+from pursuit.policy.traits import effect, is_mcp_tool, tool_approval_description
 from pursuit.service.admission import admit
 from pursuit.service.audit import Audit
 from pursuit.service.caller import OPERATOR, Caller
-from pursuit.tools.host import ToolHost
-from pursuit.tools.policy import Layers, conditional, decide
-from pursuit.tools.predicates import effect, is_mcp_tool, tool_approval_description
-from pursuit.tools.reading import is_reading
+from pursuit.upstream.host import ToolHost
+from pursuit.upstream.resource_tools import is_reading
 
 MOST_FORESEEN = 200
 TRAITS = ("read_only", "idempotent", "parallel_safe", "destructive")

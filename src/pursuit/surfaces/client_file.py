@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from pursuit.config.files import as_table, kind, parse_json
 from pursuit.errors import Conflict, InvalidArgument, ValidationFailed
 from pursuit.surfaces.json_text import drop_member, is_json_with_comments, set_member
-from pursuit.tools.documents import parse_json
-from pursuit.tools.fields import as_table, kind
 
 Action = Literal["added", "updated", "removed", "unchanged"]
 

@@ -12,9 +12,8 @@ from typing import Any
 
 import msgspec
 
+from pursuit.config.files import as_table, kind, parse_json, unreadable
 from pursuit.errors import Fault, ValidationFailed
-from pursuit.tools.documents import parse_json, unreadable
-from pursuit.tools.fields import as_table, kind
 
 STDIN = "-"
 MOST_BYTES = 16 * 1024 * 1024

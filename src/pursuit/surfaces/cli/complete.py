@@ -56,10 +56,10 @@ def problem_kinds(incomplete: str) -> list[str]:
 
 
 def _ids(ctx: typer.Context, incomplete: str, kind: str, words: str) -> list[tuple[str, str]]:
+    from pursuit.config.configuration import find_configuration  # noqa: PLC0415
+    from pursuit.config.files import locate_state  # noqa: PLC0415 - only a completion pays for it
     from pursuit.ledger.schema import open_reader  # noqa: PLC0415
     from pursuit.ledger.sqlite import SqliteReads  # noqa: PLC0415
-    from pursuit.places import locate_state  # noqa: PLC0415 - only a completion pays for it
-    from pursuit.tools.configuration import find_configuration  # noqa: PLC0415
 
     given = {**((ctx.parent.params if ctx.parent else None) or {}), **{k: v for k, v in ctx.params.items() if v}}
     config = Path(given["config"]) if given.get("config") else find_configuration(Path.cwd())

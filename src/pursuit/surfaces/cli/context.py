@@ -19,13 +19,13 @@ import anyio
 from anyio.abc import TaskStatus
 
 from pursuit.app import Runtime
+from pursuit.config.configuration import Configuration, find_configuration
+from pursuit.config.files import locate_state
 from pursuit.errors import InvalidArgument, LedgerUnavailable
-from pursuit.places import locate_state
+from pursuit.policy.rules import Mode
 from pursuit.service.caller import Caller, user_name
 from pursuit.surfaces.cli.failure import Interrupted
 from pursuit.surfaces.cli.options import Common
-from pursuit.tools.configuration import Configuration, find_configuration
-from pursuit.tools.ruling import Mode
 
 T = TypeVar("T")
 

@@ -15,9 +15,10 @@ from typing import Any
 import anyio
 
 from pursuit.app import Runtime
+from pursuit.config.mission_file import load_mission_file
 from pursuit.core.mission import CAPS, Proposal
 from pursuit.errors import Conflict, InvalidArgument, LedgerUnavailable, PursuitError
-from pursuit.mission_file import load_mission_file
+from pursuit.policy.rules import Mode, parse_mode
 from pursuit.service.approvals import Approvals
 from pursuit.surfaces.cli import show
 from pursuit.surfaces.cli.approvals import ask_here
@@ -29,8 +30,6 @@ from pursuit.surfaces.cli.progress import progress
 from pursuit.surfaces.cli.reports import write_reports
 from pursuit.surfaces.cli.screen import Screen
 from pursuit.surfaces.cli.text import EXIT
-from pursuit.tools.policy import parse_mode
-from pursuit.tools.ruling import Mode
 
 AT_ONCE = 8
 MOST_ASKED = 3

@@ -127,10 +127,10 @@ def _target(client: Client, *, project: bool, file: Path | None) -> Path:
 
 def _words(said: Common, target: ClientFile) -> list[str]:
     """The command line of the server: this Pursuit, with the configuration and the ledger that count here."""
+    from pursuit.config.configuration import JSON_NAME  # noqa: PLC0415
+    from pursuit.config.files import STATE_VARIABLE  # noqa: PLC0415
     from pursuit.errors import InvalidArgument  # noqa: PLC0415
-    from pursuit.places import STATE_VARIABLE  # noqa: PLC0415
     from pursuit.surfaces.cli.context import configuration_path, ledger_path  # noqa: PLC0415
-    from pursuit.tools.configuration import JSON_NAME  # noqa: PLC0415
 
     config = configuration_path(said)
     ours = (config, (Path.cwd().resolve() if config is None else config.parent) / JSON_NAME)

@@ -59,7 +59,7 @@ def list_missions(
     json: JsonOption = False,
 ) -> int:
     """List the missions of the ledger, newest first."""
-    from pursuit.places import STATE_VARIABLE  # noqa: PLC0415 - commands import what they need
+    from pursuit.config.files import STATE_VARIABLE  # noqa: PLC0415 - commands import what they need
     from pursuit.surfaces.cli import show  # noqa: PLC0415
     from pursuit.surfaces.cli.context import NoLedger, look  # noqa: PLC0415
     from pursuit.surfaces.cli.screen import Screen  # noqa: PLC0415

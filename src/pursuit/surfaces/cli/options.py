@@ -48,7 +48,7 @@ JsonLinesOption = Annotated[
 def _a_mode(ctx: typer.Context, mode: str | None) -> str | None:
     """Refuses what is no mode, by the option's name."""
     if mode is not None and not ctx.resilient_parsing:
-        from pursuit.tools.policy import parse_mode  # noqa: PLC0415 - only where a mode is given
+        from pursuit.policy.rules import parse_mode  # noqa: PLC0415 - only where a mode is given
 
         parse_mode(mode, field="--mode")
     return mode

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from pursuit.app import open_planner
-from pursuit.mission_file import load_mission_file
+from pursuit.config.mission_file import load_mission_file
+from pursuit.policy.rules import parse_mode
 from pursuit.reports.wording import compact
 from pursuit.surfaces.cli.context import conduct
 from pursuit.surfaces.cli.options import Common
 from pursuit.surfaces.cli.screen import Screen
 from pursuit.surfaces.cli.text import clean, line
 from pursuit.surfaces.cli.tools import read_configuration, require_same
-from pursuit.tools.policy import parse_mode
 
 WORDS = {"allow": "allowed", "ask": "a person is asked first", "deny": "denied"}
 

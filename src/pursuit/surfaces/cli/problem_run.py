@@ -18,6 +18,7 @@ import anyio
 import anyio.to_thread
 
 from pursuit.app import Runtime
+from pursuit.config.configuration import Configuration, load_configuration
 from pursuit.core.attempts import AttemptState
 from pursuit.errors import (
     AttemptNotFound,
@@ -27,6 +28,7 @@ from pursuit.errors import (
     SessionNotFound,
     ValidationFailed,
 )
+from pursuit.policy.rules import parse_mode
 from pursuit.problems.attempt_ids import checked_attempt_id, shared_attempt_id
 from pursuit.problems.attempts import Attempt
 from pursuit.problems.catalogue import SHIPPED, manifests_in
@@ -50,8 +52,6 @@ from pursuit.surfaces.cli.reports import write_whole
 from pursuit.surfaces.cli.screen import Screen
 from pursuit.surfaces.cli.text import ENDED
 from pursuit.surfaces.logs import event
-from pursuit.tools.configuration import Configuration, load_configuration
-from pursuit.tools.policy import parse_mode
 
 if TYPE_CHECKING:
     from pursuit.surfaces.mcp.serve import Door

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import anyio
 
+from pursuit.config.configuration import Configuration
 from pursuit.core.attempts import AttemptState
 from pursuit.errors import PursuitError
 from pursuit.ledger.contract import Ledger
 from pursuit.problems.attempts import Attempt
 from pursuit.problems.manifest import Manifest
 from pursuit.problems.stored_attempts import load_attempt
-from pursuit.tools.configuration import Configuration
 
 LOOK_EVERY = 0.05
 PATIENCE = 30.0

@@ -8,9 +8,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from pursuit.config.files import parse_json, too_deep, unreadable
 from pursuit.core.mission import Proposal, parse_proposal
 from pursuit.errors import Fault, ValidationFailed
-from pursuit.tools.documents import parse_json, too_deep, unreadable
 
 STDIN = "-"
 MOST_BYTES = 16 * 1024 * 1024

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pursuit.app import Runtime
+    from pursuit.config.configuration import Configuration
+    from pursuit.config.servers import ServerConfig
     from pursuit.surfaces.cli.screen import Screen
-    from pursuit.tools.configuration import Configuration
-    from pursuit.tools.server_config import ServerConfig
 
 PANEL = "Look"
 LIST = "list"
@@ -101,8 +101,8 @@ def list_tools(
 
 async def _look(said: Common, screen: Screen, server: str | None, mission: Path | None, mode: str | None) -> Any:
     from pursuit.app import open_toolbox  # noqa: PLC0415 - commands import what they need
-    from pursuit.mission_file import load_mission_file  # noqa: PLC0415
-    from pursuit.tools.policy import parse_mode  # noqa: PLC0415
+    from pursuit.config.mission_file import load_mission_file  # noqa: PLC0415
+    from pursuit.policy.rules import parse_mode  # noqa: PLC0415
 
     loaded = None if mission is None else load_mission_file(mission)
     configuration = read_configuration(said)
@@ -118,8 +118,8 @@ async def _look(said: Common, screen: Screen, server: str | None, mission: Path 
 
 def read_configuration(said: Common) -> Configuration:
     """The configuration that is meant; an empty one where there is none."""
+    from pursuit.config.configuration import Configuration, load_configuration  # noqa: PLC0415
     from pursuit.surfaces.cli.context import configuration_path  # noqa: PLC0415 - commands import what they need
-    from pursuit.tools.configuration import Configuration, load_configuration  # noqa: PLC0415
 
     path = configuration_path(said)
     return Configuration() if path is None else load_configuration(path)
@@ -173,12 +173,12 @@ def call(
     """Call one tool, under policy, and show what it answers."""
     from pursuit.core.tools import ToolResult  # noqa: PLC0415
     from pursuit.errors import ApprovalNeeded  # noqa: PLC0415 - commands import what they need
+    from pursuit.policy.rules import parse_mode  # noqa: PLC0415
     from pursuit.surfaces.cli.call_arguments import read_arguments  # noqa: PLC0415
     from pursuit.surfaces.cli.context import conduct, driving  # noqa: PLC0415
     from pursuit.surfaces.cli.failure import Interrupted, the_cause  # noqa: PLC0415
     from pursuit.surfaces.cli.screen import Screen  # noqa: PLC0415
     from pursuit.surfaces.cli.show_tools import result  # noqa: PLC0415
-    from pursuit.tools.policy import parse_mode  # noqa: PLC0415
 
     said = common(ctx, config, state, json)
     screen = Screen(said)

@@ -18,6 +18,7 @@ from anyio.abc import TaskGroup
 from mcp_types import EmptyResult, LoggingLevel, SetLevelRequestParams, Tool, ToolAnnotations, ToolExecution
 
 from pursuit.app import Runtime
+from pursuit.config.commands import CommandConfig
 from pursuit.service.command_tools import command_tool, permit_directly
 from pursuit.service.tasks import requestor_of
 from pursuit.surfaces.mcp import schemas
@@ -27,7 +28,6 @@ from pursuit.surfaces.mcp.schemas import COUNT, NUMBER, TEXT, listed, record
 from pursuit.surfaces.mcp.task_progress import told_to_the_end
 from pursuit.surfaces.mcp.task_tools import TASK_ID
 from pursuit.surfaces.mcp.tasks.carrying import Plan
-from pursuit.tools.commands import CommandConfig
 
 LEVELS: tuple[LoggingLevel, ...] = get_args(LoggingLevel)
 LEVEL: LoggingLevel = "info"

@@ -26,7 +26,7 @@ from pursuit.surfaces.mcp.gateway.lists import Lists
 from pursuit.surfaces.mcp.gateway.relay import Relay
 from pursuit.surfaces.mcp.gateway.resources import Resources
 from pursuit.surfaces.mcp.gateway.roster import Roster
-from pursuit.tools.listing import is_offered
+from pursuit.upstream.listing import is_offered
 
 _failures: ContextVar[list[CallFailed | UpstreamUnavailable] | None] = ContextVar("failures", default=None)
 

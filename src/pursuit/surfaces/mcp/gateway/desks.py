@@ -21,8 +21,8 @@ from mcp_types import INVALID_REQUEST
 
 from pursuit.core.tools import CallFailed, UpstreamError
 from pursuit.surfaces.mcp.gateway.lines import Talk
-from pursuit.tools.client_side import ClientSide
-from pursuit.tools.session import McpUpstream
+from pursuit.upstream.client import McpUpstream
+from pursuit.upstream.transport import ClientSide
 
 MOST_DESKS = 4
 """For each server: what clients say that they can do is theirs to choose."""

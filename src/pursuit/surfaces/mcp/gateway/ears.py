@@ -20,8 +20,8 @@ from mcp_types import INVALID_PARAMS
 from pursuit.core.tools import CallFailed, UpstreamError
 from pursuit.errors import PursuitError
 from pursuit.surfaces.mcp.failure import sendable
-from pursuit.tools.client_side import ClientSide
-from pursuit.tools.session import McpUpstream
+from pursuit.upstream.client import McpUpstream
+from pursuit.upstream.transport import ClientSide
 
 UPDATED = "notifications/resources/updated"
 FLAGS: Mapping[str, str] = {

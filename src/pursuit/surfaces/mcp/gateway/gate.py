@@ -20,6 +20,8 @@ import anyio
 from pursuit.core.gateway import GatewayOutcome, narrow_scope
 from pursuit.core.tools import CallFailed, Tool, UpstreamError
 from pursuit.errors import LedgerUnavailable
+from pursuit.policy.rules import Layers, OperatorPolicy, decide
+from pursuit.policy.traits import tool_approval_description
 from pursuit.service.caller import Caller
 from pursuit.service.gateway import GatewayJournal
 from pursuit.surfaces.logs import event
@@ -28,8 +30,6 @@ from pursuit.surfaces.mcp.failure import sendable
 from pursuit.surfaces.mcp.forms import filled, form, how_to_approve
 from pursuit.surfaces.mcp.gateway.eras import as_object
 from pursuit.surfaces.mcp.gateway.guests import Visit
-from pursuit.tools.policy import Layers, OperatorPolicy, decide
-from pursuit.tools.predicates import tool_approval_description
 
 FORM = form(where="until the gateway ends")
 Note = Callable[[Mapping[str, Any]], None]

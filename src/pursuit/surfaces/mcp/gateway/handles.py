@@ -14,8 +14,8 @@ from pursuit.core.tools import About, AnswerFn, NotifyFn, Tool
 from pursuit.surfaces.mcp.gateway.guests import Guest, Visit
 from pursuit.surfaces.mcp.gateway.lines import Talk
 from pursuit.surfaces.mcp.gateway.progress import Progress
-from pursuit.tools.session import TASK_TTL_MS
-from pursuit.tools.upstream_tasks import Handle, ToldFn, declared, followed, generation_of, handle_of, support
+from pursuit.upstream.client import TASK_TTL_MS
+from pursuit.upstream.tasks import Handle, ToldFn, declared, followed, generation_of, handle_of, support
 
 CALL = "tools/call"
 PROGRESS = "notifications/progress"

@@ -24,7 +24,7 @@ from pursuit.surfaces.mcp.gateway.eras import as_object, enveloped
 from pursuit.surfaces.mcp.gateway.lines import HELLO_SECONDS
 from pursuit.surfaces.mcp.tasks import first
 from pursuit.surfaces.mcp.tasks.terms import EXTENSION, FIRST_VERSIONS
-from pursuit.tools.session import McpUpstream
+from pursuit.upstream.client import McpUpstream
 
 INFO: Mapping[str, Any] = {
     "name": "pursuit-gateway",

@@ -22,7 +22,7 @@ from pursuit.surfaces.mcp.gateway.guests import Session, Visit
 from pursuit.surfaces.mcp.gateway.lines import ASIDE_SECONDS, Lines
 from pursuit.surfaces.mcp.gateway.relay import Relay
 from pursuit.surfaces.mcp.gateway.roster import Roster
-from pursuit.tools.session import McpUpstream
+from pursuit.upstream.client import McpUpstream
 
 _log = logging.getLogger(__name__)
 

@@ -26,9 +26,8 @@ from pursuit.core.tools import About, NotifyFn, UpstreamError
 from pursuit.errors import UpstreamUnavailable
 from pursuit.surfaces.mcp.gateway.eras import is_modern, is_wanted, log_level
 from pursuit.surfaces.mcp.gateway.guests import Guest, Session, Visit
-from pursuit.tools.client_side import ClientSide
-from pursuit.tools.conversation import Waiting
-from pursuit.tools.session import McpUpstream
+from pursuit.upstream.client import McpUpstream, Waiting
+from pursuit.upstream.transport import ClientSide
 
 HeardFrom = Callable[[McpUpstream, str, Mapping[str, Any]], None]
 """Called with the server, the method and its parameters."""

@@ -28,8 +28,8 @@ from pursuit.surfaces.mcp.gateway.hello import INFO
 from pursuit.surfaces.mcp.gateway.lines import ASIDE_SECONDS, Lines
 from pursuit.surfaces.mcp.gateway.resources import Resources
 from pursuit.surfaces.mcp.gateway.roster import Roster
-from pursuit.tools.client_side import ClientSide
-from pursuit.tools.session import McpUpstream
+from pursuit.upstream.client import McpUpstream
+from pursuit.upstream.transport import ClientSide
 
 _log = logging.getLogger(__name__)
 

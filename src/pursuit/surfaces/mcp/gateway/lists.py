@@ -22,8 +22,8 @@ from pursuit.surfaces.mcp.gateway.guests import Visit
 from pursuit.surfaces.mcp.gateway.names import LONGEST_NAME
 from pursuit.surfaces.mcp.gateway.relay import Relay
 from pursuit.surfaces.mcp.gateway.roster import Roster
-from pursuit.tools.listing import read_listing
-from pursuit.tools.session import McpUpstream
+from pursuit.upstream.client import McpUpstream
+from pursuit.upstream.listing import read_listing
 
 KINDS: Mapping[str, str] = {
     "tools/list": "tools",

@@ -24,7 +24,7 @@ from pursuit.surfaces.mcp.gateway.eras import is_wanted, log_level
 from pursuit.surfaces.mcp.gateway.guests import ASK_SECONDS, Visit
 from pursuit.surfaces.mcp.gateway.limit import Limit
 from pursuit.surfaces.mcp.gateway.progress import Progress
-from pursuit.tools.client_side import ClientSide
+from pursuit.upstream.transport import ClientSide
 
 KEEP_SECONDS = 60.0
 ROOTS_GRACE = 0.2

@@ -33,8 +33,8 @@ from pursuit.surfaces.mcp.gateway.handles import finished, is_offered, offering
 from pursuit.surfaces.mcp.gateway.lines import NEEDED, Lines, Talk, needs_own
 from pursuit.surfaces.mcp.gateway.parking import Parking
 from pursuit.surfaces.mcp.gateway.progress import Progress
-from pursuit.tools.client_side import ClientSide
-from pursuit.tools.session import McpUpstream
+from pursuit.upstream.client import McpUpstream
+from pursuit.upstream.transport import ClientSide
 
 MOST_ROUNDS = 10
 PAUSE = 0.2

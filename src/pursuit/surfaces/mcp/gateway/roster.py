@@ -15,9 +15,9 @@ import anyio.abc
 from pursuit.surfaces.mcp.gateway.lines import HeardFrom
 from pursuit.surfaces.mcp.gateway.names import Names
 from pursuit.surfaces.mcp.gateway.options import Spelling
-from pursuit.tools.local import LocalUpstream
-from pursuit.tools.pool import Pool
-from pursuit.tools.session import McpUpstream
+from pursuit.upstream.client import McpUpstream
+from pursuit.upstream.in_memory_server import LocalUpstream
+from pursuit.upstream.pool import Pool
 
 _log = logging.getLogger(__name__)
 

@@ -23,6 +23,7 @@ from pursuit import __version__
 from pursuit.app import Runtime
 from pursuit.core.tools import CallFailed, UpstreamError
 from pursuit.errors import PursuitError, UpstreamUnavailable
+from pursuit.policy.rules import Layers
 from pursuit.service.caller import Caller
 from pursuit.service.gateway import GatewayJournal, GatewayQuestions
 from pursuit.surfaces.logs import event
@@ -47,9 +48,8 @@ from pursuit.surfaces.mcp.gateway.roster import Roster
 from pursuit.surfaces.mcp.gateway.search import Search, check_names
 from pursuit.surfaces.mcp.seal import Seal
 from pursuit.surfaces.mcp.tasks.door import TaskDoor
-from pursuit.tools.client_side import ClientSide
-from pursuit.tools.policy import Layers
-from pursuit.tools.session import McpUpstream
+from pursuit.upstream.client import McpUpstream
+from pursuit.upstream.transport import ClientSide
 
 Answer = Callable[[Visit], Awaitable[dict[str, Any]]]
 Clerk = Callable[[Visit, Answer], Awaitable[dict[str, Any]]]

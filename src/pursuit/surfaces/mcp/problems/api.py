@@ -12,16 +12,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from pursuit.config.files import locate_state
 from pursuit.errors import AttemptNotFound, Fault, InvalidArgument, ValidationFailed
-from pursuit.places import locate_state
+from pursuit.policy.rules import Mode, parse_mode
 from pursuit.problems.attempt_ids import checked_attempt_id
 from pursuit.problems.brief import write_brief
 from pursuit.problems.catalogue import Catalogue
 from pursuit.problems.given_tables import as_given
 from pursuit.problems.manifest import MANIFEST, Manifest, digest_of
 from pursuit.problems.reading import parse_manifest, read_manifest
-from pursuit.tools.policy import parse_mode
-from pursuit.tools.ruling import Mode
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server

@@ -15,8 +15,8 @@ from pursuit.problems.brief import ADDRESS, more_limits
 from pursuit.problems.manifest import UPSTREAM, Manifest
 from pursuit.surfaces.mcp.gateway.eras import as_object
 from pursuit.surfaces.mcp.problems.offer import Offer
-from pursuit.tools.pool import Pool
-from pursuit.tools.session import McpUpstream
+from pursuit.upstream.client import McpUpstream
+from pursuit.upstream.pool import Pool
 
 Besides = tuple[frozenset[str], frozenset[str]]
 

@@ -22,8 +22,10 @@ from mcp.server.lowlevel import Server
 
 from pursuit import __version__
 from pursuit.app import Runtime
+from pursuit.config.configuration import Configuration
 from pursuit.core.tools import Tool
 from pursuit.errors import PolicyDenied, UpstreamUnavailable
+from pursuit.policy.rules import Mode
 from pursuit.problems.attempt_ids import new_attempt_id, shared_attempt_id
 from pursuit.problems.attempts import Attempt
 from pursuit.problems.manifest import UPSTREAM, Manifest
@@ -37,9 +39,7 @@ from pursuit.surfaces.mcp.problems.asking import Besides, besides
 from pursuit.surfaces.mcp.problems.desk import HELLO_SECONDS, Desk, info_of
 from pursuit.surfaces.mcp.problems.offer import Offer
 from pursuit.surfaces.mcp.problems.reception import IDLE_SECONDS, MOST_DESKS, Reception, reception
-from pursuit.tools.configuration import Configuration
-from pursuit.tools.ruling import Mode
-from pursuit.tools.session import McpUpstream
+from pursuit.upstream.client import McpUpstream
 
 LOOK_SECONDS = 5.0
 _log = logging.getLogger(__name__)

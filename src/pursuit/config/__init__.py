@@ -1,0 +1,1 @@
+"""What the operator writes: `pursuit.toml`, `mcp.json` and mission files."""

@@ -1,0 +1,683 @@
+"""What the operator says about one command that is offered as a tool.
+
+Owns: the value `CommandConfig`, how it is read from `[commands.NAME]`, and how arguments become an argv. Does not know:
+files, processes or tasks. Invariant: a `CommandConfig` has no fault; arguments that are wrong are refused all at once,
+and nothing in them becomes more than one word where one was meant.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, cast, get_args
+from urllib.parse import unquote
+
+from pursuit.config.files import Fields, as_table, kind
+from pursuit.config.servers import SERVER_NAME
+from pursuit.core.base_model import nearest
+from pursuit.core.catalogue import CONTROL_TOOLS, is_control_tool
+from pursuit.core.patterns import Unfinished, checked_pattern, find
+from pursuit.core.tools import ToolOverride
+from pursuit.errors import Fault, PathTraversal, ValidationFailed
+
+# The typed parameters of a configured command.
+# Invariant: a value that passes fits the schema that was declared, and can be a word of a command line.
+
+Kind = Literal["string", "integer", "number", "boolean", "array"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+LARGEST = 2**53
+LONGEST = 4_096
+MOST_ITEMS = 1_000
+
+_SPELLED = {"min_length": "minLength", "max_length": "maxLength", "min_items": "minItems", "max_items": "maxItems"}
+_BOUNDS: dict[Kind, Mapping[str, int]] = {
+    "string": {"min_length": 1, "max_length": LONGEST},
+    "array": {"max_items": MOST_ITEMS},
+}
+_HALF = re.compile("[\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """One parameter; `rules` are its bounds in the configuration's spelling, `flag` the word of a true boolean."""
+
+    kind: Kind = "string"
+    description: str | None = None
+    title: str | None = None
+    required: bool = True
+    default: Any = None
+    flag: str | None = None
+    allow_options: bool = False
+    rules: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    items: Parameter | None = None
+
+    def schema(self) -> dict[str, Any]:
+        """The parameter as JSON Schema."""
+        body: dict[str, Any] = {"type": self.kind}
+        for key, value in (("title", self.title), ("description", self.description), ("default", self.default)):
+            if value is not None:
+                body[key] = value
+        bounds = dict(_BOUNDS.get(self.kind, {})) if "enum" not in self.rules else {}
+        body.update({_SPELLED.get(key, key): value for key, value in {**bounds, **self.rules}.items()})
+        if self.items is not None:
+            body["items"] = self.items.schema()
+        return body
+
+    def wrong(self, value: Any) -> list[tuple[str, str]]:
+        """What is wrong with a value: where inside it, and why."""
+        match self.kind:
+            case "boolean":
+                return [] if isinstance(value, bool) else [("", f"must be true or false, not {kind(value)}")]
+            case "array":
+                return self._wrong_list(value)
+            case "string":
+                return [("", reason) for reason in self._wrong_text(value)]
+            case _:
+                return [("", reason) for reason in self._wrong_number(value)]
+
+    def _wrong_list(self, value: Any) -> list[tuple[str, str]]:
+        if not isinstance(value, list | tuple):
+            return [("", f"must be a list, not {kind(value)}")]
+        given = cast("Sequence[Any]", value)
+        least, most = self.rules.get("min_items", 0), self.rules.get("max_items", MOST_ITEMS)
+        if not least <= len(given) <= most:
+            return [("", f"must have {least} to {most} items, not {len(given)}")]
+        inner = self.items or Parameter()
+        return [(f"[{place}]{at}", why) for place, item in enumerate(given) for at, why in inner.wrong(item)]
+
+    def _wrong_text(self, value: Any) -> list[str]:
+        if not isinstance(value, str):
+            return [f"must be a text, not {kind(value)}"]
+        if "enum" in self.rules:
+            return self._wrong_choice(value)
+        least, most = self.rules.get("min_length", 1), self.rules.get("max_length", LONGEST)
+        if not least <= len(value) <= most:
+            return [f"must have {least} to {most} characters, not {len(value)}"]
+        faults = ["must not hold a null byte"] if "\x00" in value else []
+        if not value.isascii() and _HALF.search(value):
+            faults.append("holds half a character, which cannot be encoded")
+        pattern = self.rules.get("pattern")
+        try:
+            if pattern is not None and find(pattern, value) is None:
+                faults.append(f"must match {pattern}")
+        except Unfinished as error:
+            faults.append(f"cannot be compared: {error}")
+        return faults
+
+    def _wrong_number(self, value: Any) -> list[str]:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return [f"must be a number, not {kind(value)}"]
+        if not abs(value) <= LARGEST:  # also what is no number at all
+            return ["must be a number of at most 16 digits"]
+        if self.kind == "integer" and value != int(value):
+            return [f"must be a whole number, not {value}"]
+        if "enum" in self.rules:
+            return self._wrong_choice(value)
+        least, most = self.rules.get("minimum", -math.inf), self.rules.get("maximum", math.inf)
+        if least <= value <= most:
+            return []
+        bounds = (("at least", least), ("at most", most))
+        return [f"must be {' and '.join(f'{word} {limit:g}' for word, limit in bounds if math.isfinite(limit))}"]
+
+    def _wrong_choice(self, value: Any) -> list[str]:
+        choices: Sequence[Any] = self.rules["enum"]
+        if value in choices:
+            return []
+        hint = nearest(value, [str(one) for one in choices]) if isinstance(value, str) else ""
+        return [f"must be one of {', '.join(repr(one) for one in choices[:20])}{hint}"]
+
+
+def word_of(value: str | float) -> str:
+    """A text or number as it stands on a command line."""
+    if isinstance(value, str):
+        return value
+    return str(int(value)) if value == int(value) else repr(value)
+
+
+# Reads the parameters of a configured command.
+# Invariant: every fault is noted; a parameter that comes out without one takes its own default.
+
+PARAMETER_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
+MOST_CHARACTERS = 100_000
+_COMMON = ("type", "title", "description", "required", "default")
+_BY_KIND: dict[Kind, tuple[str, ...]] = {
+    "string": ("enum", "pattern", "min_length", "max_length", "allow_options"),
+    "integer": ("enum", "minimum", "maximum", "allow_options"),
+    "number": ("enum", "minimum", "maximum", "allow_options"),
+    "boolean": ("flag",),
+    "array": ("items", "min_items", "max_items"),
+}
+_INNER: tuple[Kind, ...] = ("string", "integer", "number")
+PARAMETER_KEYS = tuple(dict.fromkeys((*_COMMON, *(key for keys in _BY_KIND.values() for key in keys))))
+
+
+def read_parameters(fields: Fields) -> dict[str, Parameter]:
+    """Every parameter of a command; those that are wrong are faults and left out."""
+    found: dict[str, Parameter] = {}
+    for name, value in fields.table.items():
+        if PARAMETER_NAME.fullmatch(name) is None:
+            fields.fault(name, "a parameter's name has 1 to 64 letters, digits or '_', and starts with a letter")
+        elif not isinstance(value, Mapping):
+            fields.fault(name, f'must be a table such as {{ type = "string" }}, not {kind(value)}')
+        else:
+            parameter = _read_parameter(fields.inside(name))
+            if parameter is not None:
+                found[name] = parameter
+    return found
+
+
+def _read_parameter(fields: Fields) -> Parameter | None:
+    said = _kind(fields, KINDS)
+    if said is None:
+        return None
+    fields.only((*_COMMON, *_BY_KIND[said]))
+    before = len(fields.faults)
+    parameter = _typed(fields, said)
+    parameter = replace(parameter, title=fields.text("title"), description=fields.text("description"))
+    if said == "array":
+        parameter = replace(parameter, items=_items(fields))
+    if said == "boolean" and parameter.flag is None and "flag" not in fields.table:
+        fields.fault("flag", 'is missing; give the word that stands in argv when it is true, such as "--verbose"')
+    return _with_default(fields, parameter, sound=len(fields.faults) == before)
+
+
+def _items(fields: Fields) -> Parameter:
+    table = fields.inside("items")
+    said = _kind(table, _INNER)
+    if said is None:
+        return Parameter()
+    table.only(("type", *_BY_KIND[said]))
+    return _typed(table, said)
+
+
+def _kind(fields: Fields, known: tuple[Kind, ...]) -> Kind | None:
+    """The type; a text unless said."""
+    if "type" not in fields.table:
+        return "string"
+    said = fields.text("type")
+    found: Kind | None = None if said not in known else said
+    if said is not None and found is None:
+        fields.fault("type", f"{said!r} is no type{nearest(said, known) or '; known: ' + ', '.join(known)}")
+    return found
+
+
+def _typed(fields: Fields, said: Kind) -> Parameter:
+    return Parameter(
+        kind=said,
+        flag=fields.text("flag") if said == "boolean" else None,
+        allow_options=bool(fields.flag("allow_options")) if "allow_options" in _BY_KIND[said] else False,
+        rules=_rules(fields, said),
+    )
+
+
+def _with_default(fields: Fields, parameter: Parameter, *, sound: bool) -> Parameter:
+    """Whether it must be given: unless said, whatever has no default, but for a boolean."""
+    given = "default" in fields.table
+    default: Any = fields.table["default"] if given else False if parameter.kind == "boolean" else None
+    required = fields.flag("required")
+    if required and given:
+        fields.fault("required", "it has a default, so nobody must give it; keep one of the two")
+    if given and sound:
+        for at, reason in parameter.wrong(default):
+            fields.fault(f"default{at}", reason)
+    return replace(parameter, default=default, required=default is None if required is None else required)
+
+
+def _rules(fields: Fields, said: Kind) -> dict[str, Any]:
+    rules: dict[str, Any] = {}
+    for key in _BY_KIND[said]:
+        if key in fields.table and key not in ("flag", "allow_options", "items"):
+            value = _rule(fields, key, said)
+            if value is not None:
+                rules[key] = value
+    for least, most in (("minimum", "maximum"), ("min_length", "max_length"), ("min_items", "max_items")):
+        if least in rules and most in rules and rules[least] > rules[most]:
+            fields.fault(least, f"is above {most}")
+    if "enum" in rules and len(rules) > 1:
+        fields.fault("enum", "says everything; leave out the other bounds")
+    return rules
+
+
+def _rule(fields: Fields, key: str, said: Kind) -> Any:
+    match key:
+        case "enum":
+            return _choices(fields, said)
+        case "pattern":
+            return _parameter_pattern(fields)
+        case "minimum" | "maximum":
+            return _bound(fields, key)
+        case _:
+            return _size(fields, key, MOST_ITEMS if key.endswith("items") else MOST_CHARACTERS)
+
+
+def _choices(fields: Fields, said: Kind) -> list[Any] | None:
+    choices = cast("list[Any] | None", fields.table["enum"])
+    if not isinstance(choices, list) or not choices:
+        named = "an empty one" if choices == [] else kind(choices)
+        fields.fault("enum", f"must be a list with the values to choose from, not {named}")
+        return None
+    one = Parameter(kind=said, rules={"min_length": 0} if said == "string" else {})
+    for place, choice in enumerate(choices):
+        for at, reason in one.wrong(choice):
+            fields.fault(f"enum[{place}]{at}", reason)
+    return choices
+
+
+def _parameter_pattern(fields: Fields) -> str | None:
+    pattern = fields.text("pattern")
+    try:
+        return None if pattern is None else checked_pattern(pattern)
+    except ValueError as error:
+        fields.fault("pattern", str(error))
+        return None
+
+
+def _bound(fields: Fields, key: str) -> float | None:
+    for _at, reason in Parameter(kind="number").wrong(fields.table[key]):
+        fields.fault(key, reason)
+        return None
+    return fields.table[key]
+
+
+def _size(fields: Fields, key: str, most: int) -> int | None:
+    for _at, reason in Parameter(kind="integer", rules={"minimum": 0, "maximum": most}).wrong(fields.table[key]):
+        fields.fault(key, reason)
+        return None
+    return int(fields.table[key])
+
+
+# The command line of a configured command: words with places for values.
+# Invariant: a filled template has the words that its author wrote, each as one word whatever stands in it; there is
+# no shell. A value never makes an option of a word that was none, and never climbs out of a folder unless that is
+# allowed. ["make", "-j{jobs}", ["--log", "{log}"], "{verbose}", "{targets}"] A list inside the list stands or falls
+# together: without a value for `{log}` there is no `--log` either.
+
+_PART = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
+# `..` as a whole segment: at either side an end, or something that no name has; and glued to an option, as in `-I..`.
+_CLIMB = re.compile(r"(?:^|[^\w.+~-]|^-{1,2}\w*)\.\.(?=$|[^\w.+~-])")
+OPTIONS_END = "--"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a parameter's value goes."""
+
+    name: str
+
+
+Word = tuple[str | Place, ...]
+Group = tuple[Word, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Template:
+    """An argv; each group stands or falls together."""
+
+    groups: tuple[Group, ...]
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Every parameter that has a place."""
+        return frozenset(name for group in self.groups for name in places(group))
+
+    def fill(self, values: Mapping[str, Any], parameters: Mapping[str, Parameter]) -> list[str]:
+        """The words for values that fit their parameters; a value of None is one that is absent."""
+        words: list[str] = []
+        for group in self.groups:
+            words += _filled(group, values, parameters)
+        return words
+
+    def chosen(self, values: Mapping[str, Any], parameters: Mapping[str, Parameter]) -> list[str]:
+        """Only those words that values went into; the others are their author's own."""
+        some = (tuple(word for word in group if places((word,))) for group in self.groups)
+        return [word for group in some for word in _filled(group, values, parameters)]
+
+    def options(self, values: Mapping[str, Any], parameters: Mapping[str, Parameter]) -> list[str]:
+        """The parameters whose value would begin a word with a dash and so be read as an option."""
+        found: list[str] = []
+        for word in (word for group in self.groups for word in group):
+            if word == (OPTIONS_END,):
+                break
+            found += _dashed(word, values, parameters)
+        return list(dict.fromkeys(found))
+
+
+def places(group: Group) -> list[str]:
+    """The parameters of a group, in order."""
+    return [part.name for word in group for part in word if isinstance(part, Place)]
+
+
+def read_word(text: str) -> Word:
+    """One word as parts; `{{` and `}}` are braces. Raises ValueError that says what is wrong."""
+    parts: list[str | Place] = []
+    end = 0
+    for found in _PART.finditer(text):
+        parts.append(text[end : found.start()])
+        end = found.end()
+        if found[0] in ("{{", "}}"):
+            parts.append(found[0][0])
+        elif found[1]:
+            parts.append(Place(found[1].strip()))
+        else:
+            raise ValueError(f"has a lone {found[0]!r}; write {{name}} for a parameter and {{{{ or }}}} for a brace")
+    parts.append(text[end:])
+    return tuple(_joined(parts))
+
+
+def _joined(parts: Sequence[str | Place]) -> list[str | Place]:
+    """The parts with neighbouring texts put together and empty ones left out."""
+    joined: list[str | Place] = []
+    for part in parts:
+        if isinstance(part, str) and joined and isinstance(joined[-1], str):
+            joined[-1] += part
+        elif part != "":
+            joined.append(part)
+    return joined
+
+
+def _filled(group: Group, values: Mapping[str, Any], parameters: Mapping[str, Parameter]) -> list[str]:
+    names = places(group)
+    if any(values.get(name) is None or values[name] is False for name in names):
+        return []
+    several = next((name for name in names if parameters[name].kind == "array"), None)
+    if several is None:
+        return [_spelled(word, values, parameters) for word in group]
+    return [
+        _spelled(word, {**values, several: item}, parameters)
+        for item in cast("Sequence[Any]", values[several])
+        for word in group
+    ]
+
+
+def _dashed(word: Word, values: Mapping[str, Any], parameters: Mapping[str, Parameter]) -> list[str]:
+    """The parameter whose value begins this word, if it begins it with a dash; an empty one lets the next begin it."""
+    for part in word:
+        if isinstance(part, str):
+            break
+        texts = _texts(values.get(part.name), parameters[part.name])
+        if any(text.startswith("-") for text in texts):
+            return [part.name]
+        if "" not in texts:
+            break
+    return []
+
+
+def _spelled(word: Word, values: Mapping[str, Any], parameters: Mapping[str, Parameter]) -> str:
+    return "".join(
+        part if isinstance(part, str) else _spelling(values[part.name], parameters[part.name].flag) for part in word
+    )
+
+
+def _spelling(value: Any, flag: str | None) -> str:
+    return flag or "" if value is True else word_of(value)
+
+
+def _texts(value: Any, parameter: Parameter) -> list[str]:
+    """The texts of a value that a caller chose freely; `-1` is an option to most programs, too."""
+    inner = parameter.items or parameter if parameter.kind == "array" else parameter
+    if inner.kind == "boolean" or inner.allow_options or "enum" in inner.rules or value is None:
+        return []
+    return [word_of(item) for item in cast("Sequence[Any]", value)] if parameter.kind == "array" else [word_of(value)]
+
+
+def climbs(word: str) -> bool:
+    """Whether a `..` segment stands in it: as a path, behind a `=`, in a list of paths, escaped for an address."""
+    return _CLIMB.search(word) is not None or ("%" in word and _CLIMB.search(unquote(word)) is not None)
+
+
+LONGEST_KEY = 100
+MOST_UNKNOWN = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandConfig:
+    """One command. `env` may name secrets and stays out of `repr`."""
+
+    name: str
+    argv: Template
+    parameters: Mapping[str, Parameter] = field(default_factory=dict[str, Parameter])
+    title: str | None = None
+    description: str | None = None
+    cwd: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    total: float | str | None = None
+    """How many units there are, or the name of the parameter that says so."""
+    unit_pattern: str | None = None
+    failure_pattern: str | None = None
+    item_pattern: str | None = None
+    disclaimer: str | None = None
+    grace: float | None = None
+    heartbeat: float | None = None
+    timeout: float | None = None
+    allow_parent_paths: bool = False
+    traits: ToolOverride = field(default_factory=ToolOverride)
+    base: Path | None = None
+
+    def input_schema(self) -> dict[str, Any]:
+        """What a call takes."""
+        schema: dict[str, Any] = {
+            "type": "object",
+            "properties": {name: parameter.schema() for name, parameter in self.parameters.items()},
+            "additionalProperties": False,
+        }
+        required = [name for name, parameter in self.parameters.items() if parameter.required]
+        return {**schema, "required": required} if required else schema
+
+    def words(self, arguments: Mapping[str, Any]) -> list[str]:
+        """The argv for these arguments. Raises `ValidationFailed` with every fault, or `PathTraversal`."""
+        faults = self._faults(arguments)
+        if faults:
+            raise ValidationFailed(faults, f"the arguments do not fit {self.name}; nothing was started")
+        values = self.values(arguments)
+        words = self.argv.fill(values, self.parameters)
+        if not self.allow_parent_paths:
+            refuse_climbing(self.name, [*_argument_texts(arguments), *self.argv.chosen(values, self.parameters)])
+        return words
+
+    def values(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Every parameter with its value: given, or by default, or None."""
+        return {name: arguments.get(name, parameter.default) for name, parameter in self.parameters.items()}
+
+    def units(self, arguments: Mapping[str, Any]) -> float | None:
+        """How many units there will be, if that is known."""
+        return self.values(arguments)[self.total] if isinstance(self.total, str) else self.total
+
+    def _faults(self, arguments: Mapping[str, Any]) -> list[Fault]:
+        faults: list[Fault] = []
+        unknown = [name for name in arguments if name not in self.parameters]
+        for name in unknown[:MOST_UNKNOWN]:
+            hint = nearest(name, self.parameters) or f"; known: {', '.join(self.parameters) or 'none'}"
+            faults.append(Fault(field=_shown(name), reason=f"is not a known key{hint}"))
+        if len(unknown) > MOST_UNKNOWN:
+            faults.append(Fault(field="(input)", reason=f"there are {len(unknown) - MOST_UNKNOWN} more unknown keys"))
+        for name, parameter in self.parameters.items():
+            wrong = parameter.wrong(arguments[name]) if name in arguments else []
+            faults += [Fault(field=f"{name}{at}", reason=reason) for at, reason in wrong]
+        faults += [
+            Fault(field=name, reason="is missing; it must be given")
+            for name, parameter in self.parameters.items()
+            if parameter.required and name not in arguments
+        ]
+        if not faults:
+            why = "must not begin with '-': it would be read as an option"
+            values = self.values(arguments)
+            faults += [Fault(field=name, reason=why) for name in self.argv.options(values, self.parameters)]
+        return faults
+
+
+def _shown(key: str) -> str:
+    """A key that somebody made up, as a fault names it."""
+    return f"{key[:LONGEST_KEY]}…" if len(key) > LONGEST_KEY else key or '""'
+
+
+def refuse_climbing(name: str, words: list[str]) -> None:
+    """Refuses words with a `..` segment."""
+    found = [word for word in words if climbs(word)]
+    if found:
+        raise PathTraversal(
+            f"{name}: {found[0][:200]!r} has a '..' segment, which could lead out of its folder; nothing was started",
+            arguments=[word[:200] for word in dict.fromkeys(found)][:10],
+        )
+
+
+def _argument_texts(arguments: Mapping[str, Any]) -> list[str]:
+    """The texts among arguments that fit their parameters: alone, or in lists."""
+    several = [cast("list[Any]", value) if isinstance(value, list) else [value] for value in arguments.values()]
+    return [value for values in several for value in values if isinstance(value, str)]
+
+
+# Reads `[commands.NAME]` of `pursuit.toml`.
+# Invariant: every fault is told at once, with its table, field and reason.
+
+PATTERNS = ("unit_pattern", "failure_pattern", "item_pattern")
+TRAITS = ("read_only", "idempotent", "parallel_safe", "destructive")
+COMMAND_KEYS = (
+    "argv", "parameters", "title", "description", "cwd", "env", "total", *PATTERNS, "disclaimer", "grace", "heartbeat",
+    "timeout", "allow_parent_paths", *TRAITS,
+)  # fmt: skip
+LONGEST_GRACE = 86_400.0
+LEAST_HEARTBEAT = 1.0
+UPSTREAM = "commands"
+"""The server that these tools belong to inside a mission."""
+
+
+def read_commands(fields: Fields, base: Path) -> dict[str, CommandConfig]:
+    """Every command of the file; those with a fault are left out."""
+    found: dict[str, CommandConfig] = {}
+    for name, value in fields.subtable(UPSTREAM).items():
+        at = f"{UPSTREAM}.{name}"
+        if not SERVER_NAME.match(name):
+            why = "a command's name has 1 to 64 letters, digits, '_' or '-', and starts with a letter or digit"
+            fields.fault(at, why)
+        elif is_control_tool(name):
+            taken = ", ".join(CONTROL_TOOLS)
+            fields.fault(at, f"is a name of Pursuit's own tools ({taken}); choose another one")
+        table = as_table(value)
+        if table is None:
+            fields.fault(at, f"must be a table, not {kind(value)}")
+        else:
+            found[name] = _read_command(name, Fields(table, at=at, source=fields.source, faults=fields.faults), base)
+    return found
+
+
+def _read_command(name: str, fields: Fields, base: Path) -> CommandConfig:
+    fields.only(COMMAND_KEYS)
+    parameters = read_parameters(fields.inside("parameters"))
+    template = _template(fields, parameters)
+    patterns = {key: _pattern(fields, key) for key in PATTERNS}
+    traits = ToolOverride(**{key: fields.flag(key) for key in TRAITS}, timeout=fields.number("timeout"))
+    if traits.read_only and traits.destructive:
+        fields.fault("destructive", "a command cannot be read-only and destructive")
+    return CommandConfig(
+        name=name,
+        argv=template,
+        parameters=parameters,
+        title=fields.text("title"),
+        description=fields.text("description"),
+        cwd=fields.text("cwd"),
+        env=fields.text_map("env"),
+        total=_total(fields, parameters),
+        **patterns,
+        disclaimer=fields.text("disclaimer"),
+        grace=_between(fields, "grace", 0, LONGEST_GRACE),
+        heartbeat=_between(fields, "heartbeat", LEAST_HEARTBEAT, LARGEST),
+        timeout=traits.timeout,
+        allow_parent_paths=bool(fields.flag("allow_parent_paths")),
+        traits=traits,
+        base=base,
+    )
+
+
+def _template(fields: Fields, parameters: Mapping[str, Parameter]) -> Template:
+    value = cast("list[object] | None", fields.table.get("argv"))
+    if not isinstance(value, list) or not value:
+        wrong = "empty" if value == [] else kind(value)
+        what = "is missing" if "argv" not in fields.table else f"must not be {wrong}"
+        fields.fault("argv", f'{what}; give the words of the command, such as ["make", "{{target}}"]')
+        return Template(groups=())
+    groups: list[Group] = []
+    for place, item in enumerate(value):
+        at = f"argv[{place}]"
+        words = cast("list[object]", item) if isinstance(item, list) else [item]
+        group = tuple(word for word in (_word(fields, at, one) for one in words) if word is not None)
+        _check_group(fields, at, group, parameters)
+        if place == 0 and (isinstance(item, list) or places(group)):
+            fields.fault(at, "the program itself cannot be a parameter; no caller chooses what is run")
+        groups.append(group)
+    used = {name for group in groups for name in places(group)} | _total_name(fields)
+    declared: Mapping[str, Any] = fields.subtable("parameters")
+    for name in declared:
+        if name not in used:
+            fields.fault(f"parameters.{name}", f"is never used; write {{{name}}} in argv, or leave it out")
+    return Template(groups=tuple(groups))
+
+
+def _word(fields: Fields, at: str, value: object) -> Word | None:
+    if not isinstance(value, str):
+        fields.fault(at, f"must be a text, not {kind(value)}")
+        return None
+    if "\x00" in value:
+        fields.fault(at, "must not hold a null byte")
+        return None
+    try:
+        return read_word(value)
+    except ValueError as error:
+        fields.fault(at, str(error))
+        return None
+
+
+def _check_group(fields: Fields, at: str, group: Group, parameters: Mapping[str, Parameter]) -> None:
+    declared = fields.subtable("parameters")
+    names = places(group)
+    for name in names:
+        if name not in declared:
+            hint = nearest(name, declared) or "; `${…}` is expanded in env and cwd only, and {{ is a brace"
+            fields.fault(at, f"there is no parameter {name!r}{hint}")
+    kinds = {name: parameters[name].kind for name in names if name in parameters}
+    if sum(one == "array" for one in kinds.values()) > 1:
+        fields.fault(at, "has two lists; which of them would be repeated for which?")
+    for word in group:
+        flags = [part.name for part in word if isinstance(part, Place) and kinds.get(part.name) == "boolean"]
+        if flags and len(word) > 1:
+            fields.fault(at, f"{{{flags[0]}}} stands for a whole word, its flag; nothing can stand beside it")
+        own = "".join(part if isinstance(part, str) else "x" for part in word)
+        if any(isinstance(part, Place) for part in word) and climbs(own) and not fields.table.get("allow_parent_paths"):
+            fields.fault(at, "has a '..' segment beside a parameter; say allow_parent_paths = true if that is meant")
+
+
+def _pattern(fields: Fields, key: str) -> str | None:
+    pattern = fields.text(key)
+    try:
+        return None if pattern is None else checked_pattern(pattern)
+    except ValueError as error:
+        fields.fault(key, str(error))
+        return None
+
+
+def _between(fields: Fields, key: str, least: float, most: float) -> float | None:
+    value = fields.number(key)
+    if value is not None and not least <= value <= most:
+        fields.fault(key, f"must be a number from {least:g} to {most:g}, not {value:g}")
+        return None
+    return value
+
+
+def _total_name(fields: Fields) -> set[str]:
+    total: object = fields.table.get("total")
+    return {total[1:-1]} if isinstance(total, str) and total.startswith("{") and total.endswith("}") else set()
+
+
+def _total(fields: Fields, parameters: Mapping[str, Parameter]) -> float | str | None:
+    """A number, or `{name}` of a parameter that is one."""
+    names = _total_name(fields)
+    if not names:
+        return _between(fields, "total", 0, LARGEST)
+    (name,) = names
+    if name not in fields.subtable("parameters"):
+        fields.fault("total", f"there is no parameter {name!r}{nearest(name, parameters)}")
+    elif name in parameters and parameters[name].kind not in ("integer", "number"):
+        fields.fault("total", f"the parameter {name!r} is no number")
+    return name

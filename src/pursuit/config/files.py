@@ -1,0 +1,256 @@
+"""Reads a TOML or JSON document that a person wrote.
+
+Owns: the way from a file or a text to plain data, and the words and places of what cannot be read. Does not know: what
+a document means. Invariant: whatever is in the file, the answer is data or `ValidationFailed` with the file's name.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from pursuit.core.base_model import nearest
+from pursuit.errors import Fault, ValidationFailed
+
+# Reads typed values out of a table that a person wrote, and notes every fault instead of stopping at the first.
+# Invariant: a value that it hands out has the type that was asked for; whatever did not is in `faults`.
+
+W = TypeVar("W", bound=str)
+
+
+def as_table(value: object) -> Mapping[str, Any] | None:
+    """The value as a table with text keys, or nothing."""
+    if not isinstance(value, Mapping):
+        return None
+    table = cast("Mapping[object, Any]", value)
+    return cast("Mapping[str, Any]", table) if all(isinstance(key, str) for key in table) else None
+
+
+_KINDS: tuple[tuple[type | tuple[type, ...], str], ...] = (
+    (type(None), "null"),
+    (bool, "true or false"),
+    ((int, float), "a number"),
+    (str, "a text"),
+    ((list, tuple), "a list"),
+    (Mapping, "a table"),
+)
+
+
+def kind(value: object) -> str:
+    """What a person would call this value."""
+    return next((word for types, word in _KINDS if isinstance(value, types)), type(value).__name__)
+
+
+class Fields:
+    """One table being read: `at` is where it stands in the file, `faults` collects what is wrong."""
+
+    def __init__(self, table: Mapping[str, Any], *, at: str, source: str, faults: list[Fault]) -> None:
+        self.table = table
+        self.at = at
+        self.source = source
+        self.faults = faults
+
+    def fault(self, key: str, reason: str) -> None:
+        """Notes that this key is wrong."""
+        field = ".".join(part for part in (self.at, key) if part)
+        self.faults.append(Fault(field=field, reason=reason, source=self.source))
+
+    def only(self, known: Iterable[str]) -> None:
+        """Every key outside `known` is a fault."""
+        names = sorted(known)
+        for key in self.table:
+            if key not in names:
+                self.fault(key, f"there is no such key here{nearest(key, names) or '; known: ' + ', '.join(names)}")
+
+    def text(self, key: str) -> str | None:
+        """A text that is not empty."""
+        value = self.table.get(key)
+        if value is None and key not in self.table:
+            return None
+        if not isinstance(value, str):
+            self.fault(key, f"must be a text, not {kind(value)}")
+            return None
+        if not value.strip():
+            self.fault(key, "must not be empty")
+            return None
+        return value
+
+    def word(self, key: str, known: Sequence[W], *, needed: bool = False) -> W | None:
+        """One of these words."""
+        word = self.text(key)
+        if word is None:
+            if needed and key not in self.table:
+                self.fault(key, f"is missing; give one of {', '.join(known)}")
+            return None
+        found = next((one for one in known if one == word), None)
+        if found is None:
+            self.fault(key, f"{word[:100]!r} is none of {', '.join(known)}{nearest(word, known)}")
+        return found
+
+    def texts(self, key: str) -> tuple[str, ...] | None:
+        """A list of texts."""
+        if key not in self.table:
+            return None
+        value = self.table[key]
+        if not isinstance(value, list):
+            hint = f'; write ["{value}"]' if isinstance(value, str) else ""
+            self.fault(key, f"must be a list of texts, not {kind(value)}{hint}")
+            return None
+        items = cast("list[object]", value)
+        for index, item in enumerate(items):
+            if not isinstance(item, str):
+                self.fault(f"{key}[{index}]", f"must be a text, not {kind(item)}")
+        return tuple(item for item in items if isinstance(item, str))
+
+    def text_map(self, key: str) -> dict[str, str]:
+        """A table of texts; its values may be secret, so that a fault never shows one."""
+        table = self.subtable(key)
+        for name, value in table.items():
+            if not isinstance(value, str):
+                self.fault(f"{key}.{name}", f"must be a text, not {kind(value)}; put it in quotes")
+        return {name: value for name, value in table.items() if isinstance(value, str)}
+
+    def flag(self, key: str) -> bool | None:
+        """True or false."""
+        value = self.table.get(key)
+        if key in self.table and not isinstance(value, bool):
+            self.fault(key, f"must be true or false, not {kind(value)}")
+        return value if isinstance(value, bool) else None
+
+    def number(self, key: str, *, whole: bool = False, zero: bool = False) -> float | None:
+        """A finite number above zero, or zero if that is allowed; whole if asked."""
+        if key not in self.table:
+            return None
+        value = self.table[key]
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            self.fault(key, f"must be a number, not {kind(value)}")
+        elif not (value > 0 or (zero and value == 0)):
+            self.fault(key, f"must be {'zero or more' if zero else 'above zero'}, not {value}")
+        elif value > sys.float_info.max:
+            self.fault(key, "is too large")
+        elif whole and value != int(value):
+            self.fault(key, f"must be a whole number, not {value}")
+        else:
+            return value
+        return None
+
+    def amount(self, key: str) -> float:
+        """A finite number that must be there; it may be zero."""
+        value = self.table.get(key)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= sys.float_info.max:
+            self.fault(key, "is missing; give a number" if key not in self.table else "must be a number, 0 or more")
+            return 0.0
+        return float(value)
+
+    def subtable(self, key: str) -> Mapping[str, Any]:
+        """A table inside this one; empty where there is none."""
+        if key not in self.table:
+            return {}
+        table = as_table(self.table[key])
+        if table is None:
+            self.fault(key, f"must be a table, not {kind(self.table[key])}")
+        return table or {}
+
+    def inside(self, key: str) -> Fields:
+        """A reader for a table inside this one, with the same list of faults."""
+        return Fields(self.subtable(key), at=f"{self.at}.{key}", source=self.source, faults=self.faults)
+
+
+_PLACE = re.compile(r" ?\(at (?:line (\d+), column (\d+)|end of document)\)")
+
+
+def read_text(path: Path) -> str:
+    """The file as text, without a byte order mark."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise unreadable(str(path), f"is not UTF-8 text (byte {error.start})") from None
+    except (OSError, ValueError) as error:  # ValueError: a path with a null byte
+        raise unreadable(str(path), f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+def parse_toml(text: str, *, source: str) -> dict[str, Any]:
+    """The table that a TOML text stands for."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        place = _PLACE.search(str(error))
+        reason = f"is not valid TOML: {_PLACE.sub('', str(error))}"
+        if place is not None and place[1]:
+            raise unreadable(source, reason, int(place[1]), int(place[2])) from None
+        lines = text.split("\n")
+        raise unreadable(source, f"{reason} (at the end)", len(lines), len(lines[-1]) + 1) from None
+    except ValueError as error:
+        raise _beyond(source, "TOML", error) from None
+    except RecursionError:
+        raise too_deep(source) from None
+
+
+def parse_json(text: str, *, source: str) -> object:
+    """The value that a JSON text stands for. A key that stands twice is a fault: plain JSON drops the first one."""
+    twice: list[Fault] = []
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        table: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in table:
+                twice.append(Fault(field=key, reason="stands twice in the same table", source=source))
+            table[key] = value
+        return table
+
+    try:
+        value: object = json.loads(text, object_pairs_hook=unique)
+    except json.JSONDecodeError as error:
+        raise unreadable(source, f"is not valid JSON: {error.msg}", error.lineno, error.colno) from None
+    except ValueError as error:
+        raise _beyond(source, "JSON", error) from None
+    except RecursionError:
+        raise too_deep(source) from None
+    if twice:
+        raise ValidationFailed(twice)
+    return value
+
+
+def no_table(source: str, value: object) -> ValidationFailed:
+    """The document is sound, and something else than a table."""
+    return unreadable(source, f"must be a table, not {kind(value)}")
+
+
+def too_deep(source: str) -> ValidationFailed:
+    """The document has more levels than can be followed."""
+    return unreadable(source, "is nested too deeply")
+
+
+def unreadable(source: str, reason: str, line: int | None = None, column: int | None = None) -> ValidationFailed:
+    """One fault of the document as a whole."""
+    return ValidationFailed([Fault(field="", reason=reason, source=source, line=line, column=column)])
+
+
+def _beyond(source: str, form: str, error: ValueError) -> ValidationFailed:
+    # Python refuses numbers of thousands of digits; what follows its semicolon is advice for programmers.
+    return unreadable(source, f"cannot be read as {form}: {str(error).partition(';')[0]}")
+
+
+# Where Pursuit keeps its state when nobody says.
+
+STATE_VARIABLE = "PURSUIT_STATE"
+
+
+def locate_state(state: Path | None, config: Path | None) -> Path:
+    """The ledger's file: as given, else `PURSUIT_STATE`, else beside the configuration, else the user's own."""
+    if state is not None:
+        return state
+    if variable := os.environ.get(STATE_VARIABLE):
+        return Path(variable)
+    if config is not None:
+        return config.parent / ".pursuit" / "ledger.db"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / "pursuit" / "ledger.db"
+    data = os.environ.get("XDG_DATA_HOME")
+    return (Path(data) if data else Path.home() / ".local" / "share") / "pursuit" / "ledger.db"

@@ -1,0 +1,97 @@
+"""A mission in a TOML file: directive, criteria, budget, proposer, and servers of its own.
+
+Owns: what only a file has: servers, a script in a file beside it, paths that are relative to it.
+Invariant: all faults of the file at once, each with its field; its servers are never marked as the operator's. To go
+on with a mission only the servers are read: the mission itself is in the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+from pursuit.config.files import parse_toml, read_text, too_deep
+from pursuit.config.servers import ServerConfig, parse_servers
+from pursuit.core.mission import Mission, parse_mission
+from pursuit.errors import Fault, ValidationFailed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissionFile:
+    """What a file holds."""
+
+    path: Path
+    mission: Mission
+    servers: Mapping[str, ServerConfig]
+
+
+def load_mission_file(path: Path) -> MissionFile:
+    """Reads and checks a mission file."""
+    source = str(path)
+    data = parse_toml(read_text(path), source=source)
+    servers, faults = _servers(data.pop("servers", None), path)
+    _inline_script(data, path, source, faults)
+    _anchor_checks(data, path)
+    mission: Mission | None = None
+    try:
+        mission = parse_mission(data, source=source)
+    except ValidationFailed as failed:
+        faults.extend(failed.faults)
+    except RecursionError:
+        raise too_deep(source) from None
+    if faults or mission is None:
+        raise ValidationFailed(faults, _count(path, faults))
+    return MissionFile(path=path.resolve(), mission=mission, servers=servers)
+
+
+def servers_in(path: Path) -> Mapping[str, ServerConfig]:
+    """The servers of a mission file, whatever is wrong in the rest of it; none if the file is gone."""
+    if not path.is_file():
+        return {}
+    servers, faults = _servers(parse_toml(read_text(path), source=str(path)).get("servers"), path)
+    if faults:
+        raise ValidationFailed(faults, _count(path, faults))
+    return servers
+
+
+def _servers(table: object, path: Path) -> tuple[Mapping[str, ServerConfig], list[Fault]]:
+    if table is None:
+        return {}, []
+    # Resolved, so that the same file is the same servers by whichever name, now and on resume.
+    found, faults = parse_servers(table, source=str(path), base=path.resolve().parent, prefix="servers")
+    return {name: replace(server, operators=False) for name, server in found.items()}, faults
+
+
+def _count(path: Path, faults: Sequence[Fault]) -> str:
+    return f"{path} has {len(faults)} fault{'' if len(faults) == 1 else 's'}"
+
+
+def _inline_script(data: dict[str, Any], path: Path, source: str, faults: list[Fault]) -> None:
+    """`proposer.file` names a script beside the mission file; the mission keeps its text."""
+    proposer = data.get("proposer")
+    if not isinstance(proposer, dict) or "file" not in proposer:
+        return
+    table = cast("dict[str, Any]", proposer)
+    name = table.pop("file")
+    if "script" in table:
+        faults.append(Fault(field="proposer.file", reason="give either file or script", source=source))
+        return
+    table["script"] = "pass"
+    try:
+        table["script"] = (path.parent / str(name)).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = f"{name!r} cannot be read: {getattr(error, 'strerror', None) or error}"
+        faults.append(Fault(field="proposer.file", reason=reason, source=source))
+
+
+def _anchor_checks(data: dict[str, Any], path: Path) -> None:
+    """Commands of checks run in the folder of the mission file unless they say otherwise."""
+    criteria = data.get("criteria")
+    if not isinstance(criteria, list):
+        return
+    for criterion in cast("list[Any]", criteria):
+        if isinstance(criterion, dict) and "command" in criterion:
+            row = cast("dict[str, Any]", criterion)
+            row["cwd"] = str((path.parent / str(row.get("cwd", "."))).resolve())

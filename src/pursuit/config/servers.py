@@ -1,0 +1,244 @@
+"""What the operator says about one upstream server.
+
+Owns: the values `ServerConfig`, `Timeouts` and `ToolOverride`, how they are read from a table, and how `${VAR}` is
+expanded. Does not know: files, or how to connect. Invariant: a `ServerConfig` is consistent (one transport, with what
+that transport needs) and holds no expanded secret; expansion happens at connect, into a copy.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from pursuit.config.files import Fields, as_table, kind
+from pursuit.config.variables import as_secrets, brought, filled, secret_entries, secret_words
+from pursuit.core.base_model import nearest
+from pursuit.core.tools import ToolOverride
+from pursuit.errors import Fault, UpstreamUnavailable
+
+Transport = Literal["stdio", "http", "sse"]
+
+SERVER_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")
+PYTHON = "__python_executable__"
+
+_TRANSPORTS: dict[str, Transport] = {
+    "stdio": "stdio",
+    "http": "http",
+    "streamable-http": "http",
+    "streamable_http": "http",
+    "streamableHttp": "http",
+    "sse": "sse",
+}
+_SERVER_KEYS = (
+    "command", "args", "env", "cwd", "url", "headers", "type", "transport", "timeouts", "enabled", "required",
+    "enabled_tools", "disabled_tools", "concurrency", "restart", "trust_annotations", "tools",
+)  # fmt: skip
+# What other hosts write into mcp.json: `disabled` is obeyed, the rest says nothing to us (and may not loosen policy).
+_FOREIGN_KEYS = ("disabled", "alwaysAllow", "autoApprove", "description", "timeout", "gallery")
+_OVERRIDE_KEYS = ("read_only", "idempotent", "parallel_safe", "destructive", "timeout", "long", "task_only")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeouts:
+    """Seconds. `call` is None where the operator did not say: then the engine's own call timeout holds."""
+
+    connect: float = 30.0
+    call: float | None = None
+    read: float = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """One server. What may hold a secret (args, env, url, headers) stays out of `repr`."""
+
+    name: str
+    transport: Transport = "stdio"
+    command: str | None = None
+    args: tuple[str, ...] = field(default=(), repr=False)
+    env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    cwd: str | None = None
+    url: str | None = field(default=None, repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    timeouts: Timeouts = Timeouts()
+    enabled: bool = True
+    required: bool = False
+    enabled_tools: tuple[str, ...] | None = None
+    disabled_tools: tuple[str, ...] = ()
+    concurrency: int | None = None
+    restart: bool = True
+    trust_annotations: bool = False
+    tools: Mapping[str, ToolOverride] = field(default_factory=dict[str, ToolOverride])
+    base: Path | None = None
+    operators: bool = True
+    """Whether the operator brings it; the word of a mission file on its own server may only tighten."""
+
+    discreet: bool = False
+    """Whether what it writes to stderr, and why it fails, is for the log alone and for nobody who calls it."""
+
+
+def parse_servers(
+    table: object, *, source: str, base: Path, prefix: str = "servers", foreign: bool = False
+) -> tuple[dict[str, ServerConfig], list[Fault]]:
+    """Every server of a table, and every fault. `foreign` allows the keys that other hosts write into mcp.json."""
+    faults: list[Fault] = []
+    servers: dict[str, ServerConfig] = {}
+    entries = as_table(table)
+    if entries is None:
+        return {}, [Fault(field=prefix, reason=f"must be a table of servers, not {kind(table)}", source=source)]
+    for name, value in entries.items():
+        at = f"{prefix}.{name}"
+        if not SERVER_NAME.match(name):
+            reason = "a server's name has 1 to 64 letters, digits, '_' or '-', and starts with a letter or digit"
+            faults.append(Fault(field=at, reason=reason, source=source))
+        entry = as_table(value)
+        if entry is None:
+            faults.append(Fault(field=at, reason=f"must be a table, not {kind(value)}", source=source))
+            continue
+        before = len(faults)
+        config = _parse_server(name, Fields(entry, at=at, source=source, faults=faults), base, foreign=foreign)
+        if len(faults) == before:
+            servers[name] = config
+    return servers, faults
+
+
+def _parse_server(name: str, fields: Fields, base: Path, *, foreign: bool) -> ServerConfig:
+    fields.only((*_SERVER_KEYS, *_FOREIGN_KEYS) if foreign else _SERVER_KEYS)
+    enabled = fields.flag("enabled")
+    if enabled is None:
+        enabled = not (foreign and fields.flag("disabled"))
+    concurrency = fields.number("concurrency", whole=True)
+    restart = fields.flag("restart")
+    disabled_tools = fields.texts("disabled_tools")
+    return ServerConfig(
+        name=name,
+        transport=_transport(fields),
+        command=fields.text("command"),
+        args=fields.texts("args") or (),
+        env=fields.text_map("env"),
+        cwd=fields.text("cwd"),
+        url=fields.text("url"),
+        headers=fields.text_map("headers"),
+        timeouts=_timeouts(fields),
+        enabled=enabled,
+        required=fields.flag("required") or False,
+        enabled_tools=fields.texts("enabled_tools"),
+        disabled_tools=disabled_tools or (),
+        concurrency=None if concurrency is None else int(concurrency),
+        restart=restart is not False,
+        trust_annotations=fields.flag("trust_annotations") or False,
+        tools=_overrides(fields),
+        base=base,
+    )
+
+
+def _transport(fields: Fields) -> Transport:
+    has_command, has_url = "command" in fields.table, "url" in fields.table
+    said = "transport" if "transport" in fields.table else "type"
+    if "transport" in fields.table and "type" in fields.table:
+        fields.fault("type", "says the same as 'transport'; keep one of the two")
+    if has_command and has_url:
+        fields.fault("", "has both 'command' and 'url'; a server has one of the two")
+    elif not has_command and not has_url:
+        fields.fault("", "needs a 'command' (stdio) or a 'url' (http)")
+    word = fields.text(said)
+    transport: Transport = "http" if has_url and not has_command else "stdio"
+    if word is not None:
+        explicit = _TRANSPORTS.get(word)
+        if explicit is None:
+            fields.fault(said, f"{word!r} is no transport{nearest(word, _TRANSPORTS) or '; known: stdio, http, sse'}")
+        else:
+            transport = explicit
+    needs, other = ("command", "url") if transport == "stdio" else ("url", "command")
+    if needs not in fields.table and other in fields.table:
+        fields.fault(said, f"{transport} needs a '{needs}'")
+    for key in ("headers",) if transport == "stdio" else ("args", "env", "cwd"):
+        if key in fields.table:
+            fields.fault(key, f"has no meaning for {transport}")
+    return transport
+
+
+def _timeouts(fields: Fields) -> Timeouts:
+    table = fields.inside("timeouts")
+    table.only(("connect", "call", "read"))
+    default = Timeouts()
+    return Timeouts(
+        connect=table.number("connect") or default.connect,
+        call=table.number("call"),
+        read=table.number("read") or default.read,
+    )
+
+
+def _overrides(fields: Fields) -> dict[str, ToolOverride]:
+    found: dict[str, ToolOverride] = {}
+    tables = fields.inside("tools")
+    for tool in tables.table:
+        table = tables.inside(tool)
+        table.only(_OVERRIDE_KEYS)
+        override = ToolOverride(
+            read_only=table.flag("read_only"),
+            idempotent=table.flag("idempotent"),
+            parallel_safe=table.flag("parallel_safe"),
+            destructive=table.flag("destructive"),
+            timeout=table.number("timeout"),
+            long=table.flag("long"),
+            task_only=table.flag("task_only"),
+        )
+        if override.read_only and override.destructive:
+            table.fault("destructive", "a tool cannot be read-only and destructive")
+        found[tool] = override
+    return found
+
+
+def expand(config: ServerConfig, environ: Mapping[str, str]) -> ServerConfig:
+    """A copy that is ready to connect: variables expanded, paths absolute.
+
+    Raises `UpstreamUnavailable` that names every variable that is not set, with its server and field.
+    """
+    missing: list[dict[str, str]] = []
+
+    def full(text: str, at: str) -> str:
+        value, unset = filled(text, environ)
+        missing.extend({"server": config.name, "field": at, "variable": variable} for variable in unset)
+        return value
+
+    changes: dict[str, Any] = {
+        "args": tuple(full(item, f"args[{index}]") for index, item in enumerate(config.args)),
+        "env": {key: full(value, f"env.{key}") for key, value in config.env.items()},
+        "headers": {key: full(value, f"headers.{key}") for key, value in config.headers.items()},
+        "command": config.command and _program(full(config.command, "command"), config.base),
+        "cwd": config.cwd and _absolute(full(config.cwd, "cwd"), config.base),
+        "url": config.url and full(config.url, "url"),
+    }
+    if missing:
+        what = "; ".join(f"${{{one['variable']}}} in {one['field']}" for one in missing)
+        raise UpstreamUnavailable(
+            f"server {config.name!r} needs environment variables that are not set: {what}", missing=missing
+        )
+    return replace(config, **changes)
+
+
+def secrets_of(config: ServerConfig, expanded: ServerConfig, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The values that must not be shown, longest first; `variables` says which.
+
+    Very short ones are not among them: blanking `80` or `true` would spoil every message.
+    """
+    raw = (config.command, config.cwd, config.url, *config.args, *config.env.values(), *config.headers.values())
+    values = brought(raw, environ)
+    for said, full in ((config.env, expanded.env), (config.headers, expanded.headers)):
+        values += secret_entries(said, full)
+    return as_secrets([*values, *secret_words(expanded.args)])
+
+
+def _program(command: str, base: Path | None) -> str:
+    if command == PYTHON:
+        return sys.executable
+    return _absolute(command, base) if "/" in command or command.startswith("~") else command
+
+
+def _absolute(text: str, base: Path | None) -> str:
+    path = Path(text).expanduser()
+    return str(path if path.is_absolute() or base is None else base / path)

@@ -1,0 +1,1 @@
+"""Which calls may be sent, and what a tool may do."""

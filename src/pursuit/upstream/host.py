@@ -1,0 +1,149 @@
+"""The tools of one mission: a catalogue, a policy and a pool, as the engine wants to see them.
+
+Owns: putting the three together. Knows no transport and no mission state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pursuit.core.catalogue import Catalogue
+from pursuit.core.mission import FLEET, SPAWN, MissionPolicy
+from pursuit.core.tools import SPAWN_TOOL, CallFailed, Later, ProgressFn, Tool, ToolResult
+from pursuit.errors import UpstreamUnavailable
+from pursuit.policy.rules import Layers, OperatorPolicy, Ruling, Tightening, conditional, decide, may_ask
+from pursuit.upstream.functions import FunctionUpstream
+from pursuit.upstream.pool import Pool
+from pursuit.upstream.resource_tools import is_reading, read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissionTools:
+    """What the engine's port `Tools` asks for; `asking` is whether policy may want a person asked at all."""
+
+    pool: Pool
+    catalogue: Catalogue
+    layers: Layers
+    asking: bool
+    later: Later | None = None
+    _rulings: dict[str, tuple[Tool, Ruling]] = field(default_factory=dict[str, tuple[Tool, Ruling]], repr=False)
+    """What was said of each tool that no rule judges by its arguments: the layers do not change any more."""
+
+    def get(self, name: str) -> Tool | None:
+        """The tool, or None if its server does not offer it now."""
+        return self.catalogue.tools.get(name)
+
+    def missing(self, name: str) -> str:
+        """Why a tool is not there."""
+        return f"server {name.partition('.')[0]!r} does not offer {name!r} now"
+
+    def check(self, name: str, arguments: Mapping[str, Any]) -> list[str]:
+        """What is wrong with the arguments by the tool's JSON Schema."""
+        return self.catalogue.check(name, arguments) if name in self.catalogue.tools else []
+
+    def rule(self, tool: Tool, arguments: Mapping[str, Any]) -> Ruling:
+        """What policy says."""
+        known = self._rulings.get(tool.qualified)
+        if known is not None and known[0] is tool:
+            return known[1]
+        ruling = decide(self.layers, tool, arguments)
+        if not conditional(self.layers, tool):
+            self._rulings[tool.qualified] = (tool, ruling)
+        return ruling
+
+    def call(
+        self, tool: Tool, arguments: Mapping[str, Any], *, call_id: str, on_progress: ProgressFn | None = None
+    ) -> ToolResult | Awaitable[ToolResult]:
+        """Sends it to its server; a plain function answers at once."""
+        try:
+            upstream = self.pool.upstream(tool.server)
+        except UpstreamUnavailable as error:
+            raise CallFailed(error.message, sent=False) from None
+        if tool.method != "tools/call":
+            return _sent(read(upstream, tool, arguments))
+        if isinstance(upstream, FunctionUpstream):
+            return upstream.start(tool.name, arguments)
+        return _sent(upstream.call(tool.name, arguments, call_id=call_id, on_progress=on_progress))
+
+    async def begin(self, tool: Tool, arguments: Mapping[str, Any], *, task_id: str, call_id: str) -> None:
+        """Begins a call whose answer comes later, as the task by that id."""
+        await self._later().begin(tool, arguments, task_id=task_id, call_id=call_id)
+
+    async def outcome(self, task_id: str, *, within: float = 0.0) -> ToolResult | None:
+        """What such a call came to, or None if it is under way still after so many seconds."""
+        return await self._later().outcome(task_id, within=within)
+
+    async def cancel(self, task_id: str, *, reason: str) -> None:
+        """Orders such a call stopped."""
+        await self._later().cancel(task_id, reason=reason)
+
+    def _later(self) -> Later:
+        if self.later is None:
+            raise CallFailed("this process runs no tasks, and the tool's calls are tasks", sent=False)
+        return self.later
+
+
+async def _sent(call: Awaitable[ToolResult]) -> ToolResult:
+    """A server that cannot be reached is a call that failed."""
+    try:
+        return await call
+    except UpstreamUnavailable as error:
+        raise CallFailed(error.message, sent=False) from None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolHost:
+    """Gives missions their tools, connecting only the servers that they name, under the operator's policy."""
+
+    pool: Pool
+    policy: OperatorPolicy = field(default_factory=OperatorPolicy)
+    later: Later | None = None
+
+    def layers(
+        self, names: Sequence[str] | None = None, mission: MissionPolicy | None = None, *more: Tightening
+    ) -> Layers:
+        """The operator's policy, tightened by a mission's list of tools, by its own policy, and by `more`.
+
+        To the operator's rules come those of the network, about the servers that there are now.
+        """
+        asked = self.pool.asked_first()
+        operator = replace(self.policy, rules=(*self.policy.rules, *asked)) if asked else self.policy
+        if names is None:
+            return Layers(operator=operator, tighter=more)
+        own = mission or MissionPolicy()
+        layer = Tightening(
+            who="the mission",
+            allowed=frozenset(names),
+            deny=tuple(own.deny),
+            ask=tuple(own.ask),
+            mode=own.mode or "auto",
+        )
+        return Layers(operator=operator, tighter=(layer, *more))
+
+    def caller_layer(self, credential: str | None) -> tuple[Tightening, ...]:
+        """What the operator's policy further says for whoever shows the token of this name."""
+        found = self.policy.callers.get(credential) if credential is not None else None
+        return () if found is None else (found,)
+
+    async def tools_for(
+        self, names: Sequence[str], policy: MissionPolicy | None = None, credential: str | None = None
+    ) -> MissionTools:
+        """The tools by these names, under the operator's policy, the mission's own and that for the caller.
+
+        Raises `UpstreamUnavailable` if one of their servers is not there: a mission without its tools would only
+        spend its budget.
+        """
+        spawning = SPAWN in names and FLEET not in self.pool.names
+        servers = sorted({name.partition(".")[0] for name in names} - ({FLEET} if spawning else set()))
+        catalogue = await self.pool.catalogue(servers, reading=any(is_reading(name) for name in names))
+        if spawning:
+            catalogue = replace(catalogue, tools={**catalogue.tools, SPAWN: SPAWN_TOOL})
+        if catalogue.failures:
+            raise UpstreamUnavailable("; ".join(catalogue.failures.values()), servers=sorted(catalogue.failures))
+        layers = self.layers(names, policy, *self.caller_layer(credential))
+        offered = [tool for name in names if (tool := catalogue.tools.get(name)) is not None]
+        return MissionTools(
+            pool=self.pool, catalogue=catalogue, layers=layers, asking=may_ask(layers, offered), later=self.later
+        )

@@ -1,0 +1,254 @@
+"""All upstream servers of one process.
+
+Owns: one `Upstream` for each server, the task group that their owner tasks live in, and the listing over all of them.
+Does not know: what is called on them. Invariant: nothing is connected before it is needed, a server that fails or
+hangs costs no other one anything, and leaving the pool leaves no process behind.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self, cast
+from urllib.parse import urlsplit
+
+import anyio
+import anyio.abc
+
+from pursuit.config.servers import SERVER_NAME, ServerConfig, expand
+from pursuit.core.base_model import nearest
+from pursuit.core.catalogue import Catalogue
+from pursuit.core.tools import Tool, Upstream
+from pursuit.errors import Fault, PursuitError, UpstreamUnavailable, ValidationFailed
+from pursuit.policy.rules import NetworkRules, Rule, network_ruling
+from pursuit.upstream.functions import FunctionUpstream
+from pursuit.upstream.listing import is_offered
+from pursuit.upstream.resource_tools import reading_tools
+
+CLOSE_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reloaded:
+    """What a changed configuration did to each server; `failed` says why one cannot be reached now."""
+
+    removed: tuple[str, ...] = ()
+    updated: tuple[str, ...] = ()
+    connected: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    failed: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+class Pool:
+    """Use it as an async context manager. `inproc` holds functions, SDK server objects, or ready upstreams."""
+
+    def __init__(
+        self,
+        configs: Mapping[str, ServerConfig],
+        inproc: Mapping[str, Any] | None = None,
+        *,
+        network: NetworkRules | None = None,
+    ) -> None:
+        self._network = network or NetworkRules()
+        self._things: dict[str, Any] = {}
+        self._upstreams: dict[str, Upstream] = {}
+        self._tasks: anyio.abc.TaskGroup | None = None
+        for name, thing in (*configs.items(), *(inproc or {}).items()):
+            self.add(name, thing)
+
+    def add(self, name: str, thing: Any) -> None:
+        """Adds a server: a `ServerConfig`, an upstream, an SDK server object, a function, or functions."""
+        if not SERVER_NAME.match(name):
+            raise ValidationFailed([Fault(field=f"servers.{name}", reason="is not a usable name for a server")])
+        if name in self._things:
+            raise ValidationFailed([Fault(field=f"servers.{name}", reason="there is already a server of that name")])
+        # A tool's qualified name begins with its server's: the two must agree.
+        self._things[name] = replace(thing, name=name) if isinstance(thing, ServerConfig) else thing
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every server that is not disabled."""
+        return tuple(name for name, thing in self._things.items() if not _disabled(thing))
+
+    def upstream(self, name: str) -> Upstream:
+        """The upstream of that name, not yet connected; raises `UpstreamUnavailable` if there is none."""
+        if name not in self._upstreams:
+            if name not in self._things:
+                known = nearest(name, self._things) or f"; known: {', '.join(sorted(self._things)) or 'none'}"
+                raise UpstreamUnavailable(f"there is no server {name!r}{known}", server=name)
+            if _disabled(self._things[name]):
+                raise UpstreamUnavailable(f"server {name!r} is disabled in the configuration", server=name)
+            self._upstreams[name] = self._make(name, self._things[name])
+        return self._upstreams[name]
+
+    def _make(self, name: str, thing: Any) -> Upstream:
+        if self._tasks is None:
+            raise UpstreamUnavailable(f"server {name!r}: the pool is not open", server=name)
+        if isinstance(thing, Mapping):
+            return FunctionUpstream(name, cast("Mapping[str, Callable[..., Any]]", thing))
+        if isinstance(thing, Sequence) and not isinstance(thing, str):
+            return FunctionUpstream(name, cast("Sequence[Callable[..., Any]]", thing))
+        if hasattr(thing, "tools") and hasattr(thing, "call") and hasattr(thing, "aclose"):
+            upstream = cast("Upstream", thing)
+            if upstream.name != name:
+                reason = f"this upstream calls itself {upstream.name!r}"
+                raise ValidationFailed([Fault(field=f"servers.{name}", reason=reason)])
+            return upstream
+        # The SDK takes a second to import: functions alone do without it.
+        from pursuit.upstream.factory import mcp_upstream  # noqa: PLC0415 - see above
+
+        upstream = mcp_upstream(name, thing, self._tasks, network=self._network)
+        if upstream is not None:
+            return upstream
+        if callable(thing):
+            return FunctionUpstream(name, [thing])
+        reason = f"{type(thing).__name__} is neither a server's configuration nor a server, upstream or function"
+        raise ValidationFailed([Fault(field=f"servers.{name}", reason=reason)])
+
+    async def catalogue(self, names: Sequence[str] | None = None, *, reading: bool = False) -> Catalogue:
+        """Lists the servers side by side; one that fails is named in `failures`.
+
+        With `reading` the resources and prompts of a server are among its tools.
+
+        Raises `UpstreamUnavailable` if a server failed that the operator marked as required.
+        """
+        wanted = list(dict.fromkeys(self.names if names is None else names))
+        found: dict[str, Sequence[Tool]] = {}
+        failures: dict[str, str] = {}
+        warnings: dict[str, Sequence[str]] = {}
+
+        async def listed(name: str) -> None:
+            try:
+                upstream = self.upstream(name)
+                own = await upstream.tools()
+                more = await reading_tools(name, upstream) if reading else []
+                found[name] = [*(tool for tool in more if self._offers(name, tool)), *own]
+                warnings[name] = tuple(getattr(upstream, "warnings", ()))
+            except PursuitError as error:
+                failures[name] = error.message
+
+        async with anyio.create_task_group() as listing:
+            for name in wanted:
+                listing.start_soon(listed, name)
+        missing = [name for name in wanted if name in failures and getattr(self._things.get(name), "required", False)]
+        if missing:
+            reasons = "; ".join(failures[name] for name in missing)
+            raise UpstreamUnavailable(f"required servers cannot be reached: {reasons}", servers=missing)
+        return Catalogue(
+            tools={tool.qualified: tool for name in wanted for tool in found.get(name, ())},
+            failures={name: failures[name] for name in wanted if name in failures},
+            warnings=[warning for name in wanted for warning in warnings.get(name, ())],
+        )
+
+    def asked_first(self) -> tuple[Rule, ...]:
+        """A rule of policy for each server whose host the network rules ask about."""
+        if not self._network.ask:
+            return ()
+        asked: list[Rule] = []
+        for name, thing in self._things.items():
+            host = _asked_host(thing, self._network)
+            if host is not None:
+                reason = f"the network rules ask before {host} is reached"
+                asked.append(Rule(decision="ask", server=name, reason=reason))
+        return tuple(asked)
+
+    async def connect_required(self) -> None:
+        """Connects the servers that the operator marked as required; raises `UpstreamUnavailable` if one fails."""
+        await self.catalogue([name for name in self.names if getattr(self._things[name], "required", False)])
+
+    def _offers(self, name: str, tool: Tool) -> bool:
+        thing = self._things.get(name)
+        return not isinstance(thing, ServerConfig) or is_offered(thing, tool.name)
+
+    async def reload(self, configs: Mapping[str, ServerConfig], *, network: NetworkRules | None = None) -> Reloaded:
+        """Applies a changed configuration: what is new or different is connected at once, the rest is left alone.
+
+        Objects and functions of this process are no configuration and stay. Calls under way on a server that is
+        removed or updated fail. A server that cannot be reached is in `failed`, and is tried again when it is needed.
+        """
+        rules = self._network if network is None else network
+        wanted = {name: replace(config, name=name) for name, config in configs.items()}
+        before = {name: thing for name, thing in self._things.items() if isinstance(thing, ServerConfig)}
+        taken = [name for name in wanted if name in self._things and name not in before]
+        if taken:
+            reason = "there is already a server of that name"
+            raise ValidationFailed([Fault(field=f"servers.{name}", reason=reason) for name in taken])
+        moved = {name for name, config in wanted.items() if config.url and rules != self._network}
+        removed = [name for name, old in before.items() if old.enabled and not _enabled(wanted, name)]
+        changed = [name for name, config in wanted.items() if before.get(name) != config or name in moved]
+        gone = [self._upstreams.pop(name) for name in (*removed, *changed) if name in self._upstreams]
+        self._network = rules
+        self._things = {name: thing for name, thing in self._things.items() if name not in before} | wanted
+        await _close(gone)
+        fresh = [name for name in changed if wanted[name].enabled]
+        failed = await self._connect(fresh)
+        return Reloaded(
+            removed=tuple(removed),
+            updated=tuple(name for name in fresh if _enabled(before, name)),
+            connected=tuple(name for name in fresh if not _enabled(before, name) and name not in failed),
+            kept=tuple(name for name in wanted if wanted[name].enabled and name not in fresh),
+            failed=failed,
+        )
+
+    async def _connect(self, names: Sequence[str]) -> dict[str, str]:
+        """Connects these side by side; returns why some could not be."""
+        failed: dict[str, str] = {}
+
+        async def connect(name: str) -> None:
+            try:
+                await self.upstream(name).tools()
+            except PursuitError as error:
+                failed[name] = error.message
+
+        async with anyio.create_task_group() as connecting:
+            for name in names:
+                connecting.start_soon(connect, name)
+        return failed
+
+    async def aclose(self) -> None:
+        """Closes every server, all at once, within `CLOSE_SECONDS`."""
+        upstreams, self._upstreams = list(self._upstreams.values()), {}
+        await _close(upstreams)
+
+    async def __aenter__(self) -> Self:
+        tasks = anyio.create_task_group()
+        await tasks.__aenter__()
+        self._tasks = tasks
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        tasks, self._tasks = self._tasks, None
+        if tasks is None:
+            return
+        # Shielded: a cancelled mission must still leave no process behind. Every wait inside is bounded.
+        with anyio.CancelScope(shield=True):
+            await self.aclose()
+        tasks.cancel_scope.cancel()
+        # Left without the caller's exception, which would come out wrapped in a group.
+        await tasks.__aexit__(None, None, None)
+
+
+async def _close(upstreams: Sequence[Upstream]) -> None:
+    with anyio.move_on_after(CLOSE_SECONDS):
+        async with anyio.create_task_group() as closing:
+            for upstream in upstreams:
+                closing.start_soon(upstream.aclose)
+
+
+def _asked_host(thing: Any, network: NetworkRules) -> str | None:
+    if not isinstance(thing, ServerConfig) or thing.url is None:
+        return None
+    try:
+        url = expand(thing, os.environ).url or ""
+    except UpstreamUnavailable:
+        return None  # it cannot be connected to, either
+    return urlsplit(url).hostname if network_ruling(network, url) == "ask" else None
+
+
+def _enabled(configs: Mapping[str, ServerConfig], name: str) -> bool:
+    return name in configs and configs[name].enabled
+
+
+def _disabled(thing: Any) -> bool:
+    return isinstance(thing, ServerConfig) and not thing.enabled

@@ -1,0 +1,344 @@
+"""A server as a child process, spoken to over its stdin and stdout.
+
+Owns: the spawn, the framing (one JSON-RPC message a line), the drain of stderr, and the end of the whole process
+group. Does not know: what the messages mean, or how a command is found (`launch`). Invariant: whichever way `stdio` is
+left, the process and every child that stayed in its group is gone and reaped, within `GRACE + TERM_GRACE` and a little;
+nothing reaches our terminal.
+
+asyncio's own subprocess protocol is used instead of streams and reader tasks: stderr is drained and the exit is seen
+even while nobody awaits, a message costs no extra task switch, and the transport has a public `close`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from subprocess import DEVNULL
+from types import TracebackType
+from typing import Self, cast
+
+import anyio
+from anyio.streams.memory import MemoryObjectReceiveStream
+from mcp.shared.message import SessionMessage
+from mcp_types import JSONRPCRequest
+
+from pursuit.upstream.transport import StderrTail, read_message, unwritable, write_message
+
+# How a server's command is found, started and, with its whole process group, signalled.
+# Invariant: whoever starts `command_line` in a session of its own can reach every process of it, until it leaves the
+# group on purpose, through its first pid. If *we* die by `kill -9`, the server sees the end of its stdin; on Linux it
+# also gets SIGTERM from the kernel. That is arranged, where it works, by util-linux's `setpriv`, which sets it and
+# becomes the server. A `preexec_fn` could do the same and is not used: it runs Python between fork and exec, which
+# may deadlock when other threads hold locks, and Python 3.12 warns. The kernel means the *thread* that started the
+# server: it must live as long as the pool, and the loop's thread does.
+
+_POLL = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """A process to start: everything resolved."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    cwd: str | None = None
+
+
+def command_line(launch: Launch) -> Sequence[str]:
+    """What to run: the program found in the PATH that the server itself will see; `OSError` says what is missing."""
+    if launch.cwd is not None and not Path(launch.cwd).is_dir():
+        raise FileNotFoundError(f"the working directory {launch.cwd} does not exist")
+    program = shutil.which(launch.argv[0], path=launch.env.get("PATH", os.defpath))
+    if program is None:
+        there = Path(launch.argv[0]).exists()
+        why = "is not executable" if "/" in launch.argv[0] and there else "was not found"
+        raise FileNotFoundError(f"the command {launch.argv[0]!r} {why}")
+    return (*_ends_with_us(shutil.which("setpriv")), program, *launch.argv[1:])
+
+
+@cache
+def _ends_with_us(launcher: str | None) -> Sequence[str]:
+    """The words before a command that let it end with us; none where they do not work, which is tried once."""
+    if sys.platform != "linux" or launcher is None:
+        return ()
+    words = (launcher, "--pdeathsig", "TERM", "--")
+    try:
+        # Other builds of setpriv know no such option, and a container may forbid what it does.
+        tried = subprocess.run([*words, "true"], stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL, timeout=5, check=False)  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired):
+        return ()
+    return words if tried.returncode == 0 else ()
+
+
+def signal_group(group: int, number: int) -> bool:
+    """Signals every process of the group; whether there was one."""
+    try:
+        os.killpg(group, number)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        # Some member belongs to somebody else by now, or macOS says so of a zombie: it proves no end.
+        return True
+    return True
+
+
+async def gone(group: int) -> None:
+    """Waits until the group has no process left; the end of a foreign process can only be polled for."""
+    while True:
+        if not signal_group(group, 0):
+            return
+        await anyio.sleep(_POLL)
+
+
+GRACE = 2.0
+TERM_GRACE = 2.0
+KILL_GRACE = 2.0
+LONGEST_LINE = 64 * 1024 * 1024
+_PAUSE_AT = 512
+_DRAIN = 0.25
+
+
+class StdioLine(asyncio.SubprocessProtocol):
+    """The process and its pipes; `over` is set when the conversation has ended, for whatever reason."""
+
+    def __init__(self, tail: StderrTail, over: anyio.Event) -> None:
+        self._send, receive = anyio.create_memory_object_stream[SessionMessage | Exception](math.inf)
+        self.inbox = _Inbox(receive, self._taken)
+        self.outbox = _Outbox(self)
+        self.over = over
+        self.exited = anyio.Event()
+        self.returncode: int | None = None
+        self._tail = tail
+        self._stderr_done = anyio.Event()
+        self._writable = anyio.Event()
+        self._writable.set()
+        self._stdin_lost = False
+        self._paused = False
+        self._partial: list[bytes] = []
+        self._partial_size = 0
+        self._fault: str | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keeps the transport (asyncio calls this)."""
+        self.transport = cast("asyncio.SubprocessTransport", transport)
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        """Takes what the server wrote (asyncio calls this)."""
+        if fd == 2:
+            self._tail.feed(data)
+            return
+        if self._fault:
+            return
+        *lines, rest = data.split(b"\n")
+        if lines:
+            self._deliver(b"".join((*self._partial, lines[0])))
+            for line in lines[1:]:
+                self._deliver(line)
+            self._partial, self._partial_size = [], 0
+        self._partial.append(rest)
+        self._partial_size += len(rest)
+        if self._partial_size > LONGEST_LINE:
+            self._fault = f"it sent a line of more than {LONGEST_LINE >> 20} MiB"
+            self._end()
+
+    def _deliver(self, line: bytes) -> None:
+        if not line.strip():
+            return
+        try:
+            message = read_message(line)
+        except ValueError:
+            # Stray prints to stdout are common; they cost nothing but a line in the tail.
+            self._tail.add(b"(on stdout) " + self._tail.blank(line)[:500])
+            return
+        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+            self._send.send_nowait(SessionMessage(message))
+        if not self._paused and self._send.statistics().current_buffer_used > _PAUSE_AT:
+            self._paused = True
+            self._reading().pause_reading()
+
+    def _taken(self) -> None:
+        if self._paused and self._send.statistics().current_buffer_used < _PAUSE_AT // 2:
+            self._paused = False
+            self._reading().resume_reading()
+
+    def _reading(self) -> asyncio.ReadTransport:
+        return cast("asyncio.ReadTransport", self.transport.get_pipe_transport(1))
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        """Notes the end of one pipe (asyncio calls this)."""
+        if fd == 2:
+            self._stderr_done.set()
+            return
+        self._stdin_lost = self._stdin_lost or fd == 0
+        self._end()
+
+    def process_exited(self) -> None:
+        """Notes the exit (asyncio calls this); a grandchild may hold stdout open, so its end is soon assumed."""
+        self.returncode = self.transport.get_returncode()
+        self.exited.set()
+        asyncio.get_running_loop().call_later(_DRAIN, self._end)
+
+    def _end(self) -> None:
+        """Ends the conversation: `over` first, so that a waiting caller already sees it."""
+        self.over.set()
+        self._stdin_lost = True
+        self._writable.set()
+        self._send.close()
+
+    def pause_writing(self) -> None:
+        """The pipe is full (asyncio calls this)."""
+        self._writable = anyio.Event()
+
+    def resume_writing(self) -> None:
+        """The pipe has room again (asyncio calls this)."""
+        self._writable.set()
+
+    async def write(self, item: SessionMessage) -> None:
+        """Writes one message; a request waits while the pipe is full, so that a cancellation never does."""
+        if self._stdin_lost:
+            raise unwritable(item)
+        cast("asyncio.WriteTransport", self.transport.get_pipe_transport(0)).write(write_message(item.message) + b"\n")
+        if not self._writable.is_set() and isinstance(item.message, JSONRPCRequest):
+            await self._writable.wait()
+
+    def ending(self) -> str:
+        """Why the conversation is over, as the end of a sentence."""
+        if self._fault:
+            return self._fault
+        code = self.returncode
+        if code is None:
+            return "it closed its pipes"
+        return f"its process was ended by {_signal_name(-code)}" if code < 0 else f"its process exited with {code}"
+
+    async def stop(self) -> None:
+        """Closes stdin, waits, then ends the group: also what a server that left in good order has left behind."""
+        stdin = self.transport.get_pipe_transport(0)
+        if stdin is not None:
+            stdin.close()
+        await _within(GRACE, self.exited)
+        # The leader's pid is the group's id, and stays taken as long as the group has a member.
+        group = self.transport.get_pid()
+        if signal_group(group, signal.SIGTERM):
+            with anyio.move_on_after(TERM_GRACE):
+                await gone(group)
+            signal_group(group, signal.SIGKILL)
+        await _within(KILL_GRACE, self.exited)
+        await _within(_DRAIN, self._stderr_done)
+        self.discard()
+        self.transport.close()
+
+    def discard(self) -> None:
+        """Closes the streams; asyncio itself cleans up after a spawn that failed."""
+        self._end()
+        self.inbox.close()
+
+
+class _Inbox:
+    """The read stream that the SDK's dispatcher takes; `taken` lets a paused pipe go on."""
+
+    def __init__(self, inner: MemoryObjectReceiveStream[SessionMessage | Exception], taken: Callable[[], None]) -> None:
+        self._inner = inner
+        self._taken = taken
+
+    async def receive(self) -> SessionMessage | Exception:
+        item = await self._inner.receive()
+        self._taken()
+        return item
+
+    def close(self) -> None:
+        self._inner.close()
+
+    async def aclose(self) -> None:
+        self._inner.close()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        try:
+            return await self.receive()
+        except anyio.EndOfStream:
+            raise StopAsyncIteration from None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
+    ) -> None:
+        self._inner.close()
+
+
+class _Outbox:
+    """The write stream that the SDK's dispatcher takes; closing stdin is left to `StdioLine.stop`."""
+
+    def __init__(self, line: StdioLine) -> None:
+        self._line = line
+
+    async def send(self, item: SessionMessage, /) -> None:
+        await self._line.write(item)
+
+    async def aclose(self) -> None:
+        """Nothing yet: `stop` closes the pipe."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
+    ) -> None:
+        """Nothing yet: `stop` closes the pipe."""
+
+
+@asynccontextmanager
+async def stdio(launch: Launch, *, tail: StderrTail, over: anyio.Event) -> AsyncGenerator[StdioLine]:
+    """Runs the process for as long as the block; raises `OSError` or `ValueError` if it cannot be started."""
+    loop = asyncio.get_running_loop()
+    argv = command_line(launch)
+    pipe = asyncio.subprocess.PIPE
+    line = StdioLine(tail, over)
+    try:
+        # Quick, and shielded: a cancel in the middle of it would leave a process that nobody stops.
+        with anyio.CancelScope(shield=True):
+            await loop.subprocess_exec(
+                lambda: line,
+                *argv,
+                stdin=pipe,
+                stdout=pipe,
+                stderr=pipe,
+                env=dict(launch.env),
+                cwd=launch.cwd,
+                start_new_session=True,
+            )
+    except BaseException:
+        line.discard()
+        raise
+    try:
+        yield line
+    finally:
+        # Bounded inside; a cancelled owner must not leave the process behind.
+        with anyio.CancelScope(shield=True):
+            await line.stop()
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        # Most real-time signals have no name of their own.
+        return f"signal {number}"
+
+
+async def _within(seconds: float, event: anyio.Event) -> None:
+    with anyio.move_on_after(seconds):
+        await event.wait()
