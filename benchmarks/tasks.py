@@ -25,9 +25,9 @@ from figures import Figure, finish, ratio_of_rounds, sized
 from waiting import MEGABYTE, peak, resident
 
 from pursuit.ledger.sqlite import SqliteLedger
+from pursuit.tasks.command import Command
 from pursuit.tasks.host import TaskHost
-from pursuit.tasks.processes.command import Command
-from pursuit.tasks.processes.processes import Processes
+from pursuit.tasks.runner import Processes
 from pursuit.tasks.store import TaskStore
 
 LINES = sized(2_000_000, 2_000)

@@ -20,7 +20,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pursuit.app import Report, Runtime, scaffold
     from pursuit.core.criteria import check, event, metric, predicate, succeeded
     from pursuit.core.mission import (
         Budget,
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     )
     from pursuit.core.search import SearchProposer
     from pursuit.errors import PursuitError, ValidationFailed
+    from pursuit.runtime import Report, Runtime, scaffold
     from pursuit.surfaces.mcp.problems.api import Problem
     from pursuit.upstream.functions import tool
 
@@ -54,15 +54,15 @@ _HOMES = {
     "Problem": "pursuit.surfaces.mcp.problems.api",
     "Proposal": "pursuit.core.mission",
     "PursuitError": "pursuit.errors",
-    "Report": "pursuit.app",
-    "Runtime": "pursuit.app",
+    "Report": "pursuit.runtime",
+    "Runtime": "pursuit.runtime",
     "ToolCall": "pursuit.core.mission",
     "ValidationFailed": "pursuit.errors",
     "check": "pursuit.core.criteria",
     "event": "pursuit.core.criteria",
     "metric": "pursuit.core.criteria",
     "predicate": "pursuit.core.criteria",
-    "scaffold": "pursuit.app",
+    "scaffold": "pursuit.runtime",
     "succeeded": "pursuit.core.criteria",
     "tool": "pursuit.upstream.functions",
 }

@@ -17,6 +17,7 @@ from typing import Any, Literal, cast
 
 import anyio
 
+from pursuit.config.files import as_toml
 from pursuit.core.base_model import nearest
 from pursuit.core.criteria import AnyCriterion, MetricThreshold, Predicate, describe
 from pursuit.core.evaluate import Answer, evaluate_one
@@ -24,7 +25,6 @@ from pursuit.core.events import CriterionResult, ModelAnswer
 from pursuit.core.mission import MAX_CRITERIA, Mission, parse_mission
 from pursuit.core.state import MissionState, observation_view
 from pursuit.errors import Fault, ModelUnavailable, ValidationFailed
-from pursuit.problems.missions import as_toml
 from pursuit.proposers.language import LanguageModel, ModelRequest, NoAnswer, NoAnswerYet, OfferedTool
 from pursuit.sandbox import Sandbox
 

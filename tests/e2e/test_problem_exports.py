@@ -18,9 +18,9 @@ from public_servers import SERVERS
 from quick_start import quick
 
 from pursuit import Problem
+from pursuit.config.files import as_toml
 from pursuit.problems.catalogue import SHIPPED, Catalogue
 from pursuit.problems.manifest import Manifest
-from pursuit.problems.missions import as_toml
 
 pytestmark = pytest.mark.usefixtures("quick_python")
 IDS = [one.problem_id for one in Catalogue.load()]

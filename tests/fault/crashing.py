@@ -6,11 +6,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Literal
 
-from pursuit.app import Runtime
 from pursuit.config.configuration import Configuration
 from pursuit.core.events import CallIntended, CallRefused, CallSettled, decode
 from pursuit.core.mission import Mission
 from pursuit.ledger.sqlite import SqliteLedger
+from pursuit.runtime import Runtime
 from pursuit.upstream.functions import tool
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import anyio
 
-from pursuit.app import Runtime
 from pursuit.config.configuration import Configuration
 from pursuit.errors import PursuitError
+from pursuit.runtime import Runtime
 
 
 def tools(record: Path) -> list[Any]:

@@ -13,9 +13,9 @@ from pathlib import Path
 import anyio
 
 from pursuit.ledger.sqlite import SqliteLedger
+from pursuit.tasks.command import Command
 from pursuit.tasks.host import TaskHost
-from pursuit.tasks.processes.command import Command
-from pursuit.tasks.processes.processes import Processes
+from pursuit.tasks.runner import Processes
 from pursuit.tasks.store import TaskStore
 
 LOG_BYTES = 1 << 30

@@ -13,9 +13,9 @@ from mcp import Client
 from problem_stage import ERAS, METRIC, SCHEMA, attempts, problem
 
 from pursuit import Problem
-from pursuit.app import Runtime
 from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.problems.manifest import UPSTREAM
+from pursuit.runtime import Runtime
 from pursuit.surfaces.mcp.problems import server as problem_serving
 from pursuit.surfaces.mcp.problems.server import ProblemOptions, problem_server
 

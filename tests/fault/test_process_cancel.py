@@ -14,7 +14,7 @@ import pytest
 from process_stage import Stage, on_stage, python, until
 from promptly import promptly
 
-from pursuit.tasks.processes.command import Command
+from pursuit.tasks.command import Command
 
 # Three generations that ignore SIGTERM; the last two left the group, and the last has no environment either.
 TREE = """

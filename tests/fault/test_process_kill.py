@@ -21,8 +21,7 @@ from process_stage import Stage, on_stage, python, until
 
 from pursuit.core.tasks import TaskState
 from pursuit.ledger.sqlite import SqliteLedger
-from pursuit.tasks.processes.log import read_log
-from pursuit.tasks.processes.reader import LOG
+from pursuit.tasks.reader import LOG, read_log
 from pursuit.tasks.store import TaskStore
 
 SOAK = "PURSUIT_SOAK" in os.environ

@@ -37,7 +37,7 @@ from pursuit.problems.manifest import CITATION_MODES, DIRECTIONS, SCORER_KINDS
 from pursuit.problems.manifest import KINDS as KINDS_OF_PROBLEMS
 from pursuit.problems.reading import read_manifest
 from pursuit.sandbox import Calls, Sandbox, ScriptSpec
-from pursuit.service.checkup import Level
+from pursuit.service.doctor import Level
 from pursuit.surfaces.cli.main import app
 from pursuit.upstream.known_servers import known_servers
 

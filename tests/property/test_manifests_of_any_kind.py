@@ -14,12 +14,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pursuit.config.files import as_toml
 from pursuit.errors import ValidationFailed
 from pursuit.problems import reading, scorer_reading
 from pursuit.problems.brief import write_brief
 from pursuit.problems.catalogue import SHIPPED
 from pursuit.problems.manifest import Manifest
-from pursuit.problems.missions import Plan, as_toml, mission_for, proposer_for
+from pursuit.problems.missions import Plan, mission_for, proposer_for
 from pursuit.problems.reading import parse_manifest, read_manifest
 
 SHIPPED_FILES = sorted(SHIPPED.glob("*/problem.toml"))

@@ -14,11 +14,10 @@ from mcp import Client
 from quick_start import quick
 
 from pursuit import Problem
+from pursuit.config.files import as_toml
 from pursuit.core.attempts import AttemptState
 from pursuit.ledger.sqlite import SqliteLedger
-from pursuit.problems.attempts import Attempt
-from pursuit.problems.missions import as_toml
-from pursuit.problems.stored_attempts import attempts_at
+from pursuit.problems.attempts import Attempt, attempts_at
 from pursuit.service.gateway import gateway_lines
 
 T = TypeVar("T")

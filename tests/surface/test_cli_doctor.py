@@ -12,7 +12,7 @@ from cli_stage import SERVERS, Place, mission
 
 from pursuit.config.servers import ServerConfig
 from pursuit.policy.rules import NetworkRules
-from pursuit.service.checkup import server_findings
+from pursuit.service.doctor import server_findings
 
 WORKSHOP = f"""
 [servers.shop]

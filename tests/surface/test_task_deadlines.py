@@ -15,11 +15,10 @@ from tasks_stage import FIRST, Stage, World
 
 from pursuit import Runtime
 from pursuit.core.tasks import TaskState
-from pursuit.service.commands import ITS_TIMEOUT
+from pursuit.service.tasks import ITS_TIMEOUT
 from pursuit.surfaces.mcp.server import mission_server
-from pursuit.tasks import deadlines
-from pursuit.tasks.deadlines import stopping_time
-from pursuit.tasks.execution import TaskContext
+from pursuit.tasks import execution
+from pursuit.tasks.execution import TaskContext, stopping_time
 from pursuit.tasks.store import Ending, TaskStore
 
 STUBBORN = 'trap "" TERM; echo "here $$"; while :; do sleep 0.1; done'
@@ -135,8 +134,8 @@ def test_what_a_person_cancels_is_cancelled_also_when_its_timeout_comes_meanwhil
 
 
 def test_a_cancel_waits_for_as_long_as_its_command_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deadlines, "USUAL_GRACE", 0.0)
-    monkeypatch.setattr(deadlines, "MARGIN", 0.0)
+    monkeypatch.setattr(execution, "USUAL_GRACE", 0.0)
+    monkeypatch.setattr(execution, "MARGIN", 0.0)
     stay = tmp_path / "stay"
 
     async def main() -> None:
@@ -170,8 +169,8 @@ def test_a_long_grace_is_kept_with_the_task(tmp_path: Path) -> None:
 def test_a_first_generation_cancel_says_cancelled_or_is_an_error(
     tmp_path: Path, ends: bool, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deadlines, "USUAL_GRACE", 0.3)
-    monkeypatch.setattr(deadlines, "MARGIN", 0.0 if not ends else 20.0)
+    monkeypatch.setattr(execution, "USUAL_GRACE", 0.3)
+    monkeypatch.setattr(execution, "MARGIN", 0.0 if not ends else 20.0)
 
     async def work(ctx: TaskContext) -> Ending:
         await ctx.wait_cancelled()

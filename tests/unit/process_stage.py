@@ -12,9 +12,9 @@ import anyio
 
 from pursuit.core.tasks import TaskState
 from pursuit.ledger.sqlite import SqliteLedger
+from pursuit.tasks.command import Command
 from pursuit.tasks.host import TaskHost
-from pursuit.tasks.processes.command import Command
-from pursuit.tasks.processes.processes import Processes
+from pursuit.tasks.runner import Processes
 from pursuit.tasks.store import TaskStore
 
 

@@ -14,8 +14,8 @@ from pursuit.core.events import ApprovalAnswered, ApprovalAsked, WaitBegan
 from pursuit.errors import Conflict, InvalidArgument, SessionTerminal, ValidationFailed
 from pursuit.policy.rules import OperatorPolicy, Rule
 from pursuit.service.approvals import ApprovalNotFound, Approvals
+from pursuit.service.audit import Caller
 from pursuit.service.background import BackgroundRuns
-from pursuit.service.caller import Caller
 
 ASKS = OperatorPolicy(rules=(Rule(decision="ask", tool="write*"),))
 ALICE = Caller(who="alice", transport="terminal")

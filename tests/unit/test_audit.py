@@ -12,7 +12,7 @@ from pursuit import Budget
 from pursuit.core.audit import LONGEST_TEXT, MOST_ITEMS, redacted
 from pursuit.core.events import MissionCreated, MissionPaused, decode
 from pursuit.errors import InvalidArgument, PursuitError, ValidationFailed
-from pursuit.service.caller import Caller
+from pursuit.service.audit import Caller
 
 ALICE = Caller(who="alice", transport="http", client="editor 1.2")
 

@@ -30,7 +30,7 @@ from pursuit.core.state import MissionState
 from pursuit.errors import ValidationFailed
 from pursuit.policy.rules import OperatorPolicy, Tightening
 from pursuit.service.approvals import Approvals
-from pursuit.service.caller import Caller
+from pursuit.service.audit import Caller
 
 
 def test_a_child_is_pursued_and_its_metrics_meet_the_parents_criteria(tmp_path: Path) -> None:

@@ -19,8 +19,7 @@ from pursuit.core.events import AbortOrdered, CallSettled, MissionFailed, Missio
 from pursuit.core.mission import Mission
 from pursuit.core.state import MissionState
 from pursuit.errors import InvalidArgument, SessionTerminal
-from pursuit.service.audit import Audit
-from pursuit.service.caller import Caller
+from pursuit.service.audit import Audit, Caller
 
 
 async def children(runtime: Runtime, mission_id: str) -> list[str]:

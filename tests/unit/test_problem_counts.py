@@ -8,15 +8,14 @@ from pathlib import Path
 import anyio
 import pytest
 
+from pursuit.config.files import as_toml
 from pursuit.core.attempts import AttemptState, decode_attempt, encode_attempt, fold_attempt
 from pursuit.errors import ValidationFailed
 from pursuit.ledger.sqlite import SqliteLedger
-from pursuit.problems.attempts import Attempt
+from pursuit.problems.attempts import Attempt, load_attempt
 from pursuit.problems.manifest import Limits, Manifest, Metric, Rule, Scorer
-from pursuit.problems.missions import as_toml
 from pursuit.problems.reading import read_manifest
 from pursuit.problems.scoring import Submitted, judge
-from pursuit.problems.stored_attempts import load_attempt
 from pursuit.sandbox import Sandbox
 
 METRICS = (Metric(name="calls"), Metric(name="evaluations"))

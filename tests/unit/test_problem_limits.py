@@ -12,9 +12,7 @@ from problem_stage import problem
 
 from pursuit import Problem
 from pursuit.errors import ValidationFailed
-from pursuit.problems.rows import CannotScore, Score
-from pursuit.problems.scoring import MOST_OUTPUT, Submitted, judge
-from pursuit.problems.submission import checked_submission
+from pursuit.problems.scoring import MOST_OUTPUT, CannotScore, Score, Submitted, checked_submission, judge
 from pursuit.sandbox import Sandbox
 
 COST = {"metric": "cost", "direction": "minimize"}

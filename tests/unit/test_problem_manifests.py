@@ -14,11 +14,10 @@ import anyio
 import pytest
 from cli_stage import Place
 
+from pursuit.config.files import as_toml
 from pursuit.errors import ProblemNotFound, ValidationFailed
 from pursuit.problems.catalogue import SHIPPED, Catalogue, discover
-from pursuit.problems.headings import first_level_heading
-from pursuit.problems.missions import as_toml
-from pursuit.problems.reading import parse_manifest, read_manifest
+from pursuit.problems.reading import first_level_heading, parse_manifest, read_manifest
 from pursuit.problems.scorer_reading import KNOWN_NAMES
 from pursuit.sandbox import Sandbox
 

@@ -12,6 +12,7 @@ import pytest
 
 from pursuit import Budget, Mission, Report, Runtime, SearchProposer, metric, succeeded
 from pursuit.config.configuration import Configuration
+from pursuit.config.files import as_toml
 from pursuit.core.attempts import AttemptScored, AttemptState, ScoreRow, submission_digest
 from pursuit.core.mission import parse_mission
 from pursuit.core.search import Parameter
@@ -20,18 +21,13 @@ from pursuit.demo.designs import DESIGNS, evaluate, gear_train, spring, three_ba
 from pursuit.demo.welded_beam import Beam
 from pursuit.errors import AlreadySubmitted, BudgetExhausted, InvalidArgument, ValidationFailed
 from pursuit.ledger.sqlite import SqliteLedger
-from pursuit.problems.attempts import Attempt
+from pursuit.problems.attempts import Attempt, exhausted, load_attempt
 from pursuit.problems.brief import write_brief
 from pursuit.problems.catalogue import Catalogue
-from pursuit.problems.comparing import attempt_row, ranked
+from pursuit.problems.comparison import attempt_row, ranked, replay
 from pursuit.problems.manifest import Limits, Manifest, Metric, Rule, Scorer
-from pursuit.problems.missions import Plan, as_toml, mission_for, proposer_for
-from pursuit.problems.replay import replay
-from pursuit.problems.rows import CannotScore, Score, score_of
-from pursuit.problems.scoring import Submitted, judge
-from pursuit.problems.spending import exhausted
-from pursuit.problems.stored_attempts import load_attempt
-from pursuit.problems.submission import kept_result
+from pursuit.problems.missions import Plan, mission_for, proposer_for
+from pursuit.problems.scoring import CannotScore, Score, Submitted, judge, kept_result, score_of
 from pursuit.sandbox import Sandbox
 
 COST = Metric(name="cost", unit="$", direction="minimize", target=2.0)

@@ -14,8 +14,7 @@ from pursuit.demo.workbench import build_server
 from pursuit.errors import ValidationFailed
 from pursuit.problems.brief import write_brief
 from pursuit.problems.catalogue import Catalogue
-from pursuit.problems.scoring import Submitted, judge
-from pursuit.problems.submission import checked_submission
+from pursuit.problems.scoring import Submitted, checked_submission, judge
 from pursuit.sandbox import Sandbox
 
 IDS = [one.problem_id for one in Catalogue.load()]

@@ -10,7 +10,7 @@ import pytest
 from pursuit.problems.catalogue import Catalogue
 from pursuit.problems.manifest import Manifest, Metric, Scorer
 from pursuit.problems.reading import read_manifest
-from pursuit.problems.versions import judging_digest
+from pursuit.problems.secrecy import judging_digest
 
 HEAD = 'problem_id = "p"\ntitle = "P"\nsummary = "p"\nkind = "text"\nstatement = "p"\nassets = ["items.csv"]\n'
 METRIC = '[[scorer.metrics]]\nmetric = "cost"\n'

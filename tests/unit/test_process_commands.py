@@ -15,11 +15,9 @@ from process_stage import Stage, gone, on_stage, python, until
 
 from pursuit.errors import TaskNotFound, ValidationFailed
 from pursuit.ledger.sqlite import SqliteLedger
+from pursuit.tasks.command import Command, in_words
 from pursuit.tasks.host import TaskHost
-from pursuit.tasks.processes.command import Command
-from pursuit.tasks.processes.endings import in_words
-from pursuit.tasks.processes.keeping import PATIENCE
-from pursuit.tasks.processes.processes import Processes
+from pursuit.tasks.runner import PATIENCE, Processes
 from pursuit.tasks.store import TaskStore
 
 pytestmark = pytest.mark.slow

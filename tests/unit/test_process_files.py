@@ -17,8 +17,8 @@ import psutil
 import pytest
 from process_stage import Stage, gone, on_stage, python, until
 
-from pursuit.tasks.processes.command import Command
-from pursuit.tasks.processes.keeper import write_whole
+from pursuit.tasks.command import Command
+from pursuit.tasks.supervisor import write_whole
 
 
 def test_nothing_of_it_is_readable_by_others(tmp_path: Path) -> None:

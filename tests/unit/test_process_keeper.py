@@ -10,13 +10,11 @@ from typing import Any
 
 import pytest
 
-from pursuit.tasks.processes.command import Command
-from pursuit.tasks.processes.identity import Identity
-from pursuit.tasks.processes.keeper import Child, Stream, claim, segment_name, start_time
-from pursuit.tasks.processes.log import Log
-from pursuit.tasks.processes.reader import LOG, Reader
-from pursuit.tasks.processes.running import tail_of
-from pursuit.tasks.processes.tree import Root, Seen, members_of
+from pursuit.tasks.command import Command
+from pursuit.tasks.process_tree import Identity, Root, Seen, members_of
+from pursuit.tasks.reader import LOG, Log, Reader
+from pursuit.tasks.runner import tail_of
+from pursuit.tasks.supervisor import Child, Stream, claim, segment_name, start_time
 
 
 def child(folder: Path, **limits: int) -> tuple[Child, Stream]:
@@ -143,7 +141,7 @@ def test_who_belongs_to_a_command() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="compares with /proc")
 def test_both_ways_to_look_at_processes_see_the_same() -> None:
-    from pursuit.tasks.processes.tree import _from_proc, _from_ps
+    from pursuit.tasks.process_tree import _from_proc, _from_ps
 
     (by_proc,) = [one for one in _from_proc() if one.pid == os.getpid()]
     (by_ps,) = [one for one in _from_ps() if one.pid == os.getpid()]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pursuit.tasks.processes.command import blanked
-from pursuit.tasks.processes.lines import CUT, LONGEST, LineCutter
+from pursuit.tasks.command import blanked
+from pursuit.tasks.reader import CUT, LONGEST, LineCutter
 
 
 def fed(pieces: list[bytes], secrets: tuple[str, ...] = ()) -> bytes:

@@ -12,11 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pursuit.tasks.processes.command import Command
-from pursuit.tasks.processes.keeper import segment_name
-from pursuit.tasks.processes.log import Log, log_end, read_log, tail_position
-from pursuit.tasks.processes.reader import LOG, Reader
-from pursuit.tasks.processes.running import tail_of
+from pursuit.tasks.command import Command
+from pursuit.tasks.reader import LOG, Log, Reader, log_end, read_log, tail_position
+from pursuit.tasks.runner import tail_of
+from pursuit.tasks.supervisor import segment_name
 
 
 def everything(folder: Path, position: int = 0, most: int = 1 << 20) -> bytes:

@@ -10,9 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pursuit.core.patterns import for_lines
-from pursuit.tasks.processes.command import Command
-from pursuit.tasks.processes.signs import Signs, matches
-from pursuit.tasks.processes.units import Units
+from pursuit.tasks.command import Command
+from pursuit.tasks.progress_patterns import Signs, Units, matches
 
 
 def signs(folder: Path, **patterns: str) -> Signs:

@@ -9,7 +9,7 @@ from problem_answers import PUBLISHED
 
 from pursuit.demo.designs import evaluate
 from pursuit.problems.catalogue import Catalogue
-from pursuit.problems.rows import score_of
+from pursuit.problems.scoring import score_of
 
 TIGHT = {
     "welded-beam": "t",

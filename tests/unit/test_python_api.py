@@ -192,7 +192,7 @@ def test_every_name_of_the_package_is_there_and_a_bare_import_loads_nothing_heav
 
 def test_what_talks_to_no_server_does_not_load_the_sdk() -> None:
     heavy = ["mcp", "mcp_types", "pydantic_monty", "jinja2", "pursuit.drafting", "optuna", "pydantic_ai"]
-    source = f"import sys, pursuit.app; print([name for name in {heavy} if name in sys.modules])"
+    source = f"import sys, pursuit.runtime; print([name for name in {heavy} if name in sys.modules])"
     done = run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
     for name in ("METHOD_NOT_FOUND", "INVALID_PARAMS", "INTERNAL_ERROR"):

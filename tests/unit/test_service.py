@@ -14,7 +14,7 @@ from pursuit import Budget, Runtime, event, metric
 from pursuit.core.events import MissionCreated, MissionEnded, ReportWritten
 from pursuit.errors import Conflict, InvalidArgument, NoIterations, SessionNotFound
 from pursuit.ledger.archive import verify_archive
-from pursuit.service.looking import MISSION_ID
+from pursuit.service.queries import MISSION_ID
 
 
 def step(key: str = "a") -> dict[str, Any]:

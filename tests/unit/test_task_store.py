@@ -15,7 +15,7 @@ from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.tasks import limits as limits_module
 from pursuit.tasks.limits import Limits
 from pursuit.tasks.record import record_of
-from pursuit.tasks.shelf import Shelf
+from pursuit.tasks.retention import Retention
 from pursuit.tasks.store import Ending, TaskStore
 
 OK = Ending(status="completed", result={"content": []})
@@ -145,9 +145,9 @@ def test_somebody_elses_task_is_like_none(tmp_path: Path) -> None:
         for asked in (task_id, "task-" + "0" * 32, "../etc", "mission-0123456789abcdef"):
             with pytest.raises(TaskNotFound):
                 await store.get(asked, requestor="client:bob")
-        rows = await Shelf(store).list(requestor="client:bob")
+        rows = await Retention(store).list(requestor="client:bob")
         assert rows.rows == ()
-        assert [row.name for row in (await Shelf(store).list(requestor="client:ann")).rows] == [task_id]
+        assert [row.name for row in (await Retention(store).list(requestor="client:ann")).rows] == [task_id]
 
     with_store(tmp_path, body)
 
@@ -176,7 +176,7 @@ def test_a_time_to_live_is_a_positive_number(tmp_path: Path, ttl: float) -> None
         with pytest.raises(ValidationFailed) as refused:
             await some_task(store, ttl=ttl)
         assert refused.value.faults[0].field == "ttl"
-        assert (await Shelf(store).list()).rows == ()
+        assert (await Retention(store).list()).rows == ()
 
     with_store(tmp_path, body)
 
@@ -187,7 +187,7 @@ def test_a_task_whose_time_is_over_fails_with_the_reason(tmp_path: Path) -> None
     async def body(store: TaskStore) -> None:
         short, long = await some_task(store, ttl=5), await some_task(store, ttl=50)
         clock[0] += 6
-        await Shelf(store).expire()
+        await Retention(store).expire()
         state = await store.get(short)
         assert (state.status, state.message) == ("failed", "its time to live ended before the work did")
         assert (await store.get(long)).status == "working"
@@ -206,10 +206,10 @@ def test_pruning_keeps_the_newest_and_never_a_running_one(tmp_path: Path) -> Non
             clock[0] += 1
             ended.append(await some_task(store))
             await store.settle(ended[-1], OK)
-        removed = await Shelf(store).prune(keep=2)
+        removed = await Retention(store).prune(keep=2)
         assert sorted(removed) == sorted(ended[:3])
         clock[0] += 8 * 86_400
-        assert sorted(await Shelf(store).prune()) == sorted(ended[3:])
+        assert sorted(await Retention(store).prune()) == sorted(ended[3:])
         assert (await store.get(running)).status == "working"
         with pytest.raises(TaskNotFound):
             await store.get(ended[0])
@@ -327,7 +327,7 @@ def test_a_task_that_another_process_removed_is_gone_here_too(tmp_path: Path) ->
         assert await store.result(held) == result
         elsewhere = SqliteLedger.open(tmp_path / "ledger.db")
         try:
-            assert await Shelf(TaskStore(elsewhere)).prune(keep=0) == [task_id]
+            assert await Retention(TaskStore(elsewhere)).prune(keep=0) == [task_id]
         finally:
             await elsewhere.close()
         for look in (store.get(task_id), store.result(held), store.answer(task_id, {"x": 1}), store.wait(task_id)):
@@ -353,7 +353,7 @@ def test_what_its_time_to_live_ended_is_seen_before_it_goes(tmp_path: Path) -> N
     clock = [1_000.0]
 
     async def body(store: TaskStore) -> None:
-        shelf, task_id = Shelf(store), await some_task(store, ttl=5)
+        shelf, task_id = Retention(store), await some_task(store, ttl=5)
         clock[0] += 100
         for _ in range(2):
             await shelf.tidy(now=True)
@@ -372,7 +372,7 @@ def test_work_that_winds_down_is_ordered_to_and_has_not_ended(tmp_path: Path) ->
     async def body(store: TaskStore) -> None:
         task_id = await some_task(store, ttl=5, kind="process", owner="owner-x")
         clock[0] += 6
-        await Shelf(store).expire()
+        await Retention(store).expire()
         state = await store.get(task_id)
         assert (state.status, state.cancel and state.cancel.by) == ("working", "its time to live")
 
@@ -383,7 +383,7 @@ def test_a_task_stays_while_what_belongs_to_it_does_and_while_it_is_waited_for(t
     clock = [1_000.0]
 
     async def body(store: TaskStore) -> None:
-        shelf, task_id = Shelf(store), await some_task(store)
+        shelf, task_id = Retention(store), await some_task(store)
         await store.settle(task_id, OK)
         answers = {"cleared": False, "needed": True}
         asked: list[str] = []

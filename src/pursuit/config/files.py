@@ -7,6 +7,7 @@ a document means. Invariant: whatever is in the file, the answer is data or `Val
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import sys
@@ -254,3 +255,38 @@ def locate_state(state: Path | None, config: Path | None) -> Path:
         return Path.home() / "Library" / "Application Support" / "pursuit" / "ledger.db"
     data = os.environ.get("XDG_DATA_HOME")
     return (Path(data) if data else Path.home() / ".local" / "share") / "pursuit" / "ledger.db"
+
+
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def as_toml(table: Mapping[str, Any]) -> str:
+    """A table as TOML, one key on each line, what is inside written inline."""
+    return "".join(f"{_key(key)} = {_value(value)}\n" for key, value in table.items())
+
+
+def _key(name: str) -> str:
+    return name if _BARE_KEY.fullmatch(name) else _text(name)
+
+
+def _text(text: str) -> str:
+    # JSON's escapes are TOML's, but for the delete character, which TOML wants escaped, too; and TOML has no pairs of
+    # escapes for one character.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _value(value: object) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return repr(value) if math.isfinite(value) else str(value)
+        case str():
+            return _text(value)
+        case Mapping():
+            pairs = cast("Mapping[str, object]", value).items()
+            return "{ " + ", ".join(f"{_key(key)} = {_value(one)}" for key, one in pairs) + " }"
+        case list() | tuple():
+            return "[" + ", ".join(_value(one) for one in cast("Sequence[object]", value)) + "]"
+        case _:
+            raise TypeError(f"{type(value).__name__} has no form in TOML")

@@ -7,7 +7,10 @@ gets its receipt; a submission of which nobody knows whether its server took it 
 
 from __future__ import annotations
 
+import hashlib
 import math
+import re
+import secrets
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -15,6 +18,7 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
+import msgspec
 
 from pursuit.core.attempts import (
     AnyAttemptEvent,
@@ -30,6 +34,7 @@ from pursuit.core.attempts import (
     SubmissionDropped,
     SubmissionTaken,
     advance_attempt,
+    decode_attempt,
     encode_attempt,
     fold_attempt,
     submission_digest,
@@ -40,14 +45,136 @@ from pursuit.errors import (
     AttemptNotFound,
     BudgetExhausted,
     Conflict,
+    Fault,
     InvalidArgument,
+    LedgerUnavailable,
+    ValidationFailed,
 )
-from pursuit.ledger.contract import Draft, Ledger
+from pursuit.ledger.contract import Draft, Ledger, StoredEvent
 from pursuit.problems.brief import SUBMIT
-from pursuit.problems.manifest import Manifest
-from pursuit.problems.spending import exhausted, overdrawn, spent_for
-from pursuit.problems.stored_attempts import KIND, damaged, decoded
-from pursuit.problems.versions import judging_digest
+from pursuit.problems.manifest import Limits, Manifest, plain_number
+from pursuit.problems.secrecy import judging_digest
+
+# The budgets of an attempt: which is spent, and the words for it.
+# Invariant: a budget that leaves no room for a call is named; the end of the time is the end of the attempt, that of
+# calls and evaluations is not.
+
+Spent = tuple[BudgetName, float]
+
+
+def exhausted(budget: BudgetName, limit: float, *, closed: bool = False) -> BudgetExhausted:
+    """The error that names a budget; `closed` if its end is the end of the attempt, as that of the time is."""
+    rest = "the attempt is over" if closed or budget == "wall_seconds" else "submit_final is still open"
+    return BudgetExhausted(f"the budget {budget} ({plain_number(limit)}) is spent; {rest}", budget=budget, limit=limit)
+
+
+def spent_for(budget: Limits, state: AttemptState, elapsed: float, *, evaluation: bool) -> Spent | None:
+    """The first budget that leaves no room for another call."""
+    if budget.wall_seconds is not None and elapsed >= budget.wall_seconds:
+        return "wall_seconds", budget.wall_seconds
+    if budget.calls is not None and state.calls >= budget.calls:
+        return "calls", budget.calls
+    if evaluation and budget.evaluations is not None and state.evaluations >= budget.evaluations:
+        return "evaluations", budget.evaluations
+    return None
+
+
+def overdrawn(budget: Limits, state: AttemptState) -> Spent | None:
+    """The budget that was spent before a server refused a submission: a further one would be an answer for nothing."""
+    if budget.calls is not None and state.calls > budget.calls:
+        return "calls", budget.calls
+    if budget.evaluations is not None and state.evaluations > budget.evaluations:
+        return "evaluations", budget.evaluations
+    return None
+
+
+# The names of attempts.
+# Invariant: no two problems share the name of a shared attempt.
+
+PREFIX = "attempt-"
+ATTEMPT_ID = re.compile(r"attempt-[a-z0-9_-]{1,100}")
+"""What the ledger can keep, and a file can be named by."""
+
+
+def checked_attempt_id(text: str, field: str) -> str:
+    """An id that somebody chose for an attempt; raises `ValidationFailed`."""
+    if ATTEMPT_ID.fullmatch(text) is None:
+        reason = (
+            f"{text[:80]!r} cannot be kept: write attempt- and then 1 to 100 of a-z, 0-9, '-' and '_', "
+            "such as attempt-mine-1; or leave it out for a new one"
+        )
+        raise ValidationFailed([Fault(field=field, reason=reason)])
+    return text
+
+
+def new_attempt_id() -> str:
+    """An id that nobody can guess."""
+    return f"{PREFIX}{secrets.token_hex(8)}"
+
+
+def shared_attempt_id(problem: Manifest) -> str:
+    """The id of the one attempt that all clients of a shared problem work at; in the ledger it can have no dot."""
+    name = problem.problem_id
+    if "." in name:
+        name = f"{name.replace('.', '-')}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
+    return f"{PREFIX}shared-{name}"
+
+
+def is_attempt(text: str) -> bool:
+    """Whether it could be the id of an attempt."""
+    return text.startswith(PREFIX)
+
+
+# Attempts as the ledger tells them.
+# Invariant: an attempt that cannot be read is named with what is wrong with it, and keeps nobody from reading the
+# others.
+
+KIND = "attempt"
+
+
+def decoded(attempt_id: str, stored: StoredEvent) -> AnyAttemptEvent:
+    """An event of an attempt; raises `LedgerUnavailable`."""
+    try:
+        return decode_attempt(stored.body)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise damaged(attempt_id, f"its event {stored.seq} cannot be read: {error}") from None
+
+
+def damaged(attempt_id: str, why: str) -> LedgerUnavailable:
+    """The error that says which attempt cannot be read, and why."""
+    said = f"{attempt_id} is damaged: {why}; `pursuit verify` says what of the ledger is sound"
+    return LedgerUnavailable(said, attempt_id=attempt_id)
+
+
+async def load_attempt(ledger: Ledger, attempt_id: str) -> AttemptState:
+    """An attempt as the ledger tells it; raises `AttemptNotFound`, and `LedgerUnavailable` of one that is damaged."""
+    stored = await ledger.read(attempt_id) if is_attempt(attempt_id) else []
+    state = fold_attempt(attempt_id, [decoded(attempt_id, one) for one in stored])
+    if state is None and stored:
+        raise damaged(attempt_id, "its beginning is missing")
+    if state is None:
+        raise AttemptNotFound(f"there is no attempt {attempt_id[:100]!r}", attempt_id=attempt_id[:100])
+    return state
+
+
+async def attempts_at(ledger: Ledger, problem_ids: set[str], unreadable: list[str] | None = None) -> list[AttemptState]:
+    """All attempts at these problems, oldest first; why some are left out is told to `unreadable`."""
+    found: list[AttemptState] = []
+    cursor: str | None = None
+    while True:
+        page = await ledger.streams(kind=KIND, cursor=cursor)
+        for row in page.rows:
+            if row.summary.get("problem_id") in problem_ids:
+                try:
+                    found.append(await load_attempt(ledger, row.name))
+                except LedgerUnavailable as error:
+                    if unreadable is None:
+                        raise
+                    unreadable.append(error.message)
+        cursor = page.next_cursor
+        if cursor is None:
+            return found[::-1]
+
 
 GONE = "whoever handed it in has gone"
 UNANSWERED = "the server asked something about it, and nobody answered"

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import ast
 import io
-import json
-import math
 import re
 import tokenize
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from pursuit.config.servers import PYTHON
 from pursuit.core.base_model import nearest
 from pursuit.errors import Fault, ValidationFailed
-from pursuit.problems.attempt_ids import PREFIX
+from pursuit.problems.attempts import PREFIX
 from pursuit.problems.brief import SUBMIT, TOOL, write_brief
 from pursuit.problems.files import parsed_python
 from pursuit.problems.manifest import Baseline, Manifest
@@ -35,7 +33,7 @@ UNSOLVED = 3
 """The exit code of a judge that was asked whether an attempt is solved, and says that it is not."""
 
 _MODEL = re.compile(r"[a-z][a-z0-9_-]*:\S{1,150}")
-_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+
 
 LONGEST_DIRECTIVE = 8_000
 OWN_START = 15.0
@@ -230,35 +228,3 @@ def _thresholds(problem: Manifest, source: str) -> list[dict[str, Any]]:
         for name, op, target in wanted
         if target is not None
     ]
-
-
-def as_toml(table: Mapping[str, Any]) -> str:
-    """A table as TOML, one key on each line, what is inside written inline."""
-    return "".join(f"{_key(key)} = {_value(value)}\n" for key, value in table.items())
-
-
-def _key(name: str) -> str:
-    return name if _BARE_KEY.fullmatch(name) else _text(name)
-
-
-def _text(text: str) -> str:
-    # JSON's escapes are TOML's, but for the delete character, which TOML wants escaped, too; and TOML has no pairs of
-    # escapes for one character.
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def _value(value: object) -> str:
-    match value:
-        case bool():
-            return "true" if value else "false"
-        case int() | float():
-            return repr(value) if math.isfinite(value) else str(value)
-        case str():
-            return _text(value)
-        case Mapping():
-            pairs = cast("Mapping[str, object]", value).items()
-            return "{ " + ", ".join(f"{_key(key)} = {_value(one)}" for key, one in pairs) + " }"
-        case list() | tuple():
-            return "[" + ", ".join(_value(one) for one in cast("Sequence[object]", value)) + "]"
-        case _:
-            raise TypeError(f"{type(value).__name__} has no form in TOML")

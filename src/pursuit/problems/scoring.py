@@ -8,24 +8,225 @@ evidence, from which the same score follows without it.
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
+import unicodedata
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, cast
 
 import anyio
 
 from pursuit.config.servers import PYTHON
-from pursuit.core.attempts import AttemptScored, SubmissionTaken
+from pursuit.core.attempts import AttemptScored, ScoreRow, SubmissionTaken
+from pursuit.core.patterns import Unfinished
 from pursuit.core.tools import CallFailed, ToolResult
+from pursuit.core.validation import UnusableSchema, compiled
 from pursuit.engine.commands import run_command
-from pursuit.errors import PursuitError
-from pursuit.problems.manifest import Manifest, plain_number
-from pursuit.problems.rows import CannotScore, Score, score_of
-from pursuit.problems.submission import kept_result
+from pursuit.errors import Fault, PursuitError, ValidationFailed
+from pursuit.problems.manifest import Manifest, Metric, Scorer, plain_number
 from pursuit.sandbox import PredicateValue
+
+# What a judge said, in the one shape of a score.
+# Invariant: every metric of the manifest has exactly one row, in the manifest's order; a value is a finite number.
+
+
+class CannotScore(Exception):
+    """The judge gave no score; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """The rows, and whether every target is reached."""
+
+    rows: tuple[ScoreRow, ...]
+    solved: bool
+
+
+def score_of(scorer: Scorer, said: Any) -> Score:
+    """The score in what a judge said: a number, or a table of metrics; `feasible` may stand beside them.
+
+    Raises `CannotScore`.
+    """
+    numbers, feasible = _numbers(scorer, said)
+    kept = all(numbers[name] <= scorer.tolerance for name in scorer.constraints)
+    feasible = feasible and kept
+    rows = tuple(
+        ScoreRow(
+            metric=metric.name,
+            value=numbers[metric.name],
+            unit=metric.unit,
+            direction=metric.direction,
+            feasible=feasible,
+        )
+        for metric in scorer.metrics
+    )
+    return Score(rows, feasible and all(metric.met(numbers[metric.name]) for metric in scorer.metrics))
+
+
+def _numbers(scorer: Scorer, said: Any) -> tuple[dict[str, float], bool]:
+    if isinstance(said, bool | int | float):
+        said = {scorer.metrics[0].name: said}
+    if not isinstance(said, Mapping):
+        raise CannotScore(f"the scorer answered with {type(said).__name__}; it must be a number or a table of metrics")
+    table = cast("Mapping[str, Any]", said)
+    inner = table.get("metrics")
+    metrics = cast("Mapping[str, Any]", inner) if isinstance(inner, Mapping) else table
+    feasible = table.get("feasible", True)
+    if not isinstance(feasible, bool):
+        raise CannotScore("feasible must be true or false")
+    wanted = [*(metric.name for metric in scorer.metrics), *scorer.constraints]
+    missing = [name for name in wanted if name not in metrics]
+    if missing:
+        raise CannotScore(f"the scorer gave no {', '.join(missing)}")
+    return {name: _finite(name, metrics[name]) for name in wanted}, feasible
+
+
+def _finite(name: str, value: Any) -> float:
+    try:
+        if isinstance(value, bool | int | float) and math.isfinite(value):
+            return float(value)
+    except OverflowError:
+        raise CannotScore(f"{name} is a whole number that is too large for a score") from None
+    raise CannotScore(f"{name} must be a finite number, not {value!r}"[:300])
+
+
+def better(metric: Metric, one: ScoreRow, other: ScoreRow) -> bool:
+    """Whether one row beats another: what is feasible beats what is not, then the value decides."""
+    if one.feasible != other.feasible:
+        return one.feasible
+    return one.value > other.value if metric.direction == "maximize" else one.value < other.value
+
+
+# Whether a submission has the form that the problem asks for, and can be kept.
+# Invariant: what passes is an object that the ledger keeps exactly, and that fits the manifest's schema or is a text
+# that is not blank.
+
+FREE_KEYS = ("answer", "justification")
+DEEPEST = 100
+MOST_REASONS = 20
+LONGEST_PLACE = 80
+_FILLERS = frozenset("\u115f\u1160\u2800\u3164\uffa0")
+"""Letters and signs without a shape: fillers of Hangul, and the Braille pattern without dots."""
+
+MOST_BITS = 13_000
+"""Of a whole number: about 4,000 digits, which is what Python writes and reads."""
+
+
+def checked_submission(problem: Manifest, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The submission; raises `ValidationFailed` with everything that is wrong, and then it does not count."""
+    reasons = _unkept(given)
+    if not reasons:
+        reasons = _free(given) if problem.submission is None else _typed(problem.submission, given)
+    return _passed(given, reasons)
+
+
+def kept_submission(given: Mapping[str, Any]) -> dict[str, Any]:
+    """A submission for the problem's own server, which knows its form; raises `ValidationFailed`."""
+    return _passed(given, _unkept(given))
+
+
+def kept_result(value: Any, depth: int = 0) -> Any:
+    """What a server answered, as the ledger can keep it: what no number or no text is, or too deep, stands as none."""
+    if depth > DEEPEST:
+        return None
+    match value:
+        case str():
+            return value.encode(errors="replace").decode()
+        case float():
+            return value if math.isfinite(value) else None
+        case Mapping():
+            named = cast("Mapping[str, Any]", value).items()
+            return {kept_result(key): kept_result(one, depth + 1) for key, one in named}
+        case list() | tuple():
+            return [kept_result(one, depth + 1) for one in cast("list[Any]", value)]
+        case _:
+            return value
+
+
+def _passed(given: Mapping[str, Any], reasons: list[str]) -> dict[str, Any]:
+    if reasons:
+        faults = [Fault(field="submission", reason=reason) for reason in reasons]
+        raise ValidationFailed(faults, "this is no valid submission, and it does not count as one")
+    return dict(given)
+
+
+def _unkept(given: Mapping[str, Any]) -> list[str]:
+    """What JSON or UTF-8 cannot say, and so nobody could judge again."""
+    reasons: list[str] = []
+    rest: list[tuple[str, object, int]] = [("", given, 0)]
+    while rest and len(reasons) < MOST_REASONS:
+        where, value, depth = rest.pop()
+        parts = _parts(where, value)
+        why = f"is nested deeper than {DEEPEST} levels" if parts and depth == DEEPEST else _objection(value)
+        if why:
+            reasons.append(f"{where[-LONGEST_PLACE:]}: {why}")
+        else:
+            rest += [(place, one, depth + 1) for place, one in reversed(parts)]
+    return reasons
+
+
+def _parts(where: str, value: object) -> list[tuple[str, object]]:
+    match value:
+        case Mapping():
+            named = cast("Mapping[str, object]", value).items()
+            return [(f"{where}.{key}" if where else key, one) for key, one in named]
+        case list():
+            return [(f"{where}[{place}]", one) for place, one in enumerate(cast("list[object]", value))]
+        case _:
+            return []
+
+
+def _objection(value: object) -> str:
+    match value:
+        case str():
+            return "has half of a surrogate pair, which is no text" if _is_halved(value) else ""
+        case float():
+            return "" if math.isfinite(value) else f"{value} is no number in JSON; give a finite one"
+        case int():
+            return "is a whole number of more than 3,900 digits" if value.bit_length() > MOST_BITS else ""
+        case Mapping():
+            halved = any(map(_is_halved, cast("Mapping[str, object]", value)))
+            return "has a name with half of a surrogate pair, which is no text" if halved else ""
+        case _:
+            return ""
+
+
+def _is_halved(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def _typed(schema: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
+    try:
+        return compiled(schema).faults(given)
+    except UnusableSchema as error:
+        return [f"the problem's own schema cannot be used: {error}"]
+    except Unfinished as error:
+        return [f"it cannot be checked: {error}"]
+
+
+def _is_visible(character: str) -> bool:
+    """Whether somebody would see it: a letter, digit, mark or sign, and no filler that only takes their place."""
+    return unicodedata.category(character)[0] in "LNPS" and character not in _FILLERS
+
+
+def _free(given: Mapping[str, Any]) -> list[str]:
+    reasons = [f"there is no part {key!r}; known: answer, justification" for key in given if key not in FREE_KEYS]
+    answer = given.get("answer")
+    if not isinstance(answer, str):
+        reasons.append("answer must be a text")
+    elif not any(map(_is_visible, answer)):
+        reasons.append("answer is blank; it must have a character that can be seen")
+    if not isinstance(given.get("justification", ""), str):
+        reasons.append("justification must be a text")
+    return reasons
+
 
 LONGEST_WORDS = 500
 MOST_OUTPUT = 1024 * 1024

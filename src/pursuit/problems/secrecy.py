@@ -8,7 +8,9 @@ Invariant: a warning is plain equality of a number or a text; whether a sentence
 from __future__ import annotations
 
 import ast
+import hashlib
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -154,3 +156,22 @@ def _without_choices(value: object) -> object:
         table = cast("Mapping[str, object]", value)
         return {key: _without_choices(one) for key, one in table.items() if key not in ("enum", "const")}
     return [_without_choices(one) for one in cast("list[object]", value)] if isinstance(value, list) else value
+
+
+# Which version of a problem judges.
+# Invariant: the same bytes in the same places have the same digest, whatever folder they lie in.
+
+
+def judging_digest(problem: Manifest) -> str:
+    """The sha256 over all of it; a file that cannot be read counts as missing."""
+    whole = hashlib.sha256(problem.digest.encode())
+    named = (file_of(problem.folder, name) for name in (*problem.assets, *problem.scorer.command))
+    files = {*judge_files(problem), *(path for path in named if isinstance(path, Path))}
+    root = problem.folder.resolve()
+    for name, path in sorted((Path(os.path.relpath(path, root)).as_posix(), path) for path in files):
+        try:
+            content = hashlib.sha256(path.read_bytes()).hexdigest()
+        except OSError:
+            content = "missing"
+        whole.update(f"\n{name}\n{content}".encode(errors="replace"))
+    return whole.hexdigest()

@@ -14,10 +14,10 @@ from pursuit.core.approvals import Answer, Approval, pending
 from pursuit.core.events import ApprovalAnswered, ApprovalExpired, Permission, decode
 from pursuit.errors import Conflict, Fault, InvalidArgument, SessionNotFound, ValidationFailed
 from pursuit.ledger.contract import Ledger
-from pursuit.service.caller import Caller
+from pursuit.service.audit import Caller
 from pursuit.service.gateway import GatewayQuestions
+from pursuit.service.queries import approval_row
 from pursuit.service.service import Service
-from pursuit.service.status import approval_row
 
 APPROVAL_ID = re.compile(r"approval-[0-9a-f]{16}")
 LONGEST_REASON = 8_192

@@ -5,9 +5,12 @@ Owns: when a line is written. Knows no surface. Invariant: what changed anything
 
 from __future__ import annotations
 
+import getpass
 import secrets
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from pursuit.core.audit import AnyAuditEvent, ControlCalled, ControlRefused, decode_audit, encode_audit, redacted
@@ -16,7 +19,42 @@ from pursuit.core.report import iso
 from pursuit.engine.context import Clock
 from pursuit.errors import PursuitError
 from pursuit.ledger.contract import ANY, Draft, Ledger
-from pursuit.service.caller import Caller
+
+# Who asks for something, and over which way.
+
+LONGEST = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """`who` is a person or a credential, `client` the program that speaks for them.
+
+    `credential` is the name of the token that was shown, where one was: what it began is its own.
+    """
+
+    who: str = "operator"
+    transport: str = "python"
+    client: str | None = None
+    credential: str | None = None
+
+    def __str__(self) -> str:
+        if self.transport == "python":
+            return self.who
+        ways = ", ".join(part for part in (self.transport, self.client) if part)
+        return f"{self.who} ({ways})"[:LONGEST]
+
+
+OPERATOR = Caller()
+
+
+@cache
+def user_name() -> str:
+    """Who runs this process."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a user without a name, as in many containers
+        return OPERATOR.who
+
 
 STREAM = "audit"
 LONGEST_MESSAGE = 500

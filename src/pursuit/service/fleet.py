@@ -32,8 +32,8 @@ from pursuit.errors import (
     ValidationFailed,
 )
 from pursuit.ledger.contract import Claim
-from pursuit.service.caller import Caller
-from pursuit.service.service import Kinship, Service
+from pursuit.service.audit import Caller
+from pursuit.service.service import ChildOf, Service
 from pursuit.tasks.calls import Job
 from pursuit.tasks.execution import TaskContext, as_tool_result
 from pursuit.tasks.host import Work
@@ -172,7 +172,7 @@ class _Upbringing:
                 wanted_child(state, call.args),
                 file=None if state.file is None else Path(state.file),
                 caller=replace(self._by, credential=state.credential),
-                kinship=Kinship(session_id=self._child, parent=self._parent, models=_models_of(state)),
+                kinship=ChildOf(session_id=self._child, parent=self._parent, models=_models_of(state)),
                 operators_own=is_authored(state),
             )
 

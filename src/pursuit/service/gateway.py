@@ -39,7 +39,7 @@ from pursuit.core.report import iso
 from pursuit.engine.context import Clock
 from pursuit.errors import Conflict
 from pursuit.ledger.contract import ANY, Draft, Ledger
-from pursuit.service.caller import Caller
+from pursuit.service.audit import Caller
 
 KIND = "gateway"
 ASKING = "asking"

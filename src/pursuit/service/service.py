@@ -6,6 +6,7 @@ Invariant: a verb that is refused has changed nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from pursuit.core.events import (
     AbortOrdered,
     BudgetExtended,
     CompletionOrdered,
+    IterationProposed,
     MissionCreated,
     MissionPaused,
     MissionResumed,
@@ -24,12 +26,14 @@ from pursuit.core.events import (
     encode,
 )
 from pursuit.core.fold import CAP_REASONS, advance
-from pursuit.core.mission import Mission, Proposal, parse_proposal
+from pursuit.core.mission import CAPS, ClientProposer, Mission, Proposal, parse_proposal
 from pursuit.core.report import Listing, listing_after, summary_of
 from pursuit.core.state import MissionState
 from pursuit.engine.context import Observer
+from pursuit.engine.driver import ToolSource
 from pursuit.errors import (
     Conflict,
+    Fault,
     InvalidArgument,
     NotPaused,
     Overtaken,
@@ -41,13 +45,78 @@ from pursuit.errors import (
 from pursuit.ledger.contract import ANY, Draft
 from pursuit.proposers.language import LanguageModel, Models
 from pursuit.service.admission import admit
-from pursuit.service.audit import gist_of_mission, gist_of_proposal
-from pursuit.service.caller import OPERATOR, Caller
-from pursuit.service.caps import cap_faults
-from pursuit.service.history import history_page
-from pursuit.service.looking import Looking, new_mission_id, require_id
-from pursuit.service.proposals import check_proposal, is_of
+from pursuit.service.audit import OPERATOR, Caller, gist_of_mission, gist_of_proposal
+from pursuit.service.queries import Queries, history_page, new_mission_id, require_id
 from pursuit.upstream.pool import Pool
+
+# Which caps an operator may raise.
+
+WHOLE_CAPS = frozenset({"max_iterations", "max_tool_calls", "max_tokens"})
+
+
+def cap_faults(caps: Mapping[str, float], state: MissionState) -> list[Fault]:
+    """Everything that is wrong with new caps for this mission."""
+    if not caps:
+        return [Fault(field="budget", reason=f"give at least one of {', '.join(CAPS)}")]
+    faults: list[Fault] = []
+    for name, value in caps.items():
+        before = state.budget.get(name)
+        if before is None:
+            faults.append(Fault(field=name, reason=f"is not a cap; the caps are {', '.join(CAPS)}"))
+        elif value != -1 and not 0 < value < math.inf:
+            faults.append(Fault(field=name, reason="must be a positive number, or -1 for no cap"))
+        elif name in WHOLE_CAPS and value != int(value):
+            faults.append(Fault(field=name, reason="must be a whole number"))
+        elif before == -1 or (value != -1 and value < before):
+            faults.append(Fault(field=name, reason=f"can only be raised; it is {before:g} now (-1 is no cap)"))
+    after = {**state.budget, **caps}
+    endless = after["max_iterations"] == -1 and after["max_wall_clock_seconds"] == -1
+    if endless and not state.mission.budget.unbounded:
+        faults.append(Fault(field="budget", reason="max_iterations or max_wall_clock_seconds must stay a real cap"))
+    return faults
+
+
+# Whether a client's proposal fits its mission.
+# Invariant: a bad proposal of a client is an error to the client and counts nothing.
+
+
+async def check_proposal(state: MissionState, proposal: Proposal, source: ToolSource) -> None:
+    """Raises with every fault if the mission takes no such proposal."""
+    kind, tools, scripts = state.mission.proposer.kind, state.tools, state.mission.allow_scripted_strategies
+    if not isinstance(state.mission.proposer, ClientProposer):
+        raise InvalidArgument(f"this mission's proposer is {kind!r}; it takes no proposal", proposer=kind)
+    faults: list[Fault] = []
+    if proposal.script is not None and not scripts:
+        faults.append(Fault(field="proposal.script", reason="this mission has allow_scripted_strategies = false"))
+    offered = await source.tools_for(tools)
+    for place, call in enumerate(proposal.tool_calls or ()):
+        at = f"proposal.tool_calls[{place}]"
+        names = [tool for tool in tools if _means(call.tool_name, tool)]
+        if len(names) != 1:
+            known = ", ".join(tools[:20])
+            faults.append(Fault(field=f"{at}.tool_name", reason=f"{call.tool_name!r} is not one of {known}"))
+            continue
+        faults += [Fault(field=f"{at}.args", reason=reason) for reason in offered.check(names[0], call.args)]
+    if faults:
+        raise ValidationFailed(faults)
+
+
+def is_of(begun: IterationProposed, proposal: Proposal) -> bool:
+    """Whether an iteration was begun by this very proposal, told once more by a client that heard no answer."""
+    calls = proposal.tool_calls or []
+    return (
+        begun.script == proposal.script
+        and len(begun.calls) == len(calls)
+        and all(
+            _means(asked.tool_name, call.tool) and asked.args == call.args
+            for asked, call in zip(calls, begun.calls, strict=True)
+        )
+    )
+
+
+def _means(word: str, tool: str) -> bool:
+    return word == tool or word == tool.partition(".")[2]
+
 
 LONGEST_REASON = 8_192
 
@@ -61,7 +130,7 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kinship:
+class ChildOf:
     """Whose child a mission is, by which id; `models` are those that it may always have."""
 
     session_id: str
@@ -70,7 +139,7 @@ class Kinship:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Service(Looking):
+class Service(Queries):
     """One process's view of the missions in a ledger; `caller` is who asks where a verb is not told."""
 
     pool: Pool
@@ -86,7 +155,7 @@ class Service(Looking):
         *,
         file: Path | None = None,
         caller: Caller | None = None,
-        kinship: Kinship | None = None,
+        kinship: ChildOf | None = None,
         operators_own: bool = True,
         session_id: str | None = None,
     ) -> Started:

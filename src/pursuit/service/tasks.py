@@ -7,6 +7,8 @@ only looks opens no host, and takes up no orphan but those that it is asked abou
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -18,18 +20,20 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 import anyio.abc
 
-from pursuit.config.commands import CommandConfig
+from pursuit.config.commands import CommandConfig, refuse_climbing
+from pursuit.config.servers import PYTHON, ServerConfig, secrets_of
+from pursuit.config.variables import as_secrets, filled, inherited_secrets, secret_entries, secret_words
 from pursuit.core.base_model import nearest
+from pursuit.core.state import TERMINAL
 from pursuit.core.tasks import TaskKind, TaskState, TaskStatus
-from pursuit.errors import InvalidArgument, TaskNotFound
-from pursuit.service.audit import Audit
-from pursuit.service.awaited import is_awaited
-from pursuit.service.caller import OPERATOR, Caller
-from pursuit.tasks.deadlines import GRACE, USUAL_GRACE, stopping_time
-from pursuit.tasks.owners import is_alive
-from pursuit.tasks.record import record_of
-from pursuit.tasks.shelf import Shelf
-from pursuit.tasks.soundness import sound_text
+from pursuit.errors import Fault, InvalidArgument, TaskNotFound, ValidationFailed
+from pursuit.ledger.contract import FORGOTTEN, Ledger
+from pursuit.service.audit import OPERATOR, Audit, Caller
+from pursuit.tasks.command import GRACE, HEARTBEAT, Command
+from pursuit.tasks.execution import GRACE_KEY, USUAL_GRACE, TaskContext, is_alive, stopped_by, stopping_time
+from pursuit.tasks.host import Work
+from pursuit.tasks.record import record_of, sound_text
+from pursuit.tasks.retention import Retention
 from pursuit.tasks.store import Ending, TaskStore
 
 if TYPE_CHECKING:
@@ -37,8 +41,162 @@ if TYPE_CHECKING:
     from pursuit.tasks.calls import Job
     from pursuit.tasks.execution import TaskContext
     from pursuit.tasks.host import Resume, TaskHost, Work
-    from pursuit.tasks.processes.command import Command
-    from pursuit.tasks.processes.processes import Processes
+    from pursuit.tasks.runner import Processes
+
+
+# A configured command with a caller's arguments, ready to be started.
+# Invariant: whatever is wrong is told before anything starts.
+
+ITS_TIMEOUT = "its timeout"
+"""Who orders a command stopped that has taken too long."""
+
+TIMEOUT = "timeout"
+"""Where a task's origin keeps how many seconds it may take."""
+
+
+def configured_command(
+    config: CommandConfig, arguments: Mapping[str, Any], environ: Mapping[str, str], *, known: Iterable[str] = ()
+) -> Command:
+    """The command for these arguments; `known` are secrets of others. Raises `ValidationFailed` or `PathTraversal`."""
+    words = _program(config.words(arguments))
+    cwd, env = _surroundings(config, environ)
+    command = Command(
+        argv=words,
+        cwd=cwd,
+        env={**environ, **env},
+        title=config.title,
+        total=config.units(arguments),
+        unit_pattern=config.unit_pattern,
+        failure_pattern=config.failure_pattern,
+        item_pattern=config.item_pattern,
+        disclaimer=config.disclaimer,
+        grace=GRACE if config.grace is None else config.grace,
+        heartbeat=HEARTBEAT if config.heartbeat is None else config.heartbeat,
+        secrets=as_secrets([*secret_entries(config.env, env), *secret_words(words), *known]),
+    )
+    command.check()
+    return command
+
+
+def check_startable(config: CommandConfig, environ: Mapping[str, str]) -> None:
+    """Raises `ValidationFailed` with what would keep it from starting, whatever its arguments."""
+    cwd, env = _surroundings(config, environ)
+    program = "".join(map(str, config.argv.groups[0][0]))  # no parameter stands in it
+    Command(argv=_program([program]), cwd=cwd, env={**environ, **env}).check()
+
+
+def _program(words: Sequence[str]) -> tuple[str, ...]:
+    return (sys.executable if words[0] == PYTHON else words[0], *words[1:])
+
+
+def _surroundings(config: CommandConfig, environ: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    """Its folder, and what is added to its environment. Raises `ValidationFailed` for variables that are not set."""
+    missing: list[Fault] = []
+
+    def full(text: str, at: str) -> str:
+        value, unset = filled(text, environ)
+        reason = "${{{}}} is not set in the environment"
+        missing.extend(Fault(field=f"commands.{config.name}.{at}", reason=reason.format(name)) for name in unset)
+        return value
+
+    env = {key: full(value, f"env.{key}") for key, value in config.env.items()}
+    cwd = Path(config.base or ".", full(config.cwd or ".", "cwd")).expanduser()
+    if missing:
+        raise ValidationFailed(missing, f"{config.name} cannot be started")
+    return str(cwd), env
+
+
+def plain_command(
+    argv: Sequence[str],
+    *,
+    environ: Mapping[str, str],
+    env: Mapping[str, str] | None = None,
+    allow_parent_paths: bool = False,
+    known: Iterable[str] = (),
+    **more: Any,
+) -> Command:
+    """The command that an operator wrote out; `known` are secrets of others.
+
+    Raises `ValidationFailed` or `PathTraversal`.
+    """
+    given = dict(env or {})
+    # What the operator hands over by a variable of its own is known to us by its name alone.
+    secrets = as_secrets([*secret_entries(given, given), *secret_words(argv), *known])
+    command = Command(argv=tuple(argv), env={**environ, **given}, secrets=secrets, **more)
+    command.check()
+    if not allow_parent_paths:
+        refuse_climbing(Path(argv[0]).name, list(argv[1:]))
+    return command
+
+
+def known_secrets(
+    servers: Iterable[ServerConfig], commands: Iterable[CommandConfig], environ: Mapping[str, str]
+) -> list[str]:
+    """What no command may tell, whosever it is: the configuration's secrets, and those of the environment."""
+    found = inherited_secrets(environ)
+
+    def full(said: Mapping[str, str]) -> dict[str, str]:
+        return {key: filled(value, environ)[0] for key, value in said.items()}  # what is not set has no value to hide
+
+    for server in servers:
+        args = tuple(filled(word, environ)[0] for word in server.args)
+        ready = replace(server, env=full(server.env), headers=full(server.headers), args=args)
+        found += [*secrets_of(server, ready, environ), *secret_words([server.url or ""])]
+    for command in commands:
+        found += secret_entries(command.env, full(command.env))
+    return found
+
+
+def within(work: Work, seconds: float | None) -> Work:
+    """The same work, stopped and failed when it has taken so long since its task was made."""
+    if seconds is None:
+        return work
+
+    async def limited(ctx: TaskContext) -> Ending:
+        ending: Ending | None = None
+
+        async def stop() -> None:
+            await anyio.sleep(ctx.state.created_at + seconds - ctx.store.now())
+            await ctx.store.order_cancel(ctx.task_id, by=ITS_TIMEOUT, reason=f"{seconds:g} s are over", settle=False)
+
+        async with anyio.create_task_group() as both:
+            both.start_soon(stop)
+            ending = await work(ctx)
+            both.cancel_scope.cancel()
+        assert ending is not None  # noqa: S101 - the group is left when the work has returned
+        return stopped_by(ending, ctx.state, ITS_TIMEOUT, f"stopped by its timeout of {seconds:g} s")
+
+    return limited
+
+
+def timeout_of(state: TaskState) -> float | None:
+    """How long a task may take, as it was begun."""
+    return state.origin.get(TIMEOUT)
+
+
+def environment() -> dict[str, str]:
+    """The environment of this process."""
+    return dict(os.environ)
+
+
+# Which ended tasks a mission still needs.
+# Invariant: a call's task stays for as long as the iteration that made it is open, so its outcome is never lost.
+
+PARTS = 3
+"""Of a call's id: the mission, the iteration, and which call of it."""
+
+
+async def is_awaited(ledger: Ledger, state: TaskState) -> bool:
+    """Whether the mission whose call this was may still ask what it came to."""
+    call_id = state.origin.get("call_id")
+    parts = call_id.split(":") if isinstance(call_id, str) else []
+    if len(parts) < PARTS or not parts[0].startswith("mission-") or not parts[1].isdecimal():
+        return False
+    row = await ledger.row(parts[0])
+    if row is None or row.status == FORGOTTEN or row.status in TERMINAL:
+        return False
+    return int(row.summary.get("iteration_count", 0)) <= int(parts[1])
+
 
 LOCAL = "local"
 ID_START = "task-"
@@ -83,7 +241,7 @@ class Tasks:
         self._servers = servers
         self._caller = caller
         self._log_bytes = log_bytes
-        self._shelf = Shelf(store)
+        self._shelf = Retention(store)
         self._opening = anyio.Lock()
         self._host: TaskHost | None = None
         self._processes: Processes
@@ -114,7 +272,7 @@ class Tasks:
 
     async def _open(self, *, task_status: anyio.abc.TaskStatus[TaskHost]) -> None:
         from pursuit.tasks.host import TaskHost  # noqa: PLC0415 - whoever only looks does without
-        from pursuit.tasks.processes.processes import Processes  # noqa: PLC0415
+        from pursuit.tasks.runner import Processes  # noqa: PLC0415
 
         limits = {} if self._log_bytes is None else {"log_bytes": self._log_bytes}
         async with (
@@ -131,7 +289,6 @@ class Tasks:
         return not (self._folder / task_id).exists()
 
     def _resume(self, state: TaskState) -> Work | None:
-        from pursuit.service.commands import timeout_of, within  # noqa: PLC0415 - see above
 
         work = self._processes.resume(state)
         return None if work is None else within(work, timeout_of(state))
@@ -143,8 +300,6 @@ class Tasks:
 
         Raises `ValidationFailed`, `PathTraversal` or `TooManyTasks`, and then nothing was started.
         """
-        from pursuit.service.commands import environment, plain_command  # noqa: PLC0415 - see above
-
         environ = environment()
         command = plain_command(argv, environ=environ, known=self._known(environ), **parts)
         return await self._begin(command, {"argv": command.shown}, caller=caller, ttl=ttl)
@@ -193,24 +348,22 @@ class Tasks:
         return replace(job, work=audited)
 
     def _job(self, command: Command, origin: Mapping[str, Any]) -> Job:
-        from pursuit.service.commands import TIMEOUT, within  # noqa: PLC0415 - see above
+
         from pursuit.tasks.calls import Job  # noqa: PLC0415
 
         config = self.commands.get(origin.get("command", ""))
         limit = None if config is None else config.timeout
         kept = dict(origin) if limit is None else {**origin, TIMEOUT: limit}
         if command.grace != USUAL_GRACE:
-            kept[GRACE] = command.grace
+            kept[GRACE_KEY] = command.grace
         return Job(work=within(self._processes.work(command), limit), kind="process", total=command.total, origin=kept)
 
     def _configured(self, name: str, arguments: Mapping[str, Any]) -> Command:
-        from pursuit.service.commands import configured_command, environment  # noqa: PLC0415 - see above
 
         environ = environment()
         return configured_command(self.config(name), arguments, environ, known=self._known(environ))
 
     def _known(self, environ: Mapping[str, str]) -> list[str]:
-        from pursuit.service.commands import known_secrets  # noqa: PLC0415 - see above
 
         return known_secrets(self._servers(), self.commands.values(), environ)
 
@@ -285,7 +438,7 @@ class Tasks:
 
     async def started(self, task_id: str) -> TaskState:
         """The task once its command runs, so that this process may leave it; or once it has ended."""
-        from pursuit.tasks.processes.identity import read_meta  # noqa: PLC0415 - see above
+        from pursuit.tasks.process_tree import read_meta  # noqa: PLC0415 - see above
 
         while True:
             state = await self.get(task_id)

@@ -12,18 +12,108 @@ from __future__ import annotations
 
 import json
 import logging
+import secrets
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, cast
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self, cast
 
 import anyio
 
 from pursuit.core.tasks import TaskProgressed, TaskState
 from pursuit.errors import INTERNAL_ERROR, Conflict, PursuitError, TaskTerminal
-from pursuit.tasks.deadlines import TIME_TO_LIVE, out_of_time
-from pursuit.tasks.owners import Owner, is_alive
-from pursuit.tasks.soundness import finite
+from pursuit.ledger.contract import Claim, Ledger
+from pursuit.tasks.record import finite
 from pursuit.tasks.store import Ending, TaskStore
+
+# Work that is stopped before its end: how long that may take, and what its task is then.
+# Invariant: whoever ordered the stop first says what it is: a person's is `cancelled`, a clock's is `failed`, and the
+# message, the status and the result say the same.
+
+TIME_TO_LIVE = "its time to live"
+"""Who orders a task stopped whose time to live is over."""
+
+OUT_OF_TIME = "its time to live ended before the work did"
+GRACE_KEY = "grace"
+"""Where a task's origin keeps how many seconds its command has to leave, if it is not the usual time."""
+
+USUAL_GRACE = 10.0
+MARGIN = 5.0
+"""Seconds that it takes at most to see that the last of a killed command's processes is gone."""
+
+
+def stopping_time(state: TaskState) -> float:
+    """Seconds within which a task that was ordered to stop has stopped."""
+    grace = state.origin.get(GRACE_KEY)
+    return (float(grace) if isinstance(grace, int | float) else USUAL_GRACE) + MARGIN
+
+
+def out_of_time() -> Ending:
+    """The end of work that was cut because its time to live was over."""
+    return Ending(status="failed", message=OUT_OF_TIME, error={"code": INTERNAL_ERROR, "message": OUT_OF_TIME})
+
+
+def stopped_by(ending: Ending, state: TaskState, by: str, why: str) -> Ending:
+    """The ending as it is, or a failure for that reason if it was this one who ordered the work stopped first."""
+    if ending.status != "cancelled" or state.cancel is None or state.cancel.by != by:
+        return ending
+    return cut_short(ending, why)
+
+
+def cut_short(ending: Ending, why: str) -> Ending:
+    """The ending of stopped work as a failure for that reason, in every part of it."""
+    before = ending.message or ""
+    after = before.removeprefix("cancelled").strip() if before.startswith("cancelled") else ""
+    message = f"{why}, {after}" if after else why
+    result = dict(ending.result or {})
+    texts = cast("list[Mapping[str, Any]]", result.get("content") or [{"type": "text", "text": message}])
+    content = [_reworded(part, before, message) for part in texts]
+    structured = result.get("structuredContent")
+    if isinstance(structured, Mapping):
+        said = cast("Mapping[str, Any]", structured)
+        result["structuredContent"] = {**said, "status": "failed", "reason": message}
+    return replace(ending, status="failed", message=message, result={**result, "content": content, "isError": True})
+
+
+def _reworded(part: Mapping[str, Any], before: str, after: str) -> Mapping[str, Any]:
+    text = part.get("text")
+    return {**part, "text": text.replace(before, after, 1)} if before and isinstance(text, str) else part
+
+
+# Who does the work: one owner for each process, alive as long as its lock is held.
+# Invariant: an owner's lock is the operating system's, so a dead process is known to be dead at once.
+
+
+class Owner:
+    """One process as the owner of work."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._claim: Claim | None = None
+        self.name = f"owner-{secrets.token_hex(8)}"
+
+    async def __aenter__(self) -> Self:
+        self._claim = await self._ledger.claim(self.name)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._claim is not None:
+            await self._claim.release()
+
+
+async def is_alive(ledger: Ledger, owner: str | None) -> bool:
+    """Whether that owner's process still runs."""
+    if owner is None:
+        return False
+    claim = await ledger.claim(owner)
+    if claim is None:
+        return True
+    await claim.release()
+    return False
+
 
 LEAST_INTERVAL = 0.5
 LONGEST_REASON = 2_000

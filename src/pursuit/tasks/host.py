@@ -17,10 +17,8 @@ from anyio.abc import TaskGroup
 
 from pursuit.core.tasks import TaskKind, TaskState
 from pursuit.errors import INTERNAL_ERROR, PursuitError, TaskNotFound
-from pursuit.tasks.deadlines import OUT_OF_TIME, TIME_TO_LIVE, stopped_by
-from pursuit.tasks.execution import TaskContext
-from pursuit.tasks.owners import Owner, is_alive
-from pursuit.tasks.shelf import Shelf
+from pursuit.tasks.execution import OUT_OF_TIME, TIME_TO_LIVE, Owner, TaskContext, is_alive, stopped_by
+from pursuit.tasks.retention import Retention
 from pursuit.tasks.store import Ending, TaskStore
 
 LOOK_EVERY = 1.0
@@ -51,7 +49,7 @@ class TaskHost:
         winding: frozenset[TaskKind] = frozenset({"process", "child"}),
     ) -> None:
         self.store = store
-        self.shelf = Shelf(store, winding=winding)
+        self.shelf = Retention(store, winding=winding)
         self._resume = dict(resume or {})
         self._winding = winding
         self._owner = Owner(store.ledger)

@@ -7,12 +7,15 @@ Invariant: an ended task never changes, so what comes too late is written down a
 from __future__ import annotations
 
 import copy
+import hashlib
 import time
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from pursuit.core.tasks import (
     AnyTaskEvent,
@@ -35,9 +38,33 @@ from pursuit.core.tasks import (
 from pursuit.errors import Conflict, InvalidArgument, TaskNotFound
 from pursuit.ledger.contract import ANY, FORGOTTEN, Draft, Ledger
 from pursuit.tasks.limits import Limits, Running
-from pursuit.tasks.record import is_task_id, new_task_id, summary_of
-from pursuit.tasks.results import kept_apart, whole_result
-from pursuit.tasks.soundness import sound_text, storable
+from pursuit.tasks.record import is_task_id, new_task_id, sound_text, storable, summary_of
+
+# Large results of tasks, kept beside the events.
+
+INLINE = 16 * 1024
+
+
+def kept_apart(settled: TaskSettled) -> tuple[TaskSettled, dict[str, bytes]]:
+    """The settlement with a large result taken out, and the blobs to store with it."""
+    if settled.result is None:
+        return settled, {}
+    body = msgspec.json.encode(settled.result)
+    if len(body) <= INLINE:
+        return settled, {}
+    digest = hashlib.sha256(body).hexdigest()
+    return msgspec.structs.replace(settled, result=None, blob=digest), {digest: body}
+
+
+async def whole_result(ledger: Ledger, state: TaskState) -> Mapping[str, Any] | None:
+    """The result of a task, from wherever it lies. Raises `TaskNotFound` if it was removed with its task."""
+    if state.blob is None:
+        return state.result
+    body = await ledger.blob(state.blob)
+    if body is None:
+        raise TaskNotFound(f"the task {state.task_id!r} was removed, with its result", task_id=state.task_id)
+    return msgspec.json.decode(body)
+
 
 KIND = "task"
 KEPT_STATES = 2_048

@@ -14,8 +14,8 @@ import typer
 from pursuit.surfaces.cli.options import Common, ConfigOption, JsonOption, ReasonOption, StateOption, common
 
 if TYPE_CHECKING:
-    from pursuit.app import Runtime
     from pursuit.core.events import Permission
+    from pursuit.runtime import Runtime
     from pursuit.surfaces.cli.screen import Screen
 
 PANEL = "Steer"

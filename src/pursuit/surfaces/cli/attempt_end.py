@@ -13,14 +13,13 @@ from typing import Any
 
 import msgspec
 
-from pursuit.app import Runtime
 from pursuit.core.attempts import AttemptState
 from pursuit.core.criteria import Check
 from pursuit.core.mission import Mission
 from pursuit.errors import AttemptNotFound
-from pursuit.problems.attempt_ids import is_attempt
-from pursuit.problems.comparing import spent_budgets
-from pursuit.problems.stored_attempts import load_attempt
+from pursuit.problems.attempts import is_attempt, load_attempt
+from pursuit.problems.comparison import spent_budgets
+from pursuit.runtime import Runtime
 from pursuit.surfaces.cli import show, show_problems
 from pursuit.surfaces.cli.options import Common
 from pursuit.surfaces.cli.screen import Screen

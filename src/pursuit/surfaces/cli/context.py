@@ -18,12 +18,12 @@ from typing import Any, TypeVar
 import anyio
 from anyio.abc import TaskStatus
 
-from pursuit.app import Runtime
 from pursuit.config.configuration import Configuration, find_configuration
 from pursuit.config.files import locate_state
 from pursuit.errors import InvalidArgument, LedgerUnavailable
 from pursuit.policy.rules import Mode
-from pursuit.service.caller import Caller, user_name
+from pursuit.runtime import Runtime
+from pursuit.service.audit import Caller, user_name
 from pursuit.surfaces.cli.failure import Interrupted
 from pursuit.surfaces.cli.options import Common
 

@@ -12,7 +12,7 @@ import typer
 from pursuit.surfaces.cli.options import ConfigOption, JsonOption, StateOption, common
 
 if TYPE_CHECKING:
-    from pursuit.service.checkup import Finding
+    from pursuit.service.doctor import Finding
     from pursuit.surfaces.cli.screen import Screen
 
 PANEL = "Look"
@@ -23,7 +23,7 @@ def doctor(
     ctx: typer.Context, *, config: ConfigOption = None, state: StateOption = None, json: JsonOption = False
 ) -> int:
     """Examine configuration, servers and ledger, and say how to mend what is wrong."""
-    from pursuit.app import examined  # noqa: PLC0415 - commands import what they need
+    from pursuit.runtime import examined  # noqa: PLC0415 - commands import what they need
     from pursuit.service.doctor import document  # noqa: PLC0415
     from pursuit.surfaces.cli.context import conduct, configuration_path, ledger_path  # noqa: PLC0415
     from pursuit.surfaces.cli.screen import Screen  # noqa: PLC0415

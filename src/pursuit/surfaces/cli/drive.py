@@ -14,11 +14,11 @@ from typing import Any
 
 import anyio
 
-from pursuit.app import Runtime
 from pursuit.config.mission_file import load_mission_file
 from pursuit.core.mission import CAPS, Proposal
 from pursuit.errors import Conflict, InvalidArgument, LedgerUnavailable, PursuitError
 from pursuit.policy.rules import Mode, parse_mode
+from pursuit.runtime import Runtime
 from pursuit.service.approvals import Approvals
 from pursuit.surfaces.cli import show
 from pursuit.surfaces.cli.approvals import ask_here

@@ -14,7 +14,7 @@ import typer
 from pursuit.surfaces.cli.options import ConfigOption, JsonLinesOption, JsonOption, MissionId, StateOption, common
 
 if TYPE_CHECKING:
-    from pursuit.app import Runtime
+    from pursuit.runtime import Runtime
 
 PANEL = "Look"
 CursorOption = Annotated[

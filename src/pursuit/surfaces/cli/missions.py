@@ -14,7 +14,7 @@ from pursuit.surfaces.cli.complete import mission_ids
 from pursuit.surfaces.cli.options import ConfigOption, JsonOption, MissionId, ModeOption, StateOption, common
 
 if TYPE_CHECKING:
-    from pursuit.app import Runtime
+    from pursuit.runtime import Runtime
 
 PANEL = "Start"
 FileArgument = Annotated[

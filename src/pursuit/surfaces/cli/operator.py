@@ -102,8 +102,8 @@ def extend(
 
 
 def _say(said: Common, mission_id: str, word: Callable[[Service], Awaitable[MissionState]]) -> int:
-    from pursuit.app import Runtime  # noqa: PLC0415 - commands import what they need
-    from pursuit.service.status import status_of  # noqa: PLC0415
+    from pursuit.runtime import Runtime  # noqa: PLC0415 - commands import what they need
+    from pursuit.service.queries import status_of  # noqa: PLC0415
     from pursuit.surfaces.cli import show  # noqa: PLC0415
     from pursuit.surfaces.cli.context import look  # noqa: PLC0415
     from pursuit.surfaces.cli.screen import Screen  # noqa: PLC0415

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pursuit.app import open_planner
 from pursuit.config.mission_file import load_mission_file
 from pursuit.policy.rules import parse_mode
 from pursuit.reports.wording import compact
+from pursuit.runtime import open_planner
 from pursuit.surfaces.cli.context import conduct
 from pursuit.surfaces.cli.options import Common
 from pursuit.surfaces.cli.screen import Screen

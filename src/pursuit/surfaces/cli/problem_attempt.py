@@ -12,16 +12,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pursuit.app import Runtime
+from pursuit.config.files import as_toml
 from pursuit.core.mission import parse_mission
 from pursuit.errors import Fault, ValidationFailed
-from pursuit.problems.attempt_ids import new_attempt_id
-from pursuit.problems.attempts import Attempt
-from pursuit.problems.comparing import attempt_row
+from pursuit.problems.attempts import Attempt, load_attempt, new_attempt_id
+from pursuit.problems.comparison import attempt_row
 from pursuit.problems.manifest import Manifest
-from pursuit.problems.missions import AGENTS, MACHINES, Plan, as_toml, mission_for, proposer_for, server_of
-from pursuit.problems.stored_attempts import load_attempt
-from pursuit.service.looking import new_mission_id
+from pursuit.problems.missions import AGENTS, MACHINES, Plan, mission_for, proposer_for, server_of
+from pursuit.runtime import Runtime
+from pursuit.service.queries import new_mission_id
 from pursuit.surfaces.cli import show_problems
 from pursuit.surfaces.cli.attempt_end import ended_attempt, why
 from pursuit.surfaces.cli.context import configuration_path, folder_beside_ledger, ledger_path

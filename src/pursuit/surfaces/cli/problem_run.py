@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 
-from pursuit.app import Runtime
 from pursuit.config.configuration import Configuration, load_configuration
 from pursuit.core.attempts import AttemptState
 from pursuit.errors import (
@@ -29,19 +28,17 @@ from pursuit.errors import (
     ValidationFailed,
 )
 from pursuit.policy.rules import parse_mode
-from pursuit.problems.attempt_ids import checked_attempt_id, shared_attempt_id
-from pursuit.problems.attempts import Attempt
+from pursuit.problems.attempts import Attempt, attempts_at, checked_attempt_id, load_attempt, shared_attempt_id
 from pursuit.problems.catalogue import SHIPPED, manifests_in
-from pursuit.problems.comparing import attempt_row, problem_row, targets_of
+from pursuit.problems.comparison import attempt_row, problem_row, replay, targets_of
 from pursuit.problems.manifest import Manifest
 from pursuit.problems.missions import UNSOLVED
 from pursuit.problems.reading import read_manifest
-from pursuit.problems.replay import replay
 from pursuit.problems.scoring import scored_event
-from pursuit.problems.stored_attempts import attempts_at, load_attempt
-from pursuit.problems.versions import judging_digest
+from pursuit.problems.secrecy import judging_digest
+from pursuit.runtime import Runtime
 from pursuit.sandbox import Sandbox
-from pursuit.service.looking import require_id
+from pursuit.service.queries import require_id
 from pursuit.surfaces.cli import show_problems
 from pursuit.surfaces.cli.context import configuration_path, ledger_path, look
 from pursuit.surfaces.cli.options import Common

@@ -15,9 +15,8 @@ from pursuit.config.configuration import Configuration
 from pursuit.core.attempts import AttemptState
 from pursuit.errors import PursuitError
 from pursuit.ledger.contract import Ledger
-from pursuit.problems.attempts import Attempt
+from pursuit.problems.attempts import Attempt, load_attempt
 from pursuit.problems.manifest import Manifest
-from pursuit.problems.stored_attempts import load_attempt
 
 LOOK_EVERY = 0.05
 PATIENCE = 30.0

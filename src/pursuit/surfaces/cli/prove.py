@@ -16,8 +16,8 @@ from pursuit.surfaces.cli.complete import mission_ids
 from pursuit.surfaces.cli.options import ConfigOption, JsonOption, MissionId, StateOption, common
 
 if TYPE_CHECKING:
-    from pursuit.app import Runtime
     from pursuit.ledger.contract import Verification
+    from pursuit.runtime import Runtime
 
 PANEL = "Prove"
 

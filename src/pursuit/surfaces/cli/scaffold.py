@@ -51,7 +51,7 @@ def scaffold(
     json: JsonOption = False,
 ) -> int:
     """Draft a mission file for a goal, from a template or by a model, for you to complete and run."""
-    from pursuit.app import scaffold as drafted  # noqa: PLC0415 - commands import what they need
+    from pursuit.runtime import scaffold as drafted  # noqa: PLC0415 - commands import what they need
     from pursuit.surfaces.cli.context import conduct  # noqa: PLC0415
     from pursuit.surfaces.cli.output import check_output  # noqa: PLC0415
     from pursuit.surfaces.cli.screen import Screen  # noqa: PLC0415

@@ -16,7 +16,7 @@ from pursuit.surfaces.cli.complete import task_ids
 from pursuit.surfaces.cli.options import ConfigOption, JsonLinesOption, JsonOption, StateOption, common
 
 if TYPE_CHECKING:
-    from pursuit.app import Runtime
+    from pursuit.runtime import Runtime
 
 PANEL = "Tasks"
 DASHES = "pursuit.dashes"

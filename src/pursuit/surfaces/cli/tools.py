@@ -19,9 +19,9 @@ from pursuit.surfaces.cli.options import Common, ConfigOption, JsonOption, ModeO
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pursuit.app import Runtime
     from pursuit.config.configuration import Configuration
     from pursuit.config.servers import ServerConfig
+    from pursuit.runtime import Runtime
     from pursuit.surfaces.cli.screen import Screen
 
 PANEL = "Look"
@@ -100,9 +100,9 @@ def list_tools(
 
 
 async def _look(said: Common, screen: Screen, server: str | None, mission: Path | None, mode: str | None) -> Any:
-    from pursuit.app import open_toolbox  # noqa: PLC0415 - commands import what they need
     from pursuit.config.mission_file import load_mission_file  # noqa: PLC0415
     from pursuit.policy.rules import parse_mode  # noqa: PLC0415
+    from pursuit.runtime import open_toolbox  # noqa: PLC0415 - commands import what they need
 
     loaded = None if mission is None else load_mission_file(mission)
     configuration = read_configuration(said)

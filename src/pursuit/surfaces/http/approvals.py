@@ -21,7 +21,7 @@ from pursuit.core.base_model import InputModel, faults_of
 from pursuit.core.events import Permission
 from pursuit.errors import Fault, ValidationFailed
 from pursuit.service.approvals import LONGEST_REASON, Approvals
-from pursuit.service.caller import Caller
+from pursuit.service.audit import Caller
 from pursuit.service.service import Service
 from pursuit.surfaces.http.failure import MalformedJson, TooLarge
 from pursuit.surfaces.http.operators import OperatorsOnly

@@ -15,8 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
 from pursuit.errors import PursuitError
-from pursuit.service.audit import Audit
-from pursuit.service.caller import Caller
+from pursuit.service.audit import Audit, Caller
 from pursuit.surfaces.http.failure import Forbidden, MethodNotAllowed, Unauthorized, failed, told
 from pursuit.surfaces.logs import event
 from pursuit.surfaces.tokens import Holder, Tokens

@@ -13,7 +13,7 @@ from typing import Literal, cast
 from pursuit.errors import InvalidArgument, SessionNotFound
 from pursuit.ledger.contract import FORGOTTEN, StreamRow
 from pursuit.service import Service
-from pursuit.service.looking import MISSION_ID
+from pursuit.service.queries import MISSION_ID
 
 Part = Literal["status", "report", "events"]
 

@@ -15,7 +15,7 @@ from pursuit.core.base_model import Broken, Flag, InputModel, Whole, faults_of, 
 from pursuit.core.mission import AnyProposer, Mission, Preferences, Proposal, SamplingProposer
 from pursuit.core.state import Status
 from pursuit.errors import Fault, ValidationFailed
-from pursuit.service.looking import MISSION_ID
+from pursuit.service.queries import MISSION_ID
 
 MOST_ITERATIONS = 1_000_000
 

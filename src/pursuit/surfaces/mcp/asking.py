@@ -25,7 +25,7 @@ from pursuit.core.mission import SamplingProposer
 from pursuit.core.state import MissionState
 from pursuit.errors import Conflict, InvalidArgument
 from pursuit.service.approvals import ApprovalNotFound, Approvals
-from pursuit.service.caller import Caller
+from pursuit.service.audit import Caller
 from pursuit.surfaces.mcp.callers import answerable, caller_of, may_approve
 from pursuit.surfaces.mcp.failure import Context, sendable
 from pursuit.surfaces.mcp.forms import filled, form, how_to_approve

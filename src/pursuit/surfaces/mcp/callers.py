@@ -11,7 +11,7 @@ from typing import TypeVar
 from mcp.server.auth.middleware.auth_context import get_access_token
 
 from pursuit.service.approvals import APPROVAL_ID
-from pursuit.service.caller import Caller, user_name
+from pursuit.service.audit import Caller, user_name
 from pursuit.surfaces.mcp.failure import Context, sendable
 
 LONGEST = 100

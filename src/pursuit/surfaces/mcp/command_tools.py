@@ -17,8 +17,8 @@ import anyio.lowlevel
 from anyio.abc import TaskGroup
 from mcp_types import EmptyResult, LoggingLevel, SetLevelRequestParams, Tool, ToolAnnotations, ToolExecution
 
-from pursuit.app import Runtime
 from pursuit.config.commands import CommandConfig
+from pursuit.runtime import Runtime
 from pursuit.service.command_tools import command_tool, permit_directly
 from pursuit.service.tasks import requestor_of
 from pursuit.surfaces.mcp import schemas

@@ -14,9 +14,9 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, CallToolRequestParams, InputRequiredResult
 from pydantic import ValidationError
 
-from pursuit.app import Runtime
-from pursuit.service.caller import Caller
-from pursuit.service.mission_tasks import MissionRun, MissionTasks
+from pursuit.runtime import Runtime
+from pursuit.service.audit import Caller
+from pursuit.service.background import MissionRun, MissionTasks
 from pursuit.surfaces.mcp import answers
 from pursuit.surfaces.mcp.arguments import Iterate, parse
 from pursuit.surfaces.mcp.asking import Asking

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pursuit.app import Runtime
 from pursuit.core.mission import AnyProposer, Mission, ModelProposer
+from pursuit.runtime import Runtime
 from pursuit.service.approvals import Approvals
 from pursuit.service.background import BackgroundRuns
 from pursuit.surfaces.mcp import arguments as given

@@ -17,7 +17,7 @@ import anyio
 from anyio.abc import TaskStatus
 from mcp.server.lowlevel import Server
 
-from pursuit.app import Runtime
+from pursuit.runtime import Runtime
 from pursuit.surfaces.logs import event
 from pursuit.surfaces.mcp.gateway.options import GatewayOptions
 from pursuit.surfaces.mcp.server import mission_server

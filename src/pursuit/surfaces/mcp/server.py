@@ -16,7 +16,7 @@ from mcp_types import ServerCapabilities, ServerTasksCapability, SetLevelRequest
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from pursuit import __version__
-from pursuit.app import Runtime
+from pursuit.runtime import Runtime
 from pursuit.service.background import BackgroundRuns
 from pursuit.surfaces.mcp.command_tools import CommandTools
 from pursuit.surfaces.mcp.completions import Completions

@@ -26,7 +26,7 @@ from pursuit.surfaces.mcp.gateway.roster import Roster
 from pursuit.surfaces.mcp.tasks.carrying import Plan, When
 from pursuit.surfaces.mcp.tasks.terms import EXTENSION, capabilities_of
 from pursuit.tasks.execution import TaskContext
-from pursuit.tasks.soundness import finite
+from pursuit.tasks.record import finite
 
 TASK_TOKEN = "pursuit-task"  # noqa: S105 - under it a server tells its progress
 PROGRESS = "notifications/progress"

@@ -22,7 +22,7 @@ from pursuit.core.tools import CallFailed, Tool, UpstreamError
 from pursuit.errors import LedgerUnavailable
 from pursuit.policy.rules import Layers, OperatorPolicy, decide
 from pursuit.policy.traits import tool_approval_description
-from pursuit.service.caller import Caller
+from pursuit.service.audit import Caller
 from pursuit.service.gateway import GatewayJournal
 from pursuit.surfaces.logs import event
 from pursuit.surfaces.mcp.callers import caller_of, may_approve

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pursuit.tasks.soundness import finite
+from pursuit.tasks.record import finite
 
 
 class Progress:

@@ -20,11 +20,11 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS
 
 from pursuit import __version__
-from pursuit.app import Runtime
 from pursuit.core.tools import CallFailed, UpstreamError
 from pursuit.errors import PursuitError, UpstreamUnavailable
 from pursuit.policy.rules import Layers
-from pursuit.service.caller import Caller
+from pursuit.runtime import Runtime
+from pursuit.service.audit import Caller
 from pursuit.service.gateway import GatewayJournal, GatewayQuestions
 from pursuit.surfaces.logs import event
 from pursuit.surfaces.mcp.failure import Context, wire_error

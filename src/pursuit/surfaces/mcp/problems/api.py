@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any, Self
 from pursuit.config.files import locate_state
 from pursuit.errors import AttemptNotFound, Fault, InvalidArgument, ValidationFailed
 from pursuit.policy.rules import Mode, parse_mode
-from pursuit.problems.attempt_ids import checked_attempt_id
+from pursuit.problems.attempts import checked_attempt_id
 from pursuit.problems.brief import write_brief
 from pursuit.problems.catalogue import Catalogue
-from pursuit.problems.given_tables import as_given
 from pursuit.problems.manifest import MANIFEST, Manifest, digest_of
 from pursuit.problems.reading import parse_manifest, read_manifest
+from pursuit.problems.scorer_reading import as_given
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
 
-    from pursuit.problems.replay import Replayed
+    from pursuit.problems.comparison import Replayed
 
 _ANYTHING: Mapping[str, Any] = {
     "kind": "predicates",
@@ -136,8 +136,8 @@ class Problem:
         """
         _check_texts(attempt_id=attempt_id or "")
         from pursuit.ledger.sqlite import SqliteLedger  # noqa: PLC0415 - who only serves needs none of it
-        from pursuit.problems.replay import replay  # noqa: PLC0415
-        from pursuit.problems.stored_attempts import load_attempt  # noqa: PLC0415
+        from pursuit.problems.attempts import load_attempt  # noqa: PLC0415
+        from pursuit.problems.comparison import replay  # noqa: PLC0415
         from pursuit.sandbox import Sandbox  # noqa: PLC0415
 
         path = locate_state(None if state is None else Path(state), None)

@@ -21,7 +21,7 @@ from pursuit.core.attempts import AttemptState
 from pursuit.core.tools import CallFailed, UpstreamError
 from pursuit.errors import AlreadySubmitted, LedgerUnavailable, PursuitError, UpstreamUnavailable
 from pursuit.problems.attempts import GONE, Attempt
-from pursuit.problems.submission import kept_result, kept_submission
+from pursuit.problems.scoring import kept_result, kept_submission
 from pursuit.surfaces.logs import event
 from pursuit.surfaces.mcp.failure import Context, wire_error
 from pursuit.surfaces.mcp.gateway.calls import failures

@@ -25,7 +25,7 @@ from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.context import CallNext, HandlerResult
 
 from pursuit.errors import InvalidArgument, PursuitError, UpstreamUnavailable
-from pursuit.problems.attempt_ids import PREFIX, new_attempt_id
+from pursuit.problems.attempts import PREFIX, new_attempt_id
 from pursuit.problems.brief import TOOL
 from pursuit.surfaces.logs import event
 from pursuit.surfaces.mcp.failure import Context, wire_error

@@ -21,14 +21,13 @@ from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel import Server
 
 from pursuit import __version__
-from pursuit.app import Runtime
 from pursuit.config.configuration import Configuration
 from pursuit.core.tools import Tool
 from pursuit.errors import PolicyDenied, UpstreamUnavailable
 from pursuit.policy.rules import Mode
-from pursuit.problems.attempt_ids import new_attempt_id, shared_attempt_id
-from pursuit.problems.attempts import Attempt
+from pursuit.problems.attempts import Attempt, new_attempt_id, shared_attempt_id
 from pursuit.problems.manifest import UPSTREAM, Manifest
+from pursuit.runtime import Runtime
 from pursuit.sandbox import Sandbox
 from pursuit.surfaces.logs import event
 from pursuit.surfaces.mcp.failure import Context

@@ -27,10 +27,16 @@ from pursuit.core.tools import OUTCOME_META_KEY, CallFailed, ToolResult
 from pursuit.errors import PursuitError, ValidationFailed
 from pursuit.problems.attempts import GONE, Attempt
 from pursuit.problems.manifest import Manifest
-from pursuit.problems.rows import CannotScore
-from pursuit.problems.scoring import CallTool, Expressions, Submitted, judge, scored_event
-from pursuit.problems.submission import checked_submission
-from pursuit.problems.versions import judging_digest
+from pursuit.problems.scoring import (
+    CallTool,
+    CannotScore,
+    Expressions,
+    Submitted,
+    checked_submission,
+    judge,
+    scored_event,
+)
+from pursuit.problems.secrecy import judging_digest
 from pursuit.surfaces.logs import event
 from pursuit.surfaces.mcp.failure import Context, sendable
 

@@ -40,7 +40,7 @@ from pursuit.surfaces.mcp.tasks.terms import (
     obj,
     task_id_of,
 )
-from pursuit.tasks.deadlines import stopping_time
+from pursuit.tasks.execution import stopping_time
 from pursuit.tasks.host import TaskHost
 
 LONGEST_TTL = 10**15

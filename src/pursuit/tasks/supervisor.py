@@ -302,7 +302,7 @@ class Child:
         return True
 
 
-class Keeper:
+class Supervisor:
     """The loop: requests, output, ends."""
 
     def __init__(self, control: socket.socket) -> None:
@@ -456,4 +456,4 @@ if __name__ == "__main__":
     if os.fork():  # whoever started us need not wait for our end
         os._exit(0)
     os.chdir("/")
-    Keeper(socket.socket(fileno=0)).run()
+    Supervisor(socket.socket(fileno=0)).run()

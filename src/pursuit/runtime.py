@@ -19,26 +19,26 @@ from pursuit.config.mission_file import load_mission_file, servers_in
 from pursuit.config.servers import ServerConfig
 from pursuit.core.mission import FLEET, Mission
 from pursuit.core.tools import Upstream
-from pursuit.engine.context import Observer, SystemClock
+from pursuit.engine.context import Observer, Settings, SystemClock
 from pursuit.engine.driver import Driver
 from pursuit.engine.state_cache import States
 from pursuit.errors import Fault, ValidationFailed
 from pursuit.ledger.contract import Ledger
 from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.policy.rules import Mode, OperatorPolicy, parse_mode
-from pursuit.proposers.language import LanguageModel
-from pursuit.sandbox import Sandbox
+from pursuit.proposers.choice import Choice
+from pursuit.proposers.language import LanguageModel, Price
+from pursuit.proposers.prompt import LIMIT, ROOM
+from pursuit.proposers.provider import Providers
+from pursuit.sandbox import Sandbox, SandboxLimits
 from pursuit.service import Service, Started
-from pursuit.service.audit import Audit
-from pursuit.service.caller import OPERATOR, Caller
-from pursuit.service.checkup import Finding
+from pursuit.service.audit import OPERATOR, Audit, Caller
 from pursuit.service.command_tools import CommandUpstream, LaterCalls
-from pursuit.service.doctor import examine
-from pursuit.service.looking import require_id
-from pursuit.service.plan import Planner
-from pursuit.service.settings import MEGABYTE, choice_of, engine_settings, sandbox_limits, task_limits
+from pursuit.service.doctor import Finding, examine
+from pursuit.service.queries import require_id
 from pursuit.service.tasks import Tasks
-from pursuit.service.toolbox import Toolbox
+from pursuit.service.toolbox import Planner, Toolbox
+from pursuit.tasks.limits import DAY, Limits
 from pursuit.tasks.store import TaskStore
 from pursuit.upstream.host import ToolHost
 from pursuit.upstream.pool import Pool, Reloaded
@@ -46,6 +46,59 @@ from pursuit.upstream.pool import Pool, Reloaded
 if TYPE_CHECKING:
     from pursuit.drafting import Draft
     from pursuit.service.fleet import Children
+
+
+# What the `[settings]` of a configuration mean for each part.
+# Invariant: a setting that is not given is the part's own default.
+
+MEGABYTE = 1024 * 1024
+
+
+def choice_of(configuration: Configuration) -> Choice:
+    """Who proposes, with the operator's prices and limits."""
+    prices = {name: Price(input=read, output=written) for name, (read, written) in configuration.prices.items()}
+    limit = int(configuration.settings.get("prompt_bytes", LIMIT))
+    room = int(configuration.settings.get("tools_bytes", ROOM))
+    return Choice(models=Providers(prices=prices), prompt_bytes=limit, tools_bytes=room)
+
+
+def sandbox_limits(settings: Mapping[str, float]) -> SandboxLimits:
+    """What a predicate and a script may use."""
+    names = {"predicate_seconds": 1, "predicate_memory_mb": MEGABYTE, "script_seconds": 1, "script_memory_mb": MEGABYTE}
+    given = {
+        name.removesuffix("_mb"): settings[name] * unit if unit == 1 else int(settings[name] * unit)
+        for name, unit in names.items()
+        if name in settings
+    }
+    for name in ("script_calls", "script_workers"):
+        if name in settings:
+            given[name] = int(settings[name])
+    return SandboxLimits(**given)  # pyright: ignore[reportArgumentType]
+
+
+def engine_settings(settings: Mapping[str, float]) -> Settings:
+    """How long the engine waits, and for what."""
+    defaults = Settings()
+    return Settings(
+        call_timeout=settings.get("call_timeout", defaults.call_timeout),
+        call_ceiling=settings.get("call_ceiling", defaults.call_ceiling),
+        approval_timeout=settings.get("approval_timeout", defaults.approval_timeout),
+        task_patience=settings.get("task_patience", defaults.task_patience),
+        model_timeout=settings.get("model_timeout", defaults.model_timeout),
+        memory_lessons=int(settings.get("memory_lessons", defaults.memory_lessons)),
+    )
+
+
+def task_limits(settings: Mapping[str, float]) -> Limits:
+    """How many tasks there may be, and for how long."""
+    defaults = Limits()
+    return Limits(
+        concurrent=int(settings.get("tasks_at_once", defaults.concurrent)),
+        concurrent_each=int(settings.get("tasks_each", defaults.concurrent_each)),
+        longest=settings.get("task_ttl_max", defaults.longest),
+        kept_seconds=settings.get("task_kept_days", defaults.kept_seconds / DAY) * DAY,
+        kept=int(settings.get("task_kept", defaults.kept)),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +353,7 @@ class Runtime:
 
 async def _alone(ledger: Ledger, mission_id: str) -> Ledger:
     """The ledger with one mission in it, which must be there."""
-    from pursuit.service.one_mission import OneMission  # noqa: PLC0415 - most runtimes have them all
+    from pursuit.service.scoped_ledger import OneMission  # noqa: PLC0415 - most runtimes have them all
 
     require_id(mission_id)
     alone = OneMission(ledger, mission_id)

@@ -15,10 +15,21 @@ from typing import Any
 
 import msgspec
 
+from pursuit.core.approvals import Approval, pending
+from pursuit.core.audit import redacted
 from pursuit.core.decision import decide
-from pursuit.core.events import AnyEvent, decode
+from pursuit.core.events import (
+    AnyEvent,
+    CallIntended,
+    CallRefused,
+    CallSettled,
+    IterationEnded,
+    IterationProposed,
+    ScriptEnded,
+    decode,
+)
 from pursuit.core.fold import advance
-from pursuit.core.report import cut_short
+from pursuit.core.report import budget_row, children_rows, criteria_rows, cut_short, iso
 from pursuit.core.state import STATUSES, MissionState
 from pursuit.engine.context import Clock
 from pursuit.engine.driver import Driver, assemble
@@ -26,19 +37,188 @@ from pursuit.engine.lessons import recall
 from pursuit.engine.state_cache import States
 from pursuit.errors import InvalidArgument, NoIterations
 from pursuit.ledger.archive import export_stream
-from pursuit.ledger.contract import Ledger, Verification
+from pursuit.ledger.contract import Ledger, StreamRow, Verification
 from pursuit.service.audit import Audit
 from pursuit.service.gateway import gateway_lines
-from pursuit.service.history import history_page
-from pursuit.service.status import list_row, status_of
 from pursuit.tasks.limits import RUNNING
+
+# The iterations of a mission, page by page, from its events.
+
+PAGE = 100
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryPage:
+    """Some iterations, and the index of the first one that follows."""
+
+    iterations: list[dict[str, Any]]
+    next_first: int | None
+
+
+async def history_page(
+    ledger: Ledger, mission_id: str, *, full: bool, first: int, limit: int = PAGE, after: int = 0
+) -> HistoryPage:
+    """The ended iterations from `first` on; what lies before event `after` is not looked at."""
+    rows: dict[int, dict[str, Any]] = {}
+    last = first + limit
+    more = False
+    for stored in await ledger.read(mission_id, after):
+        event = decode(stored.type, stored.body)
+        index = getattr(event, "iteration", None)
+        if index is None or index < first:
+            continue
+        if index >= last:
+            more = more or isinstance(event, IterationEnded)
+            continue
+        row = rows.setdefault(index, {"iteration_index": index})
+        _add(row, event, full=full)
+    ended = [row for _index, row in sorted(rows.items()) if "verdict" in row]
+    return HistoryPage(ended, last if more else None)
+
+
+def _add(row: dict[str, Any], event: AnyEvent, *, full: bool) -> None:
+    match event:
+        case IterationProposed():
+            row["started_at"] = iso(event.at)
+            if full:
+                row["strategy"] = _strategy(event)
+                row["calls"] = {}
+        case IterationEnded():
+            row["verdict"], row["verdict_reason"], row["ended_at"] = event.verdict, event.reason, iso(event.at)
+            if full:
+                row["rationale"] = event.rationale
+                row["checkpoint"] = event.facts.checkpoint
+                row["criteria"] = [msgspec.to_builtins(result) for result in event.criteria]
+                row["observation"] = _observation(row)
+                row["calls"] = list(row["calls"].values())
+        case CallIntended() | CallSettled() | CallRefused() | ScriptEnded() if full:
+            _add_detail(row, event)
+        case _:
+            pass
+
+
+def _add_detail(row: dict[str, Any], event: CallIntended | CallSettled | CallRefused | ScriptEnded) -> None:
+    calls: dict[str, dict[str, Any]] = row.setdefault("calls", {})
+    match event:
+        case CallIntended() | CallRefused():
+            call = calls.setdefault(event.call_id, {"call_id": event.call_id})
+            call.update(tool=event.tool, args=event.args, purpose=event.purpose)
+            if isinstance(event, CallRefused):
+                call.update(outcome=event.outcome, error=event.reason)
+        case CallSettled():
+            call = calls.setdefault(event.call_id, {"call_id": event.call_id})
+            call.update(outcome=event.outcome, seconds=event.seconds, result=event.result or event.preview)
+            found = {"error": event.error, "metrics": event.metrics, "events": event.events}
+            call.update({key: value for key, value in found.items() if value})
+        case ScriptEnded():
+            said = {"metrics": event.observed, "events": event.events}
+            found = {"error": event.error, "printed": event.printed, "claimed" if event.claimed else "observed": said}
+            row["script"] = {key: value for key, value in found.items() if value}
+
+
+def _observation(row: dict[str, Any]) -> dict[str, Any]:
+    """What the iteration learned: its calls in the order that they were proposed in, then its script."""
+    metrics: dict[str, Any] = {}
+    events: list[dict[str, Any]] = []
+    errors: list[str] = list(row["strategy"].get("failed", ()))
+    script: dict[str, Any] = row.get("script", {})
+    parts: list[dict[str, Any]] = [*row["calls"].values(), {**script.get("observed", {}), "error": script.get("error")}]
+    for part in parts:
+        metrics.update(part.get("metrics", {}))
+        events.extend(part.get("events", ()))
+        if part.get("error"):
+            errors.append(part["error"])
+    return {"metrics": metrics, "events": events, "errors": errors}
+
+
+def _strategy(event: IterationProposed) -> dict[str, Any]:
+    strategy: dict[str, Any] = {"proposer": event.proposer}
+    if event.script is not None:
+        strategy["script"] = event.script
+    else:
+        strategy["tool_calls"] = [{"tool_name": call.tool, "args": call.args} for call in event.calls]
+    if event.rationale is not None:
+        strategy["rationale"] = event.rationale
+    if event.failed:
+        strategy["failed"] = event.failed
+    return strategy
+
+
+# A mission as people and agents see it: one JSON object.
+
+
+def status_of(mission_id: str, state: MissionState) -> dict[str, Any]:
+    """Everything about a mission but its history."""
+    optional = {
+        "waiting_for": state.waiting_for,
+        "waiting_detail": state.wait_detail,
+        "waiting_until": iso(state.wait_until),
+        "verdict": state.verdict,
+        "verdict_reason": state.verdict_reason,
+        "rationale": state.last_ended.rationale if state.last_ended is not None else None,
+        "started_at": iso(state.started_at),
+        "ended_at": iso(state.ended_at),
+        "failure": state.failure.error if state.failure is not None else None,
+        "report": f"mission://{mission_id}/report" if state.report is not None else None,
+        "parent": state.parent,
+        "children": children_rows(state) or None,
+    }
+    return {
+        "session_id": mission_id,
+        "status": state.status,
+        "directive": state.mission.directive,
+        "criteria": criteria_rows(state),
+        "budget": budget_row(state),
+        "tool_allowlist": list(state.tools),
+        "proposer": state.mission.proposer.kind,
+        "iteration_count": state.iteration_count,
+        "no_progress_counter": state.no_progress,
+        "metrics": state.metrics,
+        "best": {criterion_id: point.value for criterion_id, point in state.best.items()},
+        "pending_approvals": [approval_row(mission_id, approval) for approval in pending(state.approvals)],
+        "created_at": iso(state.created_at),
+        "warnings": list(state.warnings),
+        **{key: value for key, value in optional.items() if value is not None},
+    }
+
+
+def approval_row(mission_id: str, approval: Approval) -> dict[str, Any]:
+    """A question to a person, as the one who answers sees it."""
+    return {
+        "approval_id": approval.approval_id,
+        "session_id": mission_id,
+        "tool": approval.tool,
+        "args": redacted(approval.args),
+        "description": approval.description,
+        "reason": approval.reason,
+        "asked_at": iso(approval.asked_at),
+        "expires_at": iso(approval.until),
+    }
+
+
+def list_row(row: StreamRow) -> dict[str, Any]:
+    """A mission in a list."""
+    summary = dict(row.summary)
+    answer: dict[str, Any] = {
+        "session_id": row.name,
+        "status": row.status,
+        "created_at": iso(row.created_at),
+        "iteration_count": summary.get("iteration_count", 0),
+        "directive": summary.get("directive", ""),
+    }
+    if row.status == "waiting" and "waiting_for" in summary:
+        answer["waiting_for"] = summary["waiting_for"]
+    if "parent" in summary:
+        answer["parent"] = summary["parent"]
+    return answer
+
 
 LONGEST_CURSOR = 18
 MISSION_ID = re.compile(r"mission-[0-9a-f]{16}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Looking:
+class Queries:
     """One process's view of the missions in a ledger."""
 
     ledger: Ledger

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pursuit.core.tasks import TASK_ENDS, TaskKind, TaskState, TaskStatus
 from pursuit.errors import TaskNotFound
 from pursuit.ledger.contract import StreamRow
-from pursuit.tasks.deadlines import TIME_TO_LIVE, out_of_time
+from pursuit.tasks.execution import TIME_TO_LIVE, out_of_time
 from pursuit.tasks.limits import RUNNING
 from pursuit.tasks.store import KIND, TaskStore
 
@@ -33,7 +33,7 @@ class TaskPage:
     next_cursor: str | None = None
 
 
-class Shelf:
+class Retention:
     """The tasks of a store, seen together."""
 
     def __init__(self, store: TaskStore, *, winding: frozenset[TaskKind] = frozenset({"process"})) -> None:

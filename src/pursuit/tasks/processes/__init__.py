@@ -1,1 +1,0 @@
-"""Commands as tasks: processes that outlive us, their output, and their end."""

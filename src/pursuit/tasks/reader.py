@@ -1,0 +1,438 @@
+"""Reads what the keeper spooled: into the log, for the signs in it, up to a mark that is worth writing down.
+
+Owns: the way of a byte from the spool to the log. Knows no loop and no ledger: it is called from a thread, one call at
+a time. Invariant: a reader made from a mark gives, with what was read up to that mark, every line once and in order.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from pursuit.tasks.command import Command, blanked
+from pursuit.tasks.process_tree import read_json
+from pursuit.tasks.progress_patterns import Signs, Units
+from pursuit.tasks.supervisor import STREAMS, segment_name
+
+# The spool of one stream, seen from the side that reads it.
+# Invariant: every byte is given once and in order, or its loss is told where it happened.
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """So many bytes were dropped here, since too much lay unread."""
+
+    dropped: int
+
+
+class Spool:
+    """One stream from a place on: the number of a segment and an offset in it."""
+
+    def __init__(self, folder: Path, stream: str, *, number: int = 1, offset: int = 0) -> None:
+        self._folder = folder
+        self._place = str(folder)
+        self._stream = stream
+        self._kept = self._first(number)
+        self.number = number
+        self.offset = offset
+
+    def read(self, most: int) -> bytes | Gap | None:
+        """The next piece, out of one segment; None if there is nothing yet."""
+        while True:
+            over = self._exists(self.number + 1)  # asked first: the next one begins after the last byte of this
+            data = self._bytes(most)
+            if data:
+                self.offset += len(data)
+                return data
+            gap = read_json(self._path(self.number, gap=True))
+            if gap is not None:
+                self.number, self.offset = self.number + 1, 0
+                return Gap(int(gap.get("dropped", 0)))
+            if not over:
+                return None
+            self.number, self.offset = self.number + 1, 0
+
+    def has_grown(self) -> bool:
+        """Whether there is more in the segment that is being read, at the price of a look; new ones do not count."""
+        try:
+            # Done very often, for which paths are too slow.
+            return os.stat(f"{self._place}/{segment_name(self._stream, self.number)}").st_size > self.offset  # noqa: PTH116
+        except FileNotFoundError:
+            return False
+
+    def discard(self, number: int) -> None:
+        """Removes the segments before that one, which nobody needs again."""
+        while self._kept < number:
+            for gap in (False, True):
+                self._path(self._kept, gap=gap).unlink(missing_ok=True)
+            self._kept += 1
+
+    def _first(self, number: int) -> int:
+        """The oldest segment; those before `number` are of a reader that died before it removed them."""
+        names = (path.name.split(".")[1] for path in self._folder.glob(f"{self._stream}.[0-9]*"))
+        return min([int(name) for name in names if name.isdigit()], default=number)
+
+    def _bytes(self, most: int) -> bytes:
+        try:
+            descriptor = os.open(self._path(self.number), os.O_RDONLY)
+        except FileNotFoundError:
+            return b""
+        try:
+            return os.pread(descriptor, most, self.offset)
+        finally:
+            os.close(descriptor)
+
+    def _exists(self, number: int) -> bool:
+        return self._path(number).exists() or self._path(number, gap=True).exists()
+
+    def _path(self, number: int, *, gap: bool = False) -> Path:
+        return self._folder / (segment_name(self._stream, number) + (".gap" if gap else ""))
+
+
+# r"""Bytes as they were cut, made into whole lines of bounded length.
+# Invariant: it holds at most one line and `LONGEST` bytes of it; no secret is left, also not half of one at a cut.
+
+LONGEST = 64 * 1024
+CUT = " … [the rest of this line, which is longer than 64 KiB, is left out]".encode()
+_BLANK = b"***"
+
+
+class LineCutter:
+    """Takes pieces, gives whole lines; `held` bytes at the end of what it took are not part of any line yet."""
+
+    def __init__(self, secrets: Sequence[str] = (), *, skipping: bool = False) -> None:
+        self._secrets = [secret.encode("utf-8", "surrogateescape") for secret in secrets]
+        self._margin = max((len(secret) for secret in self._secrets), default=0)
+        self._held = b""
+        self.skipping = skipping
+        """Whether the rest of a line that was too long is being left out."""
+
+    @property
+    def held(self) -> int:
+        """How many bytes wait for the end of their line."""
+        return len(self._held)
+
+    def feed(self, data: bytes) -> bytes:
+        r"""Whole lines, each with its end, as `\n`."""
+        data = self._held + data if self._held else data
+        self._held = b""
+        if data.endswith(b"\r"):  # it may be half of an end
+            data, self._held = data[:-1], b"\r"
+        if b"\r" in data:
+            data = self._ends(data)
+        end = data.rfind(b"\n") + 1
+        whole, rest = data[:end], data[end:]
+        self._held = rest + self._held
+        if self.skipping and whole:
+            whole, self.skipping = whole[whole.index(b"\n") + 1 :], False
+        if self.skipping:
+            self._held = self._held[-1:] if self._held.endswith(b"\r") else b""
+        lines = self._bounded(self._blank(whole))
+        if len(self._held) > LONGEST + self._margin:
+            # The end of it may be half of a secret.
+            shown = self._blank(self._held)[: -self._margin or None]
+            lines += _whole_characters(shown[:LONGEST]) + CUT + b"\n"
+            self._held, self.skipping = b"\r" if self._held.endswith(b"\r") else b"", True
+        return lines
+
+    def rest(self) -> bytes:
+        """The last line, which had no end."""
+        rest, self._held = self._held, b""
+        if not rest or self.skipping:
+            return b""
+        return self._bounded(self._blank(rest.removesuffix(b"\r")) + b"\n")
+
+    def _blank(self, data: bytes) -> bytes:
+        for secret in self._secrets:
+            data = data.replace(secret, _BLANK)
+        return data
+
+    @staticmethod
+    def _ends(data: bytes) -> bytes:
+        return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+    def _bounded(self, lines: bytes) -> bytes:
+        """Cuts what is too long; the usual case costs one look for each 64 KiB."""
+        place, size = 0, len(lines)
+        while size - place > LONGEST:
+            end = lines.rfind(b"\n", place, place + LONGEST + 1)
+            if end < 0:
+                return b"".join(self._cut(line) for line in lines.splitlines(keepends=True))
+            place = end + 1
+        return lines
+
+    @staticmethod
+    def _cut(line: bytes) -> bytes:
+        end = b"\n" if line.endswith(b"\n") else b""
+        if len(line) - len(end) <= LONGEST:
+            return line
+        return _whole_characters(line[:LONGEST]) + CUT + end
+
+
+def _whole_characters(text: bytes) -> bytes:
+    """Without the beginning of a character at the end; bytes that are no UTF-8 stay."""
+    for count in range(1, 4):
+        if text[-count : len(text) - count + 1] >= b"\xc0":
+            return text[:-count]
+    return text
+
+
+# What a command wrote and we have read: a log of bounded size that can be cut back, tailed and followed.
+# Invariant: positions count all bytes that were ever appended; the newest `bound` / 2 of them at least are there, in
+# order.
+
+BOUND = 64 * 1024 * 1024
+BLOCK = 256 * 1024
+LONGEST_TAIL = 16 * 1024 * 1024
+
+
+class Log:
+    """The side that writes; one for each log at a time."""
+
+    def __init__(self, folder: Path, name: str, *, bound: int = BOUND) -> None:
+        self._folder = folder
+        self._name = name
+        self._half = max(1, bound // 2)
+        self._starts = [start for start, _ in halves(folder, name)]
+        self.position = log_end(folder, name)
+        self.lost = 0
+        """Bytes that the disk refused."""
+
+    def append(self, data: bytes) -> None:
+        """Adds whole lines; the older half goes when the newer one is full. A full disk loses them, not the command."""
+        if not data:
+            return
+        try:
+            if not self._starts or self.position - self._starts[-1] >= self._half:
+                self._starts.append(self.position)
+                while len(self._starts) > 2:
+                    _path(self._folder, self._name, self._starts.pop(0)).unlink(missing_ok=True)
+            path = _path(self._folder, self._name, self._starts[-1])
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            try:
+                self._write(descriptor, data)
+            finally:
+                os.close(descriptor)
+        except OSError:
+            self.lost += len(data)
+
+    def _write(self, descriptor: int, data: bytes) -> None:
+        """All of it or nothing; raises `OSError`. Half of it would be a line that nobody wrote."""
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[os.write(descriptor, view) :]
+        except OSError:
+            if len(view) < len(data):
+                os.ftruncate(descriptor, self.position - self._starts[-1])
+            raise
+        self.position += len(data)
+
+    def cut(self, position: int) -> None:
+        """Goes back to a position: what was appended after it is gone."""
+        for start, path in halves(self._folder, self._name):
+            if start >= position:
+                path.unlink()
+            elif path.stat().st_size > position - start:
+                os.truncate(path, position - start)
+        self._starts = [start for start, _ in halves(self._folder, self._name)]
+        if log_end(self._folder, self._name) != position:
+            # What came before it is not there any more, or never reached the disk: positions go on all the same.
+            self._starts.append(position)
+        self.position = position
+
+
+def halves(folder: Path, name: str) -> list[tuple[int, Path]]:
+    """The files of a log with the positions of their first bytes, oldest first."""
+    return sorted((int(path.name.rpartition(".")[2]), path) for path in folder.glob(f"{name}.[0-9]*"))
+
+
+def log_end(folder: Path, name: str) -> int:
+    """The position after the last byte."""
+    for start, path in reversed(halves(folder, name)):
+        try:
+            return start + path.stat().st_size
+        except FileNotFoundError:
+            continue
+    return 0
+
+
+def read_log(folder: Path, name: str, position: int, most: int = BLOCK) -> tuple[bytes, int]:
+    """Bytes from a position on and the position after them; what has gone meanwhile is skipped."""
+    for start, path in halves(folder, name):
+        try:
+            size = path.stat().st_size
+            if start + size <= position:
+                continue
+            begin = max(start, position)
+            with path.open("rb") as file:
+                file.seek(begin - start)
+                data = file.read(most)
+            return data, begin + len(data)
+        except FileNotFoundError:
+            continue
+    return b"", position
+
+
+def tail_position(folder: Path, name: str, lines: int) -> int:
+    """Where the last so many lines begin."""
+    end = place = log_end(folder, name)
+    found = 0
+    for start, path in reversed(halves(folder, name)):
+        while place > start and end - place < LONGEST_TAIL:
+            begin = max(start, place - BLOCK)
+            with path.open("rb") as file:
+                file.seek(begin - start)
+                block = file.read(place - begin)
+            ends = block.count(b"\n") - (place == end)  # the end of the last line begins no other
+            if found + ends >= lines:
+                return begin + _nth_end(block, found + ends - lines) + 1
+            found, place = found + ends, begin
+    return place
+
+
+def _nth_end(block: bytes, number: int) -> int:
+    place = -1
+    for _ in range(number + 1):
+        place = block.index(b"\n", place + 1)
+    return place
+
+
+def _path(folder: Path, name: str, start: int) -> Path:
+    return folder / f"{name}.{start:015d}"
+
+
+CHUNK = 1 << 20
+STEP = 4
+"""Chunks that one step reads at most, so that marks come in between."""
+FRESH = 1_000_000_000
+LOG, ERRORS = "log", "errors"
+ERRORS_BOUND = 2 * 1024 * 1024
+
+
+class _Track:
+    """One stream: its spool, its lines, and where the first byte lies that is in no line yet."""
+
+    def __init__(self, folder: Path, name: str, command: Command, mark: Mapping[str, Any]) -> None:
+        number, offset, skipping = cast("tuple[int, int, bool]", mark.get(name, (1, 0, False)))
+        self.name = name
+        self.spool = Spool(folder, name, number=number, offset=offset)
+        self.cutter = LineCutter(blanked(command.secrets), skipping=skipping)
+        self.at = (number, offset)
+        self.taken = 0
+
+    def read(self) -> bytes | None:
+        """The next whole lines, perhaps none; None if there is nothing to read."""
+        piece = self.spool.read(CHUNK)
+        if piece is None:
+            return None
+        self.taken += len(piece) if isinstance(piece, bytes) else 1
+        if isinstance(piece, Gap):
+            lines = self.cutter.rest() + _gap_line(piece)
+            self.cutter.skipping = False
+        else:
+            lines = self.cutter.feed(piece)
+        held = self.cutter.held
+        if not isinstance(piece, bytes) or held <= len(piece):
+            self.at = (self.spool.number, self.spool.offset - held)
+        return lines
+
+    @property
+    def mark(self) -> tuple[int, int, bool]:
+        number, offset = self.at
+        return number, offset, self.cutter.skipping
+
+
+class Reader:
+    """The output of one command from a mark on; `exit` is how it ended once all of it was read."""
+
+    def __init__(self, folder: Path, command: Command, mark: Mapping[str, Any], *, bound: int = BOUND) -> None:
+        self._folder = folder
+        self._place = str(folder)
+        self._tracks = [_Track(folder, name, command, mark) for name in STREAMS]
+        self._log = Log(folder, LOG, bound=bound)
+        self._errors = Log(folder, ERRORS, bound=min(bound, ERRORS_BOUND))
+        self._log.cut(mark.get("log", 0))
+        self._errors.cut(mark.get("errors", 0))
+        units = Units(folder / "units", count=mark.get("units", 0))
+        self.signs = Signs(command, units, off=mark.get("off", ()))
+        self.signs.lines = mark.get("lines", 0)
+        self.signs.failures = list(mark.get("failures", ()))
+        self._taken_at_mark = 0
+        self._changed = 0
+        self.exit: Mapping[str, Any] | None = None
+        self.finished = False
+
+    @property
+    def taken(self) -> int:
+        """Bytes that were read from the spool."""
+        return sum(track.taken for track in self._tracks)
+
+    @property
+    def unmarked(self) -> int:
+        """Bytes that were read since the last mark."""
+        return self.taken - self._taken_at_mark
+
+    def step(self, *, last: bool = False) -> bool:
+        """Reads a bounded piece; False if there was nothing left. `last`: nobody writes any more."""
+        ended = read_json(self._folder / "exit")  # asked first: it is written after the last byte
+        for _ in range(STEP):
+            moved = [self._advance(track) for track in self._tracks]
+            if not any(moved):
+                break
+        else:
+            return True
+        if ended is not None or last:
+            for track in self._tracks:
+                self._take(track, track.cutter.rest())
+            self.exit, self.finished = ended, True
+        return False
+
+    def has_news(self) -> bool:
+        """Whether a step may do something, at the price of a look: a file is new, or has grown."""
+        changed = os.stat(self._place).st_mtime_ns  # noqa: PTH116 - done very often, for which paths are too slow
+        # Two files that come within a tick of the clock leave the same time: what is fresh always counts.
+        fresh = changed != self._changed or time.time_ns() - changed < FRESH
+        self._changed = changed
+        return fresh or any(track.spool.has_grown() for track in self._tracks)
+
+    def mark(self) -> dict[str, Any]:
+        """Where to go on after a crash. Raises `OSError` if the disk refuses."""
+        self.signs.units.store()
+        self._taken_at_mark = self.taken
+        return {
+            "log": self._log.position,
+            "errors": self._errors.position,
+            "lines": self.signs.lines,
+            "units": self.signs.units.count,
+            **({"failures": list(self.signs.failures)} if self.signs.failures else {}),
+            **({"off": list(self.signs.off)} if self.signs.off else {}),
+            **{track.name: list(track.mark) for track in self._tracks},
+        }
+
+    def discard(self, mark: Mapping[str, Any]) -> None:
+        """Removes the spool before a mark that is durable."""
+        for track in self._tracks:
+            track.spool.discard(mark[track.name][0])
+
+    def _advance(self, track: _Track) -> bool:
+        lines = track.read()
+        if lines is None:
+            return False
+        self._take(track, lines)
+        return True
+
+    def _take(self, track: _Track, lines: bytes) -> None:
+        self._log.append(lines)
+        if track.name == "err":
+            self._errors.append(lines)
+        for note in self.signs.take(lines):
+            self._log.append(f"[{note}]\n".encode())
+
+
+def _gap_line(gap: Gap) -> bytes:
+    return f"[{gap.dropped} bytes of output are missing here: more lay unread than may]\n".encode()

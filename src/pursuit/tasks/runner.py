@@ -1,0 +1,638 @@
+"""Commands as tasks, for one process of ours: what it starts goes on without it and is found again.
+
+Owns: the folder of all commands, the keeper, and what is done with a command's files. Does not know: who may run what.
+Invariant: a command is started once or not at all, whoever dies in between; nothing of it is readable by others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable
+from pathlib import Path
+from typing import Any, Self
+
+import anyio
+import anyio.to_thread
+import msgspec
+from anyio.abc import TaskGroup
+
+from pursuit.core.tasks import TaskState
+from pursuit.errors import PursuitError, TaskNotFound, ValidationFailed
+from pursuit.tasks import supervisor
+from pursuit.tasks.command import (
+    GRACE,
+    LONGEST_STDERR_LINE,
+    STDERR_LINES,
+    Command,
+    Course,
+    ending_of,
+    in_words,
+    refusal_of,
+)
+from pursuit.tasks.execution import TaskContext
+from pursuit.tasks.host import Work
+from pursuit.tasks.process_tree import (
+    UNREADABLE,
+    Identity,
+    Meta,
+    ProcessTable,
+    Root,
+    end_tree,
+    read_identity,
+    read_json,
+    read_meta,
+)
+from pursuit.tasks.reader import BOUND, ERRORS, LOG, Reader, log_end, read_log, tail_position
+from pursuit.tasks.record import is_task_id
+from pursuit.tasks.store import Ending
+from pursuit.tasks.supervisor import STREAMS, TAG, claim, write_whole
+
+# The line to the keeper: starts it with the first command, hands commands over, and hears of news.
+# Invariant: the files in a command's folder are the truth and the keeper's words only hints, so a lost word costs
+# time and nothing else.
+
+PATIENCE = 120.0
+LONGEST_WORD = 16 * 1024 * 1024
+
+
+class Refused(Exception):
+    """A command could not be started; the message says why, and nothing runs."""
+
+
+class Unanswered(Exception):
+    """The keeper was asked to start a command and said nothing: it may run, and may yet be started."""
+
+
+class Keeping:
+    """One keeper for one process of ours. `on_news` hears which commands have news, `on_loss` that it is gone."""
+
+    def __init__(
+        self, folder: Path, tasks: TaskGroup, on_news: Callable[[Iterable[str]], None], on_loss: Callable[[], None]
+    ) -> None:
+        self._folder = folder
+        self._tasks = tasks
+        self._on_news = on_news
+        self._on_loss = on_loss
+        self._starting = anyio.Lock()
+        self._writer: asyncio.StreamWriter | None = None
+        self._asked: dict[str, tuple[anyio.Event, list[str]]] = {}
+        self.losses = 0
+        """How often a keeper went away; what was started before the last time is not heard of any more."""
+
+    async def start(self, request: dict[str, Any]) -> None:
+        """Starts a command; returns when it runs. Raises `Refused` or `Unanswered`."""
+        answered, reasons, losses = anyio.Event(), list[str](), self.losses
+        self._asked[request["id"]] = answered, reasons
+        try:
+            async with self._starting:
+                writer = await self._line()
+                writer.write(json.dumps(request).encode() + b"\n")
+            with anyio.move_on_after(PATIENCE) as patience:
+                await answered.wait()
+        except OSError as error:
+            raise Refused(f"its supervisor cannot be started: {error}") from error
+        finally:
+            del self._asked[request["id"]]
+        if patience.cancelled_caught or self.losses > losses:
+            raise Unanswered
+        if reasons:
+            raise Refused(reasons[0])
+
+    def close(self) -> None:
+        """Lets go of the keeper, which goes on until its commands have ended."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    async def _line(self) -> asyncio.StreamWriter:
+        if self._writer is None:
+            ours, theirs = socket.socketpair()
+            with theirs:
+                await anyio.to_thread.run_sync(_launch, self._folder, theirs)
+            reader, self._writer = await asyncio.open_connection(sock=ours, limit=LONGEST_WORD)
+            self._tasks.start_soon(self._listen, reader, self._writer)
+        return self._writer
+
+    async def _listen(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Hears the keeper until it is gone or we are; whoever waits for a start is told how it went, also then."""
+        try:
+            await self._hear_while(reader, lambda: True)
+        except anyio.get_cancelled_exc_class():
+            with anyio.CancelScope(shield=True):
+                await self._hear_while(
+                    reader, lambda: any(not answered.is_set() for answered, _ in self._asked.values())
+                )
+            raise
+        finally:
+            writer.close()
+            if self._writer is writer:
+                self._writer = None
+
+    async def _hear_while(self, reader: asyncio.StreamReader, wanted: Callable[[], bool]) -> None:
+        try:
+            while wanted():
+                line = await reader.readline()
+                if not line:
+                    break
+                self._hear(json.loads(line))
+            else:
+                return
+        except (OSError, ValueError):
+            pass  # half a word of a keeper that was killed
+        self.losses += 1
+        for answered, _ in self._asked.values():
+            answered.set()
+        self._on_loss()
+
+    def _hear(self, word: dict[str, Any]) -> None:
+        if "news" in word:
+            self._on_news(word["news"])
+            return
+        if word["id"] in self._asked:
+            answered, reasons = self._asked[word["id"]]
+            reasons.extend([word["refused"]] if "refused" in word else [])
+            answered.set()
+
+
+def _launch(folder: Path, theirs: socket.socket) -> None:
+    """Runs the keeper's script, which leaves a process of its own behind; raises `OSError`."""
+    words = [sys.executable, "-I", "-S", supervisor.__file__]
+    descriptor = os.open(folder / "keeper.err", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        ended = subprocess.run(  # noqa: S603 - our own script
+            words,
+            stdin=theirs.fileno(),
+            stdout=subprocess.DEVNULL,
+            stderr=descriptor,
+            start_new_session=True,
+            check=False,
+        )
+    finally:
+        os.close(descriptor)
+    if ended.returncode:
+        raise OSError(f"it ended with {ended.returncode}; see {folder / 'keeper.err'}")
+
+
+# Who waits for news of which command, and a look now and then at those whose keeper says nothing to us.
+# Invariant: each watch wakes for news within `LOOK_EVERY`, or at once if the keeper is ours.
+
+NOTIFY_EVERY = 0.2
+LIVENESS_EVERY = 5
+"""Looks for output between two looks for the keeper."""
+
+
+class Watch:
+    """One command: wakes its reader; `lost` once its keeper is gone."""
+
+    def __init__(self, reader: Reader, keeper: Identity, *, ours: bool) -> None:
+        self.reader = reader
+        self.keeper = keeper
+        self.ours = ours
+        self.lost = False
+        self._news = anyio.Event()
+
+    def ring(self) -> None:
+        """Wakes whoever waits."""
+        self._news.set()
+
+    def quiet(self) -> None:
+        """From here on only new news count."""
+        if self._news.is_set():
+            self._news = anyio.Event()
+
+    async def wait(self) -> None:
+        """Returns when there may be news."""
+        await self._news.wait()
+
+
+class Watches:
+    """All commands of this process."""
+
+    def __init__(self) -> None:
+        self._all: dict[str, Watch] = {}
+        self._foreign = anyio.Event()
+
+    def add(self, task_id: str, watch: Watch) -> None:
+        """Watches it from here on."""
+        self._all[task_id] = watch
+        if not watch.ours:
+            self._foreign.set()
+
+    def remove(self, task_id: str) -> None:
+        """Watches it no more."""
+        self._all.pop(task_id, None)
+
+    def ring(self, task_ids: Iterable[str]) -> None:
+        """The keeper says that these have news."""
+        for task_id in task_ids:
+            if (watch := self._all.get(task_id)) is not None:
+                watch.ring()
+
+    def disown(self) -> None:
+        """The keeper says nothing any more."""
+        for watch in self._all.values():
+            watch.ours = False
+        self._foreign.set()
+
+    async def look(self) -> None:
+        """Looks after the commands of other keepers, until cancelled."""
+        count = 0
+        while True:
+            await self._foreign.wait()
+            foreign = [watch for watch in self._all.values() if not watch.ours and not watch.lost]
+            if not foreign:
+                self._foreign = anyio.Event()
+                continue
+            for watch in await anyio.to_thread.run_sync(_with_news, foreign, count % LIVENESS_EVERY == 0):
+                watch.ring()
+            count += 1
+            await anyio.sleep(NOTIFY_EVERY)
+
+
+def _with_news(watches: list[Watch], ask_for_keepers: bool) -> list[Watch]:
+    if ask_for_keepers:
+        dead = {keeper for keeper in {watch.keeper for watch in watches} if not keeper.lives}
+        for watch in watches:
+            watch.lost = watch.keeper in dead
+    return [watch for watch in watches if watch.lost or watch.reader.has_news()]
+
+
+# One command as the work of a task: started or found again, read to its end, stopped when somebody says so.
+# Invariant: a command that runs is read to its end and its real exit is recorded, by us or by whoever comes after us;
+# when we only leave, it goes on.
+
+UNMARKED = 32 * 1024 * 1024
+"""Bytes that are read without a mark at most, and removed from the spool with it."""
+SLOWEST_MARK = 5.0
+READERS = 4
+
+log = logging.getLogger(__name__)
+
+
+class Running:
+    """A command that was started, in the hands of one task."""
+
+    def __init__(
+        self,
+        ctx: TaskContext,
+        command: Command,
+        meta: Meta,
+        watch: Watch,
+        *,
+        census: ProcessTable,
+        readers: anyio.CapacityLimiter,
+        unmarked: int = UNMARKED,
+    ) -> None:
+        self._ctx = ctx
+        self._command = command
+        self._meta = meta
+        self._watch = watch
+        self._reader = watch.reader
+        self._census = census
+        self._readers = readers
+        self._unmarked = unmarked
+        self._item = ctx.state.item
+        self.left = False
+        """Whether it was left running, for somebody else to go on with."""
+        self._marked = 0.0
+        self._heard = time.monotonic()
+        self._beat = self._heard
+
+    async def to_its_end(self, watches: Watches, folder: Path) -> Ending:
+        """Reads it and stops it if told to; returns how it ended. Cancelled, it leaves the command running."""
+        stopped = anyio.Event()
+        watches.add(self._ctx.task_id, self._watch)
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._stop, stopped)
+                await self._read()
+                if self._ctx.cancelled:
+                    await stopped.wait()
+                elif self._reader.exit is None:
+                    await self._end_tree()  # nobody reads it and nobody waits for it any more
+                tasks.cancel_scope.cancel()
+        except anyio.get_cancelled_exc_class():
+            self.left = True
+            raise
+        finally:
+            watches.remove(self._ctx.task_id)
+        return ending_of(await anyio.to_thread.run_sync(self._course, folder))
+
+    async def _stop(self, stopped: anyio.Event) -> None:
+        await self._ctx.wait_cancelled()
+        await self._end_tree()
+        stopped.set()
+
+    async def _end_tree(self) -> None:
+        await end_tree(self._census, root_of(self._ctx.task_id, self._meta), self._command.grace)
+
+    async def _read(self) -> None:
+        while True:
+            self._watch.quiet()
+            before = self._reader.taken
+            more = await anyio.to_thread.run_sync(self._step, limiter=self._readers)
+            if self._reader.taken != before:
+                self._heard = self._beat = time.monotonic()
+            if self._reader.finished:
+                return
+            if self._reader.unmarked and (time.monotonic() >= self._due() or self._reader.unmarked >= self._unmarked):
+                await self._mark()
+            if not more:
+                await self._wait()
+
+    def _step(self) -> bool:
+        return self._reader.step(last=self._watch.lost)
+
+    def _due(self) -> float:
+        """When the next mark is worth its commit: the longer it runs, the less a moment counts."""
+        return self._marked + max(0.5, min(SLOWEST_MARK, self._seconds() / 60))
+
+    async def _wait(self) -> None:
+        ends = self._beat + self._command.heartbeat
+        if self._reader.unmarked:
+            ends = min(ends, self._due())
+        with anyio.move_on_after(max(0.0, ends - time.monotonic())):
+            await self._watch.wait()
+            return
+        if time.monotonic() >= self._beat + self._command.heartbeat:
+            await self._sign_of_life()
+
+    async def _sign_of_life(self) -> None:
+        self._beat = time.monotonic()
+        signs = self._reader.signs
+        last = signs.item or self._item or signs.message
+        named = f" (last: {last})" if last else ""
+        await self._told(self._ctx.heartbeat(f"still running … {in_words(self._seconds())} elapsed{named}"))
+
+    async def _mark(self) -> None:
+        """Makes it durable how far we read; then the spool before it can go."""
+        self._marked = time.monotonic()
+        signs = self._reader.signs
+        try:
+            mark = self._reader.mark()
+        except OSError as error:
+            log.warning("a task's units cannot be written down", extra={"pursuit_fields": {"reason": str(error)}})
+            return
+        done = signs.units.count if signs.counts else None
+        word = self._ctx.remember(
+            {**mark, "pid": self._meta.leader.pid}, message=signs.message, done=done, item=signs.item
+        )
+        if await self._told(word):
+            await anyio.to_thread.run_sync(self._reader.discard, mark, limiter=self._readers)
+
+    async def _told(self, word: Any) -> bool:
+        """Whether the ledger took it; one that cannot be written now must not stop the command."""
+        try:
+            await word
+        except PursuitError as error:
+            fields = {"task": self._ctx.task_id, "code": error.code, "reason": error.message}
+            log.warning("a task's progress cannot be stored", extra={"pursuit_fields": fields})
+            return False
+        return True
+
+    def _seconds(self) -> float:
+        return max(0.0, time.time() - self._meta.at)
+
+    def _course(self, folder: Path) -> Course:
+        reader, signs = self._reader, self._reader.signs
+        ended = reader.exit or {}
+        return Course(
+            task_id=self._ctx.task_id,
+            command=self._command,
+            code=ended.get("code"),
+            seconds=max(0.0, ended.get("at", time.time()) - self._meta.at),
+            done=signs.units.count if signs.counts else None,
+            item=signs.item or self._item,
+            failures=signs.failures,
+            stderr=tail_of(folder, ERRORS, STDERR_LINES, LONGEST_STDERR_LINE),
+            notes=signs.notes,
+            mark={**reader.mark(), "pid": self._meta.leader.pid},
+            cancelled=self._ctx.cancelled,
+        )
+
+
+def root_of(task_id: str, meta: Meta) -> Root:
+    """By what the processes of a command that was started are known."""
+    return Root(task_id=task_id, leader=meta.leader, subreaper=meta.subreaper)
+
+
+def tail_of(folder: Path, name: str, lines: int, longest: int | None = None) -> list[str]:
+    """The last lines of a log."""
+    place, end, data = tail_position(folder, name, lines), log_end(folder, name), bytearray()
+    while place < end:
+        piece, place = read_log(folder, name, place)
+        if not piece:
+            break
+        data += piece
+    found = data.decode("utf-8", "replace").removesuffix("\n").split("\n") if data else []
+    return [line if longest is None else line[:longest] for line in found[-lines:]] if lines > 0 else []
+
+
+SEGMENT = 8 * 1024 * 1024
+UNREAD = 1024 * 1024 * 1024
+LOOK_EVERY = 0.1
+NOBODY = Identity(pid=-1, start=None)
+NOT_STARTED = "its command was not started before the process that was to start it ended"
+
+
+class Processes:
+    """Runs commands below `folder`; `log_bytes` bounds what is kept of the output of each, `unread` what may wait."""
+
+    def __init__(self, folder: Path, *, log_bytes: int = BOUND, unread: int = UNREAD, segment: int = SEGMENT) -> None:
+        self._folder = folder.absolute()
+        self._log_bytes = log_bytes
+        self._limits = {"unread": unread, "segment": segment}
+        self._unmarked = min(UNMARKED, unread // 4)
+        self._watches = Watches()
+        self._census = ProcessTable()
+        self._tasks: TaskGroup
+        self._keeping: Keeping
+        self._readers: anyio.CapacityLimiter
+
+    async def __aenter__(self) -> Self:
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._readers = anyio.CapacityLimiter(READERS)
+        self._tasks = anyio.create_task_group()
+        await self._tasks.__aenter__()
+        self._keeping = Keeping(self._folder, self._tasks, self._watches.ring, self._watches.disown)
+        self._tasks.start_soon(self._watches.look)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._keeping.close()
+        self._tasks.cancel_scope.cancel()
+        # Left without the caller's exception, which would come out wrapped in a group.
+        await self._tasks.__aexit__(None, None, None)
+
+    def work(self, command: Command) -> Work:
+        """The work of a new task: starts the command and sees it to its end."""
+
+        async def run(ctx: TaskContext) -> Ending:
+            folder, losses = self._place(ctx.task_id), self._keeping.losses
+            try:
+                # A cancel in the middle would leave it open whether it runs; it is quick, and then stopped like any.
+                with anyio.CancelScope(shield=True):
+                    await self._start(ctx.task_id, folder, command)
+            except Unanswered:
+                return await self._find(ctx, folder, command)
+            except (Refused, OSError) as error:
+                return self._refusal(ctx, folder, command, f"the command was not started: {error}")
+            return await self._attend(ctx, folder, command, losses)
+
+        return run
+
+    def resume(self, state: TaskState) -> Work | None:
+        """The work of a task that a dead process left: finds the command and goes on where that one stopped."""
+        if state.kind != "process":
+            return None
+
+        async def run(ctx: TaskContext) -> Ending:
+            folder = self._place(ctx.task_id)
+            stored = read_json(folder / "command")
+            if stored is None:
+                return refusal_of(ctx.task_id, None, NOT_STARTED)
+            try:
+                command = msgspec.convert(stored, Command)
+            except msgspec.ValidationError:
+                await end_tree(self._census, Root(task_id=ctx.task_id, leader=NOBODY), GRACE)
+                return self._refusal(ctx, folder, None, UNREADABLE)
+            (folder / "ended").unlink(missing_ok=True)
+            return await self._find(ctx, folder, command)
+
+        return run
+
+    async def tail(self, task_id: str, lines: int = 100, *, errors: bool = False) -> list[str]:
+        """The last lines of its log; with `errors` those of stderr only."""
+        return await anyio.to_thread.run_sync(tail_of, self._place(task_id), ERRORS if errors else LOG, lines)
+
+    async def follow(self, task_id: str, lines: int = 10, *, errors: bool = False) -> AsyncGenerator[str]:
+        """The last lines and every one that comes, until the command has ended and everything was given."""
+        folder, name = self._place(task_id), ERRORS if errors else LOG
+        place = await anyio.to_thread.run_sync(tail_position, folder, name, lines)
+        held = b""
+        while True:
+            over = _is_over(folder) or not folder.exists()
+            data, place = await anyio.to_thread.run_sync(read_log, folder, name, place)
+            *whole, held = (held + data).split(b"\n")
+            for line in whole:
+                yield line.decode("utf-8", "replace")
+            if data:
+                continue
+            if over:
+                return
+            await anyio.sleep(LOOK_EVERY)
+
+    async def remove(self, task_id: str) -> None:
+        """Deletes the files of an ended task; those of one whose command may still run are left alone."""
+        folder = self._place(task_id)
+        if _is_over(folder) or not (folder / "claim").exists():
+            await anyio.to_thread.run_sync(lambda: shutil.rmtree(folder, ignore_errors=True))
+
+    def _place(self, task_id: str) -> Path:
+        if not is_task_id(task_id):  # it becomes the name of a folder
+            raise TaskNotFound(f"no task {task_id[:100]!r}", task_id=task_id)
+        return self._folder / task_id
+
+    async def _start(self, task_id: str, folder: Path, command: Command) -> None:
+        try:
+            command.check()
+        except ValidationFailed as error:
+            raise Refused("; ".join(fault.reason for fault in error.faults)) from error
+        await anyio.to_thread.run_sync(_lay_out, folder, command)
+        await self._keeping.start({"id": task_id, "folder": str(folder), **_to_start(command), **self._limits})
+
+    async def _find(self, ctx: TaskContext, folder: Path, command: Command) -> Ending:
+        """Goes on with a command of which nobody says whether it runs."""
+        refused = await self._wait_started(folder)
+        if refused is None:
+            return await self._attend(ctx, folder, command)
+        # A keeper that was killed in that very moment may have started it and not written it down.
+        await end_tree(self._census, Root(task_id=ctx.task_id, leader=NOBODY), command.grace)
+        return self._refusal(ctx, folder, command, refused)
+
+    def _refusal(self, ctx: TaskContext, folder: Path, command: Command | None, why: str) -> Ending:
+        """The end of a command that never ran; what it was to be started with does not stay."""
+        if folder.exists():
+            (folder / "ended").touch(mode=0o600)
+            self._tasks.start_soon(self._tidy, ctx, folder)
+        return refusal_of(ctx.task_id, command, why)
+
+    async def _wait_started(self, folder: Path) -> str | None:
+        """Why it was not started, or None if it was. Whoever was to start it may be about to, until we claim that."""
+        while True:
+            meta = read_meta(folder)
+            if meta is not None:
+                return meta if isinstance(meta, str) else None
+            try:
+                claim(str(folder / "claim"), {"void": True})
+            except FileExistsError:
+                holder = read_identity(folder / "claim")
+                if holder is None or (not holder.lives and not (folder / "meta").exists()):
+                    return NOT_STARTED
+            await anyio.sleep(LOOK_EVERY)
+
+    async def _attend(self, ctx: TaskContext, folder: Path, command: Command, losses: int | None = None) -> Ending:
+        """Sees a running command to its end. It is our keeper's if none was lost since `losses`."""
+        meta = read_meta(folder)
+        assert isinstance(meta, Meta)  # noqa: S101 - it was started
+        reader = await anyio.to_thread.run_sync(
+            lambda: Reader(folder, command, ctx.state.mark, bound=self._log_bytes), limiter=self._readers
+        )
+        watch = Watch(reader, meta.keeper, ours=losses == self._keeping.losses)
+        running = Running(
+            ctx, command, meta, watch, census=self._census, readers=self._readers, unmarked=self._unmarked
+        )
+        try:
+            return await running.to_its_end(self._watches, folder)
+        except Exception:
+            # A fault of ours fails the task, and nobody would ever stop its command after that.
+            await end_tree(self._census, root_of(ctx.task_id, meta), command.grace)
+            raise
+        finally:
+            if not running.left:
+                (folder / "ended").touch(mode=0o600)
+                self._tasks.start_soon(self._tidy, ctx, folder)
+
+    @staticmethod
+    async def _tidy(ctx: TaskContext, folder: Path) -> None:
+        """Keeps only the log once the end is durable; before that, a crash would need the rest again."""
+        try:
+            await ctx.store.wait(ctx.task_id)
+        except PursuitError:
+            return  # removed meanwhile, or the ledger is gone; `remove` deletes all
+        await anyio.to_thread.run_sync(_tidy_up, folder)
+
+
+def _lay_out(folder: Path, command: Command) -> None:
+    """The folder of a new command, with what is needed to go on with it."""
+    folder.mkdir(mode=0o700)
+    write_whole(str(folder / "command"), command.stored())
+
+
+def _to_start(command: Command) -> dict[str, Any]:
+    """What the keeper is told, with everything that this process would have added."""
+    env = os.environ if command.env is None else command.env
+    return {
+        "argv": list(command.argv),
+        "cwd": str(Path(command.cwd or ".").absolute()),
+        "env": {key: value for key, value in env.items() if key != TAG},
+    }
+
+
+def _is_over(folder: Path) -> bool:
+    """Whether nothing comes any more: the command has ended, or was never started."""
+    return (folder / "ended").exists() or isinstance(read_meta(folder), str)
+
+
+def _tidy_up(folder: Path) -> None:
+    for pattern in ("units", *(f"{stream}.*" for stream in STREAMS), "command"):
+        for path in folder.glob(pattern):
+            path.unlink(missing_ok=True)
