@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pursuit.core.search import SearchProposer
     from pursuit.errors import PursuitError, ValidationFailed
     from pursuit.runtime import Report, Runtime, scaffold
-    from pursuit.surfaces.mcp.problems.api import Problem
+    from pursuit.server.problems.api import Problem
     from pursuit.upstream.functions import tool
 
 __version__ = "0.1.0"
@@ -51,7 +51,7 @@ _HOMES = {
     "Fleet": "pursuit.core.mission",
     "Mission": "pursuit.core.mission",
     "Pace": "pursuit.core.mission",
-    "Problem": "pursuit.surfaces.mcp.problems.api",
+    "Problem": "pursuit.server.problems.api",
     "Proposal": "pursuit.core.mission",
     "PursuitError": "pursuit.errors",
     "Report": "pursuit.runtime",

@@ -21,7 +21,7 @@ from pursuit.config.configuration import Configuration
 from pursuit.core.mission import parse_mission
 from pursuit.policy.rules import OperatorPolicy
 from pursuit.problems.missions import Plan, mission_for, proposer_for, server_of
-from pursuit.surfaces.mcp.server import mission_server
+from pursuit.server.missions.server import mission_server
 
 pytestmark = pytest.mark.usefixtures("quick_python")
 

@@ -16,7 +16,7 @@ from model_stage import ANTHROPIC, OPENAI, scripted, step
 from pursuit import Mission, Runtime
 from pursuit.config.configuration import Configuration
 from pursuit.policy.rules import OperatorPolicy
-from pursuit.surfaces.mcp.server import mission_server
+from pursuit.server.missions.server import mission_server
 
 pytestmark = pytest.mark.usefixtures("quick_python")
 

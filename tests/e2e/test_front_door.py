@@ -77,7 +77,7 @@ def test_a_client_that_cancelled_a_call_leaves_without_waiting_for_its_answer(
     # So long has a server to leave by itself, however slow the machine is, before the SDK tells it to.
     monkeypatch.setattr("mcp.client.stdio.PROCESS_TERMINATION_TIMEOUT", 60.0)
     house = House(tmp_path, fresh=True)
-    patient = "from pursuit.surfaces.mcp import stdio; stdio.LAST_ANSWERS = 3600.0; "
+    patient = "from pursuit.server import stdio; stdio.LAST_ANSWERS = 3600.0; "
     server = json.loads(house.stdio)
     assert server["args"][0] == "-c"
     server["args"][1] = patient + server["args"][1]

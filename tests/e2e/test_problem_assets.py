@@ -14,7 +14,7 @@ from pursuit import Problem, Runtime
 from pursuit.config.configuration import Configuration
 from pursuit.policy.rules import OperatorPolicy
 from pursuit.problems.missions import server_of
-from pursuit.surfaces.mcp.server import mission_server
+from pursuit.server.missions.server import mission_server
 
 
 def test_a_client_that_proposes_reads_a_file_of_the_problem_by_a_call(tmp_path: Path) -> None:

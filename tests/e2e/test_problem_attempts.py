@@ -25,7 +25,7 @@ from pursuit.config.configuration import Configuration
 from pursuit.policy.rules import OperatorPolicy
 from pursuit.problems.catalogue import SHIPPED
 from pursuit.problems.missions import server_of
-from pursuit.surfaces.mcp.server import mission_server
+from pursuit.server.missions.server import mission_server
 
 pytestmark = pytest.mark.usefixtures("quick_python")
 SCORE = "0.0390625"

@@ -16,8 +16,8 @@ from pursuit import Problem
 from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.problems.manifest import UPSTREAM
 from pursuit.runtime import Runtime
-from pursuit.surfaces.mcp.problems import server as problem_serving
-from pursuit.surfaces.mcp.problems.server import ProblemOptions, problem_server
+from pursuit.server.problems import server as problem_serving
+from pursuit.server.problems.server import ProblemOptions, problem_server
 
 MOST_CALLS = 2
 When = Literal["before", "after"]

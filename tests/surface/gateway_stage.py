@@ -20,8 +20,8 @@ from pursuit import Runtime
 from pursuit.config.configuration import Configuration
 from pursuit.config.servers import ServerConfig
 from pursuit.policy.rules import OperatorPolicy
-from pursuit.surfaces.mcp.gateway.options import GatewayOptions
-from pursuit.surfaces.mcp.gateway.server import Gateway, gateway_server
+from pursuit.server.gateway.server import Gateway, gateway_server
+from pursuit.server.gateway.upstreams import GatewayOptions
 
 HOSTILE = Path(__file__).parent.parent / "servers" / "hostile_upstream.py"
 ENVELOPE = "io.modelcontextprotocol/"

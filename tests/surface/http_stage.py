@@ -16,8 +16,8 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.lowlevel import Server
 
-from pursuit.surfaces.mcp.http import serve_http
-from pursuit.surfaces.tokens import Tokens
+from pursuit.server.http import serve_http
+from pursuit.server.tokens import Tokens
 
 ERAS = ("legacy", "2026-07-28")
 LARGE = 30_000_000

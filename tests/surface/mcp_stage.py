@@ -15,11 +15,10 @@ from mcp.server.lowlevel import Server
 
 from pursuit import Budget, Runtime, metric
 from pursuit.config.configuration import Configuration
+from pursuit.server.missions.prompts import Prompts
+from pursuit.server.missions.resources import Completions, Resources
+from pursuit.server.missions.subscriptions import Updates
 from pursuit.service import Service
-from pursuit.surfaces.mcp.completions import Completions
-from pursuit.surfaces.mcp.prompts import Prompts
-from pursuit.surfaces.mcp.resources import Resources
-from pursuit.surfaces.mcp.updates import Updates
 
 LEGACY, MODERN = "legacy", "2026-07-28"
 ERAS = [LEGACY, MODERN]

@@ -25,7 +25,7 @@ from pursuit import Runtime
 from pursuit.config.configuration import Configuration
 from pursuit.core.events import decode
 from pursuit.policy.rules import OperatorPolicy
-from pursuit.surfaces.mcp.server import mission_server
+from pursuit.server.missions.server import mission_server
 
 LEGACY, MODERN = ERAS = ["legacy", "2026-07-28"]
 WITH_TOOLS = SamplingCapability(tools=SamplingToolsCapability())

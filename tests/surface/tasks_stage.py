@@ -18,7 +18,7 @@ from mcp_types import jsonrpc_message_adapter
 from pursuit import Runtime
 from pursuit.config.configuration import Configuration
 from pursuit.policy.rules import OperatorPolicy, Rule
-from pursuit.surfaces.mcp.server import mission_server
+from pursuit.server.missions.server import mission_server
 
 EXTENSION = "io.modelcontextprotocol/tasks"
 RELATED = "io.modelcontextprotocol/related-task"

@@ -17,11 +17,11 @@ from plain_http import post
 from pursuit import Runtime
 from pursuit.config.configuration import load_configuration
 from pursuit.errors import ValidationFailed
-from pursuit.surfaces.mcp.gateway.options import GatewayOptions
-from pursuit.surfaces.mcp.gateway.server import gateway_server
-from pursuit.surfaces.mcp.http import serve_http
-from pursuit.surfaces.mcp.server import mission_server
-from pursuit.surfaces.tokens import Tokens
+from pursuit.server.gateway.server import gateway_server
+from pursuit.server.gateway.upstreams import GatewayOptions
+from pursuit.server.http import serve_http
+from pursuit.server.missions.server import mission_server
+from pursuit.server.tokens import Tokens
 
 POLICY = """
 [policy]

@@ -13,7 +13,7 @@ from hands import LONG, Hands
 
 from pursuit.config.servers import Timeouts
 from pursuit.core.tools import ToolOverride
-from pursuit.surfaces.mcp.gateway import lines
+from pursuit.server.gateway import routing
 
 PAIRS = [(client, server) for client in ERAS for server in ERAS]
 ABLE: dict[str, Any] = {"elicitation": {}}
@@ -100,7 +100,7 @@ def test_logs_of_calls_at_the_same_time_reach_the_client_whose_call_it_was(
 def test_for_the_sake_of_logs_a_server_is_started_only_so_often(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lines, "MOST_APART", 1)
+    monkeypatch.setattr(routing, "MOST_APART", 1)
     log, gate = tmp_path / "log", tmp_path / "gate"
 
     async def main() -> None:

@@ -13,7 +13,7 @@ import anyio
 import pytest
 from gateway_stage import ABLE, ERAS, LEGACY, MODERN, Client, Message, asked_of, hostile, house, run, told, words
 
-from pursuit.surfaces.mcp.gateway import desks, lines, parking
+from pursuit.server.gateway import pending_input, routing
 
 PAIRS = [(client, server) for client in ERAS for server in ERAS]
 FORM = {"message": "Who?", "requestedSchema": {"type": "object", "properties": {"name": {"type": "string"}}}}
@@ -149,7 +149,7 @@ def test_a_client_that_comes_back_twice_gets_the_same_result_and_the_server_one_
 
 
 def test_a_question_that_nobody_answers_is_declined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parking, "ASK_SECONDS", 0.05)
+    monkeypatch.setattr(pending_input, "ASK_SECONDS", 0.05)
 
     async def main() -> None:
         async with house(tmp_path, upstream(LEGACY)) as stage:
@@ -211,7 +211,7 @@ def test_calls_of_a_client_without_sessions_come_to_the_same_process(tmp_path: P
 
 
 def test_many_calls_at_once_wait_for_their_turn_and_none_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(desks, "MOST_AT_ONCE", 12)
+    monkeypatch.setattr(routing, "MOST_AT_ONCE", 12)
     log = tmp_path / "log"
 
     async def main() -> None:
@@ -236,7 +236,7 @@ def test_many_calls_at_once_wait_for_their_turn_and_none_fails(tmp_path: Path, m
 def test_each_of_many_clients_has_its_own_connection_up_to_a_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lines, "MOST_OWN", 12)
+    monkeypatch.setattr(routing, "MOST_OWN", 12)
 
     async def main() -> None:
         async with house(tmp_path, upstream(LEGACY), alone=False) as stage:

@@ -12,9 +12,9 @@ from gateway_stage import ERAS, LEGACY, MODERN, Client, House, Message, asked_of
 
 from pursuit.core.tools import ToolOverride
 from pursuit.policy.rules import OperatorPolicy, Rule
+from pursuit.server.gateway import clients
 from pursuit.service.approvals import Approvals
 from pursuit.service.gateway import gateway_lines
-from pursuit.surfaces.mcp.gateway import guests
 
 ABLE: dict[str, Any] = {"elicitation": {}}
 ASK = OperatorPolicy(mode="ask")
@@ -198,7 +198,7 @@ def test_an_answer_that_came_after_the_gateway_had_ended_counts_once(answer: Any
 def test_the_person_behind_a_client_has_the_time_that_every_answer_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guests, "ASK_SECONDS", 0.05)
+    monkeypatch.setattr(clients, "ASK_SECONDS", 0.05)
 
     async def main() -> None:
         async with house(tmp_path, upstream(LEGACY, tmp_path / "log"), policy=ASK) as stage:

@@ -20,10 +20,11 @@ from pursuit.config.servers import ServerConfig
 from pursuit.core.tools import About
 from pursuit.errors import ValidationFailed
 from pursuit.policy.rules import OperatorPolicy
-from pursuit.surfaces.mcp.gateway import hello, levels, lines, listens, lists, resources
-from pursuit.surfaces.mcp.gateway.names import Names, escaped
-from pursuit.surfaces.mcp.gateway.resources import fits
-from pursuit.surfaces.mcp.gateway.search import ranked
+from pursuit.server.gateway import initialize, lists, resources, routing, subscriptions
+from pursuit.server.gateway import server as gateway_server
+from pursuit.server.gateway.resources import fits
+from pursuit.server.gateway.tool_search import ranked
+from pursuit.server.gateway.upstreams import Names, escaped
 
 SERVER = st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9_-]{0,6}\Z")
 
@@ -121,22 +122,22 @@ def test_of_several_servers_nothing_is_promised_that_is_not_passed_on() -> None:
     old = About(protocol_version="2025-11-25", capabilities=EVERYTHING)
     new = About(protocol_version="2026-07-28", capabilities=EXTENDED)
     both = {"tools": {"listChanged": True}, "logging": {}, "resources": {"subscribe": True}, "completions": {}}
-    assert hello.capabilities({"a": old, "b": new}) == both
-    assert hello.capabilities({"a": old, "b": old}) == {"tools": {"listChanged": True}, "logging": {}}
-    gone = hello.capabilities({"a": new, "b": None})
+    assert initialize.capabilities({"a": old, "b": new}) == both
+    assert initialize.capabilities({"a": old, "b": old}) == {"tools": {"listChanged": True}, "logging": {}}
+    gone = initialize.capabilities({"a": new, "b": None})
     assert "extensions" not in gone and gone["tools"] == {"listChanged": True}
 
 
 def test_of_one_server_all_is_promised_but_its_tasks_for_which_ours_stand() -> None:
     old = About(protocol_version="2025-11-25", capabilities=EVERYTHING)
     new = About(protocol_version="2026-07-28", capabilities=EXTENDED)
-    assert hello.capabilities({"a": old}) == {key: value for key, value in EVERYTHING.items() if key != "tasks"}
-    assert hello.capabilities({"a": new}) == {**EXTENDED, "extensions": {"com.example/x": {}}}
+    assert initialize.capabilities({"a": old}) == {key: value for key, value in EVERYTHING.items() if key != "tasks"}
+    assert initialize.capabilities({"a": new}) == {**EXTENDED, "extensions": {"com.example/x": {}}}
     for found in ({"a": old}, {"a": new}, {"a": old, "b": new}):
-        greeted = hello.initialized({"protocolVersion": "2025-11-25"}, found)["capabilities"]
+        greeted = initialize.initialized({"protocolVersion": "2025-11-25"}, found)["capabilities"]
         assert greeted["tasks"] == TASKS[LEGACY]["tasks"]
-        assert "tasks" not in hello.initialized({"protocolVersion": "2025-06-18"}, found)["capabilities"]
-        discovered = hello.discovered(found)["capabilities"]
+        assert "tasks" not in initialize.initialized({"protocolVersion": "2025-06-18"}, found)["capabilities"]
+        discovered = initialize.discovered(found)["capabilities"]
         assert "tasks" not in discovered and "io.modelcontextprotocol/tasks" in discovered["extensions"]
 
 
@@ -209,7 +210,7 @@ def test_a_server_that_is_there_later_is_told_and_served(
 def test_a_server_that_hangs_keeps_nobody_from_the_others(
     era: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module, name in ((lines, "HELLO_SECONDS"), (hello, "HELLO_SECONDS"), (lists, "LIST_SECONDS")):
+    for module, name in ((routing, "HELLO_SECONDS"), (initialize, "HELLO_SECONDS"), (lists, "LIST_SECONDS")):
         monkeypatch.setattr(module, name, 1.5)
 
     async def main() -> None:
@@ -296,8 +297,8 @@ def test_a_resource_that_moved_is_found_again(tmp_path: Path) -> None:
 
 
 def test_a_log_level_is_set_where_it_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(levels, "ASIDE_SECONDS", 1.0)
-    for module in (lines, hello):
+    monkeypatch.setattr(gateway_server, "ASIDE_SECONDS", 1.0)
+    for module in (routing, initialize):
         monkeypatch.setattr(module, "HELLO_SECONDS", 1.0)
 
     async def main() -> None:
@@ -315,7 +316,7 @@ def test_a_log_level_is_set_where_it_can_be(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_stream_begins_without_the_servers_that_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listens, "ASIDE_SECONDS", 1.0)
+    monkeypatch.setattr(subscriptions, "ASIDE_SECONDS", 1.0)
 
     async def main() -> None:
         async with house(tmp_path, silent(), hostile(name="a"), hostile(MODERN, name="b")) as stage:

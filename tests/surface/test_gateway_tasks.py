@@ -14,9 +14,9 @@ from gateway_stage import ERAS, LEGACY, MODERN, Client, hostile, house, run, tol
 from pursuit.core.tasks import TaskKind
 from pursuit.core.tools import ToolOverride
 from pursuit.policy.rules import OperatorPolicy, Rule
+from pursuit.server.gateway.pending_input import Progress
 from pursuit.service.approvals import Approvals
 from pursuit.service.gateway import gateway_lines
-from pursuit.surfaces.mcp.gateway.progress import Progress
 
 EXTENSION = "io.modelcontextprotocol/tasks"
 ABLE = {"elicitation": {"form": {}}, "extensions": {EXTENSION: {}}}

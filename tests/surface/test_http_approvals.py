@@ -22,10 +22,9 @@ from pursuit.core.events import ApprovalAnswered
 from pursuit.errors import PursuitError
 from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.policy.rules import OperatorPolicy, Rule
+from pursuit.server.operator_api import LARGEST_BODY, STATUSES, approval_routes
+from pursuit.server.tokens import Tokens
 from pursuit.service.approvals import Approvals
-from pursuit.surfaces.http.approvals import LARGEST_BODY, approval_routes
-from pursuit.surfaces.http.failure import STATUSES
-from pursuit.surfaces.tokens import Tokens
 
 ASKS = OperatorPolicy(rules=(Rule(decision="ask", tool="write"),))
 NOBODYS = "approval-0123456789abcdef"

@@ -29,11 +29,11 @@ from test_problem_http import serving
 from pursuit.engine.context import SystemClock
 from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.policy.rules import OperatorPolicy
+from pursuit.server.http import serve_http
+from pursuit.server.signing import Seal
+from pursuit.server.tokens import Tokens
 from pursuit.service.approvals import Approvals
 from pursuit.service.gateway import GatewayQuestions
-from pursuit.surfaces.mcp.http import serve_http
-from pursuit.surfaces.mcp.seal import Seal
-from pursuit.surfaces.tokens import Tokens
 
 ACCEPT = {"action": "accept", "content": {"answer": "once"}}
 ABLE = {"elicitation": {"form": {}}}

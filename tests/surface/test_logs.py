@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from pursuit.errors import InvalidArgument
-from pursuit.surfaces.logs import configure, event
-from pursuit.surfaces.tokens import PREFIX
+from pursuit.server.logs import configure, event
+from pursuit.server.tokens import PREFIX
 
 NAMES = ("", "pursuit", "mcp", "uvicorn", "uvicorn.access")
 HOSTILE = 'x\n12:00:00 info  forged\r\x1b[31m\x00\x85\u2028\u202e\ud800 "q" a=b'

@@ -15,8 +15,8 @@ from mcp_types import CallToolRequest, CallToolRequestParams, CallToolResult, El
 from pursuit import Runtime
 from pursuit.config.configuration import Configuration
 from pursuit.policy.rules import OperatorPolicy, Rule
+from pursuit.server.missions.server import mission_server
 from pursuit.service.approvals import Approvals
-from pursuit.surfaces.mcp.server import mission_server
 
 ERAS = ["legacy", "2026-07-28"]
 ASKS = Configuration(policy=OperatorPolicy(rules=(Rule(decision="ask", tool="write"),)))

@@ -18,10 +18,10 @@ from mcp.server.auth.provider import AccessToken
 from tasks_stage import GENERATIONS, SECOND, Stage, World
 
 from pursuit import Budget, Runtime, ValidationFailed, succeeded
+from pursuit.server.missions.server import mission_server
+from pursuit.server.missions.task_tools import Rising
 from pursuit.service.audit import Caller
 from pursuit.service.tasks import requestor_of
-from pursuit.surfaces.mcp.server import mission_server
-from pursuit.surfaces.mcp.task_progress import Rising
 
 ERAS = ["legacy", "2026-07-28"]
 CONFIG = """

@@ -18,11 +18,11 @@ from hands import LONG, Hands
 from http_stage import ERAS, HEADERS, INITIALIZE, LARGE, Stage, client, http, whoami
 
 from pursuit.errors import InvalidArgument, PursuitError
-from pursuit.surfaces.mcp import doors
-from pursuit.surfaces.mcp import http as http_module
-from pursuit.surfaces.mcp.doors import check_bind
-from pursuit.surfaces.mcp.http import serve_http
-from pursuit.surfaces.tokens import Tokens
+from pursuit.server import bind
+from pursuit.server import http as http_module
+from pursuit.server.bind import check_bind
+from pursuit.server.http import serve_http
+from pursuit.server.tokens import Tokens
 
 
 @pytest.fixture
@@ -124,8 +124,8 @@ def test_a_request_without_a_host_or_with_two_is_refused() -> None:
 
 
 def test_named_hosts_are_let_through_and_nothing_near_them() -> None:
-    address = doors.resolve("127.0.0.1")
-    settings = doors.guard(address, 8000, ["pursuit.example.com", "other:9"])
+    address = bind.resolve("127.0.0.1")
+    settings = bind.guard(address, 8000, ["pursuit.example.com", "other:9"])
     assert set(settings.allowed_hosts) == {
         "127.0.0.1:8000",
         "localhost:8000",
@@ -138,20 +138,20 @@ def test_named_hosts_are_let_through_and_nothing_near_them() -> None:
     assert not any("*" in value for value in settings.allowed_hosts + settings.allowed_origins)
     for wrong in ("*", "x:*", "http://x", "x/y", "", "x y", "x:123456", "[::1"):
         with pytest.raises(InvalidArgument, match="is no host to allow"):
-            doors.guard(address, 8000, [wrong])
+            bind.guard(address, 8000, [wrong])
 
 
 def test_an_address_beyond_this_machine_is_let_through_by_its_names() -> None:
     own = socket.gethostname()
-    everywhere = doors.guard(doors.resolve("0.0.0.0"), 8000, [])
+    everywhere = bind.guard(bind.resolve("0.0.0.0"), 8000, [])
     assert f"{own}:8000" in everywhere.allowed_hosts
     assert "0.0.0.0:8000" not in everywhere.allowed_hosts
-    one = doors.guard(doors.resolve("192.0.2.7"), 8000, [])
+    one = bind.guard(bind.resolve("192.0.2.7"), 8000, [])
     assert {"192.0.2.7:8000", f"{own}:8000"} <= set(one.allowed_hosts)
-    six = doors.guard(doors.resolve("2001:db8::7"), 80, [])
+    six = bind.guard(bind.resolve("2001:db8::7"), 80, [])
     assert {"[2001:db8::7]:80", "[2001:db8::7]"} <= set(six.allowed_hosts)
-    assert doors.resolve("::").url(8000) == "http://[::1]:8000/mcp"
-    assert doors.resolve("0.0.0.0").url(8000) == "http://127.0.0.1:8000/mcp"
+    assert bind.resolve("::").url(8000) == "http://[::1]:8000/mcp"
+    assert bind.resolve("0.0.0.0").url(8000) == "http://127.0.0.1:8000/mcp"
 
 
 def test_a_request_without_a_good_token_is_401(tokens: Tokens) -> None:

@@ -15,7 +15,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from cli_stage import Place
 from quick_start import pursuit
 
-from pursuit.surfaces.mcp.stdio import LONGEST_LINE
+from pursuit.server.stdio import LONGEST_LINE
 
 LONGEST = 60.0
 LONGEST_ANSWER = 4 * 1024 * 1024

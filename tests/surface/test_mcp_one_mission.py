@@ -21,7 +21,7 @@ from mcp_types import CompletionArgument, PromptReference, ResourceTemplateRefer
 from pursuit import Budget, Runtime, metric
 from pursuit.config.configuration import Configuration
 from pursuit.errors import InvalidArgument, SessionNotFound
-from pursuit.surfaces.mcp.server import mission_server
+from pursuit.server.missions.server import mission_server
 
 
 async def two_missions(folder: Path) -> tuple[str, str]:

@@ -17,12 +17,9 @@ from mcp_stage import ERAS, LEGACY, MODERN, UNKNOWN, stage, weigh
 
 from pursuit.core import criteria
 from pursuit.core.mission import CAPS, parse_mission, parse_proposal
-from pursuit.surfaces.mcp.fence import fenced, fit, fitting
-from pursuit.surfaces.mcp.prompts import PROMPTS
+from pursuit.server.missions.prompts import PROMPTS, fenced, fit, fitting
 
-TEXTS = {
-    path.name: path.read_text(encoding="utf-8") for path in resources.files("pursuit.surfaces.mcp.texts").iterdir()
-}
+TEXTS = {path.name: path.read_text(encoding="utf-8") for path in resources.files("pursuit.server.texts").iterdir()}
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 BASE: dict[str, Any] = {
     "directive": "x",

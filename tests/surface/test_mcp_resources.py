@@ -13,8 +13,8 @@ from mcp_stage import ERAS, LEGACY, UNKNOWN, read, stage
 from mcp_types import PromptReference, ResourceTemplateReference
 
 from pursuit import Budget
-from pursuit.surfaces.mcp import completions
-from pursuit.surfaces.mcp import resources as module
+from pursuit.server.missions import resources
+from pursuit.server.missions import resources as module
 
 NOT_FOUND = {LEGACY: -32002, "2026-07-28": -32602}
 eras = pytest.mark.parametrize("era", ERAS)
@@ -255,11 +255,11 @@ def test_ids_are_completed_newest_first(tmp_path: Path, era: str, monkeypatch: p
                 for typed in (one[:20], one, one.removeprefix("mission-")[:12]):
                     found = (await client.complete(ref, {"name": name, "value": typed})).completion
                     assert (found.values, found.total) == ([one], 1)
-            monkeypatch.setattr(completions, "MOST_VALUES", 3)
+            monkeypatch.setattr(resources, "MOST_VALUES", 3)
             found = (await client.complete(REVIEW, {"name": "session_id", "value": ""})).completion
             assert (found.values, found.total, found.has_more) == (missions[:3], 4, True)
-            monkeypatch.setattr(completions, "MOST_PAGES", 1)
-            monkeypatch.setattr(completions, "PAGE", 2)
+            monkeypatch.setattr(resources, "MOST_PAGES", 1)
+            monkeypatch.setattr(resources, "PAGE", 2)
             found = (await client.complete(REVIEW, {"name": "session_id", "value": ""})).completion
             assert (found.values, found.total, found.has_more) == (missions[:2], None, True)
 

@@ -29,7 +29,7 @@ from sampling_stage import (
 )
 
 from pursuit.core.events import ModelAnswered
-from pursuit.surfaces.mcp.arguments import Start
+from pursuit.server.missions.arguments import Start
 
 
 @pytest.mark.guarantee("clients-model-proposes")

@@ -12,9 +12,9 @@ from gateway_stage import run, told
 from tasks_stage import ENDS, FIRST, GENERATIONS, NOBODY, RELATED, SECOND, Caller, stage
 
 from pursuit.core.tasks import TaskState
+from pursuit.server.tasks import protocol
+from pursuit.server.tasks.protocol import interval
 from pursuit.service.approvals import Approvals
-from pursuit.surfaces.mcp.tasks import first, second
-from pursuit.surfaces.mcp.tasks.pace import interval
 from pursuit.tasks.execution import TaskContext
 from pursuit.tasks.store import Ending
 
@@ -30,7 +30,7 @@ def state(**given: Any) -> TaskState:
 
 def test_the_same_record_in_the_words_of_each() -> None:
     one = state(ttl=60.0, message="half way")
-    assert first.task(one, 100.0) == {
+    assert protocol.v2025_task(one, 100.0) == {
         "taskId": NOBODY,
         "status": "working",
         "createdAt": "1970-01-01T00:01:40.000+00:00",
@@ -39,22 +39,22 @@ def test_the_same_record_in_the_words_of_each() -> None:
         "pollInterval": 100,
         "statusMessage": "half way",
     }
-    shown = second.detailed(one, one.asked, None, 100.0)
+    shown = protocol.detailed(one, one.asked, None, 100.0)
     assert (shown["ttlMs"], shown["pollIntervalMs"], shown["resultType"]) == (60_000, 100, "complete")
     assert not {"ttl", "pollInterval", "result", "error", "inputRequests", "requestState"} & shown.keys()
-    assert second.created(one, 100.0)["resultType"] == "task"
-    assert first.task(state(), 100.0)["ttl"] is None and second.task(state(), 100.0)["ttlMs"] is None
+    assert protocol.v2026_created(one, 100.0)["resultType"] == "task"
+    assert protocol.v2025_task(state(), 100.0)["ttl"] is None and protocol.v2026_task(state(), 100.0)["ttlMs"] is None
 
 
 def test_a_result_that_is_an_error_is_failed_in_the_first_and_completed_in_the_second() -> None:
     one = state(status="failed", result=WRONG)
-    assert first.task(one, 100.0)["status"] == "failed"
-    assert first.payload(one, WRONG) == {**WRONG, "_meta": {RELATED: {"taskId": NOBODY}}}
-    assert second.detailed(one, one.asked, WRONG, 100.0)["status"] == "completed"
-    assert second.detailed(one, one.asked, WRONG, 100.0)["result"] == WRONG
+    assert protocol.v2025_task(one, 100.0)["status"] == "failed"
+    assert protocol.payload(one, WRONG) == {**WRONG, "_meta": {RELATED: {"taskId": NOBODY}}}
+    assert protocol.detailed(one, one.asked, WRONG, 100.0)["status"] == "completed"
+    assert protocol.detailed(one, one.asked, WRONG, 100.0)["result"] == WRONG
     other = state(status="failed", error={"code": -32000, "message": "broken"})
-    assert second.detailed(other, other.asked, None, 100.0)["error"] == {"code": -32000, "message": "broken"}
-    assert "result" not in second.detailed(other, other.asked, None, 100.0)
+    assert protocol.detailed(other, other.asked, None, 100.0)["error"] == {"code": -32000, "message": "broken"}
+    assert "result" not in protocol.detailed(other, other.asked, None, 100.0)
 
 
 def test_poll_intervals_begin_short_and_grow() -> None:
@@ -84,8 +84,8 @@ def test_a_first_generation_task_from_its_creation_to_its_result(tmp_path: Path)
             result = await client.result("tasks/result", {"taskId": task_id})
             assert result["_meta"] == {RELATED: {"taskId": task_id}}
             assert result["structuredContent"]["session_id"] == mission
-            await client.until(lambda: [one for one in told(client, first.STATUS) if one["status"] == "completed"])
-            assert all(one["taskId"] == task_id and "_meta" not in one for one in told(client, first.STATUS))
+            await client.until(lambda: [one for one in told(client, protocol.STATUS) if one["status"] == "completed"])
+            assert all(one["taskId"] == task_id and "_meta" not in one for one in told(client, protocol.STATUS))
             error = await client.refused("tasks/cancel", {"taskId": task_id})
             assert error["code"] == -32602 and "completed" in error["message"]
 

@@ -17,9 +17,9 @@ from tasks_stage import MISSION, NOBODY, World
 
 from pursuit import Runtime
 from pursuit.config.configuration import Configuration
-from pursuit.surfaces.mcp.http import serve_http
-from pursuit.surfaces.mcp.server import mission_server
-from pursuit.surfaces.tokens import Tokens
+from pursuit.server.http import serve_http
+from pursuit.server.missions.server import mission_server
+from pursuit.server.tokens import Tokens
 
 
 class Door:

@@ -21,9 +21,9 @@ from mcp_types import ResourceListChangedNotification, ResourceUpdatedNotificati
 from pursuit import Budget
 from pursuit.errors import LedgerUnavailable
 from pursuit.ledger.watch import LOOK_SECONDS
-from pursuit.surfaces.mcp import updates as module
-from pursuit.surfaces.mcp import watches
-from pursuit.surfaces.mcp.watches import SPACING
+from pursuit.server.missions import subscriptions
+from pursuit.server.missions import subscriptions as module
+from pursuit.server.missions.subscriptions import SPACING
 
 eras = pytest.mark.parametrize("era", ERAS)
 
@@ -355,7 +355,7 @@ def test_one_client_cannot_follow_without_end(tmp_path: Path, monkeypatch: pytes
 def test_a_ledger_that_stumbles_makes_updates_late_and_not_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watches, "RETRY", 0.01)
+    monkeypatch.setattr(subscriptions, "RETRY", 0.01)
 
     async def scene() -> None:
         async with stage(tmp_path) as here, listening(here, MODERN, changes=True) as (ear, _):

@@ -18,7 +18,7 @@ from wrong_input import Wrong, wrong_variants
 
 from pursuit import Runtime
 from pursuit.core.base_model import MOST_FAULTS
-from pursuit.surfaces.mcp.server import mission_server
+from pursuit.server.missions.server import mission_server
 
 LEGACY, MODERN = "legacy", "2026-07-28"
 LEAST_CASES = 1_000

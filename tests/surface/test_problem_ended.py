@@ -12,7 +12,7 @@ from cli_stage import Place
 from hands import LONG, Hands
 from problem_stage import ERAS, EXAM, LEGACY, SCHEMA, attempts, client, problem, text
 
-from pursuit.surfaces.mcp.problems import server as problem_server
+from pursuit.server.problems import server as problem_server
 
 
 def compared(folder: Path) -> dict[str, Any]:

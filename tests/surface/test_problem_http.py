@@ -19,9 +19,9 @@ from mcp_types import SERVER_INFO_META_KEY
 from problem_stage import ERAS, SCHEMA, attempts, problem, text
 
 from pursuit import Problem
-from pursuit.surfaces.mcp.http import serve_http
-from pursuit.surfaces.mcp.problems.server import ProblemOptions, problem_server
-from pursuit.surfaces.tokens import Tokens
+from pursuit.server.http import serve_http
+from pursuit.server.problems.server import ProblemOptions, problem_server
+from pursuit.server.tokens import Tokens
 
 MODERN = "2026-07-28"
 

@@ -15,8 +15,8 @@ from quick_start import pursuit
 from raw_client import NEW, talking
 
 from pursuit import Problem
-from pursuit.surfaces.mcp.gateway import parking
-from pursuit.surfaces.mcp.problems import handing_in
+from pursuit.server.gateway import pending_input
+from pursuit.server.problems import upstream_submission
 
 
 async def until(true: Callable[[], bool]) -> None:
@@ -35,7 +35,7 @@ async def settled(one: Problem) -> None:
 def test_while_a_submission_waits_for_an_answer_nobody_else_submits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handing_in, "PATIENCE", 0.1)
+    monkeypatch.setattr(upstream_submission, "PATIENCE", 0.1)
     one = asker(tmp_path, "legacy")
 
     async def main() -> None:
@@ -110,7 +110,7 @@ def test_a_leg_that_is_under_way_at_the_end_of_the_time_is_told_so(
 def test_a_submission_that_the_server_takes_without_an_answer_is_settled_though_nobody_came_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parking, "ASK_SECONDS", 0.05)
+    monkeypatch.setattr(pending_input, "ASK_SECONDS", 0.05)
     one = asker(tmp_path, "legacy")
 
     async def main() -> None:

@@ -18,8 +18,8 @@ from pursuit import Problem
 from pursuit.errors import ValidationFailed
 from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.problems.attempts import Attempt
-from pursuit.surfaces.mcp.problems import handing_in
-from pursuit.surfaces.mcp.problems.offer import OWN, Offer
+from pursuit.server.problems import upstream_submission
+from pursuit.server.problems.listing import OWN, Offer
 
 DIES, WAITS, KILLS = 666, 777, 999
 BY_RESULT = {
@@ -267,7 +267,7 @@ def test_killed_in_the_middle_of_the_servers_own_submit_final_it_may_have_been_t
 
 
 def test_a_claim_of_a_process_that_lives_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handing_in, "PATIENCE", 0.2)
+    monkeypatch.setattr(upstream_submission, "PATIENCE", 0.2)
     one = problem(tmp_path, "submit_final", scorer=BY_RESULT)
 
     async def main() -> None:

@@ -15,8 +15,8 @@ from tasks_stage import FIRST, Stage, World
 
 from pursuit import Runtime
 from pursuit.core.tasks import TaskState
+from pursuit.server.missions.server import mission_server
 from pursuit.service.tasks import ITS_TIMEOUT
-from pursuit.surfaces.mcp.server import mission_server
 from pursuit.tasks import execution
 from pursuit.tasks.execution import TaskContext, stopping_time
 from pursuit.tasks.store import Ending, TaskStore

@@ -12,12 +12,12 @@ import pytest
 from cli_stage import Place
 
 from pursuit.errors import InvalidArgument, LedgerUnavailable, PursuitError
-from pursuit.surfaces.tokens import Holder, Tokens
+from pursuit.server.tokens import Holder, Tokens
 
 MAKE_MANY = """
 import sys
 from pathlib import Path
-from pursuit.surfaces.tokens import Tokens
+from pursuit.server.tokens import Tokens
 print("ready", flush=True)
 sys.stdin.readline()
 for number in range(int(sys.argv[3])):

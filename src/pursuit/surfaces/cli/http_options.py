@@ -16,7 +16,7 @@ from pursuit.surfaces.cli.options import Common
 
 if TYPE_CHECKING:
     from pursuit.errors import Fault
-    from pursuit.surfaces.mcp.serve import Door
+    from pursuit.server.serve import Door
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8765
@@ -55,10 +55,10 @@ def _is_given(ctx: typer.Context, name: str) -> bool:
 
 def http_door(said: Common, *, host: str, port: int, allow_host: Sequence[str] | None, require_token: bool) -> Door:
     """Where clients come in; raises `InvalidArgument` for an address that needs a token where there is none."""
+    from pursuit.server.bind import check_bind, resolve  # noqa: PLC0415
+    from pursuit.server.serve import Door  # noqa: PLC0415
+    from pursuit.server.tokens import Tokens  # noqa: PLC0415
     from pursuit.surfaces.cli.context import ledger_path  # noqa: PLC0415 - commands import what they need
-    from pursuit.surfaces.mcp.doors import check_bind, resolve  # noqa: PLC0415
-    from pursuit.surfaces.mcp.serve import Door  # noqa: PLC0415
-    from pursuit.surfaces.tokens import Tokens  # noqa: PLC0415
 
     tokens = Tokens.beside(ledger_path(said))
     needed = tokens if require_token or not resolve(host).is_loopback else None

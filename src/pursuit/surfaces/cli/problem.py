@@ -223,7 +223,7 @@ def serve(
     import logging  # noqa: PLC0415 - commands import what they need
 
     from pursuit.errors import ValidationFailed  # noqa: PLC0415
-    from pursuit.surfaces import logs  # noqa: PLC0415
+    from pursuit.server import logs  # noqa: PLC0415
     from pursuit.surfaces.cli.context import conduct  # noqa: PLC0415
     from pursuit.surfaces.cli.failure import Interrupted  # noqa: PLC0415
     from pursuit.surfaces.cli.problem_named import chosen  # noqa: PLC0415

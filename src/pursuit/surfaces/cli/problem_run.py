@@ -38,6 +38,7 @@ from pursuit.problems.scoring import scored_event
 from pursuit.problems.secrecy import judging_digest
 from pursuit.runtime import Runtime
 from pursuit.sandbox import Sandbox
+from pursuit.server.logs import event
 from pursuit.service.queries import require_id
 from pursuit.surfaces.cli import show_problems
 from pursuit.surfaces.cli.context import configuration_path, ledger_path, look
@@ -48,10 +49,9 @@ from pursuit.surfaces.cli.problem_settled import is_unsettled, settled
 from pursuit.surfaces.cli.reports import write_whole
 from pursuit.surfaces.cli.screen import Screen
 from pursuit.surfaces.cli.text import ENDED
-from pursuit.surfaces.logs import event
 
 if TYPE_CHECKING:
-    from pursuit.surfaces.mcp.serve import Door
+    from pursuit.server.serve import Door
 
 _log = logging.getLogger(__name__)
 
@@ -104,8 +104,8 @@ class Serving:
 
 async def serving(said: Common, problem: Manifest, wanted: Serving) -> int:
     """Serves a problem: over standard input and output until that ends, or at a door until it is stopped."""
-    from pursuit.surfaces.mcp.problems.server import ProblemOptions, problem_server  # noqa: PLC0415 - the SDK is slow
-    from pursuit.surfaces.mcp.stdio import serve_stdio  # noqa: PLC0415
+    from pursuit.server.problems.server import ProblemOptions, problem_server  # noqa: PLC0415 - the SDK is slow
+    from pursuit.server.stdio import serve_stdio  # noqa: PLC0415
 
     options = ProblemOptions(
         state=ledger_path(said),
@@ -120,7 +120,7 @@ async def serving(said: Common, problem: Manifest, wanted: Serving) -> int:
     if wanted.door is None:
         await serve_stdio(problem_server(problem, options), any_text=True)
         return 0
-    from pursuit.surfaces.mcp.http import serve_http  # noqa: PLC0415 - stdio starts without a web stack
+    from pursuit.server.http import serve_http  # noqa: PLC0415 - stdio starts without a web stack
 
     def tell(url: str) -> None:
         event(_log, logging.INFO, "listening", url=url)

@@ -62,7 +62,7 @@ async def _judged_by_tool(
     ledger: Ledger, problem: Manifest, attempt_id: str, path: Path, config: Configuration
 ) -> None:
     """The tool is asked where the attempt is opened again; who is at it already is waited for."""
-    from pursuit.surfaces.mcp.problems.server import ProblemOptions, open_desk  # noqa: PLC0415 - the SDK is slow
+    from pursuit.server.problems.server import ProblemOptions, open_desk  # noqa: PLC0415 - the SDK is slow
 
     options = ProblemOptions(state=path, config=config, attempt_id=attempt_id)
     async with open_desk(problem, options) as desk:

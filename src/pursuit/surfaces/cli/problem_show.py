@@ -57,7 +57,7 @@ def shown(said: Common, problem: Manifest, *, citations: bool) -> int:
 async def _brief(problem: Manifest, screen: Screen, *, citations: bool) -> str:
     if problem.server is None:
         return write_brief(problem, citations=citations)
-    from pursuit.surfaces.mcp.problems.asking import asked_brief  # noqa: PLC0415 - the SDK is slow
+    from pursuit.server.problems.listing import asked_brief  # noqa: PLC0415 - the SDK is slow
 
     try:
         brief, offer = await asked_brief(problem, citations=citations)

@@ -74,11 +74,11 @@ def serve(
     gc.disable()  # what is imported now, about 150,000 objects, stays: searching it for garbage is in vain
     from pursuit.errors import Fault, ValidationFailed  # noqa: PLC0415
     from pursuit.policy.rules import parse_mode  # noqa: PLC0415
-    from pursuit.surfaces import logs  # noqa: PLC0415
+    from pursuit.server import logs  # noqa: PLC0415
+    from pursuit.server.gateway.upstreams import GatewayOptions  # noqa: PLC0415
+    from pursuit.server.serve import serve as serving  # noqa: PLC0415
     from pursuit.surfaces.cli.context import conduct, driving  # noqa: PLC0415
     from pursuit.surfaces.cli.failure import Interrupted  # noqa: PLC0415
-    from pursuit.surfaces.mcp.gateway.options import GatewayOptions  # noqa: PLC0415
-    from pursuit.surfaces.mcp.serve import serve as serving  # noqa: PLC0415
 
     gc.freeze()
     gc.enable()

@@ -13,7 +13,7 @@ import typer
 from pursuit.surfaces.cli.options import Common, ConfigOption, JsonOption, StateOption, common
 
 if TYPE_CHECKING:
-    from pursuit.surfaces.tokens import Tokens
+    from pursuit.server.tokens import Tokens
 
 PANEL = "Serve"
 
@@ -43,8 +43,8 @@ def make(
         ctx.obj = said
         return 0
 
+    from pursuit.server.tokens import role_of  # noqa: PLC0415
     from pursuit.surfaces.cli.screen import Screen  # noqa: PLC0415 - commands import what they need
-    from pursuit.surfaces.tokens import role_of  # noqa: PLC0415
 
     screen = Screen(said)
     made, token = _made(_tokens(said), name, operator=operator)
@@ -106,15 +106,15 @@ def revoke(
 
 
 def _tokens(said: Common) -> Tokens:
+    from pursuit.server.tokens import Tokens  # noqa: PLC0415
     from pursuit.surfaces.cli.context import ledger_path  # noqa: PLC0415 - commands import what they need
-    from pursuit.surfaces.tokens import Tokens  # noqa: PLC0415
 
     return Tokens.beside(ledger_path(said))
 
 
 def _made(tokens: Tokens, name: str | None, *, operator: bool) -> tuple[str, str]:
     """A new token and its name; a name that we chose ourselves may be taken by another process meanwhile."""
-    from pursuit.surfaces.tokens import NameTaken  # noqa: PLC0415 - commands import what they need
+    from pursuit.server.tokens import NameTaken  # noqa: PLC0415 - commands import what they need
 
     while name is None:
         chosen = tokens.free_name()

@@ -1,0 +1,140 @@
+"""Where the HTTP server listens, and who may knock there.
+
+Owns: the addresses that a host stands for, the socket, and the exact Host and Origin values that are let through.
+Knows no request. Invariant: beyond this machine nothing is opened unless there is a token to ask for.
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import re
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from mcp.server.transport_security import TransportSecuritySettings
+
+from pursuit.errors import InvalidArgument
+from pursuit.server.tokens import Tokens
+
+PATH: Final = "/mcp"
+_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+_AUTHORITY = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?P<port>:[0-9]{1,5})?")
+_DEFAULT_PORTS = {80: "http", 443: "https"}
+_HIGHEST_PORT = 65_535
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """What a host that was asked for stands for."""
+
+    host: str
+    family: socket.AddressFamily
+    ip: ipaddress.IPv4Address | ipaddress.IPv6Address
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach it."""
+        return self.ip.is_loopback
+
+    @property
+    def is_wildcard(self) -> bool:
+        """Whether it stands for every address of this machine."""
+        return self.ip.is_unspecified
+
+    def names(self) -> list[str]:
+        """The hosts that a client may write in a URL to come here."""
+        own = socket.gethostname()
+        beyond = [] if self.is_loopback else [own, own.lower()]
+        asked = [] if self.is_wildcard else [_in_url(self.host), _in_url(str(self.ip))]
+        return list(dict.fromkeys([*_LOOPBACK, *asked, *beyond]))
+
+    def url(self, port: int) -> str:
+        """An address of the server that a client on this machine can use."""
+        here = "[::1]" if self.family == socket.AF_INET6 else "127.0.0.1"
+        return f"http://{here if self.is_wildcard else _in_url(self.host)}:{port}{PATH}"
+
+
+def check_bind(host: str, tokens: Tokens | None) -> None:
+    """Refuses to listen where other machines can come in, unless there is a token to ask them for."""
+    admit(resolve(host), tokens)
+
+
+def admit(address: Address, tokens: Tokens | None) -> Address:
+    """The address, if it may be opened."""
+    if not address.is_loopback and (tokens is None or not tokens.names()):
+        raise InvalidArgument(
+            f"{address.host} can be reached from other machines, and there is no token that they would need; "
+            "make one with `pursuit token`, or listen on 127.0.0.1",
+            host=address.host,
+        )
+    return address
+
+
+def resolve(host: str) -> Address:
+    """The one address that the host stands for: its first in IPv4, else its first."""
+    try:
+        found = socket.getaddrinfo(host or None, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (socket.gaierror, ValueError) as error:  # ValueError: what can be no host name at all
+        raise InvalidArgument(
+            f"{host!r} is no address and no known name of this machine; use 127.0.0.1 for this machine alone, "
+            "0.0.0.0 for all its addresses",
+            host=host,
+        ) from error
+    family, _, _, _, name = min(found, key=lambda one: one[0] != socket.AF_INET)
+    # A link-local address carries its interface after a %, which is no part of the number.
+    ip = ipaddress.ip_address(str(name[0]).partition("%")[0])
+    return Address(host=host or str(ip), family=family, ip=ip)
+
+
+def bind(address: Address, port: int) -> socket.socket:
+    """A listening socket; port 0 is any free one."""
+    if not 0 <= port <= _HIGHEST_PORT:
+        raise InvalidArgument(f"{port} is no port; use 1 to {_HIGHEST_PORT}, or 0 for any free one", port=port)
+    try:
+        door = socket.create_server((str(address.ip), port), family=address.family, backlog=128)
+        # Connections inherit it. asyncio leaves it out for a socket that was handed in, which costs 40 ms an answer.
+        door.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return door
+    except OSError as error:
+        raise InvalidArgument(_advice(address, port, error), host=address.host, port=port) from error
+
+
+def _advice(address: Address, port: int, error: OSError) -> str:
+    place = f"port {port} of {address.host}"
+    match error.errno:
+        case errno.EADDRINUSE:
+            return f"{place} is in use by another process; choose another port, or 0 for any free one"
+        case errno.EACCES | errno.EPERM:
+            return f"this user may not listen on {place}; choose a port from 1024 up"
+        case errno.EADDRNOTAVAIL:
+            return f"{address.host} is no address of this machine; use 127.0.0.1, or one that it has"
+        case _:
+            return f"cannot listen on {place}: {error.strerror or error}"
+
+
+def guard(address: Address, port: int, allowed_hosts: Sequence[str]) -> TransportSecuritySettings:
+    """The exact Host and Origin values that are let through, against pages that rebind their name to this server."""
+    hosts = [f"{name}:{port}" for name in address.names()]
+    if port in _DEFAULT_PORTS:
+        hosts += address.names()  # clients leave the port of their scheme out
+    origins = [f"http://{host}" for host in hosts]
+    for given in allowed_hosts:
+        found = _AUTHORITY.fullmatch(given)
+        if found is None:
+            raise InvalidArgument(
+                f"{given!r} is no host to allow: write a name or an address, with :PORT if it has one of its own "
+                "(no scheme, no path, no *)",
+                host=given,
+            )
+        more = [given] if found["port"] else [given, f"{given}:{port}"]
+        hosts += more
+        # Who names a host may have a proxy in front that speaks TLS.
+        origins += [f"{scheme}://{host}" for scheme in ("http", "https") for host in more]
+    return TransportSecuritySettings(allowed_hosts=hosts, allowed_origins=origins)
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,140 @@
+"""How our errors look on the wire, where a tool's answer is not the place for them.
+
+Owns: the table from errors to JSON-RPC codes. Knows no handler. Invariant: what goes out says what was wrong and what
+to do, is bounded, and can be encoded; nothing of ours arrives as a bare internal error.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar, cast
+
+from mcp.server.auth.middleware.auth_context import get_access_token
+from mcp.server.context import ServerRequestContext
+from mcp.shared.exceptions import MCPError
+from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, PaginatedRequestParams
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from pursuit.errors import (
+    InvalidArgument,
+    LedgerUnavailable,
+    PursuitError,
+    SessionNotFound,
+    UpstreamUnavailable,
+    ValidationFailed,
+)
+from pursuit.service.approvals import APPROVAL_ID
+from pursuit.service.audit import Caller, user_name
+
+RESOURCE_NOT_FOUND = -32002
+"""What 2025-era clients expect; since 2026-07-28 it is invalid params."""
+
+Context = ServerRequestContext[Any, Any]
+MOST_TEXT = 4_000
+
+
+def wire_error(error: PursuitError) -> MCPError:
+    """The error as JSON-RPC has it: whose fault it is by its code, ours in `data`."""
+    ours = isinstance(error, LedgerUnavailable | UpstreamUnavailable)
+    message = error.message
+    if isinstance(error, ValidationFailed):
+        message = f"{message}: {'; '.join(map(str, error.faults))}"
+    return MCPError(INTERNAL_ERROR if ours else INVALID_PARAMS, sendable(message), _data(error))
+
+
+@contextmanager
+def on_the_wire() -> Generator[None]:
+    """Errors of ours leave as errors of the protocol."""
+    try:
+        yield
+    except PursuitError as error:
+        raise wire_error(error) from error
+
+
+@contextmanager
+def about(ctx: Context, uri: str) -> Generator[None]:
+    """The same for work on a resource: that there is none leaves in the code that the connection's era has for it."""
+    try:
+        yield
+    except (SessionNotFound, InvalidArgument) as error:
+        code = INVALID_PARAMS if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS else RESOURCE_NOT_FOUND
+        raise MCPError(code, sendable(error.message), {"uri": sendable(uri), **_data(error)}) from error
+    except PursuitError as error:
+        raise wire_error(error) from error
+
+
+def one_page(params: PaginatedRequestParams | None) -> None:
+    """Refuses a cursor where everything is on the first page."""
+    if params is not None and params.cursor is not None:
+        raise wire_error(InvalidArgument("this list has one page; ask without a cursor", cursor=params.cursor[:100]))
+
+
+def sendable(text: str) -> str:
+    """Text that can be encoded, of a bounded length."""
+    whole = text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]}…"
+    return whole.encode(errors="replace").decode()
+
+
+def _data(error: PursuitError) -> dict[str, Any]:
+    written = json.dumps(error.details, ensure_ascii=False, default=str).encode(errors="replace")
+    return {"code": error.code, "details": json.loads(written)}
+
+
+# Who is behind a request, and whether they may answer approvals.
+
+LONGEST = 100
+Question = TypeVar("Question")
+
+
+def caller_of(ctx: Context) -> Caller:
+    """The caller: a token's name, or on this machine without one whoever runs the server."""
+    over_http = ctx.request is not None
+    token = get_access_token()
+    who = token.client_id if token is not None else "anyone on this machine" if over_http else user_name()
+    params = ctx.session.client_params
+    client = None
+    if params is not None:
+        client = sendable(f"{params.client_info.name} {params.client_info.version}"[:LONGEST]).strip()
+    transport = "http" if over_http else "stdio"
+    return Caller(who=who, transport=transport, client=client, credential=None if token is None else token.client_id)
+
+
+def may_approve(ctx: Context) -> bool:
+    """Whether the client may bring a person's answer to an approval: over stdio alone.
+
+    There the person runs the server. Over HTTP a client's token is no operator's: with it a client would approve its
+    own calls by saying that its user did.
+    """
+    return ctx.request is None
+
+
+def answerable(ctx: Context, questions: Mapping[str, Question]) -> dict[str, Question]:
+    """Of the questions of a task, by their keys, those that this client is asked; an approval's key is its id."""
+    return {key: one for key, one in questions.items() if may_approve(ctx) or APPROVAL_ID.match(key) is None}
+
+
+# Half a pair of surrogates, which other languages let through: JSON can say it, UTF-8 cannot.
+# Invariant: what holds none comes out equal.
+
+
+def whole(value: Any) -> Any:
+    """The same without halves."""
+    if isinstance(value, str):
+        return _readable(value)
+    if isinstance(value, Mapping):
+        return {whole(key): whole(item) for key, item in cast("Mapping[str, Any]", value).items()}
+    if isinstance(value, list):
+        return [whole(item) for item in cast("list[Any]", value)]
+    return value
+
+
+def _readable(text: str) -> str:
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text

@@ -1,0 +1,1 @@
+"""The `mission_*`, `task_*` and command tools of `pursuit serve`."""

@@ -1,0 +1,221 @@
+"""Asks the person behind an MCP client, or its model, in whichever way the client's era has.
+
+Owns: how a question looks there and how its answer is read. Questions and answers themselves lie in the ledger.
+Invariant: a person is asked over stdio alone, and only if the client says that it can ask one; a dismissed question
+stays open.
+
+Before 2026-07-28 the server sends `elicitation/create` while the call is under way. Since then the call is answered
+with `input_required`, and the client calls again with the answers. What it brings back beside them is sealed: only the
+client that was asked, for the mission and the questions that it was asked about, can answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn, cast
+
+import anyio
+from mcp.shared.exceptions import MCPError
+from mcp_types import ElicitRequest, ElicitRequestFormParams, InputRequest, InputRequiredResult
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from pursuit.core.mission import SamplingProposer
+from pursuit.core.state import MissionState
+from pursuit.errors import Conflict, InvalidArgument
+from pursuit.server.approval_form import filled, form, how_to_approve
+from pursuit.server.errors import Context, answerable, caller_of, may_approve, sendable
+from pursuit.server.sampling import CarriedModel, ClientModel, PushedModel, declares_sampling, question_name
+from pursuit.server.signing import Seal
+from pursuit.server.tasks.promotion import DetachedSession
+from pursuit.service.approvals import ApprovalNotFound, Approvals
+from pursuit.service.audit import Caller
+
+Ask = Callable[[Mapping[str, Mapping[str, Any]]], Awaitable[Mapping[str, Any]]]
+LOOK_EVERY = 1.0
+MOST_ROUNDS = 8
+"""The SDK's client gives up after ten."""
+
+MOST_ROUNDS_OF_A_TASK = 90
+SAMPLING = f"{CarriedModel.name}-"
+
+FORM = form(where="in this mission")
+
+
+class AskClient(Exception):
+    """The call ends here with questions; the client will call again with the answers."""
+
+    def __init__(self, questions: Mapping[str, InputRequest], state: str) -> None:
+        super().__init__("input required")
+        self._questions = questions
+        self._state = state
+
+    def result(self) -> InputRequiredResult:
+        """What the client is answered."""
+        return InputRequiredResult(input_requests=dict(self._questions), request_state=self._state)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientAnswers:
+    """What a repeated call brought: the first iteration of the call, and whether its questions are answered now.
+
+    `samples` are what the client's model said, by the names of the questions.
+    """
+
+    first: int
+    answered: bool
+    samples: Mapping[str, object]
+
+
+class Elicitation:
+    """The questions of missions, for the people behind clients."""
+
+    def __init__(
+        self, desk: Approvals, seal: Callable[[], Seal], state_of: Callable[[str], Awaitable[MissionState]]
+    ) -> None:
+        self._desk = desk
+        self._seal = seal
+        self._state_of = state_of
+
+    def can_ask(self, ctx: Context, mission_id: str) -> bool:
+        """Whether there is a person behind this client, as it says, who may answer, and a way to ask once more."""
+        if not may_approve(ctx):
+            return False
+        capabilities = ctx.session.client_capabilities
+        if capabilities is None or capabilities.elicitation is None:
+            return False
+        return self._has_a_round(ctx, mission_id) if _modern(ctx) else ctx.session.can_send_request
+
+    async def model_of(self, ctx: Context, mission_id: str, told: ClientAnswers | None) -> ClientModel | None:
+        """The client's own model, if it has one and the mission wants to ask it."""
+        if not declares_sampling(ctx):
+            return None
+        state = await self._state_of(mission_id)
+        proposer = state.mission.proposer
+        if not isinstance(proposer, SamplingProposer):
+            return None
+        if not _modern(ctx):
+            return PushedModel(ctx, proposer.model_preferences) if ctx.session.can_send_request else None
+        return CarriedModel(
+            ctx,
+            proposer.model_preferences,
+            brought={} if told is None else told.samples,
+            may_ask=self._has_a_round(ctx, mission_id),
+            # One that comes back with answers is no client that never answers.
+            vain=state.unanswered if told is None and state.asked_of == CarriedModel.name else 0,
+        )
+
+    def _has_a_round(self, ctx: Context, mission_id: str) -> bool:
+        """Whether this call may be answered with questions once more."""
+        before = self._brought(ctx, mission_id)
+        session: object = ctx.session
+        is_task = isinstance(session, DetachedSession) and session.task is not None
+        return before is None or before["rounds"] < (MOST_ROUNDS_OF_A_TASK if is_task else MOST_ROUNDS)
+
+    async def take_answers(self, ctx: Context, mission_id: str) -> ClientAnswers | None:
+        """Records the answers that come with a repeated call; None if none came."""
+        given: object = (ctx.params or {}).get("inputResponses")
+        if not isinstance(given, Mapping) or not given:
+            return None
+        before = self._brought(ctx, mission_id)
+        answers = cast("Mapping[str, Any]", given)
+        if before is None or not set(answers) <= set(before["questions"]):
+            raise InvalidArgument(
+                "these answers belong to no question that this client was asked in this call; call again without them"
+            )
+        if len(answerable(ctx, answers)) < len(answers):
+            raise InvalidArgument(
+                "a client's answer to an approval is taken over stdio alone; the operator answers with "
+                + " and ".join(how_to_approve(name) for name in answers.keys() - answerable(ctx, answers).keys())
+            )
+        samples = {name: said for name, said in answers.items() if name.startswith(SAMPLING)}
+        told = [
+            await self._record(caller_of(ctx), mission_id, name, said)
+            for name, said in answers.items()
+            if name not in samples
+        ]
+        return ClientAnswers(first=before["first"], answered=all(told), samples=samples)
+
+    async def ask(self, ctx: Context, mission_id: str, first: int) -> bool:
+        """Asks about everything that the mission waits for; whether there is an answer to each question now."""
+        questions = await self._desk.open(mission_id)
+        if _modern(ctx):
+            self.put(ctx, mission_id, _forms(questions), first)
+        while questions:  # a wide yes may answer those that follow
+            row = questions[0]
+            params = _params(row)
+            try:
+                answer = await ctx.session.elicit_form(params.message, params.requested_schema, ctx.request_id)
+            except MCPError:  # it said that it can ask, and cannot
+                return False
+            said = {"action": answer.action, "content": answer.content or {}}
+            if not await self._record(caller_of(ctx), mission_id, row["approval_id"], said):
+                return False
+            questions = await self._desk.open(mission_id)
+        return True
+
+    def put(self, ctx: Context, mission_id: str, questions: Mapping[str, InputRequest], first: int) -> NoReturn:
+        """Ends a call of the new era with questions; `first` is its first iteration."""
+        before = self._brought(ctx, mission_id)
+        state = {
+            "mission": mission_id,
+            "who": caller_of(ctx).who,
+            "questions": list(questions),
+            "first": first,
+            "rounds": 1 if before is None else before["rounds"] + 1,
+        }
+        raise AskClient(questions, self._seal().closed(state))
+
+    def _brought(self, ctx: Context, mission_id: str) -> dict[str, Any] | None:
+        """What we gave this client with our questions in this mission, if it brings that back."""
+        given: object = (ctx.params or {}).get("requestState")
+        if not _modern(ctx) or given is None:
+            return None
+        state = self._seal().opened(given)
+        ours = state is not None and (state["mission"], state["who"]) == (mission_id, caller_of(ctx).who)
+        return state if ours else None
+
+    async def ask_later(self, ask: Ask, mission_id: str, caller: Caller) -> bool:
+        """The same where nobody waits for the answer of a call: `ask` returns when there is an answer to everything."""
+        rows = await self._desk.open(mission_id)
+        said = await ask({name: one.model_dump(mode="json", by_alias=True) for name, one in _forms(rows).items()})
+        told = [await self._record(caller, mission_id, name, answer) for name, answer in said.items()]
+        return all(told)
+
+    async def is_open(self, mission_id: str, questions: Collection[str]) -> bool:
+        """Whether one of these questions still waits for an answer."""
+        state = await self._state_of(mission_id)
+        asks_model = state.open is None and not state.terminal
+        if asks_model and question_name(state.iteration_count, len(state.answers)) in questions:
+            return True
+        return any(row["approval_id"] in questions for row in await self._desk.open(mission_id))
+
+    async def until_answered(self, mission_id: str, questions: Collection[str]) -> None:
+        """Returns when none of these questions waits any more, whoever answered it, or its time is over."""
+        with self._desk.ledger.bell(mission_id) as bell:
+            while await self.is_open(mission_id, questions):
+                with anyio.move_on_after(LOOK_EVERY):  # that its time is over rings no bell
+                    await bell.wait()
+
+    async def _record(self, caller: Caller, mission_id: str, approval_id: str, said: object) -> bool:
+        """Stores one answer; False if the person dismissed the question. Another answer that came first counts."""
+        answer = filled(said)
+        if answer is None:
+            return not await self.is_open(mission_id, {approval_id})
+        by = replace(caller, transport="elicitation")
+        with suppress(Conflict, ApprovalNotFound):
+            await self._desk.answer(approval_id, answer.answer, reason=answer.reason, caller=by, mission_id=mission_id)
+        return True
+
+
+def _modern(ctx: Context) -> bool:
+    return ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
+
+
+def _forms(rows: Sequence[Mapping[str, Any]]) -> dict[str, InputRequest]:
+    return {row["approval_id"]: ElicitRequest(params=_params(row)) for row in rows}
+
+
+def _params(row: Mapping[str, Any]) -> ElicitRequestFormParams:
+    return ElicitRequestFormParams(message=sendable(row["description"]), requested_schema=FORM)

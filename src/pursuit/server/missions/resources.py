@@ -1,0 +1,298 @@
+"""Missions as resources that a client can list and read.
+
+Owns: what each resource holds and how it is introduced. Knows no subscriptions. Invariant: an answer is bounded by
+what one mission's state and report are; of its events a page is read, however many there are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import msgspec
+from mcp_types import (
+    Annotations,
+    CompleteRequestParams,
+    CompleteResult,
+    Completion,
+    ListResourcesResult,
+    ListResourceTemplatesResult,
+    PaginatedRequestParams,
+    PromptReference,
+    ReadResourceRequestParams,
+    ReadResourceResult,
+    Resource,
+    ResourceTemplate,
+    TextResourceContents,
+)
+
+from pursuit.core.events import decode
+from pursuit.core.report import iso
+from pursuit.core.state import TERMINAL
+from pursuit.errors import InvalidArgument, SessionNotFound
+from pursuit.ledger.contract import FORGOTTEN, StoredEvent, StreamRow
+from pursuit.server.errors import Context, about, on_the_wire, one_page
+from pursuit.service import Service
+from pursuit.service.queries import MISSION_ID
+
+# The `mission://` addresses: what each of them names.
+# Invariant: an `Address` names a well-formed mission id; whether the mission exists is asked of the ledger.
+
+Part = Literal["status", "report", "events"]
+
+TEMPLATES: dict[Part, str] = {
+    "status": "mission://{id}",
+    "report": "mission://{id}/report",
+    "events": "mission://{id}/events",
+}
+_URI = re.compile(rf"mission://({MISSION_ID.pattern})(?:/(report|events))?(?:\?after=([0-9]{{1,15}}))?", re.ASCII)
+_EXIST = f"there are {', '.join(TEMPLATES.values())}, where {{id}} is `mission-` and 16 hex digits"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """One resource of one mission; `after` is the event that a page of events begins behind."""
+
+    mission_id: str
+    part: Part = "status"
+    after: int | None = None
+
+    @property
+    def uri(self) -> str:
+        """The address as it is written."""
+        page = "" if self.after is None else f"?after={self.after}"
+        return TEMPLATES[self.part].replace("{id}", self.mission_id) + page
+
+
+def parse(uri: str) -> Address:
+    """The address in a URI, or `InvalidArgument`."""
+    found = _URI.fullmatch(uri)
+    if found is None or (found[3] is not None and found[2] != "events"):
+        raise InvalidArgument(f"{uri[:200]!r} is no resource of this server; {_EXIST}")
+    part = cast("Part", found[2] or "status")
+    return Address(mission_id=found[1], part=part, after=None if found[3] is None else int(found[3]))
+
+
+async def find(service: Service, uri: str) -> tuple[Address, StreamRow]:
+    """The address in a URI and what the listing says of its mission; raises `InvalidArgument` or `SessionNotFound`."""
+    address = parse(uri)
+    row = await service.ledger.row(address.mission_id)
+    if row is None or row.status == FORGOTTEN:
+        was = "exists under the id" if row is None else "is kept any longer under the id"
+        text = f"no mission {was} {address.mission_id}; resources/list names those that are there"
+        raise SessionNotFound(text, session_id=address.mission_id)
+    return address, row
+
+
+JSON = "application/json"
+MARKDOWN = "text/markdown"
+MOST_EVENTS = 200
+MOST_EVENT_BYTES = 256 * 1024
+MISSIONS_A_PAGE = 50
+LONGEST_TITLE = 80
+
+_ABOUT: dict[Part, tuple[str, str]] = {
+    "status": (
+        "A mission's status",
+        "How a mission stands now: its status, criteria with evidence, budget and what was used of it, metrics.",
+    ),
+    "report": (
+        "A mission's report",
+        "The report of a mission, final once it has ended: as JSON, and as Markdown for people.",
+    ),
+    "events": (
+        "A mission's events",
+        f"What happened in a mission, event by event: the newest {MOST_EVENTS}. "
+        "Add ?after=SEQ for those that follow the event SEQ, from the beginning with ?after=0.",
+    ),
+}
+
+
+class Resources:
+    """The handlers of `resources/list`, `resources/templates/list` and `resources/read`."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def list(self, ctx: Context, params: PaginatedRequestParams | None) -> ListResourcesResult:
+        """The missions, newest first; each has its status, and its report once it has ended."""
+        with on_the_wire():
+            cursor = params.cursor if params is not None else None
+            page = await self._service.list(cursor=cursor, limit=MISSIONS_A_PAGE)
+        found = [resource for row in page["sessions"] for resource in _introduced(row)]
+        return ListResourcesResult(resources=found, next_cursor=page.get("next_cursor"))
+
+    async def templates(self, ctx: Context, params: PaginatedRequestParams | None) -> ListResourceTemplatesResult:
+        """What can be read of any mission."""
+        one_page(params)
+        return ListResourceTemplatesResult(
+            resource_templates=[
+                ResourceTemplate(
+                    name=f"mission_{part}",
+                    title=_ABOUT[part][0],
+                    description=_ABOUT[part][1],
+                    uri_template=template,
+                    mime_type=None if part == "report" else JSON,
+                )
+                for part, template in TEMPLATES.items()
+            ]
+        )
+
+    async def read(self, ctx: Context, params: ReadResourceRequestParams) -> ReadResourceResult:
+        """One resource, whole."""
+        with about(ctx, params.uri):
+            address, row = await find(self._service, params.uri)
+            match address.part:
+                case "status":
+                    status = await self._service.status(address.mission_id)
+                    contents = [_text(params.uri, JSON, _json(status))]
+                case "report":
+                    contents = await self._report(params.uri, address.mission_id)
+                case "events":
+                    events = await self._events(address, row.head.seq)
+                    contents = [_text(params.uri, JSON, _json(events))]
+        return ReadResourceResult(contents=[*contents])
+
+    async def _report(self, uri: str, mission_id: str) -> Sequence[TextResourceContents]:
+        from pursuit.reports import render_markdown  # noqa: PLC0415 - the template engine loads only when needed
+
+        report = await self._service.report(mission_id)
+        return [_text(uri, JSON, _json(report)), _text(uri, MARKDOWN, render_markdown(report))]
+
+    async def _events(self, address: Address, head: int) -> dict[str, Any]:
+        """The newest events, or a page of those behind `after`; both are cut at the far end from where they begin."""
+        newest = address.after is None
+        after = max(0, head - MOST_EVENTS) if address.after is None else address.after
+        stored = await self._service.ledger.read(address.mission_id, after, MOST_EVENTS)
+        rows = _fitting([_event(event) for event in stored], from_the_end=newest)
+        document: dict[str, Any] = {
+            "session_id": address.mission_id,
+            "total": max(head, stored[-1].seq if stored else 0),
+        }
+        if rows:
+            document |= {"first_seq": rows[0]["seq"], "last_seq": rows[-1]["seq"]}
+            if rows[-1]["seq"] < document["total"]:
+                page = Address(mission_id=address.mission_id, part="events", after=rows[-1]["seq"])
+                document["next"] = page.uri
+        return {**document, "events": rows}
+
+
+def _introduced(row: Mapping[str, Any]) -> list[Resource]:
+    """A mission in the list, as a person would look for it."""
+    mission_id, status = row["session_id"], row["status"]
+    title = _line(row["directive"]) or mission_id
+    count = row["iteration_count"]
+    words = f"{status}{' for ' + row['waiting_for'] if 'waiting_for' in row else ''}"
+    facts = f"{words}, {count} iteration{'' if count == 1 else 's'}, created {row['created_at']}"
+    found = [
+        Resource(
+            uri=Address(mission_id=mission_id).uri,
+            name=mission_id,
+            title=title,
+            description=f"Mission {mission_id}: {facts}.",
+            mime_type=JSON,
+        )
+    ]
+    if status in TERMINAL:
+        found.append(
+            Resource(
+                uri=Address(mission_id=mission_id, part="report").uri,
+                name=f"{mission_id}/report",
+                title=f"Report: {title}",
+                description=f"The final report of {mission_id} ({status}), as JSON and as Markdown.",
+                annotations=Annotations(audience=["user", "assistant"]),
+            )
+        )
+    return found
+
+
+def _event(stored: StoredEvent) -> dict[str, Any]:
+    """An event of the ledger in today's form. A trace stays with the operator: it is about our code and machine."""
+    event = decode(stored.type, stored.body)
+    data = cast("dict[str, Any]", msgspec.to_builtins(event))
+    at = iso(data.pop("at", 0.0))
+    kind = data.pop("type")
+    data.pop("trace", None)
+    return {"seq": stored.seq, "at": at, "type": kind, "data": data}
+
+
+def _fitting(rows: list[dict[str, Any]], *, from_the_end: bool) -> list[dict[str, Any]]:
+    """As many rows as fit, without a gap; one that is too large for any page is there without its data."""
+    kept: list[dict[str, Any]] = []
+    room = MOST_EVENT_BYTES
+    for row in reversed(rows) if from_the_end else rows:
+        size = len(msgspec.json.encode(row))
+        shown = row
+        if size > MOST_EVENT_BYTES // 2:
+            shown = {**row, "data": None, "omitted_bytes": size}
+            size = len(msgspec.json.encode(shown))
+        if size > room:
+            break
+        room -= size
+        kept.append(shown)
+    return kept[::-1] if from_the_end else kept
+
+
+def _line(text: str) -> str:
+    """A directive on one line, without what could steer a screen."""
+    printable = "".join(character if character.isprintable() else " " for character in text)
+    flat = " ".join(printable.split())
+    return flat if len(flat) <= LONGEST_TITLE else f"{flat[: LONGEST_TITLE - 1].rstrip()}…"
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _text(uri: str, mime_type: str, text: str) -> TextResourceContents:
+    return TextResourceContents(uri=uri, mime_type=mime_type, text=text)
+
+
+# Ids of missions for whoever is typing one.
+# Invariant: at most 100 values, the newest missions first, and a bounded look at the ledger, however many missions it
+# has.
+
+MOST_VALUES = 100
+MOST_PAGES = 10
+PAGE = 1_000
+_PREFIX = "mission-"
+
+
+class Completions:
+    """Completes `id` in the resource templates and `session_id` of the prompt `review_mission`."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def complete(self, ctx: Context, params: CompleteRequestParams) -> CompleteResult:
+        """The missions whose id begins like this, with or without `mission-`; nothing for what is no id of ours."""
+        if not _wants_mission(params):
+            return CompleteResult(completion=Completion(values=[], total=0, has_more=False))
+        with on_the_wire():
+            found, all_seen = await self._matching(params.argument.value)
+        values = found[:MOST_VALUES]
+        total = len(found) if all_seen else None
+        return CompleteResult(
+            completion=Completion(values=values, total=total, has_more=not all_seen or len(found) > len(values))
+        )
+
+    async def _matching(self, typed: str) -> tuple[list[str], bool]:
+        """Matching ids, newest first, and whether every mission was looked at."""
+        found: list[str] = []
+        cursor: str | None = None
+        for _ in range(MOST_PAGES):
+            page = await self._service.list(cursor=cursor, limit=PAGE)
+            ids: list[str] = [row["session_id"] for row in page["sessions"]]
+            found += [one for one in ids if one.startswith(typed) or one.removeprefix(_PREFIX).startswith(typed)]
+            cursor = page.get("next_cursor")
+            if cursor is None:
+                return found, True
+        return found, False
+
+
+def _wants_mission(params: CompleteRequestParams) -> bool:
+    if isinstance(params.ref, PromptReference):
+        return params.ref.name == "review_mission" and params.argument.name == "session_id"
+    return params.ref.uri in TEMPLATES.values() and params.argument.name == "id"

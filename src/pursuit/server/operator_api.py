@@ -1,0 +1,261 @@
+"""Approvals over HTTP: what waits for a person, and the person's answer.
+
+Owns: the two routes, and what a request to them may be. Questions and answers are the service's.
+Invariant: only an operator's token sees or answers a question; a request that is refused has changed nothing.
+
+    GET  /approvals[?session_id=ID]   {"approvals": […]}
+    POST /approvals/{approval_id}     {"answer": "once" | "arguments" | "mission" | "denied", "reason"?: text}
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
+from typing import Annotated, Any, Final
+
+from pydantic import StringConstraints, ValidationError
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from pursuit.core.base_model import InputModel, faults_of
+from pursuit.core.events import Permission
+from pursuit.errors import Fault, PursuitError, ValidationFailed
+from pursuit.server.logs import event
+from pursuit.server.tokens import Holder, Tokens
+from pursuit.service.approvals import LONGEST_REASON, Approvals
+from pursuit.service.audit import Audit, Caller
+from pursuit.service.service import Service
+
+# How our errors look over plain HTTP.
+# Invariant: a body is JSON, an error's is `{code, message, details}`, and no answer is kept by a cache.
+
+STATUSES: Final[Mapping[str, int]] = {
+    "malformed_json": 400,
+    "invalid_argument": 400,
+    "unauthorized": 401,
+    "forbidden": 403,
+    "policy_denied": 403,
+    "approval_needed": 403,
+    "session_not_found": 404,
+    "approval_not_found": 404,
+    "task_not_found": 404,
+    "problem_not_found": 404,
+    "attempt_not_found": 404,
+    "method_not_allowed": 405,
+    "conflict": 409,
+    "session_terminal": 409,
+    "session_paused": 409,
+    "not_paused": 409,
+    "no_iterations": 409,
+    "task_terminal": 409,
+    "already_submitted": 409,
+    "too_large": 413,
+    "validation_error": 422,
+    "path_traversal_detected": 422,
+    "too_many_tasks": 429,
+    "budget_exhausted": 429,
+    "internal_error": 500,
+    "extra_missing": 501,
+    "model_unavailable": 502,
+    "upstream_unavailable": 502,
+    "ledger_unavailable": 503,
+    "ledger_too_new": 503,
+}
+"""Each code of a `PursuitError` that can get here."""
+
+
+class MalformedJson(PursuitError):
+    """The body is no JSON."""
+
+    code = "malformed_json"
+
+
+class Unauthorized(PursuitError):
+    """There is no token, or none that we know."""
+
+    code = "unauthorized"
+
+
+class Forbidden(PursuitError):
+    """The token is known, and not for this."""
+
+    code = "forbidden"
+
+
+class MethodNotAllowed(PursuitError):
+    """The path is right, the method is not."""
+
+    code = "method_not_allowed"
+
+
+class TooLarge(PursuitError):
+    """The body is larger than anything that could be meant."""
+
+    code = "too_large"
+
+
+def told(document: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """An answer; its JSON is plain ASCII, so that whatever a tool was asked with can be sent."""
+    body = json.dumps(document, default=str)
+    return Response(body, status, {"Cache-Control": "no-store", **(headers or {})}, "application/json")
+
+
+def failed(error: PursuitError) -> Response:
+    """The answer that tells an error."""
+    headers: dict[str, str] = {}
+    match error:
+        case Unauthorized():
+            headers["WWW-Authenticate"] = "Bearer"
+        case MethodNotAllowed():
+            headers["Allow"] = error.details["allowed"]
+        case _:
+            pass
+    return told(error.as_dict(), STATUSES.get(error.code, STATUSES["internal_error"]), headers)
+
+
+# Endpoints for operators alone.
+# Invariant: on every address, also on this machine alone, a handler runs only for a known operator's token; what
+# cannot be checked is refused.
+
+Handler = Callable[[Request, Caller], Awaitable[dict[str, Any]]]
+
+_SCHEME = "bearer "
+_LONGEST = 80
+_log = logging.getLogger(__name__)
+
+
+class OperatorsOnly:
+    """One method of one path. `verb` is its word in the audit, None for one that only looks."""
+
+    def __init__(self, method: str, handler: Handler, *, tokens: Tokens, audit: Audit, verb: str | None = None) -> None:
+        self._method = method
+        self._handler = handler
+        self._tokens = tokens
+        self._audit = audit
+        self._verb = verb
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one request."""
+        try:
+            response = told(await self._answer(Request(scope, receive)))
+        except PursuitError as error:
+            response = failed(error)
+        except ClientDisconnect:
+            return
+        await response(scope, receive, send)
+
+    async def _answer(self, request: Request) -> dict[str, Any]:
+        holder = holder_of(request, self._tokens)
+        caller = Caller(who=holder.name, transport="http")
+        right = request.method == self._method
+        if not holder.operator:
+            await self._turn_away(request, caller, self._verb if right else None)
+        if not right:
+            raise MethodNotAllowed(f"this path takes {self._method} alone", allowed=self._method)
+        return await self._handler(request, caller)
+
+    async def _turn_away(self, request: Request, caller: Caller, verb: str | None) -> None:
+        """Refuses a client; that it tried to change something is in the audit."""
+        needed = "this needs an operator's, which `pursuit token --operator` makes"
+        refusal = Forbidden(f"{caller.who!r} is a client's token; {needed}")
+        if verb is None:
+            raise refusal
+        given = {name: str(value)[:_LONGEST] for name, value in request.path_params.items()}
+        async with self._audit.control(caller, verb, None, given):
+            raise refusal
+
+
+def holder_of(request: Request, tokens: Tokens) -> Holder:
+    """Whose token the request shows."""
+    shown = request.headers.get("authorization", "")
+    if not shown.lower().startswith(_SCHEME):
+        raise Unauthorized(
+            "an operator's token is needed, as `Authorization: Bearer …`; make one with `pursuit token --operator`"
+        )
+    try:
+        holder = tokens.holder(shown[len(_SCHEME) :])
+    except PursuitError as error:
+        event(_log, logging.ERROR, "no token can be checked, so nobody is let in", why=error.message)
+        holder = None
+    if holder is None:
+        raise Unauthorized("this token is not known, or was revoked; make one with `pursuit token --operator`")
+    return holder
+
+
+PATH: Final = "/approvals"
+LARGEST_BODY: Final = 64 * 1024
+_FILTER = "session_id"
+
+
+class ApprovalAnswer(InputModel):
+    """What a person says to a question."""
+
+    answer: Permission
+    reason: Annotated[str, StringConstraints(max_length=LONGEST_REASON)] | None = None
+
+
+def approval_routes(service: Service, tokens: Tokens) -> list[Route]:
+    """The routes, for whoever serves this service's missions; `tokens` says who is an operator."""
+    desk = Approvals(service)
+
+    async def waiting(request: Request, _caller: Caller) -> dict[str, Any]:
+        return {"approvals": await desk.open(_asked_for(request))}
+
+    async def answer(request: Request, caller: Caller) -> dict[str, Any]:
+        said = _parse(await _body(request))
+        approval_id: str = request.path_params["approval_id"]
+        return await desk.answer(approval_id, said.answer, reason=said.reason, caller=caller)
+
+    asked = OperatorsOnly("GET", waiting, tokens=tokens, audit=service.audit)
+    answered = OperatorsOnly("POST", answer, tokens=tokens, audit=service.audit, verb="approve")
+    return [Route(PATH, asked), Route(f"{PATH}/{{approval_id}}", answered)]
+
+
+def _asked_for(request: Request) -> str | None:
+    """The mission whose questions are asked for; None for those of all."""
+    given = request.query_params.multi_items()
+    faults = [
+        Fault(field=name[:_LONGEST], reason=f"is not a known parameter; there is {_FILTER}")
+        for name, _ in given
+        if name != _FILTER
+    ]
+    missions = [value for name, value in given if name == _FILTER]
+    if len(missions) > 1:
+        faults.append(Fault(field=_FILTER, reason=f"is given {len(missions)} times; name one mission"))
+    if faults:
+        raise ValidationFailed(faults, "wrong parameters")
+    return missions[0] if missions else None
+
+
+async def _body(request: Request) -> bytes:
+    """The body, of which no more is kept than it may have."""
+    received = bytearray()
+    async with aclosing(request.stream()) as stream:
+        async for chunk in stream:
+            received += chunk
+            if len(received) > LARGEST_BODY:
+                raise TooLarge(f"the body is larger than {LARGEST_BODY} bytes", limit=LARGEST_BODY)
+    return bytes(received)
+
+
+def _parse(body: bytes) -> ApprovalAnswer:
+    try:
+        document = json.loads(body, object_pairs_hook=_unambiguous)
+    except (ValueError, RecursionError) as error:
+        raise MalformedJson(f"the body is no JSON: {error}") from None
+    try:
+        return ApprovalAnswer.model_validate(document)
+    except ValidationError as error:
+        raise ValidationFailed(faults_of(error, ApprovalAnswer)) from None
+
+
+def _unambiguous(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose keys all differ: two answers in one are none."""
+    whole = dict(pairs)
+    if len(whole) < len(pairs):
+        raise ValueError("a key is given twice")
+    return whole

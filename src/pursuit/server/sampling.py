@@ -1,0 +1,188 @@
+"""The model of the MCP client that drives a mission, in whichever way the client's era has.
+
+Owns: how a question becomes `sampling/createMessage` and how the client's result becomes an answer. Knows no mission
+and no ledger. Invariant: whatever a client sends back is an answer or a reason why there is none, no fault of ours.
+
+Before 2026-07-28 the server sends the question while the call is under way. Since then it is kept, so that the call is
+answered with it, and the answer comes with the client's next call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol, cast
+
+from mcp.shared.exceptions import MCPError, NoBackChannelError
+from mcp.shared.message import ServerMessageMetadata
+from mcp_types import (
+    CONNECTION_CLOSED,
+    CreateMessageRequest,
+    CreateMessageRequestParams,
+    CreateMessageResultWithTools,
+    ModelPreferences,
+    SamplingMessage,
+    TextContent,
+    Tool,
+    ToolChoice,
+    ToolUseContent,
+)
+from pydantic import ValidationError
+
+from pursuit.core.events import ModelAnswer
+from pursuit.proposers.language import LanguageModel, ModelRequest, NoAnswer, NoAnswerYet
+from pursuit.proposers.text_calls import storable, told, wanted, written
+from pursuit.server.errors import Context
+
+NAME = "sampling"
+MOST_IN_VAIN = 3
+"""How often the same question is put to clients that never answer it before that is a failure of the proposer."""
+
+CALL_AGAIN = "the client's model is to propose: call mission_iterate again, and it is asked"
+LONGEST_REASON = 500
+_WHY = "pursuit/reason"
+
+
+class ClientModel(LanguageModel, Protocol):
+    """A client's model; `question` is what the client must be asked before the mission can go on."""
+
+    @property
+    def question(self) -> tuple[str, CreateMessageRequest] | None:
+        """The name of the question, and the question."""
+        ...
+
+
+def declares_sampling(ctx: Context) -> bool:
+    """Whether the client says that it has a model."""
+    capabilities = ctx.session.client_capabilities
+    return capabilities is not None and capabilities.sampling is not None
+
+
+def question_name(iteration: int, attempt: int) -> str:
+    """What the question of an attempt at an iteration is called; the same whoever asks it and however often."""
+    return f"{NAME}-{iteration}-{attempt}"
+
+
+class _Form:
+    """How questions look to one client."""
+
+    def __init__(self, ctx: Context, preferences: Mapping[str, Any] | None) -> None:
+        capabilities = ctx.session.client_capabilities
+        sampling = None if capabilities is None else capabilities.sampling
+        self.native = sampling is not None and sampling.tools is not None
+        self._preferences = None if preferences is None else ModelPreferences.model_validate(preferences, by_name=False)
+
+    def filled(self, request: ModelRequest) -> CreateMessageRequest:
+        """The question; a client whose model cannot be given tools is told of them in words."""
+        prompt = request.prompt if self.native else f"{told(request.tools)}\n\n{request.prompt}"
+        params = CreateMessageRequestParams(
+            messages=[SamplingMessage(role="user", content=TextContent(text=prompt))],
+            system_prompt=request.system,
+            max_tokens=request.max_tokens,
+            temperature=request.temperature,
+            model_preferences=self._preferences,
+        )
+        if self.native:
+            params.tools = [
+                Tool(name=tool.name, description=tool.description, input_schema=dict(tool.schema))
+                for tool in request.tools
+            ]
+            params.tool_choice = ToolChoice(mode="required")
+        return CreateMessageRequest(params=params)
+
+    def read(self, result: CreateMessageResultWithTools) -> ModelAnswer:
+        """The answer; what it used up is not said in MCP, so it counts as nothing."""
+        calls = [wanted(part.name, part.input) for part in result.content_as_list if isinstance(part, ToolUseContent)]
+        text = storable("\n".join(part.text for part in result.content_as_list if isinstance(part, TextContent)))
+        if not calls and not self.native:
+            calls, text = written(text)
+        model = storable(result.model)[:200]
+        return ModelAnswer(calls=calls, text=text, model=model, cut=result.stop_reason == "maxTokens")
+
+
+class PushedModel:
+    """Is asked while the call is under way."""
+
+    name = NAME
+    terms = None
+    question = None
+
+    def __init__(self, ctx: Context, preferences: Mapping[str, Any] | None) -> None:
+        self._ctx = ctx
+        self._form = _Form(ctx, preferences)
+
+    async def answer(self, request: ModelRequest) -> ModelAnswer:
+        """Asks over the connection of the call."""
+        related = ServerMessageMetadata(related_request_id=self._ctx.request_id)
+        try:
+            result = await self._ctx.session.send_request(
+                self._form.filled(request), CreateMessageResultWithTools, metadata=related
+            )
+        except NoBackChannelError:
+            raise NoAnswerYet(CALL_AGAIN) from None
+        except MCPError as error:
+            if error.code == CONNECTION_CLOSED:
+                raise NoAnswerYet(CALL_AGAIN) from None
+            raise NoAnswer(f"the client's model did not answer: {_line(error.message)}") from None
+        except ValidationError:
+            raise NoAnswer("the client's answer is no result of sampling/createMessage") from None
+        return self._form.read(result)
+
+
+class CarriedModel:
+    """Answers with what the client brought; the first question that is not among it is kept for the client.
+
+    `brought` are answers by the names of their questions, `vain` says how often the question at hand was put before.
+    """
+
+    name = NAME
+    terms = None
+
+    def __init__(
+        self,
+        ctx: Context,
+        preferences: Mapping[str, Any] | None,
+        *,
+        brought: Mapping[str, object],
+        may_ask: bool,
+        vain: int = 0,
+    ) -> None:
+        self._form = _Form(ctx, preferences)
+        self._brought = dict(brought)
+        self._may_ask = may_ask
+        self._vain = vain
+        self.question: tuple[str, CreateMessageRequest] | None = None
+
+    async def answer(self, request: ModelRequest) -> ModelAnswer:
+        """What the client brought for this question, once."""
+        name = question_name(request.iteration, request.attempt)
+        vain, self._vain = self._vain, 0
+        if name in self._brought:
+            return self._form.read(_result(self._brought.pop(name)))
+        if vain >= MOST_IN_VAIN:
+            raise NoAnswer(f"the client's model was asked {vain} times, and no answer came")
+        if self._may_ask:
+            self.question = (name, self._form.filled(request))
+        raise NoAnswerYet(CALL_AGAIN)
+
+
+def declined(why: str) -> dict[str, Any]:
+    """What stands for the answer of a client that answered with an error."""
+    return {"action": "decline", "_meta": {_WHY: why[:LONGEST_REASON]}}
+
+
+def _result(said: object) -> CreateMessageResultWithTools:
+    given = cast("Mapping[str, Any]", said if isinstance(said, Mapping) else {})
+    if given.get("action") in ("decline", "cancel"):
+        meta = given.get("_meta")
+        why = cast("Mapping[str, Any]", meta).get(_WHY) if isinstance(meta, Mapping) else None
+        if why is not None:
+            raise NoAnswer(f"the client's model did not answer: {_line(str(why))}")
+        raise NoAnswer("the client's user did not let its model be asked")
+    try:
+        return CreateMessageResultWithTools.model_validate(given, by_name=False)
+    except ValidationError:
+        raise NoAnswer("the client's answer is no result of sampling/createMessage") from None
+
+
+def _line(text: str) -> str:
+    return storable(" ".join(text.split()))[:LONGEST_REASON]

@@ -1,0 +1,99 @@
+"""Serving: an open runtime, the server over it, and one way in.
+
+Owns: the order in which they open and close. Knows no command line.
+Invariant: however serving ends, every mission is left recorded and resumable.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+from anyio.abc import TaskStatus
+from mcp.server.lowlevel import Server
+
+from pursuit.runtime import Runtime
+from pursuit.server.gateway.upstreams import GatewayOptions
+from pursuit.server.logs import event
+from pursuit.server.missions.server import mission_server
+from pursuit.server.stdio import serve_stdio
+from pursuit.server.tokens import Tokens
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Door:
+    """Where HTTP clients come in, and which of them; `operators` are asked for wherever approvals are answered."""
+
+    host: str
+    port: int
+    tokens: Tokens | None = None
+    operators: Tokens | None = None
+    allowed_hosts: Sequence[str] = ()
+
+
+async def serve(
+    runtime: Runtime,
+    door: Door | None = None,
+    *,
+    gateway: GatewayOptions | None = None,
+    listening: Callable[[str], None] | None = None,
+) -> None:
+    """Serves missions, or as a gateway the configured servers, whose configuration may be read again on SIGHUP.
+
+    Over HTTP at a door until cancelled, or without one over standard input until that ends.
+    """
+
+    def tell(url: str) -> None:
+        event(log, logging.INFO, "listening", url=url)
+        if listening is not None:
+            listening(url)
+
+    async with runtime, _server(runtime, gateway) as server:
+        if door is None:
+            event(log, logging.INFO, "serving", transport="stdio")
+            await serve_stdio(server, any_text=gateway is not None)  # a gateway changes nothing
+            event(log, logging.INFO, "the client has gone")
+            return
+        from pursuit.server.http import serve_http  # noqa: PLC0415
+        from pursuit.server.operator_api import approval_routes  # noqa: PLC0415 - stdio starts without a web stack
+
+        routes = () if door.operators is None else approval_routes(runtime.service, door.operators)
+        await serve_http(
+            server,
+            host=door.host,
+            port=door.port,
+            tokens=door.tokens,
+            allowed_hosts=door.allowed_hosts,
+            routes=routes,
+            any_text=gateway is not None,
+            listening=tell,
+        )
+
+
+def _server(runtime: Runtime, gateway: GatewayOptions | None) -> AbstractAsyncContextManager[Server[Any]]:
+    return mission_server(runtime) if gateway is None else _reloading(runtime, gateway)
+
+
+@asynccontextmanager
+async def _reloading(runtime: Runtime, options: GatewayOptions) -> AsyncGenerator[Server[Any]]:
+    from pursuit.server.gateway.server import gateway_server  # noqa: PLC0415 - missions are served without it
+
+    async def reload(*, task_status: TaskStatus[None]) -> None:
+        with anyio.open_signal_receiver(signal.SIGHUP) as signals:
+            task_status.started()
+            async for _ in signals:
+                await gateway.reload()
+
+    await runtime.toolbox.host.pool.connect_required()
+    async with gateway_server(runtime, options) as (server, gateway), anyio.create_task_group() as tasks:
+        if options.reloads:
+            await tasks.start(reload)
+        yield server
+        tasks.cancel_scope.cancel()

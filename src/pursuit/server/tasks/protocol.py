@@ -1,0 +1,219 @@
+"""The words of both generations of MCP tasks, and which of them a request speaks.
+
+Owns: names that stand in messages, and what a request says of itself. Knows no task. Pure.
+
+The first generation is in the core of 2025-11-25 (SEP-1686); the second is an extension of 2026-07-28 (SEP-2663). They
+are not compatible on the wire.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any, Literal, cast
+
+import anyio
+from mcp.shared.exceptions import MCPError
+from mcp.shared.inbound import MCP_NAME_HEADER, decode_header_value
+from mcp_types import (
+    CLIENT_CAPABILITIES_META_KEY,
+    HEADER_MISMATCH,
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    MISSING_REQUIRED_CLIENT_CAPABILITY,
+)
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from pursuit.core.report import iso
+from pursuit.core.tasks import TaskState
+from pursuit.server.errors import Context, sendable
+from pursuit.tasks.store import TaskStore
+
+EXTENSION = "io.modelcontextprotocol/tasks"
+RELATED = "io.modelcontextprotocol/related-task"
+IMMEDIATE = "io.modelcontextprotocol/model-immediate-response"
+FIRST_VERSIONS = frozenset({"2025-11-25"})
+
+Generation = Literal[0, 1, 2]
+"""0 is a client of a version without tasks, or of the new era without the extension on this request."""
+
+JsonObject = Mapping[str, Any]
+
+
+def is_modern(ctx: Context) -> bool:
+    """Whether the request is of the era without handshakes."""
+    return ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
+
+
+def generation_of(ctx: Context) -> Generation:
+    """What this request's client can do with a task."""
+    if is_modern(ctx):
+        extensions = obj(capabilities_of(ctx).get("extensions"))
+        return 2 if extensions.get(EXTENSION) is not None else 0
+    return 1 if ctx.protocol_version in FIRST_VERSIONS else 0
+
+
+def capabilities_of(ctx: Context) -> JsonObject:
+    """What the client says that it can do: on this request, or when it shook hands."""
+    if is_modern(ctx):
+        meta = obj((ctx.params or {}).get("_meta"))
+        return obj(meta.get(CLIENT_CAPABILITIES_META_KEY))
+    said = ctx.session.client_params
+    return {} if said is None else said.capabilities.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def missing_extension() -> MCPError:
+    """What a client is told that did not declare the extension on this request."""
+    return MCPError(
+        MISSING_REQUIRED_CLIENT_CAPABILITY,
+        f"the request must declare the extension {EXTENSION} in its capabilities",
+        {"requiredCapabilities": {"extensions": {EXTENSION: {}}}},
+    )
+
+
+def task_id_of(ctx: Context) -> str:
+    """The task that a request is about; over HTTP the new era names it in a header, too.
+
+    A header that says something else is refused. Clients must send it; FastMCP 4.1 does not, and is served.
+    """
+    task_id = (ctx.params or {}).get("taskId")
+    if is_modern(ctx) and ctx.request is not None:
+        named = decode_header_value(ctx.request.headers.get(MCP_NAME_HEADER))
+        if named is not None and named != task_id:
+            raise MCPError(HEADER_MISMATCH, f"the header {MCP_NAME_HEADER} must be the request's taskId")
+    if not isinstance(task_id, str):
+        raise MCPError(INVALID_PARAMS, f"{ctx.method} needs a taskId")
+    return task_id
+
+
+def obj(value: object) -> JsonObject:
+    """A part of a message that should be an object; empty where it is none."""
+    return cast("JsonObject", value) if isinstance(value, Mapping) else {}
+
+
+# How often a client should look at a task, and what becomes of one that looks more often.
+# Invariant: a client that polls too fast is answered late, by half an interval at most and at once when something
+# changes; it is never refused and misses nothing. A task that ends after 0.2 s is seen soon after: the interval
+# begins at 100 ms and grows with the task's age, to a fifth of it and five seconds at most. Nobody is told to wait
+# longer than a second for a task that waits for an answer.
+
+SHORTEST, LONGEST, WHILE_ASKING = 0.1, 5.0, 1.0
+SHARE_OF_AGE = 0.2
+LONGEST_HOLD = 0.5
+MOST = 4_096
+
+
+def interval(state: TaskState, now: float) -> int:
+    """How long a client should wait until it asks again, in milliseconds."""
+    longest = WHILE_ASKING if state.status == "input_required" else LONGEST
+    return round(1_000 * min(longest, max(SHORTEST, SHARE_OF_AGE * (now - state.created_at))))
+
+
+class Pace:
+    """Holds the answers to clients that ask too often."""
+
+    def __init__(self, store: TaskStore) -> None:
+        self._store = store
+        self._answered: OrderedDict[str, tuple[float, int]] = OrderedDict()
+
+    async def kept(self, state: TaskState) -> TaskState:
+        """The task as it is to be shown: at once, or as soon as it changes or half its interval is over."""
+        last, seen = self._answered.get(state.task_id, (0.0, -1))
+        if state.seq == seen and not state.terminal:
+            due = last + min(LONGEST_HOLD, interval(state, self._store.now()) / 2_000)
+            with anyio.move_on_after(max(0.0, due - time.monotonic())):
+                state = await self._store.wait(state.task_id, lambda now: now.seq > seen)
+        self._answered[state.task_id] = (time.monotonic(), state.seq)
+        self._answered.move_to_end(state.task_id)
+        while len(self._answered) > MOST:
+            self._answered.popitem(last=False)
+        return state
+
+
+# A task as the first generation has it: 2025-11-25, SEP-1686.
+# Invariant: `related-task` stands where the protocol wants it (what `tasks/result` gives and asks) and nowhere else.
+# Here a tool's result with `isError` is a task that `failed`; its payload is still that result.
+
+STATUS = "notifications/tasks/status"
+CAPABILITY: JsonObject = {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}
+
+
+def v2025_task(state: TaskState, now: float) -> dict[str, Any]:
+    """The task itself."""
+    body: dict[str, Any] = {
+        "taskId": state.task_id,
+        "status": state.status,
+        "createdAt": iso(state.created_at),
+        "lastUpdatedAt": iso(state.updated_at),
+        "ttl": None if state.ttl is None else max(1, round(state.ttl * 1_000)),
+        "pollInterval": interval(state, now),
+    }
+    return body if state.message is None else {**body, "statusMessage": sendable(state.message)}
+
+
+def v2025_created(state: TaskState, now: float) -> dict[str, Any]:
+    """What a call that became a task is answered with, and what a model can be told meanwhile."""
+    words = f"{state.title} goes on as the task {state.task_id}; its result is there when that has ended."
+    return {"task": v2025_task(state, now), "_meta": {IMMEDIATE: sendable(words)}}
+
+
+def related(body: JsonObject, task_id: str) -> dict[str, Any]:
+    """A result, or the parameters of a request, with the task that it belongs to."""
+    return {**body, "_meta": {**obj(body.get("_meta")), RELATED: {"taskId": task_id}}}
+
+
+def payload(state: TaskState, result: JsonObject | None) -> dict[str, Any]:
+    """What the call would have been answered with; raises the error that it would have got."""
+    if state.error is not None:
+        raise MCPError(state.error["code"], state.error["message"], state.error.get("data"))
+    if result is not None:
+        return related(result, state.task_id)
+    words = f"the task was {state.status} and has no result" + (f": {state.message}" if state.message else "")
+    raise MCPError(INTERNAL_ERROR, sendable(words), {"taskId": state.task_id, "status": state.status})
+
+
+# A task as the second generation has it: the extension of 2026-07-28, SEP-2663.
+# Invariant: what is inlined is there exactly in the status that it belongs to, and no `related-task` goes out. Here
+# `failed` is for JSON-RPC errors alone: a tool's result with `isError` is a task that `completed`.
+
+COMPLETE: JsonObject = {"resultType": "complete"}
+"""How an update and a cancel are acknowledged."""
+
+
+def v2026_task(state: TaskState, now: float) -> dict[str, Any]:
+    """The task itself."""
+    body: dict[str, Any] = {
+        "taskId": state.task_id,
+        "status": _status(state),
+        "createdAt": iso(state.created_at),
+        "lastUpdatedAt": iso(state.updated_at),
+        "ttlMs": None if state.ttl is None else max(1, round(state.ttl * 1_000)),
+        "pollIntervalMs": interval(state, now),
+    }
+    return body if state.message is None else {**body, "statusMessage": sendable(state.message)}
+
+
+def v2026_created(state: TaskState, now: float) -> dict[str, Any]:
+    """What a call that became a task is answered with."""
+    return {"resultType": "task", **v2026_task(state, now)}
+
+
+def detailed(state: TaskState, asked: JsonObject, result: JsonObject | None, now: float) -> dict[str, Any]:
+    """The task with its questions, its result or its error; `asked` are the questions for this client."""
+    body = {**COMPLETE, **v2026_task(state, now)}
+    match body["status"]:
+        case "input_required":
+            return {**body, "inputRequests": asked}
+        case "completed":
+            return {**body, "result": {"content": []} if result is None else dict(result)}
+        case "failed":
+            why = {"code": INTERNAL_ERROR, "message": sendable(state.message or "the task failed")}
+            return {**body, "error": why if state.error is None else dict(state.error)}
+        case _:
+            return body
+
+
+def _status(state: TaskState) -> str:
+    has_result = state.error is None and (state.result is not None or state.blob is not None)
+    return "completed" if state.status == "failed" and has_result else state.status
