@@ -36,7 +36,7 @@ CALLS = sized(30, 2)
 ROUNDS_OVER_HTTP = sized(5, 1)
 STARTS = sized(11, 1)
 WARM_STARTS = sized(1, 0)
-OURS = "from pursuit.surfaces.cli.main import main; main()"
+OURS = "from pursuit.cli.main import main; main()"
 FLOOR = str(Path(__file__).with_name("smallest_server.py"))
 
 

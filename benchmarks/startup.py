@@ -23,7 +23,7 @@ def main(name: str) -> None:
     "Does nothing."
 app(["--help"])
 """
-OURS = "import sys; sys.argv = ['pursuit', '--help']; from pursuit.surfaces.cli.main import main; main()"
+OURS = "import sys; sys.argv = ['pursuit', '--help']; from pursuit.cli.main import main; main()"
 
 
 def seconds(program: str) -> float:

@@ -1,6 +1,6 @@
 """`python -m pursuit`: the command, where its script is not on the path."""
 
-from pursuit.surfaces.cli.main import main
+from pursuit.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -37,8 +37,8 @@ def _strike(folder: Path) -> None:
 
 
 def main() -> None:
+    from pursuit.cli.main import main as command
     from pursuit.ledger.sqlite import SqliteLedger
-    from pursuit.surfaces.cli.main import main as command
 
     folder, words = Path(sys.argv[1]), sys.argv[2:]
     if not (folder / "driver").exists():

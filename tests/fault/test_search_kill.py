@@ -38,7 +38,7 @@ async def deadly(self, stream, expected, drafts, **named):
     return head
 
 SqliteLedger.append = deadly
-from pursuit.surfaces.cli.main import main
+from pursuit.cli.main import main
 main()
 """
 CONFIG = """

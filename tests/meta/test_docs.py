@@ -19,6 +19,7 @@ import pytest
 import typer.main
 from pydantic import BaseModel
 
+from pursuit.cli.main import app
 from pursuit.config.commands import COMMAND_KEYS, KINDS, PARAMETER_KEYS
 from pursuit.config.configuration import CALLER_KEYS, POLICY_KEYS, RULE_KEYS, SETTINGS, load_configuration
 from pursuit.config.mission_file import load_mission_file
@@ -38,7 +39,6 @@ from pursuit.problems.manifest import KINDS as KINDS_OF_PROBLEMS
 from pursuit.problems.reading import read_manifest
 from pursuit.sandbox import Calls, Sandbox, ScriptSpec
 from pursuit.service.doctor import Level
-from pursuit.surfaces.cli.main import app
 from pursuit.upstream.known_servers import known_servers
 
 ROOT = Path(__file__).parents[2]

@@ -21,9 +21,9 @@ from typing import IO, Any
 import pytest
 from quick_start import pursuit
 
-from pursuit.surfaces.cli.main import answer
+from pursuit.cli.main import answer
 
-COMMAND = [sys.executable, "-c", "from pursuit.surfaces.cli.main import main; main()"]
+COMMAND = [sys.executable, "-c", "from pursuit.cli.main import main; main()"]
 SERVERS = Path(__file__).parent.parent / "servers"
 
 BEAM = """

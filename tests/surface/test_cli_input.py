@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from cli_stage import BEAM, DESIGN, REPEAT, Place, mission
 
-from pursuit.surfaces.cli import main as command
-from pursuit.surfaces.cli.failure import explain
+from pursuit.cli import main as command
+from pursuit.cli.errors import explain
 
 GOOD = mission()
 CRITERION = GOOD[GOOD.index("[[criteria]]") : GOOD.index("[budget]")]

@@ -17,10 +17,9 @@ from cli_stage import COMMAND, Place
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pursuit.cli.client_file import drop_member, read_file, set_member, write_file
+from pursuit.cli.install import CLIENTS, this_command, user_file
 from pursuit.errors import Conflict
-from pursuit.surfaces.client_file import read_file, write_file
-from pursuit.surfaces.clients import CLIENTS, this_command, user_file
-from pursuit.surfaces.json_text import drop_member, set_member
 
 MAC = "Library/Application Support"
 USER_FILES = {

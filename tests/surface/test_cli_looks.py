@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from cli_stage import Place, mission
 
-from pursuit.surfaces.cli.main import app
+from pursuit.cli.main import app
 
 COMMANDS = sorted(command.name or command.callback.__name__ for command in app.registered_commands if command.callback)
 

@@ -12,8 +12,8 @@ from cli_stage import Place
 from problem_stage import SCHEMA, client, problem
 
 from pursuit import Problem
+from pursuit.cli.main import app
 from pursuit.problems.catalogue import SHIPPED
-from pursuit.surfaces.cli.main import app
 
 
 @pytest.fixture

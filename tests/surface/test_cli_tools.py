@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from cli_stage import SERVERS, Place
 
+from pursuit.cli.options import read_arguments
+from pursuit.cli.tools import spelled_out
 from pursuit.errors import ValidationFailed
-from pursuit.surfaces.cli.call_arguments import read_arguments
-from pursuit.surfaces.cli.tools import spelled_out
 
 CONFIG = """
 [servers.shop]

@@ -400,7 +400,7 @@ def test_a_caller_who_hangs_up_in_the_middle_leaves_no_trace(tmp_path: Path, cap
 
 
 def _codes(root: type[PursuitError]) -> set[str]:
-    ours = not root.__module__.startswith(("pursuit.surfaces.cli", "test_"))
+    ours = not root.__module__.startswith(("pursuit.cli", "test_"))
     return ({root.code} if ours else set()).union(*(_codes(inner) for inner in root.__subclasses__()))
 
 

@@ -9,9 +9,9 @@ from engine_stage import mission, play, stage
 from rich.console import Console
 
 from pursuit import Budget, metric
+from pursuit.cli.progress import Glimpse, iteration_line, panel
 from pursuit.core.state import MissionState
 from pursuit.engine.context import Phase
-from pursuit.surfaces.cli.progress import Glimpse, iteration_line, panel
 
 
 def test_a_mark_never_contradicts_the_numbers_beside_it(tmp_path: Path) -> None:

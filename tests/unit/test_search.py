@@ -203,7 +203,7 @@ criteria = [{ criterion_id = "c", kind = "metric_threshold", metric = "cost", op
 command = "__python_executable__"
 args = ["-m", "pursuit.demo.welded_beam"]
 """)
-    blocked = "import sys; sys.modules['optuna'] = None; from pursuit.surfaces.cli.main import main; main()"
+    blocked = "import sys; sys.modules['optuna'] = None; from pursuit.cli.main import main; main()"
     words = [sys.executable, "-c", blocked, "run", "mission.toml", "--state", "ledger.db"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 2

@@ -6,16 +6,17 @@ Invariant: every value of the report passes through the template's escaping; onl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from pursuit.reports.plots import line_plot
+from pursuit.reports.plots import line_plot, scatter_plot
 from pursuit.reports.view import MetricView, read
-from pursuit.reports.wording import figure
+from pursuit.reports.wording import figure, seconds, stated, text
 
 if TYPE_CHECKING:
     from jinja2 import Template
+
 
 # More plots than this are a wall; the other metrics are listed in a table.
 MAX_PLOTS = 24
@@ -43,3 +44,96 @@ def template(name: str) -> Template:
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     return environment.get_template(name)
+
+
+# Attempts at problems as one self-contained HTML page: a table and plots for each problem.
+# Invariant: nothing is loaded from anywhere; every value passes through the template's escaping. No rounding makes a
+# score that meets its target look as if it missed it.
+
+COLUMNS = (
+    "attempt",
+    "who",
+    "status",
+    "score",
+    "solved",
+    "calls",
+    "evaluations",
+    "seconds",
+    "from first call",
+    "tokens",
+    "notes",
+)
+WHOLE = ("attempt", "status", "score")
+"""Columns whose cells are not broken."""
+
+_AXES = (("calls", "calls"), ("seconds", "seconds"), ("tokens", "tokens"))
+
+
+def render_comparison(problems: Sequence[Mapping[str, Any]]) -> str:
+    """The page; each problem has `title`, `problem_id`, the primary metric with its levels, and `attempts`."""
+    sections = [_section(one) for one in problems]
+    return template("comparison.html.j2").render(columns=COLUMNS, whole=WHOLE, problems=sections)
+
+
+def _section(problem: Mapping[str, Any]) -> dict[str, Any]:
+    attempts: Sequence[Mapping[str, Any]] = problem["attempts"]
+    plots = [(words, _comparison_plot(problem, attempts, key, words)) for key, words in _AXES]
+    return {
+        "title": problem["title"],
+        "problem_id": problem["problem_id"],
+        "metric": problem["metric"],
+        "aim": aim(problem),
+        "rows": [cells(problem, row) for row in attempts],
+        "plots": [(words, svg) for words, svg in plots if svg],
+    }
+
+
+def aim(problem: Mapping[str, Any]) -> str:
+    """What attempts at a problem are compared by: `cost in cm^3, the less the better; target 264.5; best known …`."""
+    name = f"{problem['metric']} in {problem['unit']}" if problem["unit"] else str(problem["metric"])
+    more = "the more the better" if problem["direction"] == "maximize" else "the less the better"
+    levels = (("target", problem["target"]), ("best known", problem["best_known"]))
+    return "; ".join([f"{name}, {more}", *(f"{word} {stated(value)}" for word, value in levels if value is not None)])
+
+
+def cells(problem: Mapping[str, Any], row: Mapping[str, Any]) -> tuple[str, ...]:
+    """One attempt as the cells of a table with these `COLUMNS`."""
+    value = row["value"]
+    score = "" if value is None else f"{figure(value, problem['target'])} {row['unit']}".strip()
+    if value is not None and not row["feasible"]:
+        score += " (infeasible)"
+    return (
+        str(row["attempt_id"]),
+        text(str(row["label"])),
+        "not judged" if row["error"] else str(row["status"]),
+        score,
+        "yes" if row["solved"] else "no",
+        *("" if row[key] is None else figure(row[key]) for key in ("calls", "evaluations")),
+        *("" if row[key] is None else seconds(row[key]) for key in ("seconds", "seconds_from_first_call")),
+        "" if row["tokens"] is None else figure(row["tokens"]),
+        "; ".join(notes(row)),
+    )
+
+
+def notes(row: Mapping[str, Any]) -> list[str]:
+    """What else is to be known of an attempt."""
+    found: list[str] = []
+    if row["spent_budgets"]:
+        found.append(f"spent: {', '.join(row['spent_budgets'])}")
+    if row["fate_unknown"]:
+        found.append("fate unknown")
+    if row["other_version"]:
+        found.append("other version")
+    if row["error"]:
+        found.append(f"not judged: {row['error']}")
+    return found
+
+
+def _comparison_plot(problem: Mapping[str, Any], attempts: Sequence[Mapping[str, Any]], key: str, words: str) -> str:
+    points = [
+        (float(row[key]), float(row["value"]), text(f"{row['label']} ({row['attempt_id']})"))
+        for row in attempts
+        if row["value"] is not None and row["feasible"] and row[key] is not None
+    ]
+    label = f"{problem['metric']} over {words}"
+    return scatter_plot(points, label=label, target=problem["target"], whole=key != "seconds")

@@ -1,0 +1,343 @@
+"""A configuration file that belongs to another program, and one entry of ours in it.
+
+Owns: what would change, what is refused, the backup, and the way the new file takes the old one's place. Does not know:
+which program it is, or what an entry means. Invariant: at every instant the file is whole, the old one or the new one,
+and what somebody else wrote in the meantime is never lost.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import os
+import re
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from pursuit.config.files import as_table, kind, parse_json
+from pursuit.errors import Conflict, InvalidArgument, ValidationFailed
+
+# Changes one member of a JSON text and leaves every other character as it was.
+# Invariant: the new text stands for the old value with that one member changed.
+
+_SPACE = re.compile(r"[ \t\n\r]*")
+_STRING = r'"(?:\\.|[^"\\])*"'
+_COMMENT = re.compile(rf"{_STRING}|//[^\n]*|/\*.*?\*/", re.DOTALL)
+_LAST_COMMA = re.compile(rf"{_STRING}|,(?=\s*[}}\]])", re.DOTALL)
+_DECODER = json.JSONDecoder()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Member:
+    key: str
+    start: int
+    value: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Object:
+    start: int
+    end: int
+    members: tuple[_Member, ...]
+
+    def member(self, key: str) -> _Member | None:
+        return next((member for member in self.members if member.key == key), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Style:
+    """How the text is laid out; without a unit it is all on one line."""
+
+    newline: str
+    unit: str | None
+    comma: str
+    colon: str
+
+    def pair(self, key: str, value: Any, indent: str | None) -> str:
+        return json.dumps(key, ensure_ascii=False) + self.colon + self.value(value, indent)
+
+    def value(self, value: Any, indent: str | None) -> str:
+        if indent is None or self.unit is None:
+            return json.dumps(value, ensure_ascii=False, separators=(self.comma, self.colon))
+        laid = json.dumps(value, ensure_ascii=False, indent=self.unit, separators=(",", self.colon))
+        return laid.replace("\n", self.newline + indent)
+
+
+def set_member(text: str, within: str, key: str, value: Any) -> str:
+    """The text of an object whose object `within` has this member; both are made if they are not there."""
+    text = text if text.strip() else "{}\n"
+    root, style = _read(text)
+    outer = root.member(within)
+    if outer is None:
+        return _add(text, root, within, {key: value}, style)
+    inner = _object(text, outer.value)
+    member = inner.member(key)
+    if member is None:
+        return _add(text, inner, key, value, style)
+    return text[: member.value] + style.value(value, _indent(text, member.start)) + text[member.end :]
+
+
+def drop_member(text: str, within: str, key: str) -> str:
+    """The text without this member of the object `within`, which must both be there."""
+    root, _ = _read(text)
+    outer = root.member(within)
+    inner = _object(text, outer.value) if outer else root
+    place = [member.key for member in inner.members].index(key)
+    member = inner.members[place]
+    if len(inner.members) == 1:
+        return text[: inner.start] + "{}" + text[inner.end :]
+    if place + 1 < len(inner.members):
+        return text[: member.start] + text[inner.members[place + 1].start :]
+    return text[: inner.members[place - 1].end] + text[member.end :]
+
+
+def is_json_with_comments(text: str) -> bool:
+    """Whether only comments and last commas, which some editors allow, keep this from being JSON."""
+    for pattern in (_COMMENT, _LAST_COMMA):
+        text = pattern.sub(lambda found: found[0] if found[0].startswith('"') else " ", text)
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _add(text: str, into: _Object, key: str, value: Any, style: _Style) -> str:
+    if into.members:
+        end = into.members[-1].end
+        lead = _indent(text, into.members[0].start)
+        between = style.comma if lead is None else f",{style.newline}{lead}"
+        return text[:end] + between + style.pair(key, value, lead) + text[end:]
+    if style.unit is None:
+        return text[: into.start] + "{" + style.pair(key, value, None) + "}" + text[into.end :]
+    line = text[text.rfind("\n", 0, into.start) + 1 : into.start]
+    outer = line[: len(line) - len(line.lstrip())]
+    inner = outer + style.unit
+    body = f"{{{style.newline}{inner}{style.pair(key, value, inner)}{style.newline}{outer}}}"
+    return text[: into.start] + body + text[into.end :]
+
+
+def _read(text: str) -> tuple[_Object, _Style]:
+    root = _object(text, _skip(text, 0))
+    newline = "\r\n" if "\r\n" in text else "\n"
+    if not root.members:
+        return root, _Style(newline=newline, unit="  ", comma=", ", colon=": ")
+    first = root.members[0]
+    tight = text[first.value - 1] == ":"
+    unit = _indent(text, first.start)
+    return root, _Style(newline=newline, unit=unit, comma="," if tight else ", ", colon=":" if tight else ": ")
+
+
+def _indent(text: str, place: int) -> str | None:
+    """What stands before this place on its line, if that is space alone; None if the line has begun before."""
+    line = text.rfind("\n", 0, place) + 1
+    return text[line:place] if not text[line:place].strip() else None
+
+
+def _object(text: str, start: int) -> _Object:
+    """The members of the object that starts here; the text is known to be JSON."""
+    members: list[_Member] = []
+    place = _skip(text, start + 1)
+    while text[place] != "}":
+        key, end = _DECODER.raw_decode(text, place)
+        value = _skip(text, _skip(text, end) + 1)
+        _, end = _DECODER.raw_decode(text, value)
+        members.append(_Member(key=key, start=place, value=value, end=end))
+        place = _skip(text, end)
+        place = _skip(text, place + 1) if text[place] == "," else place
+    return _Object(start=start, end=place + 1, members=tuple(members))
+
+
+def _skip(text: str, place: int) -> int:
+    found = _SPACE.match(text, place)
+    return found.end() if found else place
+
+
+Action = Literal["added", "updated", "removed", "unchanged"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientFile:
+    """The file as it was read; `path` is where a link leads, and `raw` is None where there is no file yet."""
+
+    path: Path
+    raw: bytes | None
+
+    @property
+    def text(self) -> str:
+        """The file as text, without a byte order mark."""
+        return (self.raw or b"").decode("utf-8-sig")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edit:
+    """One entry to set, or to take out if it is None."""
+
+    within: str
+    name: str
+    entry: dict[str, Any] | None
+
+    def by_hand(self) -> str:
+        """What a person does instead."""
+        if self.entry is None:
+            return f"take {self.name!r} out of {self.within!r} yourself"
+        shown = json.dumps({self.within: {self.name: self.entry}}, indent=2, ensure_ascii=False)
+        return f"add this to it yourself:\n\n{shown}\n"
+
+
+def read_file(path: Path) -> ClientFile:
+    """Reads the file, through a link if it is one. Raises `InvalidArgument` if it cannot be read."""
+    try:
+        real = path.resolve()
+        if real.exists() and not real.is_file():
+            raise InvalidArgument(f"{path} is not a file; name another one with --file", file=str(path))
+        return ClientFile(path=real, raw=_bytes(real))
+    except (OSError, RuntimeError, ValueError) as error:  # links in a ring; a name with a null byte
+        raise _impossible(path, "read", error) from None
+
+
+def plan(file: ClientFile, edit: Edit) -> tuple[Action, str]:
+    """What the edit does to this file, and the text that it then holds. Raises `InvalidArgument` if it cannot be."""
+    try:
+        text = file.text
+        servers = _servers(file, text, edit)
+    except UnicodeDecodeError as error:
+        raise _refuse(file, edit, f"is not UTF-8 text (byte {error.start})") from None
+    old = servers.get(edit.name)
+    if edit.entry is None:
+        return ("removed", drop_member(text, edit.within, edit.name)) if edit.name in servers else ("unchanged", text)
+    if edit.name not in servers:
+        return "added", set_member(text, edit.within, edit.name, edit.entry)
+    table = as_table(old)
+    if table is None or "url" in table:
+        raise InvalidArgument(
+            f"{file.path} has an entry {edit.name!r} already, which starts no command; nothing was changed. "
+            "Give another --name, or take it out with --remove",
+            file=str(file.path),
+        )
+    merged = {**table, **edit.entry}  # what a person added to our entry, such as `env`, stays
+    if merged == table:
+        return "unchanged", text
+    return "updated", set_member(text, edit.within, edit.name, merged)
+
+
+def write_file(file: ClientFile, text: str) -> Path | None:
+    """Puts the text in the file's place and returns the backup of the old one, if there was one.
+
+    Raises `Conflict` if the file is no longer what was read; then nothing is changed and no backup is left.
+    """
+    data = text.encode()
+    if file.raw is not None and file.raw.startswith(codecs.BOM_UTF8):
+        data = codecs.BOM_UTF8 + data
+    made: list[Path] = []
+    try:
+        file.path.parent.mkdir(parents=True, exist_ok=True)
+        backup = None if file.raw is None else _keep(file.path, file.raw, made)
+        _replace(file, data, made)
+    except BaseException as error:
+        for path in made:
+            with suppress(OSError):
+                path.unlink()
+        if isinstance(error, OSError):
+            raise _impossible(file.path, "written", error) from None
+        raise
+    _sync_folder(file.path.parent)
+    return backup
+
+
+def _servers(file: ClientFile, text: str, edit: Edit) -> dict[str, Any]:
+    """The entries that are there; a file that is not there, or holds nothing, has none."""
+    if not text.strip():
+        return {}
+    try:
+        value = parse_json(text, source=str(file.path))
+    except ValidationFailed as failed:
+        fault = failed.faults[0]
+        where = f" (line {fault.line}, column {fault.column})" if fault.line else ""
+        said = f"{fault.field!r} {fault.reason}" if fault.field else fault.reason
+        reason = f"{said}{where}"
+        if not fault.field and is_json_with_comments(text):
+            reason = f"has comments or trailing commas{where}, which a rewrite would lose"
+        raise _refuse(file, edit, reason) from None
+    root = as_table(value)
+    if root is None:
+        raise _refuse(file, edit, f"holds {kind(value)}, not an object")
+    servers = as_table(root.get(edit.within, {}))
+    if servers is None:
+        raise _refuse(file, edit, f"has {kind(root[edit.within])} as {edit.within!r}, not an object")
+    return cast("dict[str, Any]", servers)
+
+
+def _keep(path: Path, raw: bytes, made: list[Path]) -> Path:
+    """Writes the old file under a name that nothing has yet."""
+    stem = f"{path.name}.backup-{time.strftime('%Y%m%d-%H%M%S')}"
+    backup, number = path.with_name(stem), 1
+    while True:
+        try:
+            descriptor = os.open(backup, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            number += 1
+            backup = path.with_name(f"{stem}-{number}")
+        else:
+            made.append(backup)
+            _fill(descriptor, raw, path.stat())
+            return backup
+
+
+def _replace(file: ClientFile, data: bytes, made: list[Path]) -> None:
+    # mkstemp makes the file readable by the owner alone, whatever the umask says.
+    descriptor, name = tempfile.mkstemp(prefix=f".{file.path.name}.", suffix=".tmp", dir=file.path.parent)
+    temporary = Path(name)
+    made.append(temporary)
+    _fill(descriptor, data, None if file.raw is None else file.path.stat())
+    if _bytes(file.path) != file.raw:
+        raise Conflict(
+            f"{file.path} was changed by another program at this moment; nothing was written, so try again",
+            file=str(file.path),
+        )
+    temporary.replace(file.path)
+
+
+def _fill(descriptor: int, data: bytes, like: os.stat_result | None) -> None:
+    """Writes a new file to the disk, with the mode and, where that is allowed, the owner of the old one."""
+    with os.fdopen(descriptor, "wb") as out:
+        if like is not None:
+            with suppress(PermissionError):
+                os.fchown(descriptor, like.st_uid, like.st_gid)
+            os.fchmod(descriptor, like.st_mode & 0o7777)
+        out.write(data)
+        out.flush()
+        os.fsync(descriptor)
+
+
+def _sync_folder(folder: Path) -> None:
+    with suppress(OSError):  # some file systems cannot; the file itself is on the disk
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _bytes(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _refuse(file: ClientFile, edit: Edit, reason: str) -> InvalidArgument:
+    message = f"{file.path} {reason}; nothing was changed. You can {edit.by_hand()}"
+    entry = {} if edit.entry is None else {"entry": {edit.within: {edit.name: edit.entry}}}
+    return InvalidArgument(message, file=str(file.path), **entry)
+
+
+def _impossible(path: Path, deed: str, error: Exception) -> InvalidArgument:
+    return InvalidArgument(
+        f"{path} cannot be {deed}: {getattr(error, 'strerror', None) or error}; nothing was changed", file=str(path)
+    )

@@ -1,0 +1,148 @@
+"""Where output goes: JSON, a terminal, or a plain pipe.
+
+Owns: that choice and the three ways of printing. Knows no mission.
+Invariant: with `--json` standard output holds JSON and nothing else; what is not the answer goes to standard error.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from pursuit.cli.options import Common
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+
+# Words and numbers as this command line prints them.
+# Invariant: what comes out holds no control characters, so that no text of a mission can steer a terminal.
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_SIGNS = {"<=": "\u2264", ">=": "\u2265", "!=": "\u2260", "==": "="}
+MARKS = {"met": "\u2713", "unmet": "\u2717", "inconclusive": "?"}
+EXIT = {"completed": 0, "terminated": 3, "waiting": 4, "paused": 4, "failed": 1}
+"""The exit code of a command that drove a mission, by the status it left it in; any other status is 0."""
+
+ENDED = ("completed", "terminated")
+"""The statuses of a mission that is over."""
+
+
+def counted(number: int, what: str) -> str:
+    """So many of them: `1 call`, `2 calls`."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def clean(value: object) -> str:
+    """Text without control characters."""
+    return _CONTROL.sub("\ufffd", str(value))
+
+
+def line(value: object, most: int | None = None) -> str:
+    """Text on one line, cut to so many characters."""
+    flat = " ".join(clean(value).split())
+    return flat if most is None or len(flat) <= most else f"{flat[: most - 1].rstrip()}\u2026"
+
+
+def sign(op: str) -> str:
+    """A comparison as a person writes it."""
+    return _SIGNS.get(op, op)
+
+
+def of_cap(used: str, cap: str | None) -> str:
+    """How much of how much."""
+    return used if cap is None else f"{used} of {cap}"
+
+
+def budget_parts(budget: Mapping[str, Any]) -> list[tuple[str, str, str | None, str | None]]:
+    """Each part of a budget that has a cap or was used: its name, what was used, the cap, what is left."""
+    from pursuit.reports.wording import figure, span  # noqa: PLC0415 - the report's words load with it
+
+    rows = (
+        ("iterations", "max_iterations", "iterations", figure),
+        ("tool calls", "max_tool_calls", "tool_calls", figure),
+        ("wall clock", "max_wall_clock_seconds", "wall_clock_seconds", span),
+        ("tokens", "max_tokens", "tokens", figure),
+        ("cost in USD", "max_cost_usd", "cost_usd", figure),
+    )
+    found: list[tuple[str, str, str | None, str | None]] = []
+    for label, cap_name, used_name, words in rows:
+        cap, used = budget[cap_name], budget["used"][used_name]
+        if used is None:  # a cost that nobody knows
+            found.append((label, "unknown", None if cap == -1 else words(cap), None))
+            continue
+        if cap == -1 and label in ("tokens", "cost in USD") and not used:
+            continue
+        capped = cap != -1
+        found.append(
+            (label, words(used), words(cap) if capped else None, words(max(0, cap - used)) if capped else None)
+        )
+    return found
+
+
+class Screen:
+    """One command's output."""
+
+    def __init__(self, common: Common) -> None:
+        self.common = common
+        self.json = common.json
+        self.unread = False
+        self.rich = not common.json and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+
+    @cached_property
+    def console(self) -> Console:
+        """The terminal; text is printed as it is, without markup."""
+        from rich.console import Console  # noqa: PLC0415 - a pipe needs none of it
+
+        return Console(markup=False, highlight=False, emoji=False)
+
+    def document(self, data: Any) -> None:
+        """One JSON document; indented where a person looks at it."""
+        body = msgspec.json.encode(data)
+        if sys.stdout.isatty():
+            body = msgspec.json.format(body, indent=2)
+        self.plain(body.decode())
+
+    def plain(self, text: str) -> None:
+        """A line of the answer, as it is. A reader that has gone changes no mission and no exit code."""
+        try:
+            sys.stdout.write(f"{text}\n")
+            sys.stdout.flush()
+        except BrokenPipeError:
+            self.unread = True
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+    def fact(self, label: str, value: object) -> None:
+        """One fact on one line of a plain answer."""
+        self.plain(f"{label}: {line(value)}")
+
+    def show(self, *things: RenderableType) -> None:
+        """Something for the terminal."""
+        for thing in things:
+            self.console.print(thing)
+
+    def busy(self, text: str) -> AbstractContextManager[object]:
+        """Says on a terminal what is being waited for, as long as the block lasts."""
+        return self.console.status(clean(text)) if self.rich else nullcontext()
+
+    def note(self, text: str) -> None:
+        """A word beside the answer. Nobody reading it must not stop a mission."""
+        with suppress(OSError, ValueError):
+            sys.stderr.write(f"{clean(text)}\n")
+            sys.stderr.flush()
+
+    def hint(self, text: str) -> None:
+        """What to do next, after an answer that is for a person."""
+        if self.rich:
+            from rich.text import Text  # noqa: PLC0415 - a pipe needs none of it
+
+            self.show(Text(clean(text), style="dim"))
+        else:
+            self.note(text)

@@ -1,0 +1,103 @@
+"""What a person or a program is told when a command fails.
+
+Owns: the words and the exit code for each kind of error. Knows no command.
+Invariant: whatever the error, one answer, and no traceback unless PURSUIT_DEBUG=1.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import traceback
+from typing import Any, cast
+
+import typer
+
+from pursuit.cli.console import clean
+from pursuit.errors import PursuitError, ValidationFailed
+
+DEBUG_VARIABLE = "PURSUIT_DEBUG"
+USAGE = 2
+
+
+class Interrupted(Exception):
+    """A signal asked this process to stop; everything under way has been recorded."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def explain(error: Exception, *, as_json: bool) -> int:
+    """Tells the error and returns the exit code."""
+    cause = the_cause(error)
+    if isinstance(cause, PursuitError):
+        _tell(cause.as_dict(), _lines(cause), as_json=as_json)
+        return cause.exit_code
+    if isinstance(cause, Interrupted):  # of a command that has nothing of its own to say to it
+        name = signal.Signals(cause.number).name
+        _tell({"interrupted": name, "resume": None}, [f"stopped by {name}"], as_json=as_json)
+        return 128 + cause.number
+    if isinstance(cause, typer.Abort):
+        _tell(
+            {"code": "cancelled", "message": "nothing was done", "details": {}}, ["nothing was done"], as_json=as_json
+        )
+        return USAGE
+    if hasattr(cause, "format_message"):
+        return _usage(cause, as_json=as_json)
+    return _internal(error, cause, as_json=as_json)
+
+
+def the_cause(error: BaseException) -> BaseException:
+    """The error itself, taken out of the groups that concurrent code wraps it in; one of ours goes first."""
+    leaves = list(_leaves(error))
+    return next((leaf for leaf in leaves if isinstance(leaf, PursuitError)), leaves[0])
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    if not isinstance(error, BaseExceptionGroup):
+        return [error]
+    group = cast("BaseExceptionGroup[BaseException]", error)
+    return [leaf for one in group.exceptions for leaf in _leaves(one)]
+
+
+def _lines(error: PursuitError) -> list[str]:
+    lines = [f"error: {clean(error.message)}"]
+    if isinstance(error, ValidationFailed):
+        lines += [f"  {clean(str(fault))}" for fault in error.faults if str(fault) not in error.message]
+    return lines
+
+
+def _usage(error: Any, *, as_json: bool) -> int:
+    """A word on the command line that does not belong there."""
+    message = clean(str(error.format_message())).rstrip(".")
+    lines: list[str] = []
+    context = getattr(error, "ctx", None)
+    if message:  # without one the help has been printed already: `pursuit` and nothing else
+        lines.append(f"error: {message}")
+        if context is not None:
+            lines.append(f"  try: {context.command_path} --help")
+    _tell({"code": "usage_error", "message": message, "details": {}}, lines, as_json=as_json)
+    return USAGE
+
+
+def _internal(error: Exception, cause: BaseException, *, as_json: bool) -> int:
+    message = f"internal error: {type(cause).__name__}: {clean(str(cause))}"
+    lines = [message]
+    if os.environ.get(DEBUG_VARIABLE) == "1":
+        lines.append("".join(traceback.format_exception(error)))
+    else:
+        lines.append(f"  set {DEBUG_VARIABLE}=1 to see where; what was recorded before it is safe in the ledger")
+    _tell({"code": "internal_error", "message": message, "details": {}}, lines, as_json=as_json)
+    return 1
+
+
+def _tell(document: dict[str, Any], lines: list[str], *, as_json: bool) -> None:
+    if as_json:
+        import json  # noqa: PLC0415 - only for this answer
+
+        typer.echo(json.dumps(document, default=str))
+        if os.environ.get(DEBUG_VARIABLE) != "1":
+            return
+    for line in lines:
+        typer.echo(line, err=True)

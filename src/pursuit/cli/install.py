@@ -1,0 +1,313 @@
+"""`pursuit install`: adds Pursuit to an MCP client, or takes it out again.
+
+Owns: its arguments and words. Where clients keep their files is `clients`', how a file is changed is `client_file`'s.
+Invariant: a command line with faults is refused as a whole, before any file is read.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, assert_never
+
+import typer
+
+from pursuit.cli.options import Common, ConfigOption, JsonOption, StateOption, common
+
+if TYPE_CHECKING:
+    from pursuit.cli.client_file import ClientFile
+    from pursuit.cli.console import Screen
+
+
+# The MCP clients that Pursuit can add itself to.
+# Invariant: an entry holds only absolute paths, for a client may start it in any folder.
+
+Base = Literal["home", "settings", "claude"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Client:
+    """One client: its configuration file, for the user and for a project, and the shape of an entry."""
+
+    name: str
+    title: str
+    base: Base
+    user_file: str
+    project_file: str | None
+    servers_key: str
+    typed: bool
+    then: str
+    then_project: str | None = None
+
+    def entry(self, argv: Sequence[str]) -> dict[str, Any]:
+        """The entry for a server that is started with these words and talks over its standard streams."""
+        kind = {"type": "stdio"} if self.typed else {}
+        return {**kind, "command": argv[0], "args": list(argv[1:])}
+
+
+CLIENTS: Mapping[str, Client] = {
+    client.name: client
+    for client in (
+        Client(
+            name="claude-desktop",
+            title="Claude Desktop",
+            base="settings",
+            user_file="Claude/claude_desktop_config.json",
+            project_file=None,
+            servers_key="mcpServers",
+            typed=False,
+            then="quit Claude Desktop and start it again",
+        ),
+        Client(
+            name="claude-code",
+            title="Claude Code",
+            base="claude",
+            user_file=".claude.json",
+            project_file=".mcp.json",
+            servers_key="mcpServers",
+            typed=True,
+            then="start a new session of Claude Code; /mcp lists it",
+            then_project="start Claude Code in this folder and approve the server; /mcp lists it",
+        ),
+        Client(
+            name="vscode",
+            title="VS Code",
+            base="settings",
+            user_file="Code/User/mcp.json",
+            project_file=".vscode/mcp.json",
+            servers_key="servers",
+            typed=True,
+            then="run `MCP: List Servers` in VS Code and start it there",
+        ),
+        Client(
+            name="cursor",
+            title="Cursor",
+            base="home",
+            user_file=".cursor/mcp.json",
+            project_file=".cursor/mcp.json",
+            servers_key="mcpServers",
+            typed=False,
+            then="start Cursor again and switch the server on in its settings",
+        ),
+    )
+}
+
+
+def user_file(client: Client, *, home: Path, environment: Mapping[str, str], platform: str = sys.platform) -> Path:
+    """The file that counts for everything the user does with this client."""
+    match client.base:
+        case "home":
+            folder = home
+        case "settings":
+            folder = _settings_folder(home, environment, platform)
+        case "claude":
+            # Claude Code moves its file along with its folder.
+            moved = environment.get("CLAUDE_CONFIG_DIR")
+            folder = Path(moved).absolute() if moved else home
+        case _:
+            assert_never(client.base)
+    return folder / client.user_file
+
+
+def _settings_folder(home: Path, environment: Mapping[str, str], platform: str) -> Path:
+    if platform == "darwin":
+        return home / "Library" / "Application Support"
+    said = environment.get("XDG_CONFIG_HOME", "")
+    # The XDG rule: a relative path there is invalid, and is not looked at.
+    return Path(said) if Path(said).is_absolute() else home / ".config"
+
+
+def this_command(executable: Path) -> list[str]:
+    """The words that run the Pursuit of this environment: its script beside the interpreter, else the module."""
+    # Not resolved: the interpreter of an environment is a link, and its scripts lie beside the link.
+    script = executable.with_name("pursuit")
+    return [str(script)] if script.is_file() and os.access(script, os.X_OK) else [str(executable), "-m", "pursuit"]
+
+
+HELP = (
+    "Add Pursuit to Claude Desktop, Claude Code, VS Code or Cursor.\n\n"
+    "The client's own configuration file gets one entry, which starts `pursuit serve` with the configuration and the "
+    "ledger that count in this folder. All else in the file stays as it is, and the old file is kept beside it."
+)
+EPILOG = "Look first:  pursuit install cursor --dry-run"
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+def _names(incomplete: str) -> list[tuple[str, str]]:
+    return [(client.name, client.title) for client in CLIENTS.values() if client.name.startswith(incomplete)]
+
+
+def install(
+    ctx: typer.Context,
+    *,
+    client: Annotated[
+        str,
+        typer.Argument(
+            metavar="CLIENT",
+            show_default=False,
+            autocompletion=_names,
+            help="claude-desktop, claude-code, vscode or cursor.",
+        ),
+    ],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")] = False,
+    project: Annotated[
+        bool, typer.Option("--project", help="For this folder only (not for claude-desktop, which has no such thing).")
+    ] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Take the entry out again.")] = False,
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="What the client calls it.")] = "pursuit",
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--file", metavar="FILE", show_default=False, help="The client's configuration file, if it is elsewhere."
+        ),
+    ] = None,
+    config: ConfigOption = None,
+    state: StateOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Add Pursuit to Claude Desktop, Claude Code, VS Code or Cursor."""
+    from pursuit.cli.client_file import Edit, plan, read_file, write_file  # noqa: PLC0415
+    from pursuit.cli.console import Screen  # noqa: PLC0415 - commands import what they need
+
+    said = common(ctx, config, state, json)
+    known = _checked(client, name=name, project=project, file=file)
+    target = read_file(_target(known, project=project, file=file))
+    entry = None if remove else known.entry(_words(said, target))
+    action, text = plan(target, Edit(within=known.servers_key, name=name, entry=entry))
+    screen = Screen(said)
+    new_folder = not target.path.parent.exists()
+    backup = None if dry_run or action == "unchanged" else write_file(target, text)
+    answer: dict[str, Any] = {
+        "client": known.name,
+        "file": str(target.path),
+        "name": name,
+        "action": action,
+        "dry_run": dry_run,
+        "entry": entry,
+        "backup": None if backup is None else str(backup),
+    }
+    if dry_run:
+        answer["diff"] = _diff(target, text)
+    if screen.json:
+        screen.document(answer)
+        return 0
+    _show(screen, known, answer, project=project)
+    if new_folder and entry is not None and not project and file is None:
+        screen.note(f"note: {target.path.parent} was not there; is {known.title} installed?")
+    return 0
+
+
+def _checked(client: str, *, name: str, project: bool, file: Path | None) -> Client:
+    """The client that is meant, if nothing is wrong with the command line."""
+    from pursuit.core.base_model import nearest  # noqa: PLC0415
+    from pursuit.errors import Fault, ValidationFailed  # noqa: PLC0415
+
+    faults: list[Fault] = []
+    known = CLIENTS.get(client)
+    if known is None:
+        hint = nearest(client.lower(), CLIENTS) or f"; known are {', '.join(CLIENTS)}"
+        faults.append(Fault(field="CLIENT", reason=f"{client!r} is not a client that Pursuit knows{hint}"))
+    if not _NAME.fullmatch(name):
+        faults.append(Fault(field="--name", reason="must be 1 to 64 letters, digits, '-' and '_'"))
+    if project and file is not None:
+        faults.append(Fault(field="--project", reason="and --file each say which file; give one of the two"))
+    elif project and known is not None and known.project_file is None:
+        faults.append(Fault(field="--project", reason=f"{known.title} has no configuration for a folder"))
+    if known is None or faults:
+        count = len(faults)
+        raise ValidationFailed(faults, f"{count} fault{'' if count == 1 else 's'}; nothing was changed")
+    return known
+
+
+def _target(client: Client, *, project: bool, file: Path | None) -> Path:
+    if file is not None:
+        return file.absolute()
+    if project and client.project_file is not None:
+        return Path.cwd() / client.project_file
+    return user_file(client, home=Path.home(), environment=os.environ)
+
+
+def _words(said: Common, target: ClientFile) -> list[str]:
+    """The command line of the server: this Pursuit, with the configuration and the ledger that count here."""
+    from pursuit.cli.context import configuration_path, ledger_path  # noqa: PLC0415
+    from pursuit.config.configuration import JSON_NAME  # noqa: PLC0415
+    from pursuit.config.files import STATE_VARIABLE  # noqa: PLC0415
+    from pursuit.errors import InvalidArgument  # noqa: PLC0415
+
+    config = configuration_path(said)
+    ours = (config, (Path.cwd().resolve() if config is None else config.parent) / JSON_NAME)
+    if target.path in ours:
+        raise InvalidArgument(
+            f"{target.path} is where Pursuit looks for its own servers; with this entry it would start itself. "
+            "Name another file with --file",
+            file=str(target.path),
+        )
+    words = [*this_command(Path(sys.executable)), "serve"]
+    if config is not None:
+        words += ["--config", str(config)]
+    # With neither, the server looks in the folder where the client starts it, as every command does.
+    if config is not None or said.state is not None or os.environ.get(STATE_VARIABLE):
+        ledger = ledger_path(said)
+        words += ["--state", str(ledger.parent.resolve() / ledger.name)]
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise InvalidArgument(f"{word!r} is not UTF-8, and a JSON file can hold nothing else") from None
+    return words
+
+
+def _diff(target: ClientFile, text: str) -> str:
+    from difflib import unified_diff  # noqa: PLC0415
+
+    old = "/dev/null" if target.raw is None else str(target.path)
+    # One line around a change: the neighbours of an entry are other servers' secrets.
+    lines = unified_diff(target.text.splitlines(), text.splitlines(), old, str(target.path), n=1, lineterm="")
+    return "\n".join(lines)
+
+
+def _show(screen: Screen, client: Client, answer: dict[str, Any], *, project: bool) -> None:
+    if answer["action"] == "unchanged":
+        there = "is not in" if answer["entry"] is None else "is already in"
+        screen.plain(f"nothing to do: {answer['name']!r} {there} {answer['file']}")
+        return
+    screen.fact("would write" if answer["dry_run"] else "wrote", answer["file"])
+    if answer["dry_run"]:
+        _show_diff(screen, answer["diff"])
+        return
+    if answer["backup"]:
+        screen.fact("backup", answer["backup"])
+    entry = answer["entry"]
+    if entry is None:
+        screen.fact("removed", answer["name"])
+        screen.fact("next", f"{client.title} forgets it when it starts again")
+        return
+    screen.fact(answer["action"], answer["name"])
+    screen.fact("runs", shlex.join([entry["command"], *entry["args"]]))
+    screen.fact("next", (project and client.then_project) or client.then)
+    if project:
+        screen.note("note: the entry holds paths of this machine; it is of no use to others who share this folder")
+
+
+def _show_diff(screen: Screen, diff: str) -> None:
+    from pursuit.cli.console import clean  # noqa: PLC0415
+
+    if not screen.rich:
+        screen.plain(clean(diff))
+        return
+    from rich.text import Text  # noqa: PLC0415
+
+    styles = {"+": "green", "-": "red", "@": "cyan"}
+    for line in clean(diff).splitlines():
+        style = "bold" if line.startswith(("+++", "---")) else styles.get(line[:1], "")
+        screen.console.print(Text(line, style=style), soft_wrap=True)
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command(rich_help_panel="Start", help=HELP, epilog=EPILOG)(install)

@@ -1,0 +1,215 @@
+"""A mission while it runs: a panel that changes in place, or one line for each iteration.
+
+Owns: what is shown and how often. Reads the state of a mission and changes nothing.
+Invariant: a terminal is redrawn at most ten times a second, however fast the mission is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import anyio
+
+from pursuit.cli.console import MARKS, Screen, budget_parts, counted, line, sign
+from pursuit.cli.show import STYLES
+from pursuit.core.criteria import AnyCriterion, Check, EventSeen, MetricThreshold, ToolCallSucceeded, describe
+from pursuit.core.report import budget_row
+from pursuit.core.state import MissionState
+from pursuit.engine.context import Observer, Phase
+from pursuit.reports.wording import figure, span, stated
+
+if TYPE_CHECKING:
+    from rich.panel import Panel
+    from rich.text import Text
+
+REDRAW_SECONDS = 0.1
+MOST_CRITERIA = 12
+WIDTH = 100
+_EXTREME = {"<": "lowest", "<=": "lowest", ">": "highest", ">=": "highest", "==": "closest", "!=": "closest"}
+_DOING = {
+    "propose": "asking for the next calls",
+    "execute": "calling tools",
+    "verify": "running checks",
+    "evaluate": "evaluating criteria",
+    "decided": "decided",
+    "waiting": "waiting",
+    "ended": "ended",
+}
+
+
+@dataclass(slots=True)
+class Glimpse:
+    """The last that was seen of a mission."""
+
+    mission_id: str
+    phase: Phase
+    state: MissionState
+
+
+@asynccontextmanager
+async def progress(screen: Screen) -> AsyncGenerator[Observer]:
+    """Shows a mission for as long as the block lasts; what it gives is to be told of every phase."""
+    if not screen.rich:
+        yield lines(screen)
+        return
+    from rich.live import Live  # noqa: PLC0415 - rich loads only for a terminal
+
+    seen: list[Glimpse] = []
+
+    def see(mission_id: str, phase: Phase, state: MissionState) -> None:
+        seen[:] = [Glimpse(mission_id, phase, state)]
+
+    began = time.monotonic()
+    with Live(console=screen.console, auto_refresh=False, transient=True) as live:
+
+        def draw() -> None:
+            if seen:
+                width = min(WIDTH, screen.console.width)
+                live.update(panel(seen[0], time.monotonic() - began, width), refresh=True)
+
+        async def redraw() -> None:
+            while True:
+                draw()
+                await anyio.sleep(REDRAW_SECONDS)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(redraw)
+            yield see
+            tasks.cancel_scope.cancel()
+        draw()
+
+
+def lines(screen: Screen) -> Observer:
+    """One line on standard error for each iteration that ended."""
+    told: dict[str, int] = {}
+
+    def see(mission_id: str, phase: Phase, state: MissionState) -> None:
+        if phase in ("decided", "ended") and state.iteration_count > told.get(mission_id, -1):
+            told[mission_id] = state.iteration_count
+            screen.note(iteration_line(state))
+
+    return see
+
+
+def iteration_line(state: MissionState) -> str:
+    """The iteration that ended last, in one line."""
+    cap = state.cap("max_iterations")
+    words = [f"iteration {state.iteration_count}{f'/{cap:.0f}' if cap is not None else ''}"]
+    if state.last_ended is not None:
+        words.append(f"{state.last_ended.verdict} ({state.last_ended.reason})")
+    words.append(f"criteria {_met(state)}/{len(state.mission.criteria)}")
+    for criterion in state.mission.criteria:
+        point = state.best.get(criterion.criterion_id)
+        if isinstance(criterion, MetricThreshold) and point is not None:
+            value = figure(point.value, criterion.target)
+            words.append(
+                f"{_EXTREME[criterion.op]} {line(criterion.metric)} {value} ({criterion.op} {stated(criterion.target)})"
+            )
+    left = _left(state)
+    return "; ".join([*words, *([f"left: {left}"] if left else [])])
+
+
+def panel(seen: Glimpse, seconds: float, width: int) -> Panel:
+    """The mission in a frame."""
+    from rich.console import Group  # noqa: PLC0415 - rich loads only for a terminal
+    from rich.panel import Panel  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    state = seen.state
+    last = state.last_ended
+    rows = [
+        Text(line(state.mission.directive, 2 * width - 20), style="dim"),
+        Text(),
+        _headline(seen, seconds),
+        Text(f"criteria     {_met(state)} of {len(state.mission.criteria)} met"),
+        *_criteria(state),
+        Text(f"budget left  {_left(state) or 'no caps'}"),
+        Text(f"last verdict {'none yet' if last is None else f'{last.verdict} ({last.reason})'}"),
+    ]
+    title = Text(f"{seen.mission_id} \u00b7 {state.status}")
+    return Panel(Group(*rows), title=title, title_align="left", border_style="dim", width=width, expand=False)
+
+
+def _headline(seen: Glimpse, seconds: float) -> Text:
+    from rich.text import Text  # noqa: PLC0415 - rich loads only for a terminal
+
+    state = seen.state
+    cap = state.cap("max_iterations")
+    # The open iteration is the one that a person asks about; when none is open, the last one that ended.
+    number = state.iteration_count + (state.open is not None)
+    count = f"{number:,}" + (f" of {cap:,.0f}" if cap is not None else "")
+    doing = f"waiting for {state.waiting_for}" if state.waiting_for is not None else _DOING[seen.phase]
+    return Text.assemble("iteration    ", (count, "bold"), f" \u00b7 {doing} \u00b7 {_clock(seconds)}")
+
+
+def _criteria(state: MissionState) -> list[Text]:
+    from rich.text import Text  # noqa: PLC0415 - rich loads only for a terminal
+
+    shown = state.mission.criteria[:MOST_CRITERIA]
+    wide = max(len(line(criterion.criterion_id, 30)) for criterion in shown)
+    rows: list[Text] = []
+    for criterion in shown:
+        result = state.results.get(criterion.criterion_id)
+        status = result.status if result is not None else "inconclusive"
+        name = f"{line(criterion.criterion_id, 30):{wide}}  "
+        row = Text.assemble(
+            (f"  {MARKS[status]} ", STYLES[status]),
+            name,
+            _standing(state, criterion),
+            no_wrap=True,
+            overflow="ellipsis",
+        )
+        if not criterion.required:
+            row.append("  (optional)", "dim")
+        rows.append(row)
+    if more := len(state.mission.criteria) - len(shown):
+        rows.append(Text(f"  and {more} more", style="dim"))
+    return rows
+
+
+def _standing(state: MissionState, criterion: AnyCriterion) -> str:
+    """What a criterion's mark stands on: the facts of the checkpoint that set it, then what it wants."""
+    result = state.results.get(criterion.criterion_id)
+    evidence: Any = None if result is None else result.evidence
+    facts = cast("dict[str, Any]", evidence) if isinstance(evidence, dict) else {}
+    match criterion:
+        case MetricThreshold():
+            metric, target = line(criterion.metric, 30), criterion.target
+            now = figure(facts["value"], target) if "value" in facts else "none yet"
+            words = f"{metric} {now}, wanted {sign(criterion.op)} {stated(target)}"
+            point = state.best.get(criterion.criterion_id)
+            if point is None or point.value == facts.get("value"):
+                return words
+            # Of that one number: a call that told it may have failed the other criteria.
+            return f"{words}, {_EXTREME[criterion.op]} so far {figure(point.value, target)}"
+        case ToolCallSucceeded():
+            count = facts.get("count", 0)
+            return f"{line(criterion.tool_name, 50)} succeeded {counted(count, 'time')}, wanted {criterion.min_count}"
+        case EventSeen():
+            return f"{describe(criterion)}{'' if facts.get('count') else ', not seen yet'}"
+        case Check(command=[program, *words]):
+            return line(f"check {' '.join([Path(program).name, *words])}", 60)
+        case _:
+            return line(describe(criterion), 60)
+
+
+def _clock(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 60 else span(seconds)
+
+
+def _met(state: MissionState) -> int:
+    return sum(result.status == "met" for result in state.results.values())
+
+
+def _left(state: MissionState) -> str:
+    parts = budget_parts(budget_row(state))
+    return ", ".join(
+        f"{left} of wall clock" if label == "wall clock" else f"{left} {label}"
+        for label, _used, _cap, left in parts
+        if left is not None
+    )

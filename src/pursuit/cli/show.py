@@ -1,0 +1,306 @@
+"""Missions on the screen: one mission, a list of them, the iterations of one, a verification.
+
+Owns: which facts are shown, in which order, for a terminal and for a pipe. Reads the service's JSON shapes and
+nothing else. Invariant: a plain answer has no colour and no box, and one fact or one row a line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from pursuit.cli.console import MARKS, Screen, budget_parts, counted, line, of_cap
+from pursuit.cli.options import Common
+from pursuit.reports.wording import compact, figure, moment, number, reason, seconds_between, span
+
+STYLES = {
+    "completed": "bold green",
+    "terminated": "bold yellow",
+    "failed": "bold red",
+    "waiting": "bold cyan",
+    "paused": "bold cyan",
+    "met": "green",
+    "unmet": "red",
+    "inconclusive": "yellow",
+}
+_TIMES = (("created", "created_at"), ("started", "started_at"), ("ended", "ended_at"))
+
+
+def mission(screen: Screen, status: Mapping[str, Any]) -> None:
+    """Everything about one mission but its history."""
+    if screen.json:
+        screen.document(status)
+    elif screen.rich:
+        _mission_rich(screen, status)
+    else:
+        _mission_plain(screen, status)
+
+
+def why(status: Mapping[str, Any]) -> str:
+    """One sentence on why a mission stands where it stands."""
+    if "failure" in status and status["status"] == "failed":
+        return f"{status['failure']} (the trace is in the ledger)"
+    if "waiting_for" in status:
+        detail = f" ({status['waiting_detail']})" if "waiting_detail" in status else ""
+        until = f" until {moment(status['waiting_until'])}" if "waiting_until" in status else ""
+        return f"waiting for {status['waiting_for']}{detail}{until}"
+    if status["status"] in ("completed", "terminated"):
+        return reason(status.get("verdict_reason"))
+    return ""
+
+
+def go_on(said: Common, status: Mapping[str, Any], *words: str) -> str:
+    """What advances a mission that has not ended: a command, unless it takes the model of a client."""
+    if status["proposer"] != "sampling":
+        return said.command("resume", status["session_id"], *words)
+    serve = said.command("serve", "--mission", status["session_id"], *words)
+    return f"mission_iterate from an MCP client that declares sampling, connected to {serve}"
+
+
+def _mission_plain(screen: Screen, status: Mapping[str, Any]) -> None:
+    screen.fact("mission", status["session_id"])
+    screen.fact("status", status["status"])
+    if text := why(status):
+        screen.fact("why", text)
+    if "verdict" in status:
+        screen.fact("verdict", f"{status['verdict']} ({status.get('verdict_reason')})")
+    screen.fact("directive", status["directive"])
+    for row in status["criteria"]:
+        need = "required" if row["required"] else "optional"
+        screen.fact(f"criterion {row['criterion_id']}", f"{row['status']} ({need}): {row['description']}{_proof(row)}")
+    for label, used, cap, _left in budget_parts(status["budget"]):
+        screen.fact(label, of_cap(used, cap))
+    screen.fact("no progress for", counted(status["no_progress_counter"], "checkpoint"))
+    screen.fact("proposer", status["proposer"])
+    screen.fact("tools", ", ".join(status["tool_allowlist"]))
+    if "parent" in status:
+        screen.fact("parent", status["parent"])
+    for row in status.get("children", ()):
+        screen.fact(f"child {row['session_id']}", f"{row['status']}: {line(row['directive'], 200)}{_share(row)}")
+    for label, key in _TIMES:
+        if key in status:
+            screen.fact(label, status[key])
+    for warning in status["warnings"]:
+        screen.fact("warning", warning)
+
+
+def _mission_rich(screen: Screen, status: Mapping[str, Any]) -> None:
+    from rich.padding import Padding  # noqa: PLC0415 - rich loads only for a terminal
+    from rich.text import Text  # noqa: PLC0415
+
+    state = str(status["status"])
+    head = Text.assemble((status["session_id"], "bold"), "  ", (state, STYLES.get(state, "bold")))
+    if text := why(status):
+        head.append(f"  {line(text)}")
+    screen.show(head, Padding(Text(line(status["directive"], 400)), (0, 0, 1, 2)), criteria_table(status))
+    words = [f"{label} {of_cap(used, cap)}" for label, used, cap, _left in budget_parts(status["budget"])]
+    screen.show(Padding(Text(" \u00b7 ".join(words)), (1, 0, 0, 2)))
+    if "parent" in status:
+        screen.show(Padding(Text(f"child of {status['parent']}"), (0, 0, 0, 2)))
+    for row in status.get("children", ()):
+        words = Text.assemble(f"child {row['session_id']}  ", (row["status"], STYLES.get(row["status"], "")))
+        screen.show(Padding(words.append(f"  {line(row['directive'], 60)}{_share(row)}"), (0, 0, 0, 2)))
+    times = [f"{label} {moment(status[key])}" for label, key in _TIMES if key in status]
+    screen.show(Padding(Text(" \u00b7 ".join(times), style="dim"), (0, 0, 0, 2)))
+    for warning in status["warnings"]:
+        screen.show(Padding(Text(f"warning: {line(warning)}", style="yellow"), (0, 0, 0, 2)))
+
+
+def _share(row: Mapping[str, Any]) -> str:
+    """What a child used of what was set aside for it."""
+    used: Mapping[str, float] = row["used"] or {}
+    parts = [
+        f"{name.removeprefix('max_')} {of_cap(figure(used.get(name, 0)) if _known(row, name) else '?', figure(amount))}"
+        for name, amount in row["reserved"].items()
+    ]
+    return f" [{', '.join(parts)}]" if parts else ""
+
+
+def _known(row: Mapping[str, Any], name: str) -> bool:
+    """Whether it is known how much of this a child used; one that never began used nothing."""
+    used = row["used"]
+    return used is not None and (not used or name in used)
+
+
+def criteria_table(status: Mapping[str, Any]) -> Any:
+    """The criteria for a terminal, one a row."""
+    from rich.table import Table  # noqa: PLC0415 - rich loads only for a terminal
+    from rich.text import Text  # noqa: PLC0415
+
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    for name in ("  criterion", "wants", "has", "from"):
+        table.add_column(name, overflow="fold" if name == "wants" else "ellipsis", no_wrap=name == "from")
+    for row in status["criteria"]:
+        style = STYLES.get(row["status"], "")
+        name = Text.assemble((f"  {MARKS.get(row['status'], '?')} ", style), line(row["criterion_id"], 40))
+        if not row["required"]:
+            name.append(" (optional)", "dim")
+        source = row["source"]
+        table.add_row(
+            name,
+            Text(line(row["description"], 90)),
+            Text(_evidence(row), style=style),
+            Text(f"{line(source['tool'], 30)} in iteration {source['iteration']}" if source else "", style="dim"),
+        )
+    return table
+
+
+def _evidence(row: Mapping[str, Any]) -> str:
+    """What a criterion stands on, as short as it can be said."""
+    evidence: Any = row["evidence"]
+    if not isinstance(evidence, dict):
+        return line(compact(evidence), 60)
+    facts = cast("dict[str, Any]", evidence)
+    if "count" in facts:
+        return f"seen {counted(facts['count'], 'time')}"
+    value = next((facts[key] for key in ("error", "value", "reason") if facts.get(key) is not None), facts)
+    return line(compact(value), 60) if number(value) is None else figure(value, number(facts.get("target")))
+
+
+def _proof(row: Mapping[str, Any]) -> str:
+    source = row["source"]
+    origin = f" from {source['tool']} in iteration {source['iteration']}" if source else ""
+    return f" [{_evidence(row)}{origin}]"
+
+
+def _aim(row: Mapping[str, Any]) -> str:
+    """What a mission is about, and whose child it is."""
+    return line(row["directive"], 200) + (f" (child of {row['parent']})" if "parent" in row else "")
+
+
+def listing(screen: Screen, page: Mapping[str, Any]) -> None:
+    """Missions, newest first."""
+    rows = [
+        (row["session_id"], _standing(row), str(row["iteration_count"]), row["created_at"], _aim(row))
+        for row in page["sessions"]
+    ]
+    if screen.json:
+        screen.document(page)
+    elif not screen.rich:
+        for row in rows:
+            screen.plain("\t".join(row))
+    elif not rows:
+        screen.hint("no missions yet; `pursuit run FILE` starts one")
+    else:
+        cells = [(name, state, count, moment(at), directive) for name, state, count, at, directive in rows]
+        screen.show(_table(screen, ("mission", "status", "iterations", "created", "directive"), cells, numeric=(2,)))
+    if not screen.json and "next_cursor" in page:
+        screen.hint(f"more: {screen.common.command('list', '--cursor', page['next_cursor'])}")
+
+
+def _standing(row: Mapping[str, Any]) -> str:
+    return f"waiting for {row['waiting_for']}" if "waiting_for" in row else str(row["status"])
+
+
+def lessons(screen: Screen, found: Mapping[str, Any]) -> None:
+    """What ended missions learned: for each a line of its own, then its lessons behind a tab."""
+    if screen.json:
+        screen.document(found)
+        return
+    for row in found["missions"]:
+        screen.plain(f"{row['session_id']}  {line(row['ending'])}  {line(row['directive'], 200)}")
+        for lesson in row["lessons"]:
+            screen.plain(f"\t{line(lesson)}")
+    if not found["missions"]:
+        screen.hint("no ended mission has any of these words")
+
+
+def history(screen: Screen, page: Mapping[str, Any], *, full: bool) -> None:
+    """Iterations, oldest first."""
+    if screen.json:
+        screen.document(page)
+        return
+    rows = page["iterations"]
+    if screen.rich and not full:
+        cells = [
+            (
+                str(row["iteration_index"]),
+                row["verdict"],
+                row["verdict_reason"],
+                moment(row.get("started_at")),
+                span(seconds_between(row.get("started_at"), row.get("ended_at"))),
+            )
+            for row in rows
+        ]
+        screen.show(_table(screen, ("iteration", "verdict", "reason", "started", "took"), cells, numeric=(0, 4)))
+    else:
+        for row in rows:
+            _iteration(screen, row, full=full)
+    if "next_cursor" in page:
+        words = ("--full",) if full else ()
+        screen.hint(
+            f"more: {screen.common.command('history', page['session_id'], *words, '--cursor', page['next_cursor'])}"
+        )
+
+
+def _iteration(screen: Screen, row: Mapping[str, Any], *, full: bool) -> None:
+    keys = ("iteration_index", "verdict", "verdict_reason", "started_at", "ended_at")
+    screen.plain("\t".join(line(row.get(key, "")) for key in keys))
+    if not full:
+        return
+    for call in row.get("calls", ()):
+        took = f" in {span(call['seconds'])}" if "seconds" in call else ""
+        error = f" - {line(call['error'], 200)}" if "error" in call else ""
+        screen.plain(
+            f"  {line(call['tool'])} {line(compact(call['args']))}: {call.get('outcome', 'open')}{took}{error}"
+        )
+    for name, value in row.get("observation", {}).get("metrics", {}).items():
+        screen.plain(f"  {line(name)} = {line(compact(value), 200)}")
+    script = row.get("script", {})
+    if "error" in script:
+        screen.plain(f"  script: {line(script['error'], 400)}")
+    for text in script.get("printed", "").splitlines():
+        screen.plain(f"  > {line(text, 200)}")
+    for result in row.get("criteria", ()):
+        screen.plain(f"  {MARKS.get(result['status'], '?')} {line(result['criterion_id'])} {result['status']}")
+    if row.get("rationale"):
+        screen.plain(f"  {line(row['rationale'])}")
+
+
+def verification(screen: Screen, what: str, found: Mapping[str, Any]) -> None:
+    """What a check of the chains found."""
+    if screen.json:
+        screen.document(found)
+        return
+    if screen.rich:
+        from rich.text import Text  # noqa: PLC0415 - rich loads only for a terminal
+
+        word, style = ("intact", "bold green") if found["ok"] else ("not intact", "bold red")
+        screen.show(Text.assemble((word, style), f"  {what}"))
+    else:
+        screen.fact("verified", what)
+        screen.fact("intact", "yes" if found["ok"] else "no")
+    for fault in found["faults"]:
+        screen.fact("fault", fault)
+    counts = ", ".join(f"{figure(found[key])} {key}" for key in ("streams", "events", "blobs"))
+    screen.fact("checked", counts)
+    screen.fact("root", found["root"])
+
+
+def audit_line(row: Mapping[str, Any]) -> str:
+    """One line of the audit: when, what, which mission, who, and whether it was refused."""
+    who = f"{row['who']} ({', '.join(part for part in (row['transport'], row.get('client')) if part)})"
+    asked = " ".join(f"{name}={compact(value)}" for name, value in row.get("arguments", {}).items())
+    parts = [moment(row["at"]), row["verb"], row.get("session_id", ""), f"by {who}", asked]
+    if "refused" in row:
+        parts.append(f"refused: {row['refused']['code']}: {row['refused']['message']}")
+    if "outcome" in row:
+        parts.append(": ".join(row[key] for key in ("outcome", "why") if key in row))
+    return line("  ".join(part for part in parts if part))
+
+
+def _table(screen: Screen, columns: Sequence[str], rows: Sequence[Sequence[str]], *, numeric: Sequence[int]) -> Any:
+    from rich.table import Table  # noqa: PLC0415 - rich loads only for a terminal
+    from rich.text import Text  # noqa: PLC0415
+
+    gap = 2
+    table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="dim")
+    for place, name in enumerate(columns):
+        table.add_column(name, justify="right" if place in numeric else "left", no_wrap=True)
+    # Only the last column gives way where the terminal is narrow.
+    taken = sum(max(len(row[place]) for row in (columns, *rows)) + gap for place in range(len(columns) - 1))
+    room = max(12, screen.console.width - taken)
+    for row in rows:
+        cells = [*row[:-1], line(row[-1], room)]
+        table.add_row(*(Text(line(cell), style=STYLES.get(cell.partition(" ")[0], "")) for cell in cells))
+    return table

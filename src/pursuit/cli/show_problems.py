@@ -1,0 +1,261 @@
+"""Problems and attempts on the screen.
+
+Owns: which facts are shown, for a terminal and for a pipe. Reads JSON and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from pursuit.cli import show
+from pursuit.cli.console import ENDED, Screen, counted, line
+from pursuit.cli.options import Common
+from pursuit.cli.show import why
+from pursuit.core.attempts import AttemptState
+from pursuit.core.criteria import Check
+from pursuit.core.mission import Mission
+from pursuit.errors import AttemptNotFound
+from pursuit.problems.attempts import is_attempt, load_attempt
+from pursuit.problems.catalogue import SHIPPED
+from pursuit.problems.comparison import spent_budgets
+from pursuit.reports.html import COLUMNS, aim, cells, notes
+from pursuit.reports.wording import figure, stated
+from pursuit.runtime import Runtime
+
+_ALL = tuple(name for name in COLUMNS if name not in ("solved", "notes"))
+"""On a terminal the status says whether it is solved, and notes stand below."""
+_NUMBERS = ("score", "calls", "evaluations", "seconds", "from first call", "tokens")
+_LEAST_FIRST = ("from first call", "tokens", "evaluations", "calls", "who", "seconds")
+_HEADS = {"evaluations": "evals"}
+_LEAST_WHO = 8
+_GAP = 2
+_UNSCORED = {
+    "submitted": "what was submitted is not judged yet",
+    "claimed": "what was handed in was not answered yet",
+}
+"""Why there is no score of something that was submitted, by the status of its attempt."""
+_STYLES = {"solved": "bold green", "infeasible": "red", "ended": "yellow", "open": "cyan"}
+
+
+def listing(screen: Screen, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Some problems."""
+    if screen.json:
+        screen.document({"problems": rows})
+    elif screen.rich and rows:
+        _table(screen, ("id", "kind", "tags", "what"), [_cells(row) for row in rows])
+    else:
+        for row in rows:
+            screen.plain("\t".join(line(cell) for cell in _cells(row)))
+    if not rows:
+        screen.hint("no problem fits")
+
+
+def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    return row["problem_id"], row["kind"], ", ".join(row["tags"]), row["summary"]
+
+
+def comparison(screen: Screen, problems: Sequence[Mapping[str, Any]]) -> None:
+    """Attempts at problems, the best first."""
+    if screen.json:
+        screen.document({"problems": problems})
+        return
+    for problem in problems:
+        if screen.rich and problem["attempts"]:
+            _attempts(screen, problem)
+        else:
+            levels = ["" if problem[key] is None else stated(problem[key]) for key in ("target", "best_known")]
+            for row in problem["attempts"]:
+                words = (problem["problem_id"], *cells(problem, row), *levels)
+                screen.plain("\t".join(line(cell) for cell in words))
+        if not problem["attempts"]:
+            screen.hint(f"no attempt at {problem['problem_id']} yet")
+
+
+def _attempts(screen: Screen, problem: Mapping[str, Any]) -> None:
+    """The attempts at one problem for a terminal: what is there to be copied or compared is never broken."""
+    from rich.table import Table  # noqa: PLC0415 - rich loads only for a terminal
+    from rich.text import Text  # noqa: PLC0415
+
+    rows = [_terminal_cells(problem, row) for row in problem["attempts"]]
+    columns = _fitting(rows, screen.console.width)
+    table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="dim")
+    for name in columns:
+        fixed = name != "who"
+        table.add_column(
+            _HEADS.get(name, name), justify="right" if name in _NUMBERS else "left", no_wrap=fixed, overflow="fold"
+        )
+    for row in rows:
+        style = _STYLES.get(row["status"], "")
+        table.add_row(*(Text(row[name], style=style if name == "status" else "") for name in columns))
+    title = Text.assemble((line(problem["title"]), "bold"), f" ({problem['problem_id']})")
+    screen.show(title, Text(line(aim(problem)), style="dim"), table)
+    for row in problem["attempts"]:
+        if found := notes(row):
+            screen.show(Text(f"  {row['attempt_id']}: {line('; '.join(found))}", style="dim"))
+    if left_out := [name for name in _ALL if name not in columns]:
+        screen.hint(f"  no room for {', '.join(left_out)}: see --json")
+
+
+def _terminal_cells(problem: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, str]:
+    found: dict[str, str] = dict(zip(COLUMNS, map(line, cells(problem, row)), strict=True))
+    if row["value"] is not None:
+        found["score"] = figure(row["value"], problem["target"])  # the unit stands above
+        found["status"] = "infeasible" if not row["feasible"] else "solved" if row["solved"] else row["status"]
+    return {name: found[name] for name in _ALL}
+
+
+def _fitting(rows: Sequence[Mapping[str, str]], width: int) -> list[str]:
+    """The columns that have room side by side; `who` gives way first, then goes what says least."""
+    wide = {name: max(map(len, (_HEADS.get(name, name), *(row[name] for row in rows)))) for name in _ALL}
+    wide["who"] = min(wide["who"], _LEAST_WHO)
+    columns = list(_ALL)
+    idle = [name for name in _LEAST_FIRST if all(row[name] in ("", "0") for row in rows)]
+    for name in dict.fromkeys([*idle, *_LEAST_FIRST]):
+        if sum(wide[one] + _GAP for one in columns) - _GAP <= width:
+            break
+        columns.remove(name)
+    return columns
+
+
+def attempt(screen: Screen, row: Mapping[str, Any], status: Mapping[str, Any]) -> None:
+    """One attempt that has just been made."""
+    if row["status"] == "open" and status["status"] in ENDED:
+        row = {**row, "status": "ended"}
+    if screen.json:
+        screen.document({**row, "session_id": status["session_id"], "mission_status": status["status"]})
+        return
+    because = row["why"] or why(status)
+    screen.fact("attempt", row["attempt_id"])
+    screen.fact("mission", f"{status['session_id']} ({status['status']}{f': {because}' if because else ''})")
+    score(screen, row, row["targets"])
+    screen.fact("took", f"{counted(row['calls'], 'call')}, {counted(row['evaluations'], 'evaluation')}")
+    if row["spent_budgets"]:
+        screen.fact("spent", ", ".join(row["spent_budgets"]))
+    if row["status"] == "ended":
+        screen.hint(f"what became of each call: {screen.common.command('history', status['session_id'], '--full')}")
+    if status["status"] in ENDED:
+        word = problem_word(Path(row["file"]), row["problem_id"])
+        screen.hint(f"compare it: {screen.common.command('problem', 'compare', word)}")
+
+
+def problem_word(path: Path | None, problem_id: str) -> str:
+    """What a problem is called on the command line: a shipped one by its id, any other by its file."""
+    return problem_id if path is None or path.is_relative_to(SHIPPED) else str(path)
+
+
+def score(screen: Screen, row: Mapping[str, Any], targets: Mapping[str, float]) -> None:
+    """What was reached."""
+    for one in row["score"]:
+        target = targets.get(one["metric"])
+        words = f"{figure(one['value'], target)} {one['unit']}".strip()
+        beside = [] if one["feasible"] else ["infeasible"]
+        beside += [] if target is None else [f"target {stated(target)}"]
+        screen.fact(one["metric"], f"{words} ({', '.join(beside)})" if beside else words)
+    if not row["score"]:
+        missing = _UNSCORED.get(row.get("status", ""), "nothing was submitted")
+        screen.fact("score", row.get("error") or f"none: {missing}")
+    screen.fact("solved", "yes" if row["solved"] else "no")
+
+
+def _table(screen: Screen, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    from rich.table import Table  # noqa: PLC0415 - rich loads only for a terminal
+    from rich.text import Text  # noqa: PLC0415
+
+    table = Table(box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(line(cell)) for cell in row))
+    screen.show(table)
+
+
+# How an attempt at a problem ended, wherever its mission was driven.
+# Invariant: nothing of a score is told before the mission has ended.
+
+UNSOLVED = "what was submitted does not solve it, and there is one submission"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """An attempt whose mission has ended; `problem` is the word that the command line knows it by."""
+
+    state: AttemptState
+    status: Mapping[str, Any]
+    report: Mapping[str, Any]
+    problem: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """What programs are told of it."""
+        scored = self.state.scored
+        return {
+            "attempt_id": self.state.attempt_id,
+            "problem_id": self.state.opened.problem_id,
+            "status": self.state.status,
+            "solved": scored is not None and scored.solved,
+            "score": [] if scored is None else list(msgspec.to_builtins(scored.rows)),
+            "error": None if scored is None else scored.error,
+            "spent_budgets": spent_budgets(self.state),
+        }
+
+    def tell(self, screen: Screen) -> None:
+        """The score with all that goes with it, for people."""
+        screen.fact("attempt", self.state.attempt_id)
+        score(screen, self.as_dict(), {})
+        self.explain(screen)
+
+    def explain(self, screen: Screen) -> None:
+        """Why it is not solved, which budgets are spent, and where it is compared."""
+        if self.status["status"] != "completed":
+            screen.fact("ended", attempt_reason(self.status, self.report))
+        if budgets := spent_budgets(self.state):
+            screen.fact("spent", ", ".join(budgets))
+
+    def next_step(self, said: Common) -> str:
+        """Where it stands beside others."""
+        return f"compare it: {said.command('problem', 'compare', self.problem)}"
+
+
+async def ended_attempt(runtime: Runtime, status: Mapping[str, Any]) -> Ended | None:
+    """The attempt that an ended mission was; None if it has not ended, or is about something else."""
+    if status["status"] not in ("completed", "terminated"):
+        return None
+    mission_id: str = status["session_id"]
+    state = await runtime.service.state(mission_id)
+    name = "" if state.file is None else Path(state.file).stem
+    if not is_attempt(name):
+        return None
+    try:
+        attempt = await load_attempt(runtime.service.ledger, name)
+    except AttemptNotFound:
+        return None
+    if attempt.opened.mission != mission_id:
+        return None
+    problem = problem_word(_judged_by(state.mission), attempt.opened.problem_id)
+    return Ended(state=attempt, status=status, report=await runtime.service.report(mission_id), problem=problem)
+
+
+def _judged_by(mission: Mission) -> Path | None:
+    for criterion in mission.criteria:
+        words = criterion.command or () if isinstance(criterion, Check) else ()
+        if "--problem" in words[:-1]:
+            return Path(words[words.index("--problem") + 1])
+    return None
+
+
+def attempt_reason(status: Mapping[str, Any], report: Mapping[str, Any]) -> str:
+    """One sentence on why the mission of an attempt ended without having solved it."""
+    reason = status.get("verdict_reason")
+    words = UNSOLVED if reason == "out_of_reach" else show.why(status)
+    said = [row["message"] for row in report["errors"] if row["tool"] == status.get("proposer")]
+    if reason == "proposer_failed" and said:
+        words = f"{words.removesuffix('.')}: {said[-1]}"
+    refused = [row for row in report["refused"] if row["outcome"] == "denied"]
+    if not refused:
+        return words
+    count = len(refused)
+    return f"{words} {count} call{' was' if count == 1 else 's were'} denied: {refused[-1]['reason']}"

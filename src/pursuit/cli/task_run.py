@@ -1,0 +1,476 @@
+"""What the commands about tasks do: begin one, see it to its end, leave it, stop it.
+
+Owns: the order of these for the command line, signals, and exit codes. Knows no typer.
+Invariant: Ctrl-C stops the command that was run here, and nothing else does; the exit code is the command's own.
+
+    0 … 255   the command's own; 128 + n if signal n ended it
+    130       it was cancelled
+    129       the terminal was closed; it goes on
+    4         it still works, and the time to wait is over
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from anyio.abc import TaskStatus as Started
+
+from pursuit.cli.console import Screen, clean, line
+from pursuit.cli.context import driving, loaded
+from pursuit.cli.options import Common, read_arguments
+from pursuit.core.base_model import nearest
+from pursuit.core.tasks import TASK_STATUSES, TaskState, TaskStatus
+from pursuit.errors import Fault, InvalidArgument, PathTraversal, TaskTerminal, ValidationFailed
+from pursuit.reports.wording import figure, moment, seconds_between, span
+from pursuit.service.tasks import Tasks
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+
+# A task while it runs: two lines that change in place, or a line for each piece of news.
+# Invariant: a terminal is redrawn at most ten times a second, however much the command writes.
+
+REDRAW_SECONDS = 0.1
+BAR = 20
+LONGEST_TITLE = 50
+WIDTH = 120
+_SPIN = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+
+
+async def watching(tasks: Tasks, screen: Screen, task_id: str) -> None:
+    """Shows a task until it has ended."""
+    if screen.rich:
+        await _in_place(tasks, screen, task_id)
+        return
+    told: str | None = None
+    async for state in tasks.store.follow(task_id):
+        said = news(state)
+        if not state.terminal and said and said != told and not screen.json:
+            told = said
+            screen.note(said)
+
+
+async def _in_place(tasks: Tasks, screen: Screen, task_id: str) -> None:
+    from rich.live import Live  # noqa: PLC0415 - rich loads only for a terminal
+
+    latest = await tasks.get(task_id)
+    with Live(console=screen.console, auto_refresh=False, transient=True) as live:
+
+        async def redraw() -> None:
+            count = 0
+            while True:
+                width = min(WIDTH, screen.console.width)
+                live.update(drawn(latest, tasks.store.now(), width, _SPIN[count % len(_SPIN)]), refresh=True)
+                count += 1
+                await anyio.sleep(REDRAW_SECONDS)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(redraw)
+            async for state in tasks.store.follow(task_id):
+                latest = state
+            group.cancel_scope.cancel()
+
+
+def news(state: TaskState) -> str:
+    """How far it is, in one line."""
+    parts = [counted(state), line(state.message or "", 200)]
+    return "  ".join(part for part in parts if part)
+
+
+def counted(state: TaskState) -> str:
+    """Units done, of how many, and the share."""
+    if state.total:
+        return f"{figure(state.done)}/{figure(state.total)} {min(1.0, state.done / state.total):.0%}"
+    return figure(state.done) if state.done else ""
+
+
+def drawn(state: TaskState, now: float, width: int, mark: str) -> Group:
+    """The task in two lines: how far and for how long, and what it said last."""
+    from rich.console import Group  # noqa: PLC0415 - rich loads only for a terminal
+    from rich.text import Text  # noqa: PLC0415
+
+    head = Text(no_wrap=True, overflow="ellipsis")
+    head.append(f"{mark} ", "cyan")
+    head.append(line(state.title, LONGEST_TITLE), "bold")
+    if state.total:
+        full = round(BAR * min(1.0, state.done / state.total))
+        head.append("  ")
+        head.append("━" * full, "green")
+        head.append("━" * (BAR - full), "bright_black")
+    if count := counted(state):
+        head.append(f"  {count}")
+    head.append(f"  {elapsed(now - state.created_at)}", "dim")
+    if state.cancel is not None:
+        head.append("  stopping", "yellow")
+    said = state.message or ("starting" if state.seq <= 1 else "")
+    item = f"{line(state.item, 40)}: " if state.item and state.item not in said else ""
+    return Group(head, Text(f"  {line(f'{item}{said}', width - 2)}", style="dim", no_wrap=True, overflow="ellipsis"))
+
+
+def elapsed(seconds: float) -> str:
+    """A span that grows while one looks at it: `4m12s`."""
+    whole = max(0, int(seconds))
+    hours, rest = divmod(whole, 3_600)
+    minutes, left = divmod(rest, 60)
+    if hours:
+        return f"{hours}h{minutes:02d}m{left:02d}s"
+    return f"{minutes}m{left:02d}s" if minutes else f"{left}s"
+
+
+# Tasks on the screen: one, a list, how one ended, what one wrote.
+# Invariant: a plain answer is one fact or one row a line; what a command wrote cannot steer the terminal.
+
+STYLES = {
+    "completed": "bold green",
+    "failed": "bold red",
+    "cancelled": "bold yellow",
+    "input_required": "bold cyan",
+    "working": "cyan",
+}
+MARKS = {"completed": "✓", "failed": "✗", "cancelled": "■"}
+SHORT_ID = 13
+SHOWN_LINES = 20
+_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[@-Z\\-_]")
+_FACTS = (
+    ("task", "task_id"), ("kind", "kind"), ("title", "title"), ("requestor", "requestor"), ("status", "status"),
+    ("message", "message"), ("current item", "current_item"),
+)  # fmt: skip
+
+
+def listing(screen: Screen, page: Mapping[str, Any]) -> None:
+    """Some tasks."""
+    rows: Sequence[Mapping[str, Any]] = page["tasks"]
+    if screen.json:
+        screen.document(page)
+        return
+    if screen.rich and rows:
+        screen.show(_table(rows, screen.console.width))
+    else:
+        for row in rows:
+            cells = (row["task_id"], row["status"], units(row), moment(row["created_at"]), row["title"], _word(row))
+            screen.plain("\t".join(line(cell) for cell in cells))
+    if not rows:
+        screen.hint("no tasks yet; `pursuit task run -- CMD` starts one")
+    if "next_cursor" in page:
+        screen.hint(f"there are more: --cursor {page['next_cursor']}")
+
+
+def task(screen: Screen, record: Mapping[str, Any]) -> None:
+    """Everything about one task."""
+    if screen.json:
+        screen.document(record)
+        return
+    for label, key in _FACTS:
+        if key in record:
+            screen.fact(label, record[key])
+    _figures(screen, record)
+    _details(screen, record, most=None)
+
+
+def ended(screen: Screen, record: Mapping[str, Any]) -> None:
+    """How a task ended."""
+    if screen.json:
+        screen.document(record)
+    elif screen.rich:
+        from rich.text import Text  # noqa: PLC0415 - rich loads only for a terminal
+
+        status = record["status"]
+        head = Text.assemble((f"{MARKS[status]} ", STYLES[status]), (line(record["title"], 80), "bold"), "  ")
+        screen.show(head.append(line(record.get("message", status))))
+        _details(screen, record, most=SHOWN_LINES)
+        screen.hint(f"  {record['task_id']}")
+    else:
+        screen.fact("task", record["task_id"])
+        screen.fact("status", record["status"])
+        if "message" in record:
+            screen.fact("message", record["message"])
+        _figures(screen, record)
+        _details(screen, record, most=SHOWN_LINES)
+
+
+def output(screen: Screen, task_id: str, lines: Sequence[str]) -> None:
+    """What a command wrote."""
+    if screen.json:
+        screen.document({"task_id": task_id, "lines": lines})
+        return
+    for text in lines:
+        output_line(screen, text)
+
+
+def output_line(screen: Screen, text: str) -> None:
+    """One line of it; a terminal gets it without colours and whatever else would steer it."""
+    if screen.json:
+        screen.document({"line": text})
+    else:
+        screen.plain(clean(_ESCAPES.sub("", text)) if screen.rich else text.encode(errors="replace").decode())
+
+
+def units(record: Mapping[str, Any]) -> str:
+    """Units done, of how many."""
+    done, total = record.get("units_done", 0), record.get("units_total")
+    return f"{figure(done)}/{figure(total)}" if total else figure(done) if done else "-"
+
+
+def _figures(screen: Screen, record: Mapping[str, Any]) -> None:
+    if record.get("units_done") or "units_total" in record:
+        screen.fact("units", units(record))
+    if "exit_code" in record:
+        screen.fact("exit code", record["exit_code"])
+    screen.fact("created", moment(record["created_at"]))
+    if "ended_at" in record:
+        screen.fact("ended", moment(record["ended_at"]))
+        screen.fact("took", span(seconds_between(record["created_at"], record["ended_at"])))
+
+
+def _details(screen: Screen, record: Mapping[str, Any], *, most: int | None) -> None:
+    """What else the result of a command says: why it failed, in its own words."""
+    found: Mapping[str, Any] = record.get("result", {}).get("structuredContent") or {}
+    for label, key in (("failure", "failure_lines"), ("stderr", "stderr_tail")):
+        lines: Sequence[str] = found.get(key, ())
+        for text in lines if most is None else lines[-most:]:
+            screen.plain(f"{label}: {clean(_ESCAPES.sub('', text))}")
+    if "disclaimer" in found:
+        screen.fact("note", found["disclaimer"])
+
+
+def _word(row: Mapping[str, Any]) -> str:
+    return line(row.get("message", ""), 80)
+
+
+def _table(rows: Sequence[Mapping[str, Any]], width: int) -> Any:
+    from rich.table import Table  # noqa: PLC0415 - rich loads only for a terminal
+    from rich.text import Text  # noqa: PLC0415
+
+    fixed = [
+        (str(row["task_id"])[:SHORT_ID], row["status"], units(row), moment(row["created_at"]).removesuffix(" UTC"))
+        for row in rows
+    ]
+    names = ("task", "status", "units", "created")
+    widths = [max(len(name), *(len(row[place]) for row in fixed)) for place, name in enumerate(names)]
+    rest = max(20, width - sum(widths) - 2 * len(widths))
+    title = min(max(len(line(row["title"])) for row in rows), rest // 2)
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    for name, wide in zip((*names, "title", "last word"), (*widths, title, rest - title - 2), strict=True):
+        table.add_column(name, no_wrap=True, width=wide, justify="right" if name == "units" else "left")
+    for cells, row in zip(fixed, rows, strict=True):
+        shown = (*cells, line(row["title"], title), line(row.get("message", ""), rest - title - 2))
+        styles = ("", STYLES[row["status"]], "", "dim", "", "dim")
+        table.add_row(*(Text(cell, style=style) for cell, style in zip(shown, styles, strict=True)))
+    return table
+
+
+CANCELLED = 130
+STILL_WORKING = 4
+_PARTS = {
+    "--title": "title",
+    "--total": "total",
+    "--units": "unit_pattern",
+    "--failures": "failure_pattern",
+    "--item": "item_pattern",
+    "--grace": "grace",
+    "--heartbeat": "heartbeat",
+    "--allow-parent-paths": "allow_parent_paths",
+}
+_AGE = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRequest:
+    """What is to be run: a configured command by its name, or the words of one."""
+
+    words: Sequence[str]
+    by_name: bool
+    parts: Mapping[str, Any]
+    arguments: Sequence[str]
+    args_json: str | None
+
+    def check(self) -> None:
+        """Refuses options that belong to the other way of saying it, and more than a name."""
+        faults: list[Fault] = []
+        if self.by_name and len(self.words) > 1:
+            faults.append(Fault(field=self.words[1], reason="put -- before a command: pursuit task run -- CMD…"))
+        if self.by_name:
+            given = [name for name, value in self.parts.items() if value is not None]
+            faults += [Fault(field=name, reason="is for `-- CMD…`; a configured command has its own") for name in given]
+        else:
+            given = [("--arg", bool(self.arguments)), ("--args-json", self.args_json is not None)]
+            faults += [Fault(field=name, reason="is for a configured command") for name, there in given if there]
+        if faults:
+            raise ValidationFailed(faults, "wrong options; nothing was started")
+
+    async def begin(self, tasks: Tasks) -> TaskState:
+        """Starts it."""
+        if self.by_name:
+            arguments = read_arguments(self.arguments, self.args_json)
+            if self.words[0] not in tasks.commands:
+                known = nearest(self.words[0], tasks.commands)
+                raise InvalidArgument(
+                    f"there is no command {self.words[0]!r} in the configuration{known} "
+                    f"(a program goes behind --: pursuit task run -- {self.words[0]})"
+                )
+            return await tasks.call(self.words[0], arguments)
+        parts = {_PARTS[name]: value for name, value in self.parts.items() if value is not None and name in _PARTS}
+        cwd: Path | None = self.parts["--cwd"]
+        return await tasks.run(
+            self.words, cwd=str((cwd or Path()).absolute()), env=_environment(self.parts["--env"] or ()), **parts
+        )
+
+
+def run_task(common: Common, wish: RunRequest, *, detach: bool) -> int:
+    """Runs a command; its exit code."""
+    wish.check()
+    screen = Screen(common)
+    try:
+        loaded()
+        return anyio.run(_run, common, screen, wish, detach)
+    except PathTraversal:
+        if not wish.by_name:
+            screen.note("--allow-parent-paths allows it")
+        raise
+    except ValidationFailed as failed:
+        options = {name: option for option, name in _PARTS.items()}
+        faults = [replace(fault, field=options.get(fault.field, fault.field)) for fault in failed.faults]
+        raise ValidationFailed(faults, failed.message) from None
+
+
+async def _run(common: Common, screen: Screen, wish: RunRequest, detach: bool) -> int:
+    async with driving(common) as runtime:
+        state = await wish.begin(runtime.tasks)
+        if detach:
+            return await _left(runtime.tasks, screen, await runtime.tasks.started(state.task_id))
+        return await _seen_to_its_end(runtime.tasks, screen, state.task_id)
+
+
+async def _left(tasks: Tasks, screen: Screen, state: TaskState) -> int:
+    """Tells the id of a task that goes on without us."""
+    if screen.json:
+        screen.document(await tasks.show(state.task_id))
+    elif state.terminal:
+        ended(screen, await tasks.show(state.task_id))
+    else:
+        screen.plain(state.task_id)
+        screen.hint(f"follow it with: {screen.common.command('task', 'tail', '-f', state.task_id)}")
+    return exit_code(state) if state.terminal else 0
+
+
+async def _seen_to_its_end(tasks: Tasks, screen: Screen, task_id: str) -> int:
+    left = False
+
+    async def listen(*, task_status: Started[None]) -> None:
+        nonlocal left
+        heard = 0
+        with anyio.open_signal_receiver(*_signals()) as signals:
+            task_status.started()
+            async for number in signals:
+                if number == signal.SIGHUP:
+                    left = True
+                    group.cancel_scope.cancel()
+                    return
+                heard += 1
+                if heard > 1:
+                    screen.note(f"left while it stops; if it still runs: pursuit task cancel {task_id}")
+                    os._exit(128 + number)
+                screen.note(f"stopping {task_id}; once more leaves at once")
+                await tasks.cancel(task_id, reason=signal.Signals(number).name)
+
+    async with anyio.create_task_group() as group:
+        await group.start(listen)
+        await watching(tasks, screen, task_id)
+        group.cancel_scope.cancel()
+    if left:
+        return 128 + signal.SIGHUP
+    state = await tasks.get(task_id)
+    ended(screen, await tasks.show(task_id))
+    return exit_code(state)
+
+
+async def wait_for_task(tasks: Tasks, screen: Screen, word: str, timeout: float | None) -> int:
+    """Waits for a task of any process; the command's exit code."""
+    task_id = await tasks.named(word)
+    with anyio.move_on_after(timeout):
+        async with tasks.kept_up(task_id):
+            await watching(tasks, screen, task_id)
+    state = await tasks.get(task_id)
+    if state.terminal:
+        ended(screen, await tasks.show(task_id))
+        return exit_code(state)
+    if screen.json:
+        screen.document(await tasks.show(task_id))
+    screen.note(f"{task_id} is still {state.status}")
+    return STILL_WORKING
+
+
+async def cancel_task(tasks: Tasks, screen: Screen, word: str, reason: str | None) -> None:
+    """Stops a task and waits until all of it is gone."""
+    task_id = await tasks.named(word)
+    await tasks.catch_up()
+    state = await tasks.get(task_id)
+    if state.terminal:
+        raise TaskTerminal(f"{task_id} has ended: {state.status}", task_id=task_id, status=state.status)
+    with screen.busy(f"stopping {task_id}"):
+        await tasks.cancel(task_id, reason=reason)
+        await tasks.wait(task_id)
+    ended(screen, await tasks.show(task_id))
+
+
+async def tail_task(tasks: Tasks, screen: Screen, word: str, lines: int, *, follow: bool) -> None:
+    """Shows the last lines, and the next ones if that is wanted."""
+    task_id = await tasks.named(word)
+    if not follow:
+        await tasks.catch_up()
+        output(screen, task_id, await tasks.tail(task_id, lines))
+        return
+    async with tasks.kept_up(task_id), aclosing(tasks.follow(task_id, lines)) as told:
+        async for text in told:
+            output_line(screen, text)
+            if screen.unread:
+                return
+
+
+def exit_code(state: TaskState) -> int:
+    """The exit code that a task's end stands for."""
+    if state.status == "cancelled":
+        return CANCELLED
+    if state.exit_code is not None:
+        return state.exit_code
+    return 0 if state.status == "completed" else 1
+
+
+def status_named(word: str | None) -> TaskStatus | None:
+    """A status by its name. Raises `InvalidArgument`."""
+    if word is None or word in TASK_STATUSES:
+        return word
+    advice = nearest(word, TASK_STATUSES) or f"; known: {', '.join(TASK_STATUSES)}"
+    raise InvalidArgument(f"--status: {word!r} is no status{advice}", field="--status")
+
+
+def seconds_of(text: str) -> float:
+    """`90`, `30m`, `12h` or `7d` in seconds. Raises `InvalidArgument`."""
+    found = _AGE.fullmatch(text.strip())
+    if found is None:
+        raise InvalidArgument(f"--older-than: {text!r} is no time; write 30m, 12h, 7d or seconds", field="--older-than")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def _environment(pairs: Sequence[str]) -> dict[str, str]:
+    split = [pair.partition("=") for pair in pairs]
+    wrong = [Fault(field=f"--env {name}", reason="write NAME=VALUE") for name, mark, _ in split if not mark or not name]
+    if wrong:
+        raise ValidationFailed(wrong, "wrong options; nothing was started")
+    return {name: value for name, _, value in split}
+
+
+def _signals() -> list[signal.Signals]:
+    """What stops it or lets it be left; a hang-up that was told to be ignored (`nohup`) stays ignored."""
+    wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    return [number for number in wanted if signal.getsignal(number) is not signal.SIG_IGN]

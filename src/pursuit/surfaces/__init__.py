@@ -1,1 +1,0 @@
-"""What people and programs touch: parse, one service call, render."""
