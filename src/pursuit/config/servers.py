@@ -52,6 +52,40 @@ class Timeouts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSettings:
+    """Numbers of the client of one server, in seconds unless said otherwise. The configuration has no keys for them."""
+
+    first_pause: float = 0.5
+    longest_pause: float = 30.0
+    """The pause before a restart; it doubles with each death in a row."""
+    longest_wait: float = 2.0
+    """A pause up to this is waited out; for a longer one the caller gets an error that says when to try again."""
+    healthy_seconds: float = 60.0
+    healthy_answers: int = 3
+    """A connection that lasted so long, or answered so often, was healthy."""
+    ends_per_minute: float = 10
+    """A process that ended so often within a minute is not started again before the minute is over."""
+    exit_wait: float = 1.0
+    """How long the error about a broken connection waits for the exit code and the last lines of stderr."""
+    hang_probe: float = 5.0
+    """How long a process that left a request unanswered may take to answer a ping."""
+    reopen_pauses: tuple[float, float] = (1.0, 30.0)
+    """The first and the longest pause before a broken stream of notifications is opened again."""
+    listing_seconds: float = 30.0
+    """How long a list is believed of a server that does not notify of changes."""
+    idle_seconds: float = 60.0
+    most_idle: int = 4
+    """How long, and how many, connections wait for the next interactive call."""
+    task_retry: float = 1.0
+    """The pause before a server that did not answer is asked about its task again; it grows with each failure."""
+    stdin_grace: float = 2.0
+    term_grace: float = 2.0
+    """How long a process may take to end after its stdin was closed, and after SIGTERM."""
+    longest_message: int = 64 * 1024 * 1024
+    """The longest message of a server, in bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
     """One server. What may hold a secret (args, env, url, headers) stays out of `repr`."""
 
@@ -64,6 +98,7 @@ class ServerConfig:
     url: str | None = field(default=None, repr=False)
     headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     timeouts: Timeouts = Timeouts()
+    client: ClientSettings = field(default=ClientSettings(), repr=False)
     enabled: bool = True
     required: bool = False
     enabled_tools: tuple[str, ...] | None = None
