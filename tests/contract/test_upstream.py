@@ -318,7 +318,7 @@ def test_a_malformed_result_is_a_failed_call() -> None:
     async def main(upstream: McpUpstream) -> None:
         with pytest.raises(CallFailed, match="malformed"):
             await upstream.call("malformed", {}, call_id="c")
-        with pytest.raises(CallFailed, match="no JSON"):
+        with pytest.raises(CallFailed, match="not valid JSON"):
             await upstream.call("fine", {"value": object()}, call_id="c")
 
     odd(odd_config(), main)

@@ -235,7 +235,7 @@ def test_text_that_is_no_unicode_comes_through(transport: Any) -> None:
                 upstream: Any = pool.upstream("raw")
                 answer = await upstream.request("tools/call", {"name": "ok", "arguments": given})
                 assert answer.get("structuredContent", answer.get("arguments")) == given
-                with pytest.raises(CallFailed, match="not sent: the arguments are no JSON"):
+                with pytest.raises(CallFailed, match="not sent: the arguments are not valid JSON"):
                     await upstream.request("tools/call", {"name": "ok", "arguments": {"\ud800": object()}})
 
     with_limit(main)
@@ -243,7 +243,7 @@ def test_text_that_is_no_unicode_comes_through(transport: Any) -> None:
 
 def test_redirects_stay_within_the_origin() -> None:
     async def elsewhere(upstream: Any, _server: RawServer) -> None:
-        with pytest.raises(UpstreamUnavailable, match="redirects to another place"):
+        with pytest.raises(UpstreamUnavailable, match="redirects to another address"):
             await upstream.tools()
 
     async def moved(upstream: Any, _server: RawServer) -> None:
