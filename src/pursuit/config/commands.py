@@ -1,8 +1,8 @@
 """Commands that are offered as tools: `[commands.NAME]` of `pursuit.toml`, and the command line of one call.
 
-A `CommandConfig` has no fault. Wrong arguments are refused all at once. There is no shell: each word of `argv` stays one
-word whatever its values hold, a value never turns a word into an option, and never climbs out of a folder unless that is
-allowed.
+A `CommandConfig` has no fault. Wrong arguments are refused all at once. There is no shell: each word of `argv` stays
+one word whatever its values hold, a value never turns a word into an option, and never climbs out of a folder unless
+that is allowed.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """One parameter. `rules` are its bounds by their keys in the configuration, `flag` is the word of a true boolean."""
+    """One parameter. `rules` are its bounds by their configuration keys, `flag` is the word of a true boolean."""
 
     kind: Kind = "string"
     description: str | None = None
@@ -442,20 +442,19 @@ def _read_template(fields: Fields, parameters: Mapping[str, Parameter], declared
 
 
 def _read_word(fields: Fields, at: str, value: object) -> Word | None:
-    try:
-        if not isinstance(value, str):
-            raise ValueError(f"must be a text, not {kind(value)}")  # noqa: TRY301, TRY004 - a fault of the file
-        if "\x00" in value:
-            raise ValueError("must not hold a null byte")  # noqa: TRY301 - as above
-        return _parse_word(value)
-    except ValueError as error:
-        fields.fault(at, str(error))
-        return None
+    if not isinstance(value, str):
+        fields.fault(at, f"must be a text, not {kind(value)}")
+    elif "\x00" in value:
+        fields.fault(at, "must not hold a null byte")
+    else:
+        try:
+            return _parse_word(value)
+        except ValueError as error:
+            fields.fault(at, str(error))
+    return None
 
 
-def _check_group(
-    fields: Fields, at: str, group: Group, parameters: Mapping[str, Parameter], declared: Fields
-) -> None:
+def _check_group(fields: Fields, at: str, group: Group, parameters: Mapping[str, Parameter], declared: Fields) -> None:
     names = places(group)
     for name in names:
         if name not in declared.table:

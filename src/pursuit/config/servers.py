@@ -1,8 +1,7 @@
-"""What the operator says about one upstream server.
+"""The configuration of upstream servers: how it is read from a table, and how `${VAR}` is expanded.
 
-Owns: the values `ServerConfig`, `Timeouts` and `ToolOverride`, how they are read from a table, and how `${VAR}` is
-expanded. Does not know: files, or how to connect. Invariant: a `ServerConfig` is consistent (one transport, with what
-that transport needs) and holds no expanded secret; expansion happens at connect, into a copy.
+A `ServerConfig` is consistent (one transport, with what that transport needs) and holds no expanded secret: expansion
+happens at connect, into a copy.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ _SERVER_KEYS = (
     "command", "args", "env", "cwd", "url", "headers", "type", "transport", "timeouts", "enabled", "required",
     "enabled_tools", "disabled_tools", "concurrency", "restart", "trust_annotations", "tools",
 )  # fmt: skip
-# What other hosts write into mcp.json: `disabled` is obeyed, the rest says nothing to us (and may not loosen policy).
+# What other hosts write into mcp.json: `disabled` is obeyed, the rest is ignored (and may not loosen policy).
 _FOREIGN_KEYS = ("disabled", "alwaysAllow", "autoApprove", "description", "timeout", "gallery")
-_OVERRIDE_KEYS = ("read_only", "idempotent", "parallel_safe", "destructive", "timeout", "long", "task_only")
+_OVERRIDE_FLAGS = ("read_only", "idempotent", "parallel_safe", "destructive", "long", "task_only")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
-    """Seconds. `call` is None where the operator did not say: then the engine's own call timeout holds."""
+    """Seconds. If `call` is None, the engine's own call timeout holds."""
 
     connect: float = 30.0
     call: float | None = None
@@ -109,16 +108,16 @@ class ServerConfig:
     tools: Mapping[str, ToolOverride] = field(default_factory=dict[str, ToolOverride])
     base: Path | None = None
     operators: bool = True
-    """Whether the operator brings it; the word of a mission file on its own server may only tighten."""
+    """Whether the operator configured it. A mission file can only tighten the traits of its own servers."""
 
     discreet: bool = False
-    """Whether what it writes to stderr, and why it fails, is for the log alone and for nobody who calls it."""
+    """Whether its stderr and the reasons of its failures go to the log only, and not to its callers."""
 
 
 def parse_servers(
     table: object, *, source: str, base: Path, prefix: str = "servers", foreign: bool = False
 ) -> tuple[dict[str, ServerConfig], list[Fault]]:
-    """Every server of a table, and every fault. `foreign` allows the keys that other hosts write into mcp.json."""
+    """The servers of a table, and all faults. `foreign` allows the keys that other hosts write into mcp.json."""
     faults: list[Fault] = []
     servers: dict[str, ServerConfig] = {}
     entries = as_table(table)
@@ -146,8 +145,6 @@ def _parse_server(name: str, fields: Fields, base: Path, *, foreign: bool) -> Se
     if enabled is None:
         enabled = not (foreign and fields.flag("disabled"))
     concurrency = fields.number("concurrency", whole=True)
-    restart = fields.flag("restart")
-    disabled_tools = fields.texts("disabled_tools")
     return ServerConfig(
         name=name,
         transport=_transport(fields),
@@ -161,9 +158,9 @@ def _parse_server(name: str, fields: Fields, base: Path, *, foreign: bool) -> Se
         enabled=enabled,
         required=fields.flag("required") or False,
         enabled_tools=fields.texts("enabled_tools"),
-        disabled_tools=disabled_tools or (),
+        disabled_tools=fields.texts("disabled_tools") or (),
         concurrency=None if concurrency is None else int(concurrency),
-        restart=restart is not False,
+        restart=fields.flag("restart") is not False,
         trust_annotations=fields.flag("trust_annotations") or False,
         tools=_overrides(fields),
         base=base,
@@ -180,13 +177,9 @@ def _transport(fields: Fields) -> Transport:
     elif not has_command and not has_url:
         fields.fault("", "needs a 'command' (stdio) or a 'url' (http)")
     word = fields.text(said)
-    transport: Transport = "http" if has_url and not has_command else "stdio"
-    if word is not None:
-        explicit = _TRANSPORTS.get(word)
-        if explicit is None:
-            fields.fault(said, f"{word!r} is no transport{nearest(word, _TRANSPORTS) or '; known: stdio, http, sse'}")
-        else:
-            transport = explicit
+    if word is not None and word not in _TRANSPORTS:
+        fields.fault(said, f"{word!r} is not a transport{nearest(word, _TRANSPORTS) or '; known: stdio, http, sse'}")
+    transport = _TRANSPORTS.get(word or "", "http" if has_url and not has_command else "stdio")
     needs, other = ("command", "url") if transport == "stdio" else ("url", "command")
     if needs not in fields.table and other in fields.table:
         fields.fault(said, f"{transport} needs a '{needs}'")
@@ -209,29 +202,19 @@ def _timeouts(fields: Fields) -> Timeouts:
 
 def _overrides(fields: Fields) -> dict[str, ToolOverride]:
     found: dict[str, ToolOverride] = {}
-    tables = fields.inside("tools")
-    for tool in tables.table:
-        table = tables.inside(tool)
-        table.only(_OVERRIDE_KEYS)
-        override = ToolOverride(
-            read_only=table.flag("read_only"),
-            idempotent=table.flag("idempotent"),
-            parallel_safe=table.flag("parallel_safe"),
-            destructive=table.flag("destructive"),
-            timeout=table.number("timeout"),
-            long=table.flag("long"),
-            task_only=table.flag("task_only"),
-        )
-        if override.read_only and override.destructive:
+    for tool, table in fields.tables("tools"):
+        table.only((*_OVERRIDE_FLAGS, "timeout"))
+        flags = {key: table.flag(key) for key in _OVERRIDE_FLAGS}
+        found[tool] = ToolOverride(**flags, timeout=table.number("timeout"))
+        if found[tool].read_only and found[tool].destructive:
             table.fault("destructive", "a tool cannot be read-only and destructive")
-        found[tool] = override
     return found
 
 
 def expand(config: ServerConfig, environ: Mapping[str, str]) -> ServerConfig:
     """A copy that is ready to connect: variables expanded, paths absolute.
 
-    Raises `UpstreamUnavailable` that names every variable that is not set, with its server and field.
+    Raises `UpstreamUnavailable` with each variable that is not set, its server and its field.
     """
     missing: list[dict[str, str]] = []
 
@@ -257,10 +240,7 @@ def expand(config: ServerConfig, environ: Mapping[str, str]) -> ServerConfig:
 
 
 def secrets_of(config: ServerConfig, expanded: ServerConfig, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The values that must not be shown, longest first; `variables` says which.
-
-    Very short ones are not among them: blanking `80` or `true` would spoil every message.
-    """
+    """The values that must not be shown, longest first; see `variables`."""
     raw = (config.command, config.cwd, config.url, *config.args, *config.env.values(), *config.headers.values())
     values = brought(raw, environ)
     for said, full in ((config.env, expanded.env), (config.headers, expanded.headers)):
