@@ -177,7 +177,7 @@ def _normalized(text: str) -> Iterator[str]:
 class NetworkRules:
     """Hosts, `.suffixes` for sub-domains, or `*` for all; each may end in `:port`.
 
-    `.example.com` does not include `example.com`. Deny wins over allow, and allow over ask. A host that no rule names is
+    `.example.com` does not include `example.com`. Deny wins over allow, allow over ask. A host that no rule names is
     allowed, since the operator wrote its address; `ask = ["*"]` makes the list of allowed hosts complete.
     """
 

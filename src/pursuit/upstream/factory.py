@@ -67,14 +67,15 @@ def mcp_upstream(
 ) -> McpUpstream | None:
     """The upstream for a configuration or an SDK server object; None for anything else."""
     if isinstance(thing, ServerConfig):
+        rules = network or NetworkRules()
         match thing.transport:
             case "stdio":
                 return McpUpstream(thing, over_stdio(thing), tasks=tasks, era=era)
             case "http":
-                return McpUpstream(thing, over_http(thing, network or NetworkRules()), tasks=tasks, era=era)
+                return McpUpstream(thing, over_http(thing, rules), tasks=tasks, era=era)
             case "sse":
                 # That transport is older than the modern era.
-                return McpUpstream(thing, over_sse(thing, network or NetworkRules()), tasks=tasks, era="legacy")
+                return McpUpstream(thing, over_sse(thing, rules), tasks=tasks, era="legacy")
     if isinstance(thing, Server | MCPServer):
         # The user's own object: its annotations count as the operator's configuration.
         config = ServerConfig(name=name, trust_annotations=True)
@@ -93,7 +94,7 @@ def over_stdio(config: ServerConfig) -> OpenTransport:
             cwd=ready.cwd,
         )
         process = await stack.enter_async_context(stdio(launch, tail=tail, closed=closed, settings=config.client))
-        dispatcher = JSONRPCDispatcher(process.read_stream, process.write_stream)
+        dispatcher = JSONRPCDispatcher(process.read_stream, process)
         return DispatcherTransport(dispatcher, closed=closed, close_reason=process.close_reason, can_hang=True)
 
     return open_transport

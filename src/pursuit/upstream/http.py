@@ -20,8 +20,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Mu
 from contextlib import asynccontextmanager, suppress
 from ipaddress import ip_address
 from itertools import count
-from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, cast
 from urllib.parse import unquote, urlsplit
 
 import anyio
@@ -46,11 +45,13 @@ from pursuit.core.tools import UpstreamError
 from pursuit.upstream.transport import (
     CallBroken,
     ConnectionLost,
+    DispatcherStream,
     HttpRefused,
     NotReached,
     OnNotification,
     OnRequest,
     SessionGone,
+    Started,
     closed_stream_error,
     read_json,
     read_message,
@@ -58,6 +59,20 @@ from pursuit.upstream.transport import (
     write_message,
 )
 
+_POST_HEADERS = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
+_SSE_POST_HEADERS = {"content-type": "application/json"}
+_GET_HEADERS = {"accept": "text/event-stream", "cache-control": "no-store"}
+_SESSION = "mcp-session-id"
+_LAST_EVENT = "last-event-id"
+# Some servers answer an unknown session with HTTP 400, where the specification asks for 404 (Session Management).
+_NO_SESSION = re.compile(rb"session|not initialized", re.IGNORECASE)
+# The tasks extension adds methods whose subject is repeated in the `Mcp-Name` header.
+_NAMED = {**NAME_BEARING_METHODS, **dict.fromkeys(("tasks/get", "tasks/update", "tasks/cancel"), "taskId")}
+_QUICKACK: int | None = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
+_MOST_REDIRECTS = 5
+_MOST_RESUMES = 3
+_DELETE_SECONDS = 2.0
+_CANCEL_SECONDS = 5.0
 # The longest pause that a server may ask for with `retry:`.
 _LONGEST_RETRY = 30.0
 # How long a stream may stay open after the answer before it is closed from our side.
@@ -181,31 +196,22 @@ def _learn_headers(known: ParamHeaders, tools: object) -> None:
             known[name] = x_mcp_header_map(schema)
 
 
-_MOST_REDIRECTS = 5
-_QUICKACK: int | None = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
-_METHOD_KEPT = (307, 308)
+_upstream_addresses: set[tuple[str, int | None]] = set()
 
 
-class _AddressFilter(logging.Filter):
+def _names_no_upstream(record: logging.LogRecord) -> bool:
     """Keeps the addresses of upstreams out of the HTTP client's own log, which has one line for each request."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.places: set[tuple[str, int | None]] = set()
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        values = record.args if isinstance(record.args, tuple) else ()
-        return not any(isinstance(one, httpx2.URL) and (one.host, one.port) in self.places for one in values)
+    values = record.args if isinstance(record.args, tuple) else ()
+    return not any(isinstance(one, httpx2.URL) and (one.host, one.port) in _upstream_addresses for one in values)
 
 
-_address_filter = _AddressFilter()
-logging.getLogger("httpx2").addFilter(_address_filter)
+logging.getLogger("httpx2").addFilter(_names_no_upstream)
 
 
 def http_client(config: ServerConfig) -> httpx2.AsyncClient:
     """An HTTP client for an expanded configuration, without a timeout for answers: the caller cancels."""
     url = httpx2.URL(config.url or "")
-    _address_filter.places.add((url.host, url.port))
+    _upstream_addresses.add((url.host, url.port))
     return httpx2.AsyncClient(
         headers=dict(config.headers),
         timeout=httpx2.Timeout(config.timeouts.connect, read=None, pool=None, write=config.timeouts.read),
@@ -265,16 +271,15 @@ def _quick_ack(response: httpx2.Response) -> None:
 
 
 def _redirected(response: httpx2.Response) -> httpx2.Request:
+    """The next request of a redirect within the same origin; raises `CallBroken` for any other."""
     request, target = response.request, response.next_request
-    same = target is not None and _origin(target.url) == _origin(request.url) and not _brings_user(request, target)
-    if target is None or not same or (request.method != "GET" and response.status_code not in _METHOD_KEPT):
-        reason = "it redirects to another address, which is not followed; configure that address instead"
-        raise CallBroken(reason, sent=False)
-    return target
-
-
-def _brings_user(request: httpx2.Request, target: httpx2.Request) -> bool:
-    return bool(target.url.userinfo) and target.url.userinfo != request.url.userinfo
+    if target is not None:
+        new_user = target.url.userinfo and target.url.userinfo != request.url.userinfo
+        method_kept = request.method == "GET" or response.status_code in (307, 308)
+        if _origin(target.url) == _origin(request.url) and not new_user and method_kept:
+            return target
+    reason = "it redirects to another address, which is not followed; configure that address instead"
+    raise CallBroken(reason, sent=False)
 
 
 def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
@@ -303,12 +308,8 @@ def _reason(error: httpx2.HTTPError) -> str:
 def _status_reason(response: httpx2.Response) -> str:
     """What an HTTP status means for the operator."""
     code = response.status_code
-    hint = {
-        401: "; check the headers in its configuration",
-        403: "; check the headers in its configuration",
-        404: "; check the url in its configuration",
-    }
-    return f"it answered with HTTP {code}{hint.get(code, '')}"
+    check = {401: "headers", 403: "headers", 404: "url"}.get(code)
+    return f"it answered with HTTP {code}" + (f"; check the {check} in its configuration" if check else "")
 
 
 def url_secrets(url: str | None) -> tuple[str, ...]:
@@ -323,19 +324,6 @@ def url_secrets(url: str | None) -> tuple[str, ...]:
     values = (one.partition("=")[2] for one in parts.query.split("&"))
     said = [part for value in (user, password, parts.query, *values) for part in (value, unquote(value))]
     return tuple(part for part in (url, basic, *said) if part)
-
-
-_POST_HEADERS = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
-_GET_HEADERS = {"accept": "text/event-stream", "cache-control": "no-store"}
-_SESSION = "mcp-session-id"
-_LAST_EVENT = "last-event-id"
-_RESUMES = 3
-_DELETE_SECONDS = 2.0
-_CANCEL_SECONDS = 5.0
-# Some servers answer an unknown session with HTTP 400, where the specification asks for 404 (Session Management).
-_NO_SESSION = re.compile(rb"session|not initialized", re.IGNORECASE)
-# The tasks extension adds methods whose subject is repeated in the `Mcp-Name` header.
-_NAMED = {**NAME_BEARING_METHODS, **dict.fromkeys(("tasks/get", "tasks/update", "tasks/cancel"), "taskId")}
 
 
 class StreamableHttpTransport:
@@ -369,13 +357,7 @@ class StreamableHttpTransport:
         self._session_in_doubt = False
         self._drain = True
 
-    async def run(
-        self,
-        on_notification: OnNotification,
-        on_request: OnRequest,
-        *,
-        task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
-    ) -> None:
+    async def run(self, on_notification: OnNotification, on_request: OnRequest, *, task_status: Started) -> None:
         """Runs what goes on beside the requests: the standalone stream, and answers to the server."""
         self._on_notification, self._on_request = on_notification, on_request
         async with anyio.create_task_group() as tasks:
@@ -398,12 +380,9 @@ class StreamableHttpTransport:
         for scope in tuple(self._open):
             scope.cancel()
         if self._session is not None:
-            with anyio.move_on_after(_DELETE_SECONDS, shield=True):
-                try:
-                    async with streamed(self._client, "DELETE", self._url, headers=self._headers({})):
-                        pass
-                except CallBroken:
-                    # The server is gone, and the session with it.
+            # A server that cannot be reached is gone, and the session with it.
+            with anyio.move_on_after(_DELETE_SECONDS, shield=True), suppress(CallBroken):
+                async with streamed(self._client, "DELETE", self._url, headers=self._headers({})):
                     pass
 
     async def request(
@@ -468,14 +447,11 @@ class StreamableHttpTransport:
             self._tasks.start_soon(self._standalone_stream)
 
     async def _post(self, message: Mapping[str, Any]) -> None:
-        try:
-            async with streamed(
-                self._client, "POST", self._url, headers=self._headers(_POST_HEADERS), content=write_json(message)
-            ):
+        """Posts a message that has no response; it is dropped if it cannot be delivered."""
+        headers, content = self._headers(_POST_HEADERS), write_json(message)
+        with suppress(CallBroken):
+            async with streamed(self._client, "POST", self._url, headers=headers, content=content):
                 pass
-        except CallBroken:
-            # A notification has no response: it is dropped.
-            pass
 
     def _headers(self, own: Mapping[str, str]) -> dict[str, str]:
         headers = dict(own)
@@ -502,49 +478,40 @@ class StreamableHttpTransport:
     async def _exchange(
         self, ident: str | int, method: str, body: bytes, headers: Mapping[str, str], on_notification: OnNotification
     ) -> dict[str, Any]:
+        """Posts a request and reads the result out of the response."""
+        longest = self._settings.longest_message
+        stream = EventReader(ident, self._inbound(on_notification), longest=longest, drain=self._drain)
         try:
-            return await self._posted(ident, method, body, headers, on_notification)
+            async with streamed(self._client, "POST", self._url, headers=headers, content=body) as response:
+                kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+                if response.status_code >= 400:
+                    await self._refused(response, kind)
+                if method == "initialize":
+                    self._session = response.headers.get(_SESSION)
+                if kind == "application/json":
+                    answer = _answer_of(_parsed(await read_body(response, longest)), ident)
+                    if answer is None:
+                        raise CallBroken("its answer is not a JSON-RPC response to the request")
+                elif kind == "text/event-stream":
+                    answer = await stream.read(response)
+                    # A server that keeps its streams open after the answer would cost a wait each time.
+                    self._drain = self._drain and not stream.held_open
+                else:
+                    status = f"HTTP {response.status_code}"
+                    raise CallBroken(f"its answer is neither JSON nor a stream of events ({status})")
         except NotReached:
             self._session_in_doubt = True
             raise
-
-    async def _posted(
-        self, ident: str | int, method: str, body: bytes, headers: Mapping[str, str], on_notification: OnNotification
-    ) -> dict[str, Any]:
-        async with streamed(self._client, "POST", self._url, headers=headers, content=body) as response:
-            kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-            if response.status_code >= 400:
-                await self._refused(response, kind)
-            if method == "initialize":
-                self._session = response.headers.get(_SESSION)
-            if kind == "application/json":
-                answer = _answer_of(_parsed(await read_body(response, self._settings.longest_message)), ident)
-                if answer is None:
-                    raise CallBroken("its answer is not a JSON-RPC response to the request")
-                return self._read(method, answer)
-            if kind != "text/event-stream":
-                raise CallBroken(f"its answer is neither JSON nor a stream of events (HTTP {response.status_code})")
-            stream = EventReader(
-                ident, self._inbound(on_notification), longest=self._settings.longest_message, drain=self._drain
-            )
-            answer = await stream.read(response)
-            # A server that keeps its streams open after the answer would cost a wait each time.
-            self._drain = self._drain and not stream.held_open
-        if answer is None:
-            answer = await self._resume(stream)
-        return self._read(method, answer)
+        return self._read(method, await self._resume(stream) if answer is None else answer)
 
     async def _refused(self, response: httpx2.Response, kind: str) -> None:
         """Raises what an HTTP error means; a JSON-RPC error in its body is passed on."""
-        body = (
-            await read_body(response, self._settings.longest_message)
-            if kind == "application/json" or response.status_code == 400
-            else b""
-        )
-        try:
-            message: Any = read_json(body) if kind == "application/json" else None
-        except ValueError:
-            message = None
+        body, message = b"", cast("Any", None)
+        if kind == "application/json" or response.status_code == 400:
+            body = await read_body(response, self._settings.longest_message)
+        if kind == "application/json":
+            with suppress(ValueError):
+                message = read_json(body)
         error = _error_of(message)
         # A response with the id of the request is never about the session.
         unanswered = error is None or message.get("id") is None
@@ -564,7 +531,7 @@ class StreamableHttpTransport:
 
     async def _resume(self, stream: EventReader) -> dict[str, Any]:
         """The answer of a broken stream; possible on a legacy server that gave its events ids (Resumability)."""
-        for _ in range(_RESUMES):
+        for _ in range(_MOST_RESUMES):
             if self._modern or not stream.last_id:
                 break
             await anyio.sleep(stream.retry)
@@ -653,10 +620,7 @@ class StreamableHttpTransport:
         return found
 
 
-_SSE_POST_HEADERS = {"content-type": "application/json"}
-
-
-class SseStreams:
+class SseStreams(DispatcherStream):
     """The two streams that the SDK's dispatcher takes, over HTTP+SSE.
 
     What comes, comes on one GET stream, whose end ends the connection. Each message that goes is a POST of its own; one
@@ -698,7 +662,7 @@ class SseStreams:
         if event.event == "endpoint":
             base = httpx2.URL(self._url)
             address = base.join(event.data)
-            if (address.scheme, address.host, address.port) != (base.scheme, base.host, base.port):
+            if _origin(address) != _origin(base):
                 raise CallBroken("it names another origin to post messages to, which is refused")
             self._endpoint = str(address)
             self._endpoint_known.set()
@@ -711,32 +675,20 @@ class SseStreams:
         """Posts one message; raises `CallBroken` for a request, and drops anything else that fails."""
         if self._closed.is_set():
             raise closed_stream_error(item)
-        body = write_message(item.message)
+        content = write_message(item.message)
         try:
-            await self._post(body)
+            async with streamed(
+                self._client, "POST", self._endpoint, headers=_SSE_POST_HEADERS, content=content
+            ) as response:
+                if response.status_code >= 400:
+                    raise HttpRefused(_status_reason(response), response.status_code)
         except CallBroken:
             if isinstance(item.message, JSONRPCRequest):
                 raise
 
-    async def _post(self, body: bytes) -> None:
-        async with streamed(self._client, "POST", self._endpoint, headers=_SSE_POST_HEADERS, content=body) as response:
-            if response.status_code >= 400:
-                raise HttpRefused(_status_reason(response), response.status_code)
-
     def close_reason(self) -> str:
         """Why the connection ended, as the end of a sentence."""
         return self._close_reason
-
-    async def aclose(self) -> None:
-        """Nothing to close: the stream ends with the task that reads it."""
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
-    ) -> None:
-        """Nothing to close: the stream ends with the task that reads it."""
 
 
 @asynccontextmanager

@@ -25,6 +25,7 @@ from pursuit.upstream.transport import (
     ConnectionLost,
     OnNotification,
     OnRequest,
+    Started,
     Transport,
     progress_params,
 )
@@ -60,13 +61,7 @@ class InMemoryTransport:
         self._modern = False
         self._on_notification: OnNotification | None = None
 
-    async def run(
-        self,
-        on_notification: OnNotification,
-        on_request: OnRequest,
-        *,
-        task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
-    ) -> None:
+    async def run(self, on_notification: OnNotification, on_request: OnRequest, *, task_status: Started) -> None:
         """Waits for the end: this server does not end by itself and sends no requests."""
         self._on_notification = on_notification
         task_status.started()

@@ -27,7 +27,6 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from subprocess import DEVNULL
-from types import TracebackType
 from typing import Self, cast
 
 import anyio
@@ -37,7 +36,7 @@ from mcp_types import JSONRPCRequest
 
 from pursuit.config.servers import ClientSettings
 from pursuit.upstream.redaction import StderrTail
-from pursuit.upstream.transport import closed_stream_error, read_message, write_message
+from pursuit.upstream.transport import DispatcherStream, closed_stream_error, read_message, write_message
 
 _POLL = 0.01
 KILL_GRACE = 2.0
@@ -90,25 +89,22 @@ def signal_group(group: int, number: int) -> bool:
         return False
     except PermissionError:
         # A member changed its user, or macOS says so of a zombie: the group may still have a process.
-        return True
+        pass
     return True
 
 
 async def gone(group: int) -> None:
     """Waits until the group has no process left; the end of a process that is not our child can only be polled for."""
-    while True:
-        if not signal_group(group, 0):
-            return
+    while signal_group(group, 0):  # noqa: ASYNC110 - there is no event for it
         await anyio.sleep(_POLL)
 
 
-class StdioProcess(asyncio.SubprocessProtocol):
+class StdioProcess(asyncio.SubprocessProtocol, DispatcherStream):
     """The process and its pipes; sets `closed` when the connection has ended for any reason."""
 
     def __init__(self, tail: StderrTail, closed: anyio.Event, settings: ClientSettings) -> None:
         self._send, receive = anyio.create_memory_object_stream[SessionMessage | Exception](math.inf)
         self.read_stream = _ReadStream(receive, self._taken)
-        self.write_stream = _WriteStream(self)
         self._closed = closed
         self._settings = settings
         self.exited = anyio.Event()
@@ -173,9 +169,8 @@ class StdioProcess(asyncio.SubprocessProtocol):
         """Notes the end of one pipe (asyncio calls this)."""
         if fd == 2:
             self._stderr_done.set()
-            return
-        self._stdin_lost = self._stdin_lost or fd == 0
-        self._end()
+        else:
+            self._end()
 
     def process_exited(self) -> None:
         """Notes the exit (asyncio calls this); a grandchild may hold stdout open, so its end is soon assumed."""
@@ -198,7 +193,7 @@ class StdioProcess(asyncio.SubprocessProtocol):
         """The pipe has room again (asyncio calls this)."""
         self._writable.set()
 
-    async def write(self, item: SessionMessage) -> None:
+    async def send(self, item: SessionMessage, /) -> None:
         """Writes one message; a request waits while the pipe is full, so that a cancellation never does."""
         if self._stdin_lost:
             raise closed_stream_error(item)
@@ -238,23 +233,18 @@ class StdioProcess(asyncio.SubprocessProtocol):
         self.read_stream.close()
 
 
-class _ReadStream:
-    """The read stream that the SDK's dispatcher takes; `taken` resumes a paused pipe."""
+class _ReadStream(DispatcherStream):
+    """The read stream for the SDK's dispatcher; `taken` resumes a paused pipe."""
 
     def __init__(self, inner: MemoryObjectReceiveStream[SessionMessage | Exception], taken: Callable[[], None]) -> None:
         self._inner = inner
         self._taken = taken
+        self.close = inner.close
 
     async def receive(self) -> SessionMessage | Exception:
         item = await self._inner.receive()
         self._taken()
         return item
-
-    def close(self) -> None:
-        self._inner.close()
-
-    async def aclose(self) -> None:
-        self._inner.close()
 
     def __aiter__(self) -> Self:
         return self
@@ -264,35 +254,6 @@ class _ReadStream:
             return await self.receive()
         except anyio.EndOfStream:
             raise StopAsyncIteration from None
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
-    ) -> None:
-        self._inner.close()
-
-
-class _WriteStream:
-    """The write stream that the SDK's dispatcher takes; closing stdin is left to `StdioProcess.stop`."""
-
-    def __init__(self, process: StdioProcess) -> None:
-        self._process = process
-
-    async def send(self, item: SessionMessage, /) -> None:
-        await self._process.write(item)
-
-    async def aclose(self) -> None:
-        """Nothing yet: `stop` closes the pipe."""
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
-    ) -> None:
-        """Nothing yet: `stop` closes the pipe."""
 
 
 @asynccontextmanager

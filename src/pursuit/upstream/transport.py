@@ -16,7 +16,8 @@ import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from types import TracebackType
+from typing import Any, Protocol, Self, cast
 
 import anyio
 import anyio.abc
@@ -33,6 +34,8 @@ from pursuit.upstream.redaction import StderrTail
 OnNotification = Callable[[str, Mapping[str, Any]], None]
 # Answers a request from the server with a result, or raises `UpstreamError`.
 OnRequest = Callable[[str, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
+# Told by a transport once it receives.
+Started = anyio.abc.TaskStatus[None]
 
 
 class ConnectionLost(Exception):
@@ -85,13 +88,7 @@ class Transport(Protocol):
         """Whether one stuck request can block all others, so that a new connection is the remedy."""
         ...
 
-    async def run(
-        self,
-        on_notification: OnNotification,
-        on_request: OnRequest,
-        *,
-        task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
-    ) -> None:
+    async def run(self, on_notification: OnNotification, on_request: OnRequest, *, task_status: Started) -> None:
         """Receives until the connection ends."""
         ...
 
@@ -152,13 +149,7 @@ class DispatcherTransport:
     def set_protocol_version(self, version: str, *, modern: bool) -> None:
         """Does nothing: messages are the same in each version."""
 
-    async def run(
-        self,
-        on_notification: OnNotification,
-        on_request: OnRequest,
-        *,
-        task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
-    ) -> None:
+    async def run(self, on_notification: OnNotification, on_request: OnRequest, *, task_status: Started) -> None:
         """Receives until the connection ends."""
         self._on_notification = on_notification
 
@@ -215,6 +206,21 @@ class DispatcherTransport:
     async def notify(self, method: str, params: Mapping[str, Any] | None) -> None:
         """Sends a notification; what cannot be delivered is dropped."""
         await self._dispatcher.notify(method, params)
+
+
+class DispatcherStream:
+    """What the streams of the SDK's dispatchers must have besides, and need not do: their opener closes them."""
+
+    async def aclose(self) -> None:
+        """Nothing to close."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
+    ) -> None:
+        """Nothing to close."""
 
 
 def progress_params(token: Any, progress: float, total: float | None, message: str | None) -> dict[str, Any]:
