@@ -351,29 +351,9 @@ class SharedClient:
     """Requests over a modern connection that others use too, each with these capabilities in its `_meta`."""
 
     def __init__(self, client: McpClient, capabilities: Mapping[str, Any]) -> None:
-        self._client = client
-        self._capabilities = capabilities
         self.about = client.about
         self.notify = client.notify
-
-    async def request(
-        self,
-        method: str,
-        params: Mapping[str, Any] | None = None,
-        *,
-        on_notify: NotifyFn | None = None,
-        progress: bool = True,
-        waiting: Waiting = nullcontext,
-    ) -> dict[str, Any]:
-        """Sends one raw request; see `McpClient.request`."""
-        return await self._client.request(
-            method,
-            params,
-            on_notify=on_notify,
-            progress=progress,
-            waiting=waiting,
-            capabilities=self._capabilities,
-        )
+        self.request = partial(client.request, capabilities=capabilities)
 
 
 class Leases:
@@ -397,17 +377,20 @@ class Leases:
         self._tasks = tasks
         self._idle_seconds = idle_seconds
         self._most_idle = most_idle
-        self._idle: dict[str, dict[McpClient, float]] = {}
+        self._idle: dict[McpClient, tuple[str, anyio.CancelScope]] = {}
+        """The longest idle one first, each with its key and the scope of the task that closes it after a while."""
         self._all: set[McpClient] = set()
-        self._sweeper: anyio.CancelScope | None = None
 
     @asynccontextmanager
     async def lend(self, features: ClientSide, era: Era = "legacy") -> AsyncGenerator[McpClient]:
         """A client that has no other user within the block."""
         key = f"{era} {json.dumps(features.capabilities, sort_keys=True)}"
-        idle = self._idle.get(key)
-        client = idle.popitem()[0] if idle else self._make(ClientSide(capabilities=features.capabilities), era)
-        self._all.add(client)
+        client = next((one for one, (its_key, _) in reversed(self._idle.items()) if its_key == key), None)
+        if client is None:
+            client = self._make(ClientSide(capabilities=features.capabilities), era)
+            self._all.add(client)
+        else:
+            self._take(client)
         own = client.features
         own.answer, own.roots, own.heard = features.answer, features.roots, features.heard
         try:
@@ -415,6 +398,10 @@ class Leases:
         finally:
             own.answer, own.roots, own.heard = None, (), None
             self._give_back(key, client)
+
+    def _take(self, client: McpClient) -> None:
+        _, expiry = self._idle.pop(client)
+        expiry.cancel()
 
     def _give_back(self, key: str, client: McpClient) -> None:
         if client not in self._all:
@@ -424,28 +411,21 @@ class Leases:
         if connection is None or connection.call_abandoned:
             self._tasks.start_soon(self._close, client)
             return
-        self._idle.setdefault(key, {})[client] = anyio.current_time()
-        idle = [(at, one, group) for group in self._idle.values() for one, at in group.items()]
-        if len(idle) > self._most_idle:
-            _, oldest, group = min(idle, key=lambda entry: entry[0])
-            del group[oldest]
+        expiry = anyio.CancelScope()
+        self._idle[client] = (key, expiry)
+        self._tasks.start_soon(self._expire, client, expiry)
+        if len(self._idle) > self._most_idle:
+            oldest = next(iter(self._idle))
+            self._take(oldest)
             self._tasks.start_soon(self._close, oldest)
-        if self._sweeper is None:
-            self._sweeper = anyio.CancelScope()
-            self._tasks.start_soon(self._sweep, self._sweeper)
 
-    async def _sweep(self, scope: anyio.CancelScope) -> None:
-        """Closes clients that were idle for too long; ends when none is idle."""
-        with scope:
-            while since := [at for group in self._idle.values() for at in group.values()]:
-                await anyio.sleep_until(min(since) + self._idle_seconds)
-                now = anyio.current_time()
-                for group in tuple(self._idle.values()):
-                    for client in [one for one, at in group.items() if at + self._idle_seconds <= now]:
-                        # In a task: a slow close must not delay the next one.
-                        del group[client]
-                        self._tasks.start_soon(self._close, client)
-            self._sweeper = None
+    async def _expire(self, client: McpClient, expiry: anyio.CancelScope) -> None:
+        with expiry:
+            await anyio.sleep(self._idle_seconds)
+        # It may be lent in the moment in which its time is over; then another task, or none, closes it.
+        if client in self._idle and self._idle[client][1] is expiry:
+            del self._idle[client]
+            await self._close(client)
 
     async def _close(self, client: McpClient) -> None:
         self._all.discard(client)
@@ -453,9 +433,8 @@ class Leases:
 
     async def aclose(self) -> None:
         """Closes all of them, also those that are lent."""
-        self._idle.clear()
-        if self._sweeper is not None:
-            self._sweeper.cancel()
+        for client in tuple(self._idle):
+            self._take(client)
         async with anyio.create_task_group() as closing:
             for client in tuple(self._all):
                 closing.start_soon(self._close, client)

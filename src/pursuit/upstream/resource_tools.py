@@ -11,8 +11,8 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 from pursuit.core.tools import About, CallFailed, Tool, ToolResult, Traits, UpstreamError
 
-_NAMES: Sequence[str] = ("read_only", "idempotent", "parallel_safe", "destructive")
-_WHY = dict.fromkeys(_NAMES, "MCP: this request only reads")
+_NAMES: tuple[str, ...] = ("read_only", "idempotent", "parallel_safe", "destructive")
+_WHY: Mapping[str, str] = dict.fromkeys(_NAMES, "MCP: this request only reads")
 _TRAITS = Traits(read_only=True, idempotent=True, parallel_safe=True, destructive=False, why=_WHY)
 _OBJECT: Mapping[str, Any] = {"type": "object", "additionalProperties": False}
 _NOTHING: Mapping[str, Any] = {**_OBJECT, "properties": {}}
