@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pursuit.config.files import Fields, as_table, kind
-from pursuit.config.variables import as_secrets, brought, filled, secret_entries, secret_words
+from pursuit.config.variables import as_secrets, variable_values, filled, secret_entries, secret_words
 from pursuit.core.base_model import nearest
 from pursuit.core.tools import ToolOverride
 from pursuit.errors import Fault, UpstreamUnavailable
@@ -242,7 +242,7 @@ def expand(config: ServerConfig, environ: Mapping[str, str]) -> ServerConfig:
 def secrets_of(config: ServerConfig, expanded: ServerConfig, environ: Mapping[str, str]) -> tuple[str, ...]:
     """The values that must not be shown, longest first; see `variables`."""
     raw = (config.command, config.cwd, config.url, *config.args, *config.env.values(), *config.headers.values())
-    values = brought(raw, environ)
+    values = variable_values(raw, environ)
     for said, full in ((config.env, expanded.env), (config.headers, expanded.headers)):
         values += secret_entries(said, full)
     return as_secrets([*values, *secret_words(expanded.args)])

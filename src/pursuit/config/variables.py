@@ -54,7 +54,7 @@ def filled(text: str, environ: Mapping[str, str]) -> tuple[str, list[str]]:
     return VARIABLE.sub(value_of, text), missing
 
 
-def brought(texts: Iterable[str | None], environ: Mapping[str, str]) -> list[str]:
+def variable_values(texts: Iterable[str | None], environ: Mapping[str, str]) -> list[str]:
     """The values of the variables in these texts, and the secrets inside of them; not plain settings."""
     names = {match[1] for text in texts if text for match in VARIABLE.finditer(text)}
     values = [environ[name] for name in names if name in environ and not _KNOWN.fullmatch(name)]

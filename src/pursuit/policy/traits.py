@@ -19,7 +19,7 @@ TIGHTENS = "the server's own annotation, which may tighten"
 UNKNOWN = "nothing says otherwise"
 DOUBTED = "the server's annotation says otherwise, and you do not trust it"
 MISSION_FILE = "the mission file, which may tighten"
-UNHEARD = "the mission file's own word does not count"
+MISSION_FILE_IGNORED = "the mission file's own word does not count"
 READS = "follows from read-only"
 
 _SILENT = ToolOverride()
@@ -53,7 +53,7 @@ def traits(
 
     def first(name: str, *answers: tuple[bool | None, str], worst: bool) -> bool:
         doubted = hints.get(_HINTS.get(name, "")) is (not worst)
-        unknown = UNHEARD if not operators else DOUBTED if doubted else UNKNOWN
+        unknown = MISSION_FILE_IGNORED if not operators else DOUBTED if doubted else UNKNOWN
         answer, reason = next(((a, r) for a, r in answers if a is not None), (worst, unknown))
         why[name] = reason
         return answer
@@ -130,11 +130,31 @@ def is_mcp_tool(tool: Tool) -> bool:
     return not tool.local
 
 
+def tool_is_read_only(tool: Tool) -> bool:
+    """Whether it changes nothing."""
+    return tool.traits.read_only
+
+
+def tool_is_parallel_safe(tool: Tool) -> bool:
+    """Whether it may run beside other calls."""
+    return tool.traits.parallel_safe
+
+
+def tool_is_idempotent(tool: Tool) -> bool:
+    """Whether doing it twice is the same as doing it once."""
+    return tool.traits.idempotent
+
+
+def tool_is_destructive(tool: Tool) -> bool:
+    """Whether it may destroy something."""
+    return tool.traits.destructive
+
+
 def effect(tool: Tool) -> str:
     """What it may do, in one word: reads, writes or destroys."""
-    if tool.traits.read_only:
+    if tool_is_read_only(tool):
         return "reads"
-    return "destroys" if tool.traits.destructive else "writes"
+    return "destroys" if tool_is_destructive(tool) else "writes"
 
 
 def tool_approval_description(tool: Tool, arguments: Mapping[str, Any], why: str) -> str:

@@ -432,12 +432,12 @@ class StreamableHttpTransport:
         self._session_in_doubt = False
 
     def _cancel(self, ident: str | int) -> None:
-        async def tell() -> None:
+        async def notify() -> None:
             with anyio.move_on_after(_CANCEL_SECONDS):
                 await self.notify("notifications/cancelled", {"requestId": ident, "reason": "the caller gave up"})
 
         if self._tasks is not None:
-            self._tasks.start_soon(tell)
+            self._tasks.start_soon(notify)
 
     async def notify(self, method: str, params: Mapping[str, Any] | None) -> None:
         """Posts a notification; after the last one of the handshake the standalone stream is opened."""
