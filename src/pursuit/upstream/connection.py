@@ -415,7 +415,11 @@ class Connection:
         if method == "notifications/progress":
             route = self._routes.get(_hashable(params.get("progressToken")))
         else:
-            route = self._routes.get(_subscription_id(params), self._on_notification)
+            meta = params.get("_meta")
+            subscription = (
+                cast("Mapping[str, Any]", meta).get(SUBSCRIPTION_ID_META_KEY) if isinstance(meta, Mapping) else None
+            )
+            route = self._routes.get(_hashable(subscription), self._on_notification)
         if route is not None:
             route(method, params)
 
@@ -490,13 +494,6 @@ async def _deliver(receive: MemoryObjectReceiveStream[tuple[str, Mapping[str, An
 def _declares_changes(about: About, kind: str) -> bool:
     offered = about.capabilities.get(kind)
     return isinstance(offered, Mapping) and cast("Mapping[str, Any]", offered).get("listChanged") is True
-
-
-def _subscription_id(params: Mapping[str, Any]) -> str | int | None:
-    meta = params.get("_meta")
-    if not isinstance(meta, Mapping):
-        return None
-    return _hashable(cast("Mapping[str, Any]", meta).get(SUBSCRIPTION_ID_META_KEY))
 
 
 def _hashable(value: Any) -> str | int | None:

@@ -73,6 +73,16 @@ _MOST_REDIRECTS = 5
 _MOST_RESUMES = 3
 _DELETE_SECONDS = 2.0
 _CANCEL_SECONDS = 5.0
+# What an error of the HTTP client means; the first match counts.
+_REASONS: tuple[tuple[type[httpx2.HTTPError], str], ...] = (
+    (httpx2.ConnectTimeout, "it did not take the connection in time"),
+    (httpx2.ConnectError, "it cannot be connected to"),
+    (httpx2.ProxyError, "the proxy refused the connection"),
+    (httpx2.UnsupportedProtocol, "its url is neither http nor https"),
+    (httpx2.TimeoutException, "it stopped answering"),
+    (httpx2.SSEError, "its stream of events is malformed"),
+    (httpx2.HTTPError, "the HTTP connection broke"),
+)
 # The longest pause that a server may ask for with `retry:`.
 _LONGEST_RETRY = 30.0
 # How long a stream may stay open after the answer before it is closed from our side.
@@ -175,10 +185,10 @@ def _error_of(message: Any) -> UpstreamError | None:
     if not isinstance(error, dict):
         return None
     body = cast("dict[str, Any]", error)
-    code, words = body.get("code"), body.get("message")
-    if not isinstance(code, int) or not isinstance(words, str):
+    code, text = body.get("code"), body.get("message")
+    if not isinstance(code, int) or not isinstance(text, str):
         return None
-    return UpstreamError(code, words, body.get("data"))
+    return UpstreamError(code, text, body.get("data"))
 
 
 def _learn_headers(known: ParamHeaders, tools: object) -> None:
@@ -288,21 +298,9 @@ def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
 
 def _reason(error: httpx2.HTTPError) -> str:
     """What went wrong, without the address that the client's own text may hold."""
-    match error:
-        case httpx2.ConnectTimeout():
-            return "it did not take the connection in time"
-        case httpx2.ConnectError():
-            return "its certificate was not accepted" if "CERTIFICATE" in str(error) else "it cannot be connected to"
-        case httpx2.ProxyError():
-            return "the proxy refused the connection"
-        case httpx2.UnsupportedProtocol():
-            return "its url is neither http nor https"
-        case httpx2.TimeoutException():
-            return "it stopped answering"
-        case httpx2.SSEError():
-            return "its stream of events is malformed"
-        case _:
-            return "the HTTP connection broke"
+    if isinstance(error, httpx2.ConnectError) and "CERTIFICATE" in str(error):
+        return "its certificate was not accepted"
+    return next(text for kind, text in _REASONS if isinstance(error, kind))
 
 
 def _status_reason(response: httpx2.Response) -> str:
