@@ -9,11 +9,11 @@ from pursuit.core.tools import ToolOverride, Traits
 from pursuit.policy.traits import (
     DOUBTED,
     MISSION_FILE,
+    MISSION_FILE_IGNORED,
     OPERATOR,
     READS,
     TIGHTENS,
     TRUSTED,
-    MISSION_FILE_IGNORED,
     UNKNOWN,
     traits,
 )

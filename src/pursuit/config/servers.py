@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pursuit.config.files import Fields, as_table, kind
-from pursuit.config.variables import as_secrets, variable_values, filled, secret_entries, secret_words
+from pursuit.config.variables import as_secrets, filled, secret_entries, secret_words, variable_values
 from pursuit.core.base_model import nearest
 from pursuit.core.tools import ToolOverride
 from pursuit.errors import Fault, UpstreamUnavailable
