@@ -15,7 +15,7 @@ import psutil
 import pytest
 from mcp.server.mcpserver import Context, MCPServer
 
-from pursuit.config.servers import ServerConfig
+from pursuit.config.servers import ClientSettings, ServerConfig
 from pursuit.core.tools import CallFailed, UpstreamError
 from pursuit.upstream.client import McpUpstream
 from pursuit.upstream.factory import mcp_upstream
@@ -38,27 +38,28 @@ ODD = {
     "x-unknown": {"kept": None},
     "resultType": "complete",
 }
+SETTINGS = ClientSettings()
 Main = Callable[[McpUpstream, RawServer], Awaitable[Any]]
 
 
 @asynccontextmanager
-async def talking(way: str) -> Any:
+async def talking(way: str, settings: ClientSettings) -> Any:
     server = RawServer(modern=way == "http-2026")
     async with anyio.create_task_group() as tasks, server.serving() as url:
         args = ("-S", str(SERVERS / "faulty.py"))
-        config = ServerConfig(name="raw", transport="http", url=url)
+        config = ServerConfig(name="raw", transport="http", url=url, client=settings)
         if way == "stdio":
-            config = ServerConfig(name="raw", command=sys.executable, args=args)
+            config = ServerConfig(name="raw", command=sys.executable, args=args, client=settings)
         upstream = mcp_upstream("raw", config, tasks)
         assert upstream is not None
         yield upstream, server
         await upstream.aclose()
 
 
-def run(way: str, main: Main) -> Any:
+def run(way: str, main: Main, settings: ClientSettings = SETTINGS) -> Any:
     async def bounded() -> Any:
         with anyio.fail_after(120):
-            async with talking(way) as (upstream, server):
+            async with talking(way, settings) as (upstream, server):
                 return await main(upstream, server)
 
     return anyio.run(bounded)
@@ -148,7 +149,7 @@ def test_a_listener_that_fails_costs_no_call(way: str, caplog: pytest.LogCapture
         return await call(upstream, "tell", {"messages": messages}, on_notify=on_notify)
 
     assert "content" in run(way, main)
-    assert "a listener failed" in caplog.text
+    assert "a notification handler failed" in caplog.text
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -272,9 +273,7 @@ def test_a_lease_whose_call_was_given_up_is_not_lent_again(tmp_path: Path) -> No
     run("stdio", main)
 
 
-def test_an_idle_lease_ends_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pursuit.upstream.client.IDLE_SECONDS", 0.1)
-
+def test_an_idle_lease_ends_after_a_while() -> None:
     async def main(upstream: McpUpstream, _server: RawServer) -> None:
         side = ClientSide(capabilities={"sampling": {}})
         for _ in range(2):
@@ -283,7 +282,7 @@ def test_an_idle_lease_ends_after_a_while(monkeypatch: pytest.MonkeyPatch) -> No
             while psutil.pid_exists(pid):
                 await anyio.sleep(0.02)
 
-    run("stdio", main)
+    run("stdio", main, ClientSettings(idle_seconds=0.1))
 
 
 def test_a_change_is_heard_of_a_server_of_the_sdk() -> None:
@@ -333,7 +332,7 @@ def test_the_tools_are_listed_once_until_the_server_says_that_they_changed(way: 
             assert [tool.name for tool in await upstream.tools()] == [*before, "fresh"]
             return
         await server.stood.wait()
-        while not upstream._supervisor.current.announces("tools"):  # pyright: ignore
+        while not upstream.current.announces("tools"):  # pyright: ignore
             await anyio.sleep(0.01)
         for _ in range(3):
             await upstream.tools()
@@ -351,10 +350,7 @@ def test_the_tools_are_listed_once_until_the_server_says_that_they_changed(way: 
 
 
 @pytest.mark.parametrize("way", HTTP)
-def test_a_broken_standing_stream_is_opened_again(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pursuit.upstream.http._RETRY", (0.01, 0.01))
-    monkeypatch.setattr("pursuit.upstream.connection._RELISTEN", (0.01, 0.01))
-
+def test_a_broken_standing_stream_is_opened_again(way: str) -> None:
     async def main(upstream: McpUpstream, server: RawServer) -> None:
         await upstream.about()
         for _ in range(2):
@@ -364,7 +360,7 @@ def test_a_broken_standing_stream_is_opened_again(way: str, monkeypatch: pytest.
         await server.stood.wait()
         await call(upstream, "ok")
 
-    run(way, main)
+    run(way, main, ClientSettings(reopen_pauses=(0.01, 0.01)))
 
 
 def test_cancelling_a_call_tells_the_server_in_the_words_of_its_era() -> None:

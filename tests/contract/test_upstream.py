@@ -16,7 +16,7 @@ import anyio.from_thread
 import psutil
 import pytest
 
-from pursuit.config.servers import ServerConfig, Timeouts
+from pursuit.config.servers import ClientSettings, ServerConfig, Timeouts
 from pursuit.core.tools import CallFailed, Tool, ToolOverride, ToolResult, Upstream
 from pursuit.errors import UpstreamUnavailable
 from pursuit.upstream.client import McpUpstream
@@ -24,8 +24,8 @@ from pursuit.upstream.connection import Era
 from pursuit.upstream.factory import in_process, mcp_upstream
 from pursuit.upstream.functions import FunctionUpstream, tool
 from pursuit.upstream.pool import Pool
-from pursuit.upstream.stdio import Launch, StdioLine, command_line
-from pursuit.upstream.transport import StderrTail
+from pursuit.upstream.redaction import StderrTail
+from pursuit.upstream.stdio import Launch, StdioProcess, command_line
 
 SERVERS = Path(__file__).parent.parent / "servers"
 sys.path.insert(0, str(SERVERS))
@@ -36,19 +36,18 @@ from http_fixture import served, sse_app  # noqa: E402 - found through the path 
 ARGUMENTS = {"null": None, "nested": {"null": None, "list": [None, {"deep": None}]}, "class": 1, "_x": "ü\n"}
 
 
-@pytest.fixture(autouse=True)
-def patient_obituaries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a machine that stalls, an exit code may come later than anybody wants to wait for it."""
-    monkeypatch.setattr("pursuit.upstream.supervise._OBITUARY_SECONDS", 60.0)
+# On a machine that stalls, an exit code may come late.
+PATIENT = ClientSettings(exit_wait=60.0)
 
 
 def fixture_config(**more: Any) -> ServerConfig:
-    return ServerConfig(name="fixture", command=sys.executable, args=(str(SERVERS / "fixture.py"),), **more)
+    args = (str(SERVERS / "fixture.py"),)
+    return ServerConfig(name="fixture", command=sys.executable, args=args, client=PATIENT, **more)
 
 
-def odd_config(*words: str, **more: Any) -> ServerConfig:
+def odd_config(*words: str, client: ClientSettings = PATIENT, **more: Any) -> ServerConfig:
     args = ("-S", str(SERVERS / "odd.py"), *words)
-    return ServerConfig(name="odd", command=sys.executable, args=args, **more)
+    return ServerConfig(name="odd", command=sys.executable, args=args, client=client, **more)
 
 
 @tool(read_only=True)
@@ -319,7 +318,7 @@ def test_a_malformed_result_is_a_failed_call() -> None:
     async def main(upstream: McpUpstream) -> None:
         with pytest.raises(CallFailed, match="malformed"):
             await upstream.call("malformed", {}, call_id="c")
-        with pytest.raises(CallFailed, match="no JSON"):
+        with pytest.raises(CallFailed, match="not valid JSON"):
             await upstream.call("fine", {"value": object()}, call_id="c")
 
     odd(odd_config(), main)
@@ -422,10 +421,10 @@ def test_a_launcher_that_does_not_work_is_tried_once_and_left_out(
 )
 def test_every_ending_has_words(code: int | None, words: str) -> None:
     async def main() -> str:
-        line = StdioLine(StderrTail(), anyio.Event())
-        line.returncode = code
-        line.discard()
-        return line.ending()
+        process = StdioProcess(StderrTail(), anyio.Event(), ClientSettings())
+        process.returncode = code
+        process.discard()
+        return process.close_reason()
 
     assert words in anyio.run(main)
 
@@ -445,15 +444,14 @@ def test_closing_ends_grandchildren_and_secrets_stay_out_of_the_tail() -> None:
     anyio.run(main)
 
 
-def test_a_server_that_ignores_everything_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pursuit.upstream.stdio.GRACE", 0.2)
-    monkeypatch.setattr("pursuit.upstream.stdio.TERM_GRACE", 0.2)
+def test_a_server_that_ignores_everything_is_killed(tmp_path: Path) -> None:
+    hasty = ClientSettings(stdin_grace=0.2, term_grace=0.2)
     pidfile = tmp_path / "pid"
 
     async def main(upstream: McpUpstream) -> None:
         await upstream.call("fine", {}, call_id="c")
 
-    odd(odd_config("deaf", f"pidfile={pidfile}"), main)
+    odd(odd_config("deaf", f"pidfile={pidfile}", client=hasty), main)
     assert not psutil.pid_exists(int(pidfile.read_text()))
 
 

@@ -18,11 +18,11 @@ from model_stage import BOTH, DONE, pursued, scripted
 
 from pursuit import Budget, Runtime
 from pursuit.config.configuration import Configuration
-from pursuit.config.servers import ServerConfig
+from pursuit.config.servers import ClientSettings, ServerConfig
 from pursuit.core.events import CallSettled, ModelAnswered
 from pursuit.core.tools import ToolOverride
 from pursuit.policy.rules import OperatorPolicy
-from pursuit.upstream import supervise, tasks
+from pursuit.upstream import tasks
 
 DYING = Path(__file__).parent.parent / "servers" / "dying.py"
 DIES = 666
@@ -163,10 +163,9 @@ def test_a_call_that_is_a_task(when: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("when", "restart"), [("after", True), ("after", False), ("before", False)])
-def test_a_task_of_the_server(when: str, restart: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_of_the_server(when: str, restart: bool, tmp_path: Path) -> None:
     """It took the call: a server that was started anew does not know the task, one that is gone cannot be asked."""
-    monkeypatch.setattr(tasks, "BETWEEN", 0.01)
-    opened = staged(tmp_path, dying(restart=restart))
+    opened = staged(tmp_path, dying(restart=restart, client=ClientSettings(task_retry=0.01)))
     found, last = settled(tmp_path, opened, *ended_by(tmp_path, when, "job"))
     assert found[-1] == last.outcome == OUTCOME[when]
     assert (tasks.LOST in (last.error or "")) == (when == "after")
@@ -214,11 +213,9 @@ for key, die in [("a", "after"), ("b", ""), ("c", "before"), ("d", "after"), ("e
 
 
 @pytest.mark.guarantee("no-silent-repeat-when-a-server-dies")
-def test_a_script_that_repeats_only_what_failed_repeats_no_effect(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(supervise, "FIRST_PAUSE", 0.01)
+def test_a_script_that_repeats_only_what_failed_repeats_no_effect(tmp_path: Path) -> None:
+    config = dying(restart=True, client=ClientSettings(first_pause=0.01))
     source = PATIENT.replace("TALLY", str(tmp_path / "tally"))
-    found, _last = settled(tmp_path, staged(tmp_path, dying(restart=True)), proposer=script(source))
+    found, _last = settled(tmp_path, staged(tmp_path, config), proposer=script(source))
     assert tally(tmp_path) == ["a", "b", "d", "e"]
     assert found == ["unknown", "ok", "unknown", "unknown", "ok"]

@@ -18,7 +18,7 @@ import anyio.abc
 import pytest
 from promptly import promptly
 
-from pursuit.config.servers import ServerConfig
+from pursuit.config.servers import ClientSettings, ServerConfig
 from pursuit.core.tools import CallFailed, UpstreamError
 from pursuit.errors import UpstreamUnavailable
 from pursuit.policy.rules import NetworkRules
@@ -68,9 +68,9 @@ def with_limit(main: Callable[[], Awaitable[None]]) -> None:
         ("cut_json", "HTTP connection broke"),
         ("nothing", "HTTP connection broke"),
         ("page", "neither JSON nor a stream"),
-        ("no_json", "no JSON"),
+        ("no_json", "not valid JSON"),
         ("busy", "HTTP 503"),
-        ("wrong_id", "no JSON-RPC answer to the request"),
+        ("wrong_id", "not a JSON-RPC response to the request"),
     ],
 )
 def test_a_broken_answer_costs_one_call(era: str, fault: str, words: str) -> None:
@@ -106,19 +106,25 @@ def test_an_answer_whose_stream_broke_is_fetched_where_the_server_can_go_on() ->
     run("2025", main)
 
 
-def test_a_long_answer_passes_in_a_body_and_in_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_answer_passes_in_a_body_and_in_an_event() -> None:
     async def main(upstream: Any, _server: RawServer) -> None:
         long = "x" * 5_000_000
         for tool in ("ok", "tell"):
             result = await upstream.request("tools/call", {"name": tool, "arguments": {"messages": [], "long": long}})
             assert result["arguments"]["long"] == long
-        monkeypatch.setattr("pursuit.upstream.http.LONGEST_MESSAGE", 1_000_000)
+
+    run("2025", main)
+
+
+def test_an_answer_that_is_too_long_costs_one_call() -> None:
+    async def main(upstream: Any, _server: RawServer) -> None:
+        long = "x" * 5_000_000
         for tool, words in (("ok", "longer than 0 MiB"), ("tell", "too long")):
             with pytest.raises(CallFailed, match=words):
                 await upstream.call(tool, {"messages": [], "long": long}, call_id="c")
         await upstream.call("ok", {}, call_id="c")
 
-    run("2025", main)
+    run("2025", main, client=ClientSettings(longest_message=1_000_000))
 
 
 def test_an_old_sse_server_that_comes_back_is_used_again() -> None:
@@ -138,14 +144,13 @@ def test_an_old_sse_server_that_comes_back_is_used_again() -> None:
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_a_server_that_comes_back_is_used_again(era: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pursuit.upstream.supervise.FIRST_PAUSE", 0.01)
-
+def test_a_server_that_comes_back_is_used_again(era: str) -> None:
     async def main() -> None:
         server = RawServer(modern=era == "2026")
         with kept_port() as port:
             url = f"http://127.0.0.1:{port}/mcp"
-            async with Pool({"raw": ServerConfig(name="raw", transport="http", url=url)}) as pool:
+            config = ServerConfig(name="raw", transport="http", url=url, client=ClientSettings(first_pause=0.01))
+            async with Pool({"raw": config}) as pool:
                 upstream = pool.upstream("raw")
                 for _ in range(3):
                     with pytest.raises(CallFailed, match=r"not sent: .*cannot be connected to") as caught:
@@ -230,7 +235,7 @@ def test_text_that_is_no_unicode_comes_through(transport: Any) -> None:
                 upstream: Any = pool.upstream("raw")
                 answer = await upstream.request("tools/call", {"name": "ok", "arguments": given})
                 assert answer.get("structuredContent", answer.get("arguments")) == given
-                with pytest.raises(CallFailed, match="not sent: the arguments are no JSON"):
+                with pytest.raises(CallFailed, match="not sent: the arguments are not valid JSON"):
                     await upstream.request("tools/call", {"name": "ok", "arguments": {"\ud800": object()}})
 
     with_limit(main)
@@ -238,7 +243,7 @@ def test_text_that_is_no_unicode_comes_through(transport: Any) -> None:
 
 def test_redirects_stay_within_the_origin() -> None:
     async def elsewhere(upstream: Any, _server: RawServer) -> None:
-        with pytest.raises(UpstreamUnavailable, match="redirects to another place"):
+        with pytest.raises(UpstreamUnavailable, match="redirects to another address"):
             await upstream.tools()
 
     async def moved(upstream: Any, _server: RawServer) -> None:

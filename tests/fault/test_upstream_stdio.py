@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,24 +15,22 @@ import psutil
 import pytest
 from promptly import promptly
 
-from pursuit.config.servers import ServerConfig, Timeouts
+from pursuit.config.servers import ClientSettings, ServerConfig, Timeouts
 from pursuit.core.tools import CallFailed
 from pursuit.engine.context import Deadline
 from pursuit.errors import UpstreamUnavailable
-from pursuit.upstream import supervise
 from pursuit.upstream.pool import Pool
 
 FAULTY = Path(__file__).parent.parent / "servers" / "faulty.py"
 
 
-@pytest.fixture(autouse=True)
-def patient_obituaries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a machine that stalls, an exit code may come later than anybody wants to wait for it."""
-    monkeypatch.setattr(supervise, "_OBITUARY_SECONDS", 60.0)
+# On a machine that stalls, an exit code may come late.
+PATIENT = ClientSettings(exit_wait=60.0)
 
 
-def config(name: str, *words: str, **more: Any) -> ServerConfig:
-    return ServerConfig(name=name, command=sys.executable, args=("-S", str(FAULTY), *words), **more)
+def config(name: str, *words: str, client: ClientSettings = PATIENT, **more: Any) -> ServerConfig:
+    args = ("-S", str(FAULTY), *words)
+    return ServerConfig(name=name, command=sys.executable, args=args, client=client, **more)
 
 
 async def called(upstream: Any, tool: str, **arguments: Any) -> str:
@@ -114,12 +113,7 @@ def test_one_that_hangs_is_cut_off_and_stays_usable(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 500_000])
-def test_one_that_answers_nothing_at_all_any_more_is_replaced(
-    size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pursuit.upstream.connection.PATIENCE", 0.3)
-    monkeypatch.setattr("pursuit.upstream.stdio.GRACE", 0.1)
-
+def test_one_that_answers_nothing_at_all_any_more_is_replaced(size: int, tmp_path: Path) -> None:
     async def main(faulty: Any, other: Any) -> None:
         pid = await called(faulty, "ok")
         async with anyio.create_task_group() as deaf:
@@ -131,18 +125,16 @@ def test_one_that_answers_nothing_at_all_any_more_is_replaced(
                 for watch in promptly(2):
                     began = anyio.current_time()
                     with anyio.move_on_after(0.1) as scope:
-                        await faulty._supervisor._current.request("tools/call", big)
+                        await faulty._connection.request("tools/call", big)
                     watch.took = anyio.current_time() - began
                     assert scope.cancelled_caught
             deaf.cancel_scope.cancel()
         assert await called(faulty, "ok") != pid
 
-    run(main)
+    run(main, client=replace(PATIENT, hang_probe=0.3, stdin_grace=0.1))
 
 
-def test_one_that_is_busy_with_another_call_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pursuit.upstream.connection.PATIENCE", 0.1)
-
+def test_one_that_is_busy_with_another_call_is_not_replaced(tmp_path: Path) -> None:
     async def main(faulty: Any, other: Any) -> None:
         pid = await called(faulty, "ok")
         answers: list[str] = []
@@ -154,13 +146,13 @@ def test_one_that_is_busy_with_another_call_is_not_replaced(tmp_path: Path, monk
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(busy)
             await exists(mark)
-            connection = faulty._supervisor.current
+            connection = faulty.current
             async with anyio.create_task_group() as waiting:
                 waiting.start_soon(called, faulty, "ok")
                 await anyio.wait_all_tasks_blocked()
                 waiting.cancel_scope.cancel()
-            assert connection.abandoned
-            await connection.cleared()
+            assert connection.call_abandoned
+            await connection.wait_for_probe()
             assert answers == [], "it was in doubt while it was busy"
             until.touch()
         assert answers == [pid]
@@ -225,24 +217,19 @@ def test_what_is_only_rude_does_no_harm(tool: str, arguments: dict[str, Any], ex
         assert len(faulty.stderr) <= 8 * 1024
         assert await called(faulty, "ok") == pid, "it was restarted"
 
-    run(main)
+    run(main, client=replace(PATIENT, hang_probe=0.1))
 
 
-def test_an_answer_beyond_all_bounds_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pursuit.upstream.stdio.LONGEST_LINE", 1_000_000)
-
+def test_an_answer_beyond_all_bounds_ends_the_connection() -> None:
     async def main(faulty: Any, other: Any) -> None:
         with pytest.raises(CallFailed, match="more than 0 MiB"):
             await called(faulty, "big", bytes=3_000_000)
 
-    run(main)
+    run(main, client=replace(PATIENT, longest_message=1_000_000))
 
 
-def test_one_that_exits_after_its_handshake_is_started_ever_more_slowly_and_recovers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(supervise, "FIRST_PAUSE", 0.05)
-    monkeypatch.setattr(supervise, "LONGEST_WAIT", 0.1)
+def test_one_that_exits_after_its_handshake_is_started_ever_more_slowly_and_recovers(tmp_path: Path) -> None:
+    settings = replace(PATIENT, first_pause=0.05, longest_wait=0.1)
     births, exits = tmp_path / "births", tmp_path / "exits"
     exits.touch()
 
@@ -255,7 +242,7 @@ def test_one_that_exits_after_its_handshake_is_started_ever_more_slowly_and_reco
             await called(other, "ok")
         assert "exited with 7" in said[0]
         assert any("times in a row; next try in" in words for words in said)
-        assert len(births.read_text().split()) <= supervise.ENDS_A_MINUTE
+        assert len(births.read_text().split()) <= PATIENT.ends_per_minute
         exits.unlink()
         while True:  # on a slow machine it ended so often in a minute that the minute must pass first
             try:
@@ -264,7 +251,7 @@ def test_one_that_exits_after_its_handshake_is_started_ever_more_slowly_and_reco
             except CallFailed:
                 await anyio.sleep(0.05)
 
-    run(main, f"births={births}", f"exits={exits}")
+    run(main, f"births={births}", f"exits={exits}", client=settings)
 
 
 def test_one_that_ends_so_often_in_a_minute_is_left_alone_for_a_while(tmp_path: Path) -> None:
@@ -273,8 +260,8 @@ def test_one_that_ends_so_often_in_a_minute_is_left_alone_for_a_while(tmp_path: 
     async def main() -> None:
         async with pool(f"births={births}") as (faulty, other):
             # Each life is healthy, so that only the ceiling holds it back.
-            for _ in range(supervise.ENDS_A_MINUTE):
-                for _ in range(supervise.HEALTHY_ANSWERS):
+            for _ in range(int(PATIENT.ends_per_minute)):
+                for _ in range(PATIENT.healthy_answers):
                     await called(faulty, "ok")
                 with pytest.raises(CallFailed, match="exited with 9"):
                     await called(faulty, "die")
@@ -282,7 +269,7 @@ def test_one_that_ends_so_often_in_a_minute_is_left_alone_for_a_while(tmp_path: 
                 await called(faulty, "ok")
             assert not caught.value.sent
             await called(other, "ok")
-        assert len(births.read_text().split()) == supervise.ENDS_A_MINUTE
+        assert len(births.read_text().split()) == PATIENT.ends_per_minute
 
     anyio.run(main)
 
@@ -292,7 +279,7 @@ def test_one_that_is_not_to_be_restarted_is_not() -> None:
         async with pool(restart=False) as (faulty, _other):
             with pytest.raises(CallFailed, match="exited with 9") as died:
                 await called(faulty, "die")
-            with pytest.raises(CallFailed, match="not to be started again") as unsent:
+            with pytest.raises(CallFailed, match="restart = false") as unsent:
                 await called(faulty, "ok")
             assert (died.value.outcome, unsent.value.outcome) == ("unknown", "failed")
 

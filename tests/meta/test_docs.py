@@ -207,7 +207,7 @@ PROMISED = {
     },
     "configuration.md": {
         "settings": set(SETTINGS),
-        "keys of a server": names_of(ServerConfig) - {"name", "base", "operators", "discreet"},
+        "keys of a server": names_of(ServerConfig) - {"name", "base", "operators", "discreet", "client"},
         "keys of a tool": names_of(ToolOverride),
         "timeouts": names_of(Timeouts),
         "keys of a command": set(COMMAND_KEYS),

@@ -65,13 +65,13 @@ def test_every_tool_is_listed_with_what_it_may_do_and_no_ledger_is_made(tmp_path
     found = shop.json("tools")
     (row,) = found["tools"]
     assert (row["name"], row["effect"], row["decision"]) == ("shop.step", "destroys", "ask")
-    assert row["why"]["read_only"] == "nobody says otherwise"
+    assert row["why"]["read_only"] == "nothing says otherwise"
     assert (found["mode"], found["failures"], found["disabled"]) == ("ask", {}, ["old"])
     out, notes = shop.ask("tools", "shop")
     assert out.split("\t")[:4] == ["shop.step", "destroys", "alone", "asks first: yes"]
     assert "old is disabled" not in notes
     out, _ = shop.ask("tools", "shop", "--why")
-    assert "  destructive: yes (nobody says otherwise)" in out.splitlines()
+    assert "  destructive: yes (nothing says otherwise)" in out.splitlines()
     assert not shop.ledger.exists()
 
 

@@ -19,6 +19,7 @@ from problem_stage import ERAS, METRIC, MODERN, SCHEMA, attempts, client, cut_of
 
 from pursuit import Problem
 from pursuit.core.attempts import AttemptScored
+from pursuit.core.tools import NOT_KNOWN
 from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.problems.attempts import Attempt
 
@@ -92,7 +93,7 @@ def test_what_a_server_writes_to_stderr_is_told_to_no_agent(
         agent = Agent(one, tmp_path, era)
         async with agent.client:
             broken = await agent.call("probe", {"x": DIES})
-            assert broken.is_error and text(broken) == "server 'upstream': the connection broke"
+            assert broken.is_error and text(broken) == f"server 'upstream': the connection broke; {NOT_KNOWN}"
             assert not (await agent.call("submit_final", {"x": DIES})).is_error
         assert not [secret for secret in SECRETS if secret in "".join(agent.heard)]
         (state,) = await attempts(tmp_path)

@@ -263,7 +263,7 @@ heartbeat = -1
         "commands.task_x.parameters.d": "is never used",
         "commands.task_x.parameters.e.enum": "must be a list",
         "commands.task_x.parameters.e": "is never used",
-        "commands.task_x.parameters.m.items.type": "'array' is no type",
+        "commands.task_x.parameters.m.items.type": "'array' is not a type",
         "commands.task_x.parameters.1x": "is never used",
         "commands.b d": "a command's name",
         "commands.b d.argv": "is missing",

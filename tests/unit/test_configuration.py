@@ -16,7 +16,7 @@ from pursuit.config.servers import ServerConfig, Timeouts, expand, parse_servers
 from pursuit.config.variables import secret_words
 from pursuit.core.tools import ToolOverride
 from pursuit.errors import Fault, UpstreamUnavailable, ValidationFailed
-from pursuit.upstream.transport import MOST_BYTES, StderrTail
+from pursuit.upstream.redaction import MOST_BYTES, StderrTail
 
 
 def load(directory: Path, text: str, name: str = "pursuit.toml") -> Any:

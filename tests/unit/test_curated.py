@@ -11,7 +11,7 @@ import pytest
 
 from pursuit.config.servers import ServerConfig
 from pursuit.core.tools import ToolOverride, Traits
-from pursuit.policy.traits import MISSION_FILE, UNHEARD
+from pursuit.policy.traits import MISSION_FILE, MISSION_FILE_IGNORED
 from pursuit.upstream.known_servers import known_servers, recognised
 from pursuit.upstream.listing import read_listing
 
@@ -185,10 +185,9 @@ def test_a_mission_files_own_server_gets_nothing_from_it() -> None:
     assert ours["git_add"].read_only
     found = listed(started("uvx mcp-server-git", operators=False, **trusting), *entries)
     assert found == {"git_log": Traits(), "git_add": Traits()}
-    assert set(found["git_log"].why.values()) == {UNHEARD}
-    assert found["git_add"].why == {
-        "read_only": UNHEARD, "idempotent": UNHEARD, "parallel_safe": MISSION_FILE, "destructive": UNHEARD
-    }  # fmt: skip
+    assert set(found["git_log"].why.values()) == {MISSION_FILE_IGNORED}
+    ignored = dict.fromkeys(("read_only", "idempotent", "destructive"), MISSION_FILE_IGNORED)
+    assert found["git_add"].why == {**ignored, "parallel_safe": MISSION_FILE}
 
 
 def test_the_operator_comes_before_the_table() -> None:

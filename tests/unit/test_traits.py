@@ -6,7 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pursuit.core.tools import ToolOverride, Traits
-from pursuit.policy.traits import DOUBTED, MISSION_FILE, OPERATOR, READS, TIGHTENS, TRUSTED, UNHEARD, UNKNOWN, traits
+from pursuit.policy.traits import (
+    DOUBTED,
+    MISSION_FILE,
+    MISSION_FILE_IGNORED,
+    OPERATOR,
+    READS,
+    TIGHTENS,
+    TRUSTED,
+    UNKNOWN,
+    traits,
+)
 
 WORST = Traits()
 SAFE = Traits(read_only=True, idempotent=True, parallel_safe=True, destructive=False)
@@ -116,7 +126,7 @@ def test_a_mission_files_word_never_makes_its_own_server_look_safer(
 ) -> None:
     found = traits(said, annotations, True, curated=row, table="known", operators=False)
     assert found == WORST
-    assert set(found.why.values()) <= {UNHEARD, MISSION_FILE}
+    assert set(found.why.values()) <= {MISSION_FILE_IGNORED, MISSION_FILE}
 
 
 @given(hints, rows)

@@ -1,8 +1,8 @@
-"""What the operator says about one command that is offered as a tool.
+"""Commands that are offered as tools: `[commands.NAME]` of `pursuit.toml`, and the command line of one call.
 
-Owns: the value `CommandConfig`, how it is read from `[commands.NAME]`, and how arguments become an argv. Does not know:
-files, processes or tasks. Invariant: a `CommandConfig` has no fault; arguments that are wrong are refused all at once,
-and nothing in them becomes more than one word where one was meant.
+A `CommandConfig` has no fault. Wrong arguments are refused all at once. There is no shell: each word of `argv` stays
+one word whatever its values hold, a value never turns a word into an option, and never climbs out of a folder unless
+that is allowed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, cast, get_args
 from urllib.parse import unquote
 
-from pursuit.config.files import Fields, as_table, kind
+from pursuit.config.files import Fields, kind
 from pursuit.config.servers import SERVER_NAME
 from pursuit.core.base_model import nearest
 from pursuit.core.catalogue import CONTROL_TOOLS, is_control_tool
@@ -23,26 +23,54 @@ from pursuit.core.patterns import Unfinished, checked_pattern, find
 from pursuit.core.tools import ToolOverride
 from pursuit.errors import Fault, PathTraversal, ValidationFailed
 
-# The typed parameters of a configured command.
-# Invariant: a value that passes fits the schema that was declared, and can be a word of a command line.
+UPSTREAM = "commands"
+"""The server that these tools belong to inside a mission."""
 
 Kind = Literal["string", "integer", "number", "boolean", "array"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 LARGEST = 2**53
 LONGEST = 4_096
 MOST_ITEMS = 1_000
+MOST_CHARACTERS = 100_000
+LONGEST_KEY = 100
+MOST_UNKNOWN = 100
+LONGEST_GRACE = 86_400.0
+LEAST_HEARTBEAT = 1.0
 
-_SPELLED = {"min_length": "minLength", "max_length": "maxLength", "min_items": "minItems", "max_items": "maxItems"}
+PARAMETER_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
+_COMMON = ("type", "title", "description", "required", "default")
+_BY_KIND: dict[Kind, tuple[str, ...]] = {
+    "string": ("enum", "pattern", "min_length", "max_length", "allow_options"),
+    "integer": ("enum", "minimum", "maximum", "allow_options"),
+    "number": ("enum", "minimum", "maximum", "allow_options"),
+    "boolean": ("flag",),
+    "array": ("items", "min_items", "max_items"),
+}
+_ITEM_KINDS: tuple[Kind, ...] = ("string", "integer", "number")
+PARAMETER_KEYS = tuple(dict.fromkeys((*_COMMON, *(key for keys in _BY_KIND.values() for key in keys))))
+PATTERNS = ("unit_pattern", "failure_pattern", "item_pattern")
+TRAITS = ("read_only", "idempotent", "parallel_safe", "destructive")
+COMMAND_KEYS = (
+    "argv", "parameters", "title", "description", "cwd", "env", "total", *PATTERNS, "disclaimer", "grace", "heartbeat",
+    "timeout", "allow_parent_paths", *TRAITS,
+)  # fmt: skip
+
+_JSON_SCHEMA_NAMES = {
+    "min_length": "minLength",
+    "max_length": "maxLength",
+    "min_items": "minItems",
+    "max_items": "maxItems",
+}
 _BOUNDS: dict[Kind, Mapping[str, int]] = {
     "string": {"min_length": 1, "max_length": LONGEST},
     "array": {"max_items": MOST_ITEMS},
 }
-_HALF = re.compile("[\ud800-\udfff]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """One parameter; `rules` are its bounds in the configuration's spelling, `flag` the word of a true boolean."""
+    """One parameter. `rules` are its bounds by their configuration keys, `flag` is the word of a true boolean."""
 
     kind: Kind = "string"
     description: str | None = None
@@ -61,13 +89,13 @@ class Parameter:
             if value is not None:
                 body[key] = value
         bounds = dict(_BOUNDS.get(self.kind, {})) if "enum" not in self.rules else {}
-        body.update({_SPELLED.get(key, key): value for key, value in {**bounds, **self.rules}.items()})
+        body.update({_JSON_SCHEMA_NAMES.get(key, key): value for key, value in {**bounds, **self.rules}.items()})
         if self.items is not None:
             body["items"] = self.items.schema()
         return body
 
     def wrong(self, value: Any) -> list[tuple[str, str]]:
-        """What is wrong with a value: where inside it, and why."""
+        """The faults of a value: where inside it, and why."""
         match self.kind:
             case "boolean":
                 return [] if isinstance(value, bool) else [("", f"must be true or false, not {kind(value)}")]
@@ -97,7 +125,7 @@ class Parameter:
         if not least <= len(value) <= most:
             return [f"must have {least} to {most} characters, not {len(value)}"]
         faults = ["must not hold a null byte"] if "\x00" in value else []
-        if not value.isascii() and _HALF.search(value):
+        if not value.isascii() and _SURROGATE.search(value):
             faults.append("holds half a character, which cannot be encoded")
         pattern = self.rules.get("pattern")
         try:
@@ -110,7 +138,7 @@ class Parameter:
     def _wrong_number(self, value: Any) -> list[str]:
         if isinstance(value, bool) or not isinstance(value, int | float):
             return [f"must be a number, not {kind(value)}"]
-        if not abs(value) <= LARGEST:  # also what is no number at all
+        if not abs(value) <= LARGEST:  # also catches NaN
             return ["must be a number of at most 16 digits"]
         if self.kind == "integer" and value != int(value):
             return [f"must be a whole number, not {value}"]
@@ -130,173 +158,15 @@ class Parameter:
         return [f"must be one of {', '.join(repr(one) for one in choices[:20])}{hint}"]
 
 
-def word_of(value: str | float) -> str:
-    """A text or number as it stands on a command line."""
+def _as_word(value: str | float) -> str:
+    """A text or number as a word of a command line."""
     if isinstance(value, str):
         return value
     return str(int(value)) if value == int(value) else repr(value)
 
 
-# Reads the parameters of a configured command.
-# Invariant: every fault is noted; a parameter that comes out without one takes its own default.
-
-PARAMETER_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
-MOST_CHARACTERS = 100_000
-_COMMON = ("type", "title", "description", "required", "default")
-_BY_KIND: dict[Kind, tuple[str, ...]] = {
-    "string": ("enum", "pattern", "min_length", "max_length", "allow_options"),
-    "integer": ("enum", "minimum", "maximum", "allow_options"),
-    "number": ("enum", "minimum", "maximum", "allow_options"),
-    "boolean": ("flag",),
-    "array": ("items", "min_items", "max_items"),
-}
-_INNER: tuple[Kind, ...] = ("string", "integer", "number")
-PARAMETER_KEYS = tuple(dict.fromkeys((*_COMMON, *(key for keys in _BY_KIND.values() for key in keys))))
-
-
-def read_parameters(fields: Fields) -> dict[str, Parameter]:
-    """Every parameter of a command; those that are wrong are faults and left out."""
-    found: dict[str, Parameter] = {}
-    for name, value in fields.table.items():
-        if PARAMETER_NAME.fullmatch(name) is None:
-            fields.fault(name, "a parameter's name has 1 to 64 letters, digits or '_', and starts with a letter")
-        elif not isinstance(value, Mapping):
-            fields.fault(name, f'must be a table such as {{ type = "string" }}, not {kind(value)}')
-        else:
-            parameter = _read_parameter(fields.inside(name))
-            if parameter is not None:
-                found[name] = parameter
-    return found
-
-
-def _read_parameter(fields: Fields) -> Parameter | None:
-    said = _kind(fields, KINDS)
-    if said is None:
-        return None
-    fields.only((*_COMMON, *_BY_KIND[said]))
-    before = len(fields.faults)
-    parameter = _typed(fields, said)
-    parameter = replace(parameter, title=fields.text("title"), description=fields.text("description"))
-    if said == "array":
-        parameter = replace(parameter, items=_items(fields))
-    if said == "boolean" and parameter.flag is None and "flag" not in fields.table:
-        fields.fault("flag", 'is missing; give the word that stands in argv when it is true, such as "--verbose"')
-    return _with_default(fields, parameter, sound=len(fields.faults) == before)
-
-
-def _items(fields: Fields) -> Parameter:
-    table = fields.inside("items")
-    said = _kind(table, _INNER)
-    if said is None:
-        return Parameter()
-    table.only(("type", *_BY_KIND[said]))
-    return _typed(table, said)
-
-
-def _kind(fields: Fields, known: tuple[Kind, ...]) -> Kind | None:
-    """The type; a text unless said."""
-    if "type" not in fields.table:
-        return "string"
-    said = fields.text("type")
-    found: Kind | None = None if said not in known else said
-    if said is not None and found is None:
-        fields.fault("type", f"{said!r} is no type{nearest(said, known) or '; known: ' + ', '.join(known)}")
-    return found
-
-
-def _typed(fields: Fields, said: Kind) -> Parameter:
-    return Parameter(
-        kind=said,
-        flag=fields.text("flag") if said == "boolean" else None,
-        allow_options=bool(fields.flag("allow_options")) if "allow_options" in _BY_KIND[said] else False,
-        rules=_rules(fields, said),
-    )
-
-
-def _with_default(fields: Fields, parameter: Parameter, *, sound: bool) -> Parameter:
-    """Whether it must be given: unless said, whatever has no default, but for a boolean."""
-    given = "default" in fields.table
-    default: Any = fields.table["default"] if given else False if parameter.kind == "boolean" else None
-    required = fields.flag("required")
-    if required and given:
-        fields.fault("required", "it has a default, so nobody must give it; keep one of the two")
-    if given and sound:
-        for at, reason in parameter.wrong(default):
-            fields.fault(f"default{at}", reason)
-    return replace(parameter, default=default, required=default is None if required is None else required)
-
-
-def _rules(fields: Fields, said: Kind) -> dict[str, Any]:
-    rules: dict[str, Any] = {}
-    for key in _BY_KIND[said]:
-        if key in fields.table and key not in ("flag", "allow_options", "items"):
-            value = _rule(fields, key, said)
-            if value is not None:
-                rules[key] = value
-    for least, most in (("minimum", "maximum"), ("min_length", "max_length"), ("min_items", "max_items")):
-        if least in rules and most in rules and rules[least] > rules[most]:
-            fields.fault(least, f"is above {most}")
-    if "enum" in rules and len(rules) > 1:
-        fields.fault("enum", "says everything; leave out the other bounds")
-    return rules
-
-
-def _rule(fields: Fields, key: str, said: Kind) -> Any:
-    match key:
-        case "enum":
-            return _choices(fields, said)
-        case "pattern":
-            return _parameter_pattern(fields)
-        case "minimum" | "maximum":
-            return _bound(fields, key)
-        case _:
-            return _size(fields, key, MOST_ITEMS if key.endswith("items") else MOST_CHARACTERS)
-
-
-def _choices(fields: Fields, said: Kind) -> list[Any] | None:
-    choices = cast("list[Any] | None", fields.table["enum"])
-    if not isinstance(choices, list) or not choices:
-        named = "an empty one" if choices == [] else kind(choices)
-        fields.fault("enum", f"must be a list with the values to choose from, not {named}")
-        return None
-    one = Parameter(kind=said, rules={"min_length": 0} if said == "string" else {})
-    for place, choice in enumerate(choices):
-        for at, reason in one.wrong(choice):
-            fields.fault(f"enum[{place}]{at}", reason)
-    return choices
-
-
-def _parameter_pattern(fields: Fields) -> str | None:
-    pattern = fields.text("pattern")
-    try:
-        return None if pattern is None else checked_pattern(pattern)
-    except ValueError as error:
-        fields.fault("pattern", str(error))
-        return None
-
-
-def _bound(fields: Fields, key: str) -> float | None:
-    for _at, reason in Parameter(kind="number").wrong(fields.table[key]):
-        fields.fault(key, reason)
-        return None
-    return fields.table[key]
-
-
-def _size(fields: Fields, key: str, most: int) -> int | None:
-    for _at, reason in Parameter(kind="integer", rules={"minimum": 0, "maximum": most}).wrong(fields.table[key]):
-        fields.fault(key, reason)
-        return None
-    return int(fields.table[key])
-
-
-# The command line of a configured command: words with places for values.
-# Invariant: a filled template has the words that its author wrote, each as one word whatever stands in it; there is
-# no shell. A value never makes an option of a word that was none, and never climbs out of a folder unless that is
-# allowed. ["make", "-j{jobs}", ["--log", "{log}"], "{verbose}", "{targets}"] A list inside the list stands or falls
-# together: without a value for `{log}` there is no `--log` either.
-
 _PART = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
-# `..` as a whole segment: at either side an end, or something that no name has; and glued to an option, as in `-I..`.
+# `..` as a whole path segment: on each side an end or a character that no name has. Also after an option, as in `-I..`.
 _CLIMB = re.compile(r"(?:^|[^\w.+~-]|^-{1,2}\w*)\.\.(?=$|[^\w.+~-])")
 OPTIONS_END = "--"
 
@@ -314,24 +184,19 @@ Group = tuple[Word, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Template:
-    """An argv; each group stands or falls together."""
+    """An argv as groups of words, such as `["make", "-j{jobs}", ["--log", "{log}"], "{verbose}", "{targets}"]`.
+
+    A group is left out whole if one of its parameters has no value: without `{log}` there is no `--log` either.
+    """
 
     groups: tuple[Group, ...]
 
-    @property
-    def names(self) -> frozenset[str]:
-        """Every parameter that has a place."""
-        return frozenset(name for group in self.groups for name in places(group))
-
     def fill(self, values: Mapping[str, Any], parameters: Mapping[str, Parameter]) -> list[str]:
-        """The words for values that fit their parameters; a value of None is one that is absent."""
-        words: list[str] = []
-        for group in self.groups:
-            words += _filled(group, values, parameters)
-        return words
+        """The words for values that fit their parameters; None is an absent value."""
+        return [word for group in self.groups for word in _filled(group, values, parameters)]
 
     def chosen(self, values: Mapping[str, Any], parameters: Mapping[str, Parameter]) -> list[str]:
-        """Only those words that values went into; the others are their author's own."""
+        """Only the words that hold a value; the others are the operator's own."""
         some = (tuple(word for word in group if places((word,))) for group in self.groups)
         return [word for group in some for word in _filled(group, values, parameters)]
 
@@ -350,50 +215,40 @@ def places(group: Group) -> list[str]:
     return [part.name for word in group for part in word if isinstance(part, Place)]
 
 
-def read_word(text: str) -> Word:
-    """One word as parts; `{{` and `}}` are braces. Raises ValueError that says what is wrong."""
+def _parse_word(text: str) -> Word:
+    """One word as parts; `{{` and `}}` are braces. Raises `ValueError` that says what is wrong."""
     parts: list[str | Place] = []
-    end = 0
+    literal, end = "", 0
     for found in _PART.finditer(text):
-        parts.append(text[end : found.start()])
+        literal += text[end : found.start()]
         end = found.end()
         if found[0] in ("{{", "}}"):
-            parts.append(found[0][0])
+            literal += found[0][0]
         elif found[1]:
-            parts.append(Place(found[1].strip()))
+            parts += [literal, Place(found[1].strip())] if literal else [Place(found[1].strip())]
+            literal = ""
         else:
             raise ValueError(f"has a lone {found[0]!r}; write {{name}} for a parameter and {{{{ or }}}} for a brace")
-    parts.append(text[end:])
-    return tuple(_joined(parts))
-
-
-def _joined(parts: Sequence[str | Place]) -> list[str | Place]:
-    """The parts with neighbouring texts put together and empty ones left out."""
-    joined: list[str | Place] = []
-    for part in parts:
-        if isinstance(part, str) and joined and isinstance(joined[-1], str):
-            joined[-1] += part
-        elif part != "":
-            joined.append(part)
-    return joined
+    literal += text[end:]
+    return (*parts, literal) if literal else tuple(parts)
 
 
 def _filled(group: Group, values: Mapping[str, Any], parameters: Mapping[str, Parameter]) -> list[str]:
     names = places(group)
     if any(values.get(name) is None or values[name] is False for name in names):
         return []
-    several = next((name for name in names if parameters[name].kind == "array"), None)
-    if several is None:
-        return [_spelled(word, values, parameters) for word in group]
+    repeated = next((name for name in names if parameters[name].kind == "array"), None)
+    if repeated is None:
+        return [_spell(word, values, parameters) for word in group]
     return [
-        _spelled(word, {**values, several: item}, parameters)
-        for item in cast("Sequence[Any]", values[several])
+        _spell(word, {**values, repeated: item}, parameters)
+        for item in cast("Sequence[Any]", values[repeated])
         for word in group
     ]
 
 
 def _dashed(word: Word, values: Mapping[str, Any], parameters: Mapping[str, Parameter]) -> list[str]:
-    """The parameter whose value begins this word, if it begins it with a dash; an empty one lets the next begin it."""
+    """The parameter whose value starts this word with a dash; after an empty value the next one starts it."""
     for part in word:
         if isinstance(part, str):
             break
@@ -405,31 +260,28 @@ def _dashed(word: Word, values: Mapping[str, Any], parameters: Mapping[str, Para
     return []
 
 
-def _spelled(word: Word, values: Mapping[str, Any], parameters: Mapping[str, Parameter]) -> str:
-    return "".join(
-        part if isinstance(part, str) else _spelling(values[part.name], parameters[part.name].flag) for part in word
-    )
-
-
-def _spelling(value: Any, flag: str | None) -> str:
-    return flag or "" if value is True else word_of(value)
+def _spell(word: Word, values: Mapping[str, Any], parameters: Mapping[str, Parameter]) -> str:
+    text = ""
+    for part in word:
+        if isinstance(part, str):
+            text += part
+        else:
+            value = values[part.name]
+            text += parameters[part.name].flag or "" if value is True else _as_word(value)
+    return text
 
 
 def _texts(value: Any, parameter: Parameter) -> list[str]:
-    """The texts of a value that a caller chose freely; `-1` is an option to most programs, too."""
+    """The texts of a value that the caller may choose freely; `-1` is an option to most programs, too."""
     inner = parameter.items or parameter if parameter.kind == "array" else parameter
     if inner.kind == "boolean" or inner.allow_options or "enum" in inner.rules or value is None:
         return []
-    return [word_of(item) for item in cast("Sequence[Any]", value)] if parameter.kind == "array" else [word_of(value)]
+    return [_as_word(item) for item in cast("Sequence[Any]", value)] if parameter.kind == "array" else [_as_word(value)]
 
 
 def climbs(word: str) -> bool:
-    """Whether a `..` segment stands in it: as a path, behind a `=`, in a list of paths, escaped for an address."""
+    """Whether it holds a `..` segment: as a path, after a `=`, in a list of paths, or percent-encoded."""
     return _CLIMB.search(word) is not None or ("%" in word and _CLIMB.search(unquote(word)) is not None)
-
-
-LONGEST_KEY = 100
-MOST_UNKNOWN = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -444,7 +296,7 @@ class CommandConfig:
     cwd: str | None = None
     env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     total: float | str | None = None
-    """How many units there are, or the name of the parameter that says so."""
+    """The number of units, or the name of the parameter that states it."""
     unit_pattern: str | None = None
     failure_pattern: str | None = None
     item_pattern: str | None = None
@@ -457,7 +309,7 @@ class CommandConfig:
     base: Path | None = None
 
     def input_schema(self) -> dict[str, Any]:
-        """What a call takes."""
+        """The arguments of a call as JSON Schema."""
         schema: dict[str, Any] = {
             "type": "object",
             "properties": {name: parameter.schema() for name, parameter in self.parameters.items()},
@@ -478,11 +330,11 @@ class CommandConfig:
         return words
 
     def values(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Every parameter with its value: given, or by default, or None."""
+        """Each parameter with its value: given, or its default, or None."""
         return {name: arguments.get(name, parameter.default) for name, parameter in self.parameters.items()}
 
     def units(self, arguments: Mapping[str, Any]) -> float | None:
-        """How many units there will be, if that is known."""
+        """The number of units, if it is known."""
         return self.values(arguments)[self.total] if isinstance(self.total, str) else self.total
 
     def _faults(self, arguments: Mapping[str, Any]) -> list[Fault]:
@@ -490,7 +342,8 @@ class CommandConfig:
         unknown = [name for name in arguments if name not in self.parameters]
         for name in unknown[:MOST_UNKNOWN]:
             hint = nearest(name, self.parameters) or f"; known: {', '.join(self.parameters) or 'none'}"
-            faults.append(Fault(field=_shown(name), reason=f"is not a known key{hint}"))
+            shown = f"{name[:LONGEST_KEY]}…" if len(name) > LONGEST_KEY else name or '""'
+            faults.append(Fault(field=shown, reason=f"is not a known key{hint}"))
         if len(unknown) > MOST_UNKNOWN:
             faults.append(Fault(field="(input)", reason=f"there are {len(unknown) - MOST_UNKNOWN} more unknown keys"))
         for name, parameter in self.parameters.items():
@@ -508,13 +361,8 @@ class CommandConfig:
         return faults
 
 
-def _shown(key: str) -> str:
-    """A key that somebody made up, as a fault names it."""
-    return f"{key[:LONGEST_KEY]}…" if len(key) > LONGEST_KEY else key or '""'
-
-
 def refuse_climbing(name: str, words: list[str]) -> None:
-    """Refuses words with a `..` segment."""
+    """Raises `PathTraversal` for words with a `..` segment."""
     found = [word for word in words if climbs(word)]
     if found:
         raise PathTraversal(
@@ -524,66 +372,45 @@ def refuse_climbing(name: str, words: list[str]) -> None:
 
 
 def _argument_texts(arguments: Mapping[str, Any]) -> list[str]:
-    """The texts among arguments that fit their parameters: alone, or in lists."""
-    several = [cast("list[Any]", value) if isinstance(value, list) else [value] for value in arguments.values()]
-    return [value for values in several for value in values if isinstance(value, str)]
-
-
-# Reads `[commands.NAME]` of `pursuit.toml`.
-# Invariant: every fault is told at once, with its table, field and reason.
-
-PATTERNS = ("unit_pattern", "failure_pattern", "item_pattern")
-TRAITS = ("read_only", "idempotent", "parallel_safe", "destructive")
-COMMAND_KEYS = (
-    "argv", "parameters", "title", "description", "cwd", "env", "total", *PATTERNS, "disclaimer", "grace", "heartbeat",
-    "timeout", "allow_parent_paths", *TRAITS,
-)  # fmt: skip
-LONGEST_GRACE = 86_400.0
-LEAST_HEARTBEAT = 1.0
-UPSTREAM = "commands"
-"""The server that these tools belong to inside a mission."""
+    """The texts among valid arguments: alone, or in lists."""
+    lists = [cast("list[Any]", value) if isinstance(value, list) else [value] for value in arguments.values()]
+    return [value for values in lists for value in values if isinstance(value, str)]
 
 
 def read_commands(fields: Fields, base: Path) -> dict[str, CommandConfig]:
-    """Every command of the file; those with a fault are left out."""
+    """Each command of the file; what is wrong is in the faults of `fields`."""
     found: dict[str, CommandConfig] = {}
-    for name, value in fields.subtable(UPSTREAM).items():
-        at = f"{UPSTREAM}.{name}"
+    for name, table in fields.tables(UPSTREAM):
         if not SERVER_NAME.match(name):
             why = "a command's name has 1 to 64 letters, digits, '_' or '-', and starts with a letter or digit"
-            fields.fault(at, why)
+            fields.fault(table.at, why)
         elif is_control_tool(name):
             taken = ", ".join(CONTROL_TOOLS)
-            fields.fault(at, f"is a name of Pursuit's own tools ({taken}); choose another one")
-        table = as_table(value)
-        if table is None:
-            fields.fault(at, f"must be a table, not {kind(value)}")
-        else:
-            found[name] = _read_command(name, Fields(table, at=at, source=fields.source, faults=fields.faults), base)
+            fields.fault(table.at, f"is a name of Pursuit's own tools ({taken}); choose another one")
+        found[name] = _read_command(name, table, base)
     return found
 
 
 def _read_command(name: str, fields: Fields, base: Path) -> CommandConfig:
     fields.only(COMMAND_KEYS)
-    parameters = read_parameters(fields.inside("parameters"))
-    template = _template(fields, parameters)
-    patterns = {key: _pattern(fields, key) for key in PATTERNS}
+    declared = fields.inside("parameters")
+    parameters = _read_parameters(declared)
     traits = ToolOverride(**{key: fields.flag(key) for key in TRAITS}, timeout=fields.number("timeout"))
     if traits.read_only and traits.destructive:
         fields.fault("destructive", "a command cannot be read-only and destructive")
     return CommandConfig(
         name=name,
-        argv=template,
+        argv=_read_template(fields, parameters, declared),
         parameters=parameters,
         title=fields.text("title"),
         description=fields.text("description"),
         cwd=fields.text("cwd"),
         env=fields.text_map("env"),
-        total=_total(fields, parameters),
-        **patterns,
+        total=_read_total(fields, parameters, declared),
+        **{key: _read_pattern(fields, key) for key in PATTERNS},
         disclaimer=fields.text("disclaimer"),
-        grace=_between(fields, "grace", 0, LONGEST_GRACE),
-        heartbeat=_between(fields, "heartbeat", LEAST_HEARTBEAT, LARGEST),
+        grace=_read_number(fields, "grace", 0, LONGEST_GRACE),
+        heartbeat=_read_number(fields, "heartbeat", LEAST_HEARTBEAT, LARGEST),
         timeout=traits.timeout,
         allow_parent_paths=bool(fields.flag("allow_parent_paths")),
         traits=traits,
@@ -591,7 +418,7 @@ def _read_command(name: str, fields: Fields, base: Path) -> CommandConfig:
     )
 
 
-def _template(fields: Fields, parameters: Mapping[str, Parameter]) -> Template:
+def _read_template(fields: Fields, parameters: Mapping[str, Parameter], declared: Fields) -> Template:
     value = cast("list[object] | None", fields.table.get("argv"))
     if not isinstance(value, list) or not value:
         wrong = "empty" if value == [] else kind(value)
@@ -602,62 +429,50 @@ def _template(fields: Fields, parameters: Mapping[str, Parameter]) -> Template:
     for place, item in enumerate(value):
         at = f"argv[{place}]"
         words = cast("list[object]", item) if isinstance(item, list) else [item]
-        group = tuple(word for word in (_word(fields, at, one) for one in words) if word is not None)
-        _check_group(fields, at, group, parameters)
+        group = tuple(word for word in (_read_word(fields, at, one) for one in words) if word is not None)
+        _check_group(fields, at, group, parameters, declared)
         if place == 0 and (isinstance(item, list) or places(group)):
             fields.fault(at, "the program itself cannot be a parameter; no caller chooses what is run")
         groups.append(group)
-    used = {name for group in groups for name in places(group)} | _total_name(fields)
-    declared: Mapping[str, Any] = fields.subtable("parameters")
-    for name in declared:
+    used = {name for group in groups for name in places(group)} | {_total_parameter(fields)}
+    for name in declared.table:
         if name not in used:
-            fields.fault(f"parameters.{name}", f"is never used; write {{{name}}} in argv, or leave it out")
+            declared.fault(name, f"is never used; write {{{name}}} in argv, or leave it out")
     return Template(groups=tuple(groups))
 
 
-def _word(fields: Fields, at: str, value: object) -> Word | None:
+def _read_word(fields: Fields, at: str, value: object) -> Word | None:
     if not isinstance(value, str):
         fields.fault(at, f"must be a text, not {kind(value)}")
-        return None
-    if "\x00" in value:
+    elif "\x00" in value:
         fields.fault(at, "must not hold a null byte")
-        return None
-    try:
-        return read_word(value)
-    except ValueError as error:
-        fields.fault(at, str(error))
-        return None
+    else:
+        try:
+            return _parse_word(value)
+        except ValueError as error:
+            fields.fault(at, str(error))
+    return None
 
 
-def _check_group(fields: Fields, at: str, group: Group, parameters: Mapping[str, Parameter]) -> None:
-    declared = fields.subtable("parameters")
+def _check_group(fields: Fields, at: str, group: Group, parameters: Mapping[str, Parameter], declared: Fields) -> None:
     names = places(group)
     for name in names:
-        if name not in declared:
-            hint = nearest(name, declared) or "; `${…}` is expanded in env and cwd only, and {{ is a brace"
+        if name not in declared.table:
+            hint = nearest(name, declared.table) or "; `${…}` is expanded in env and cwd only, and {{ is a brace"
             fields.fault(at, f"there is no parameter {name!r}{hint}")
     kinds = {name: parameters[name].kind for name in names if name in parameters}
     if sum(one == "array" for one in kinds.values()) > 1:
-        fields.fault(at, "has two lists; which of them would be repeated for which?")
+        fields.fault(at, "has two lists; only one list can be repeated in a group")
     for word in group:
         flags = [part.name for part in word if isinstance(part, Place) and kinds.get(part.name) == "boolean"]
         if flags and len(word) > 1:
             fields.fault(at, f"{{{flags[0]}}} stands for a whole word, its flag; nothing can stand beside it")
         own = "".join(part if isinstance(part, str) else "x" for part in word)
-        if any(isinstance(part, Place) for part in word) and climbs(own) and not fields.table.get("allow_parent_paths"):
+        if places((word,)) and climbs(own) and not fields.table.get("allow_parent_paths"):
             fields.fault(at, "has a '..' segment beside a parameter; say allow_parent_paths = true if that is meant")
 
 
-def _pattern(fields: Fields, key: str) -> str | None:
-    pattern = fields.text(key)
-    try:
-        return None if pattern is None else checked_pattern(pattern)
-    except ValueError as error:
-        fields.fault(key, str(error))
-        return None
-
-
-def _between(fields: Fields, key: str, least: float, most: float) -> float | None:
+def _read_number(fields: Fields, key: str, least: float, most: float) -> float | None:
     value = fields.number(key)
     if value is not None and not least <= value <= most:
         fields.fault(key, f"must be a number from {least:g} to {most:g}, not {value:g}")
@@ -665,19 +480,138 @@ def _between(fields: Fields, key: str, least: float, most: float) -> float | Non
     return value
 
 
-def _total_name(fields: Fields) -> set[str]:
+def _total_parameter(fields: Fields) -> str | None:
     total: object = fields.table.get("total")
-    return {total[1:-1]} if isinstance(total, str) and total.startswith("{") and total.endswith("}") else set()
+    return total[1:-1] if isinstance(total, str) and total.startswith("{") and total.endswith("}") else None
 
 
-def _total(fields: Fields, parameters: Mapping[str, Parameter]) -> float | str | None:
-    """A number, or `{name}` of a parameter that is one."""
-    names = _total_name(fields)
-    if not names:
-        return _between(fields, "total", 0, LARGEST)
-    (name,) = names
-    if name not in fields.subtable("parameters"):
+def _read_total(fields: Fields, parameters: Mapping[str, Parameter], declared: Fields) -> float | str | None:
+    """A number, or the name of a parameter that is one, given as `{name}`."""
+    name = _total_parameter(fields)
+    if name is None:
+        return _read_number(fields, "total", 0, LARGEST)
+    if name not in declared.table:
         fields.fault("total", f"there is no parameter {name!r}{nearest(name, parameters)}")
     elif name in parameters and parameters[name].kind not in ("integer", "number"):
-        fields.fault("total", f"the parameter {name!r} is no number")
+        fields.fault("total", f"the parameter {name!r} is not a number")
     return name
+
+
+def _read_parameters(fields: Fields) -> dict[str, Parameter]:
+    """The parameters of a command that have no fault."""
+    found: dict[str, Parameter] = {}
+    for name, value in fields.table.items():
+        if PARAMETER_NAME.fullmatch(name) is None:
+            fields.fault(name, "a parameter's name has 1 to 64 letters, digits or '_', and starts with a letter")
+        elif not isinstance(value, Mapping):
+            fields.fault(name, f'must be a table such as {{ type = "string" }}, not {kind(value)}')
+        else:
+            parameter = _read_parameter(fields.inside(name))
+            if parameter is not None:
+                found[name] = parameter
+    return found
+
+
+def _read_parameter(fields: Fields) -> Parameter | None:
+    chosen = _read_kind(fields, KINDS)
+    if chosen is None:
+        return None
+    fields.only((*_COMMON, *_BY_KIND[chosen]))
+    before = len(fields.faults)
+    parameter = replace(
+        _read_value_rules(fields, chosen), title=fields.text("title"), description=fields.text("description")
+    )
+    if chosen == "array":
+        items = fields.inside("items")
+        of = _read_kind(items, _ITEM_KINDS)
+        if of is not None:
+            items.only(("type", *_BY_KIND[of]))
+        parameter = replace(parameter, items=Parameter() if of is None else _read_value_rules(items, of))
+    if chosen == "boolean" and parameter.flag is None and "flag" not in fields.table:
+        fields.fault("flag", 'is missing; give the word that stands in argv when it is true, such as "--verbose"')
+    return _with_default(fields, parameter, sound=len(fields.faults) == before)
+
+
+def _read_kind(fields: Fields, known: tuple[Kind, ...]) -> Kind | None:
+    """The type; a text by default."""
+    if "type" not in fields.table:
+        return "string"
+    said = fields.text("type")
+    found: Kind | None = None if said not in known else said
+    if said is not None and found is None:
+        fields.fault("type", f"{said!r} is not a type{nearest(said, known) or '; known: ' + ', '.join(known)}")
+    return found
+
+
+def _read_value_rules(fields: Fields, chosen: Kind) -> Parameter:
+    keys = _BY_KIND[chosen]
+    rules = {
+        key: value
+        for key in keys
+        if key in fields.table and key not in ("flag", "allow_options", "items")
+        if (value := _read_rule(fields, key, chosen)) is not None
+    }
+    for least, most in (("minimum", "maximum"), ("min_length", "max_length"), ("min_items", "max_items")):
+        if least in rules and most in rules and rules[least] > rules[most]:
+            fields.fault(least, f"is above {most}")
+    if "enum" in rules and len(rules) > 1:
+        fields.fault("enum", "says everything; leave out the other bounds")
+    return Parameter(
+        kind=chosen,
+        flag=fields.text("flag") if "flag" in keys else None,
+        allow_options="allow_options" in keys and bool(fields.flag("allow_options")),
+        rules=rules,
+    )
+
+
+def _with_default(fields: Fields, parameter: Parameter, *, sound: bool) -> Parameter:
+    """The parameter with its default. It is required unless said otherwise, or it has a default, or is a boolean."""
+    given = "default" in fields.table
+    default: Any = fields.table["default"] if given else False if parameter.kind == "boolean" else None
+    required = fields.flag("required")
+    if required and given:
+        fields.fault("required", "a parameter with a default is never missing; keep one of the two")
+    if given and sound:
+        for at, reason in parameter.wrong(default):
+            fields.fault(f"default{at}", reason)
+    return replace(parameter, default=default, required=default is None if required is None else required)
+
+
+def _read_rule(fields: Fields, key: str, chosen: Kind) -> Any:
+    match key:
+        case "enum":
+            return _read_choices(fields, chosen)
+        case "pattern":
+            return _read_pattern(fields, key)
+        case "minimum" | "maximum":
+            bound = Parameter(kind="number")
+        case _:
+            most = MOST_ITEMS if key.endswith("items") else MOST_CHARACTERS
+            bound = Parameter(kind="integer", rules={"minimum": 0, "maximum": most})
+    value = fields.table[key]
+    for _at, reason in bound.wrong(value):
+        fields.fault(key, reason)
+        return None
+    return value if bound.kind == "number" else int(value)
+
+
+def _read_choices(fields: Fields, chosen: Kind) -> list[Any] | None:
+    choices = cast("list[Any] | None", fields.table["enum"])
+    if not isinstance(choices, list) or not choices:
+        given = "an empty one" if choices == [] else kind(choices)
+        fields.fault("enum", f"must be a list with the values to choose from, not {given}")
+        return None
+    one = Parameter(kind=chosen, rules={"min_length": 0} if chosen == "string" else {})
+    for place, choice in enumerate(choices):
+        for at, reason in one.wrong(choice):
+            fields.fault(f"enum[{place}]{at}", reason)
+    return choices
+
+
+def _read_pattern(fields: Fields, key: str) -> str | None:
+    pattern = fields.text(key)
+    try:
+        return None if pattern is None else checked_pattern(pattern)
+    except ValueError as error:
+        fields.fault(key, str(error))
+        return None

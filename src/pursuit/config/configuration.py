@@ -1,8 +1,7 @@
 """The operator's configuration: `pursuit.toml`, `mcp.json`, or both.
 
-Owns: which file counts, its top-level keys, and the merge of the two formats. Does not know: what a server needs
-(`server_config`) or what a check means. Invariant: a `Configuration` has no fault; a file with faults raises all of
-them at once, each with file, field and reason (and line and column where the file cannot even be read).
+A `Configuration` has no fault. A file with faults raises all of them at once, each with file, field and reason, and
+with line and column if the file cannot be parsed.
 """
 
 from __future__ import annotations
@@ -28,117 +27,6 @@ from pursuit.policy.rules import (
     Tightening,
     parse_mode,
 )
-
-# Reads the table `[policy]` of `pursuit.toml`.
-# Invariant: a policy that it hands out is whole; every fault, with its place, is in the reader's list.
-
-POLICY_KEYS = ("mode", "rules", "network", "callers")
-CALLER_KEYS = ("mode", "deny", "ask")
-RULE_KEYS = ("decision", "server", "tool", "arguments", "reason")
-
-
-def parse_policy(fields: Fields) -> OperatorPolicy:
-    """The operator's policy out of the whole configuration; the default where there is no such table."""
-    table = Fields(fields.subtable("policy"), at="policy", source=fields.source, faults=fields.faults)
-    table.only(POLICY_KEYS)
-    return OperatorPolicy(mode=_mode(table), rules=_rules(table), network=_network(table), callers=_callers(table))
-
-
-def _mode(table: Fields) -> Mode:
-    word = table.text("mode")
-    if word is None:
-        return "ask"
-    try:
-        return parse_mode(word)
-    except ValidationFailed as failed:
-        table.fault("mode", failed.faults[0].reason)
-        return "ask"
-
-
-def _callers(table: Fields) -> dict[str, Tightening]:
-    """What holds for whoever shows a token, by the token's name."""
-    found: dict[str, Tightening] = {}
-    for name, value in table.subtable("callers").items():
-        entry = as_table(value)
-        if entry is None:
-            table.fault(f"callers.{name}", f"must be a table, not {kind(value)}")
-            continue
-        fields = Fields(entry, at=f"policy.callers.{name}", source=table.source, faults=table.faults)
-        fields.only(CALLER_KEYS)
-        found[name] = Tightening(
-            who=f"the caller {name}",
-            deny=fields.texts("deny") or (),
-            ask=fields.texts("ask") or (),
-            mode=_mode(fields) if "mode" in entry else "auto",
-        )
-    return found
-
-
-def _rules(table: Fields) -> tuple[Rule, ...]:
-    if "rules" not in table.table:
-        return ()
-    value = table.table["rules"]
-    if not isinstance(value, list):
-        table.fault("rules", f"must be a list of tables ([[policy.rules]]), not {kind(value)}")
-        return ()
-    found: list[Rule] = []
-    for place, item in enumerate(cast("list[object]", value)):
-        at = f"rules[{place}]"
-        entry = as_table(item)
-        if entry is None:
-            table.fault(at, f"must be a table, not {kind(item)}")
-            continue
-        rule = Fields(entry, at=f"policy.{at}", source=table.source, faults=table.faults)
-        rule.only(RULE_KEYS)
-        found.append(
-            Rule(
-                decision=_decision(rule),
-                server=rule.text("server") or ANY,
-                tool=rule.text("tool") or ANY,
-                arguments=rule.text_map("arguments"),
-                reason=rule.text("reason") or "",
-            )
-        )
-    return tuple(found)
-
-
-def _decision(rule: Fields) -> Decision:
-    word = rule.text("decision")
-    if word in SEVERITY:
-        return word
-    if "decision" not in rule.table:
-        rule.fault("decision", "is missing; say allow, ask or deny")
-    elif word is not None:
-        rule.fault("decision", f"{word!r} is no decision{nearest(word, SEVERITY) or '; use allow, ask or deny'}")
-    return "deny"
-
-
-def _network(table: Fields) -> NetworkRules:
-    if "network" not in table.table:
-        return NetworkRules()
-    rules, faults = parse_network(table.table["network"], source=table.source, at="policy.network")
-    table.faults.extend(faults)
-    return rules
-
-
-_LISTS = ("allow", "ask", "deny")
-
-
-def parse_network(table: object, *, source: str, at: str = "network") -> tuple[NetworkRules, list[Fault]]:
-    """The rules of a configuration's table, and every fault."""
-    entries = as_table(table)
-    if entries is None:
-        return NetworkRules(), [Fault(field=at, reason=f"must be a table, not {kind(table)}", source=source)]
-    faults: list[Fault] = []
-    fields = Fields(entries, at=at, source=source, faults=faults)
-    fields.only(_LISTS)
-    lists: Mapping[str, Sequence[str]] = {key: fields.texts(key) or () for key in _LISTS}
-    for key, patterns in lists.items():
-        for pattern in patterns:
-            if not pattern or "/" in pattern or " " in pattern:
-                fields.fault(key, f"{pattern!r} is no host; write example.com, .example.com (sub-domains) or *")
-    return NetworkRules(allow=lists["allow"], ask=lists["ask"], deny=lists["deny"]), faults
-
 
 TOML_NAME = "pursuit.toml"
 JSON_NAME = "mcp.json"
@@ -169,12 +57,16 @@ _COUNTS = ("script_calls", "script_workers", "tasks_at_once", "tasks_each", "tas
 _WHOLE = (*_COUNTS, "prompt_bytes", "tools_bytes", *_OFF_AT_ZERO)
 _TOML_KEYS = ("servers", "mcpServers", "checks", "commands", "settings", "policy", "prices", "model", "client_models")
 PRICE_KEYS = ("input", "output")
+POLICY_KEYS = ("mode", "rules", "network", "callers")
+CALLER_KEYS = ("mode", "deny", "ask")
+RULE_KEYS = ("decision", "server", "tool", "arguments", "reason")
+NETWORK_KEYS = ("allow", "ask", "deny")
 _JSON_KEYS = ("servers", "mcpServers", "inputs", "$schema")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """What the operator wrote; `path` is None where there is no file."""
+    """What the operator wrote; `path` is None if there is no file."""
 
     path: Path | None = None
     servers: Mapping[str, ServerConfig] = field(default_factory=dict[str, ServerConfig])
@@ -183,11 +75,11 @@ class Configuration:
     policy: OperatorPolicy = field(default_factory=OperatorPolicy)
     commands: Mapping[str, CommandConfig] = field(default_factory=dict[str, CommandConfig])
     prices: Mapping[str, tuple[float, float]] = field(default_factory=dict[str, tuple[float, float]])
-    """Dollars for a million tokens read and written, by the full name of a language model."""
+    """Dollars for a million input and output tokens, by the full name of a language model."""
     model: str | None = None
-    """The language model that proposes where a client says nobody else."""
+    """The language model that proposes where a client names no proposer."""
     client_models: frozenset[str] = frozenset()
-    """The language models that MCP clients may name besides."""
+    """Further language models that MCP clients may name."""
 
 
 def find_configuration(start: Path) -> Path | None:
@@ -245,7 +137,7 @@ def _parse(path: Path, table: Mapping[str, Any], faults: list[Fault]) -> Configu
         servers=servers,
         checks=_checks(fields, path.parent.absolute()),
         settings=_settings(fields),
-        policy=parse_policy(fields),
+        policy=_policy(fields),
         commands=read_commands(fields, path.parent.absolute()),
         prices=_prices(fields),
         model=_model(fields),
@@ -254,60 +146,141 @@ def _parse(path: Path, table: Mapping[str, Any], faults: list[Fault]) -> Configu
 
 
 def _checks(fields: Fields, base: Path) -> dict[str, Mapping[str, Any]]:
+    """The named commands of checks; they run in the configuration's folder unless they say otherwise."""
     found: dict[str, Mapping[str, Any]] = {}
-    for name, value in fields.subtable("checks").items():
-        table = as_table(value)
-        if table is None:
-            fields.fault(f"checks.{name}", f"must be a table, not {kind(value)}")
-        else:
-            found[name] = _check(Fields(table, at=f"checks.{name}", source=fields.source, faults=fields.faults), base)
+    for name, table in fields.tables("checks"):
+        table.only(("command", "cwd", "timeout"))
+        command, timeout = table.texts("command"), table.number("timeout")
+        if not command:
+            table.fault("command", "is missing; give the command as a list of words")
+        found[name] = {"command": list(command or ()), "cwd": str(base / (table.text("cwd") or "."))}
+        if timeout is not None:
+            found[name] = {**found[name], "timeout": timeout}
     return found
-
-
-def _check(fields: Fields, base: Path) -> Mapping[str, Any]:
-    """One named command; it runs in the configuration's folder unless it says otherwise."""
-    fields.only(("command", "cwd", "timeout"))
-    command, timeout = fields.texts("command"), fields.number("timeout")
-    if not command:
-        fields.fault("command", "is missing; give the command as a list of words")
-    check: dict[str, Any] = {"command": list(command or ()), "cwd": str(base / (fields.text("cwd") or "."))}
-    return check if timeout is None else {**check, "timeout": timeout}
 
 
 def _model(fields: Fields) -> str | None:
     name = fields.text("model")
-    if name is not None and not all(name.partition(":")):
-        fields.fault("model", "must be provider:name, for instance anthropic:claude-haiku-4-5")
+    if name is not None:
+        _check_model(fields, "model", name)
     return name
 
 
 def _client_models(fields: Fields) -> frozenset[str]:
     names = fields.texts("client_models") or ()
     for place, name in enumerate(names):
-        if not all(name.partition(":")):
-            fields.fault(f"client_models[{place}]", "must be provider:name, for instance anthropic:claude-haiku-4-5")
+        _check_model(fields, f"client_models[{place}]", name)
     return frozenset(names)
+
+
+def _check_model(fields: Fields, key: str, name: str) -> None:
+    if not all(name.partition(":")):
+        fields.fault(key, "must be provider:name, for instance anthropic:claude-haiku-4-5")
 
 
 def _prices(fields: Fields) -> dict[str, tuple[float, float]]:
     found: dict[str, tuple[float, float]] = {}
-    for name, value in fields.subtable("prices").items():
-        row = Fields(as_table(value) or {}, at=f"prices.{name}", source=fields.source, faults=fields.faults)
+    for name, row in fields.tables("prices"):
         row.only(PRICE_KEYS)
-        both = [row.amount(key) for key in PRICE_KEYS]
-        found[name] = (both[0], both[1])
+        found[name] = (row.amount("input"), row.amount("output"))
     return found
 
 
 def _settings(fields: Fields) -> dict[str, float]:
-    table = Fields(fields.subtable("settings"), at="settings", source=fields.source, faults=fields.faults)
+    table = fields.inside("settings")
     table.only(SETTINGS)
     values = {key: table.number(key, whole=key in _WHOLE, zero=key in _OFF_AT_ZERO) for key in SETTINGS}
     return {key: value for key, value in values.items() if value is not None}
 
 
+def _policy(fields: Fields) -> OperatorPolicy:
+    """The operator's policy; the default where there is no such table."""
+    table = fields.inside("policy")
+    table.only(POLICY_KEYS)
+    network = NetworkRules()
+    if "network" in table.table:
+        network, faults = parse_network(table.table["network"], source=table.source, at="policy.network")
+        table.faults.extend(faults)
+    return OperatorPolicy(mode=_mode(table, "ask"), rules=_rules(table), network=network, callers=_callers(table))
+
+
+def _mode(table: Fields, default: Mode) -> Mode:
+    mode = table.text("mode")
+    try:
+        return default if mode is None else parse_mode(mode)
+    except ValidationFailed as failed:
+        table.fault("mode", failed.faults[0].reason)
+        return default
+
+
+def _callers(table: Fields) -> dict[str, Tightening]:
+    """What further holds for a caller, by the name of its token."""
+    found: dict[str, Tightening] = {}
+    for name, caller in table.tables("callers"):
+        caller.only(CALLER_KEYS)
+        found[name] = Tightening(
+            who=f"the caller {name}",
+            deny=caller.texts("deny") or (),
+            ask=caller.texts("ask") or (),
+            mode=_mode(caller, "auto"),
+        )
+    return found
+
+
+def _rules(table: Fields) -> tuple[Rule, ...]:
+    value = table.table.get("rules", [])
+    if not isinstance(value, list):
+        table.fault("rules", f"must be a list of tables ([[policy.rules]]), not {kind(value)}")
+        return ()
+    found: list[Rule] = []
+    for place, item in enumerate(cast("list[object]", value)):
+        at = f"rules[{place}]"
+        entry = as_table(item)
+        if entry is None:
+            table.fault(at, f"must be a table, not {kind(item)}")
+            continue
+        rule = Fields(entry, at=f"policy.{at}", source=table.source, faults=table.faults)
+        rule.only(RULE_KEYS)
+        found.append(
+            Rule(
+                decision=_decision(rule),
+                server=rule.text("server") or ANY,
+                tool=rule.text("tool") or ANY,
+                arguments=rule.text_map("arguments"),
+                reason=rule.text("reason") or "",
+            )
+        )
+    return tuple(found)
+
+
+def _decision(rule: Fields) -> Decision:
+    word = rule.text("decision")
+    if word in SEVERITY:
+        return word
+    if "decision" not in rule.table:
+        rule.fault("decision", "is missing; say allow, ask or deny")
+    elif word is not None:
+        rule.fault("decision", f"{word!r} is not a decision{nearest(word, SEVERITY) or '; use allow, ask or deny'}")
+    return "deny"
+
+
+def parse_network(table: object, *, source: str, at: str = "network") -> tuple[NetworkRules, list[Fault]]:
+    """The network rules of a configuration's table, and each fault."""
+    entries = as_table(table)
+    if entries is None:
+        return NetworkRules(), [Fault(field=at, reason=f"must be a table, not {kind(table)}", source=source)]
+    fields = Fields(entries, at=at, source=source, faults=[])
+    fields.only(NETWORK_KEYS)
+    lists: Mapping[str, Sequence[str]] = {key: fields.texts(key) or () for key in NETWORK_KEYS}
+    for key, patterns in lists.items():
+        for pattern in patterns:
+            if not pattern or "/" in pattern or " " in pattern:
+                fields.fault(key, f"{pattern!r} is not a host; write example.com, .example.com (sub-domains) or *")
+    return NetworkRules(**lists), fields.faults
+
+
 def _read(path: Path, faults: list[Fault]) -> Mapping[str, Any] | None:
-    """The file as a table, or None after noting why not."""
+    """The file as a table; None if it cannot be read, with the reason in `faults`."""
     source = str(path)
     try:
         text = read_text(path)

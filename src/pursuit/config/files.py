@@ -1,7 +1,7 @@
-"""Reads a TOML or JSON document that a person wrote.
+"""Reads TOML and JSON documents that a person wrote, and typed values out of their tables.
 
-Owns: the way from a file or a text to plain data, and the words and places of what cannot be read. Does not know: what
-a document means. Invariant: whatever is in the file, the answer is data or `ValidationFailed` with the file's name.
+Whatever is in a file, the answer is data or `ValidationFailed` with the file's name. `Fields` collects all faults of a
+table instead of stopping at the first.
 """
 
 from __future__ import annotations
@@ -12,15 +12,12 @@ import os
 import re
 import sys
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from pursuit.core.base_model import nearest
 from pursuit.errors import Fault, ValidationFailed
-
-# Reads typed values out of a table that a person wrote, and notes every fault instead of stopping at the first.
-# Invariant: a value that it hands out has the type that was asked for; whatever did not is in `faults`.
 
 W = TypeVar("W", bound=str)
 
@@ -59,11 +56,13 @@ class Fields:
 
     def fault(self, key: str, reason: str) -> None:
         """Notes that this key is wrong."""
-        field = ".".join(part for part in (self.at, key) if part)
-        self.faults.append(Fault(field=field, reason=reason, source=self.source))
+        self.faults.append(Fault(field=self._path(key), reason=reason, source=self.source))
+
+    def _path(self, key: str) -> str:
+        return ".".join(part for part in (self.at, key) if part)
 
     def only(self, known: Iterable[str]) -> None:
-        """Every key outside `known` is a fault."""
+        """Notes each key outside of `known` as a fault."""
         names = sorted(known)
         for key in self.table:
             if key not in names:
@@ -110,7 +109,7 @@ class Fields:
         return tuple(item for item in items if isinstance(item, str))
 
     def text_map(self, key: str) -> dict[str, str]:
-        """A table of texts; its values may be secret, so that a fault never shows one."""
+        """A table of texts. Its values may be secret: a fault never shows one."""
         table = self.subtable(key)
         for name, value in table.items():
             if not isinstance(value, str):
@@ -160,7 +159,16 @@ class Fields:
 
     def inside(self, key: str) -> Fields:
         """A reader for a table inside this one, with the same list of faults."""
-        return Fields(self.subtable(key), at=f"{self.at}.{key}", source=self.source, faults=self.faults)
+        return Fields(self.subtable(key), at=self._path(key), source=self.source, faults=self.faults)
+
+    def tables(self, key: str) -> Iterator[tuple[str, Fields]]:
+        """A reader for each table of a table of tables, with its name; any other entry is a fault."""
+        outer = self.inside(key)
+        for name, value in outer.table.items():
+            if as_table(value) is None:
+                outer.fault(name, f"must be a table, not {kind(value)}")
+            else:
+                yield name, outer.inside(name)
 
 
 _PLACE = re.compile(r" ?\(at (?:line (\d+), column (\d+)|end of document)\)")
@@ -177,7 +185,7 @@ def read_text(path: Path) -> str:
 
 
 def parse_toml(text: str, *, source: str) -> dict[str, Any]:
-    """The table that a TOML text stands for."""
+    """The table of a TOML text."""
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -194,7 +202,7 @@ def parse_toml(text: str, *, source: str) -> dict[str, Any]:
 
 
 def parse_json(text: str, *, source: str) -> object:
-    """The value that a JSON text stands for. A key that stands twice is a fault: plain JSON drops the first one."""
+    """The value of a JSON text. A repeated key is a fault: plain JSON would drop the first one."""
     twice: list[Fault] = []
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -219,12 +227,12 @@ def parse_json(text: str, *, source: str) -> object:
 
 
 def no_table(source: str, value: object) -> ValidationFailed:
-    """The document is sound, and something else than a table."""
+    """The document is valid, but not a table."""
     return unreadable(source, f"must be a table, not {kind(value)}")
 
 
 def too_deep(source: str) -> ValidationFailed:
-    """The document has more levels than can be followed."""
+    """The document has too many levels."""
     return unreadable(source, "is nested too deeply")
 
 
@@ -238,13 +246,11 @@ def _beyond(source: str, form: str, error: ValueError) -> ValidationFailed:
     return unreadable(source, f"cannot be read as {form}: {str(error).partition(';')[0]}")
 
 
-# Where Pursuit keeps its state when nobody says.
-
 STATE_VARIABLE = "PURSUIT_STATE"
 
 
 def locate_state(state: Path | None, config: Path | None) -> Path:
-    """The ledger's file: as given, else `PURSUIT_STATE`, else beside the configuration, else the user's own."""
+    """The ledger's file: as given, or `PURSUIT_STATE`, or beside the configuration, or in the user's data folder."""
     if state is not None:
         return state
     if variable := os.environ.get(STATE_VARIABLE):
@@ -270,8 +276,7 @@ def _key(name: str) -> str:
 
 
 def _text(text: str) -> str:
-    # JSON's escapes are TOML's, but for the delete character, which TOML wants escaped, too; and TOML has no pairs of
-    # escapes for one character.
+    # JSON's escapes are TOML's, except that TOML also wants DEL escaped, and has no surrogate pairs (`ensure_ascii`).
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

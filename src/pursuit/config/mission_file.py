@@ -1,8 +1,7 @@
 """A mission in a TOML file: directive, criteria, budget, proposer, and servers of its own.
 
-Owns: what only a file has: servers, a script in a file beside it, paths that are relative to it.
-Invariant: all faults of the file at once, each with its field; its servers are never marked as the operator's. To go
-on with a mission only the servers are read: the mission itself is in the ledger.
+All faults of the file are raised at once, each with its field. Its servers never count as the operator's. To resume a
+mission only the servers are read: the mission itself is in the ledger.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from pursuit.errors import Fault, ValidationFailed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissionFile:
-    """What a file holds."""
+    """The content of a mission file."""
 
     path: Path
     mission: Mission
@@ -47,7 +46,7 @@ def load_mission_file(path: Path) -> MissionFile:
 
 
 def servers_in(path: Path) -> Mapping[str, ServerConfig]:
-    """The servers of a mission file, whatever is wrong in the rest of it; none if the file is gone."""
+    """The servers of a mission file, despite faults in the rest of it; none if the file is gone."""
     if not path.is_file():
         return {}
     servers, faults = _servers(parse_toml(read_text(path), source=str(path)).get("servers"), path)
@@ -59,7 +58,7 @@ def servers_in(path: Path) -> Mapping[str, ServerConfig]:
 def _servers(table: object, path: Path) -> tuple[Mapping[str, ServerConfig], list[Fault]]:
     if table is None:
         return {}, []
-    # Resolved, so that the same file is the same servers by whichever name, now and on resume.
+    # Resolved, so that the same file means the same servers under each of its names, now and on resume.
     found, faults = parse_servers(table, source=str(path), base=path.resolve().parent, prefix="servers")
     return {name: replace(server, operators=False) for name, server in found.items()}, faults
 

@@ -1,8 +1,7 @@
-"""What the operator says about one upstream server.
+"""The configuration of upstream servers: how it is read from a table, and how `${VAR}` is expanded.
 
-Owns: the values `ServerConfig`, `Timeouts` and `ToolOverride`, how they are read from a table, and how `${VAR}` is
-expanded. Does not know: files, or how to connect. Invariant: a `ServerConfig` is consistent (one transport, with what
-that transport needs) and holds no expanded secret; expansion happens at connect, into a copy.
+A `ServerConfig` is consistent (one transport, with what that transport needs) and holds no expanded secret: expansion
+happens at connect, into a copy.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pursuit.config.files import Fields, as_table, kind
-from pursuit.config.variables import as_secrets, brought, filled, secret_entries, secret_words
+from pursuit.config.variables import as_secrets, filled, secret_entries, secret_words, variable_values
 from pursuit.core.base_model import nearest
 from pursuit.core.tools import ToolOverride
 from pursuit.errors import Fault, UpstreamUnavailable
@@ -37,18 +36,52 @@ _SERVER_KEYS = (
     "command", "args", "env", "cwd", "url", "headers", "type", "transport", "timeouts", "enabled", "required",
     "enabled_tools", "disabled_tools", "concurrency", "restart", "trust_annotations", "tools",
 )  # fmt: skip
-# What other hosts write into mcp.json: `disabled` is obeyed, the rest says nothing to us (and may not loosen policy).
+# What other hosts write into mcp.json: `disabled` is obeyed, the rest is ignored (and may not loosen policy).
 _FOREIGN_KEYS = ("disabled", "alwaysAllow", "autoApprove", "description", "timeout", "gallery")
-_OVERRIDE_KEYS = ("read_only", "idempotent", "parallel_safe", "destructive", "timeout", "long", "task_only")
+_OVERRIDE_FLAGS = ("read_only", "idempotent", "parallel_safe", "destructive", "long", "task_only")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
-    """Seconds. `call` is None where the operator did not say: then the engine's own call timeout holds."""
+    """Seconds. If `call` is None, the engine's own call timeout holds."""
 
     connect: float = 30.0
     call: float | None = None
     read: float = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSettings:
+    """Numbers of the client of one server, in seconds unless said otherwise. The configuration has no keys for them."""
+
+    first_pause: float = 0.5
+    longest_pause: float = 30.0
+    """The pause before a restart; it doubles with each death in a row."""
+    longest_wait: float = 2.0
+    """A pause up to this is waited out; for a longer one the caller gets an error that says when to try again."""
+    healthy_seconds: float = 60.0
+    healthy_answers: int = 3
+    """A connection that lasted so long, or answered so often, was healthy."""
+    ends_per_minute: float = 10
+    """A process that ended so often within a minute is not started again before the minute is over."""
+    exit_wait: float = 1.0
+    """How long the error about a broken connection waits for the exit code and the last lines of stderr."""
+    hang_probe: float = 5.0
+    """How long a process that left a request unanswered may take to answer a ping."""
+    reopen_pauses: tuple[float, float] = (1.0, 30.0)
+    """The first and the longest pause before a broken stream of notifications is opened again."""
+    listing_seconds: float = 30.0
+    """How long a list is believed of a server that does not notify of changes."""
+    idle_seconds: float = 60.0
+    most_idle: int = 4
+    """How long, and how many, connections wait for the next interactive call."""
+    task_retry: float = 1.0
+    """The pause before a server that did not answer is asked about its task again; it grows with each failure."""
+    stdin_grace: float = 2.0
+    term_grace: float = 2.0
+    """How long a process may take to end after its stdin was closed, and after SIGTERM."""
+    longest_message: int = 64 * 1024 * 1024
+    """The longest message of a server, in bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +97,7 @@ class ServerConfig:
     url: str | None = field(default=None, repr=False)
     headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     timeouts: Timeouts = Timeouts()
+    client: ClientSettings = field(default=ClientSettings(), repr=False)
     enabled: bool = True
     required: bool = False
     enabled_tools: tuple[str, ...] | None = None
@@ -74,16 +108,16 @@ class ServerConfig:
     tools: Mapping[str, ToolOverride] = field(default_factory=dict[str, ToolOverride])
     base: Path | None = None
     operators: bool = True
-    """Whether the operator brings it; the word of a mission file on its own server may only tighten."""
+    """Whether the operator configured it. A mission file can only tighten the traits of its own servers."""
 
     discreet: bool = False
-    """Whether what it writes to stderr, and why it fails, is for the log alone and for nobody who calls it."""
+    """Whether its stderr and the reasons of its failures go to the log only, and not to its callers."""
 
 
 def parse_servers(
     table: object, *, source: str, base: Path, prefix: str = "servers", foreign: bool = False
 ) -> tuple[dict[str, ServerConfig], list[Fault]]:
-    """Every server of a table, and every fault. `foreign` allows the keys that other hosts write into mcp.json."""
+    """The servers of a table, and all faults. `foreign` allows the keys that other hosts write into mcp.json."""
     faults: list[Fault] = []
     servers: dict[str, ServerConfig] = {}
     entries = as_table(table)
@@ -111,8 +145,6 @@ def _parse_server(name: str, fields: Fields, base: Path, *, foreign: bool) -> Se
     if enabled is None:
         enabled = not (foreign and fields.flag("disabled"))
     concurrency = fields.number("concurrency", whole=True)
-    restart = fields.flag("restart")
-    disabled_tools = fields.texts("disabled_tools")
     return ServerConfig(
         name=name,
         transport=_transport(fields),
@@ -126,9 +158,9 @@ def _parse_server(name: str, fields: Fields, base: Path, *, foreign: bool) -> Se
         enabled=enabled,
         required=fields.flag("required") or False,
         enabled_tools=fields.texts("enabled_tools"),
-        disabled_tools=disabled_tools or (),
+        disabled_tools=fields.texts("disabled_tools") or (),
         concurrency=None if concurrency is None else int(concurrency),
-        restart=restart is not False,
+        restart=fields.flag("restart") is not False,
         trust_annotations=fields.flag("trust_annotations") or False,
         tools=_overrides(fields),
         base=base,
@@ -145,13 +177,9 @@ def _transport(fields: Fields) -> Transport:
     elif not has_command and not has_url:
         fields.fault("", "needs a 'command' (stdio) or a 'url' (http)")
     word = fields.text(said)
-    transport: Transport = "http" if has_url and not has_command else "stdio"
-    if word is not None:
-        explicit = _TRANSPORTS.get(word)
-        if explicit is None:
-            fields.fault(said, f"{word!r} is no transport{nearest(word, _TRANSPORTS) or '; known: stdio, http, sse'}")
-        else:
-            transport = explicit
+    if word is not None and word not in _TRANSPORTS:
+        fields.fault(said, f"{word!r} is not a transport{nearest(word, _TRANSPORTS) or '; known: stdio, http, sse'}")
+    transport = _TRANSPORTS.get(word or "", "http" if has_url and not has_command else "stdio")
     needs, other = ("command", "url") if transport == "stdio" else ("url", "command")
     if needs not in fields.table and other in fields.table:
         fields.fault(said, f"{transport} needs a '{needs}'")
@@ -174,29 +202,19 @@ def _timeouts(fields: Fields) -> Timeouts:
 
 def _overrides(fields: Fields) -> dict[str, ToolOverride]:
     found: dict[str, ToolOverride] = {}
-    tables = fields.inside("tools")
-    for tool in tables.table:
-        table = tables.inside(tool)
-        table.only(_OVERRIDE_KEYS)
-        override = ToolOverride(
-            read_only=table.flag("read_only"),
-            idempotent=table.flag("idempotent"),
-            parallel_safe=table.flag("parallel_safe"),
-            destructive=table.flag("destructive"),
-            timeout=table.number("timeout"),
-            long=table.flag("long"),
-            task_only=table.flag("task_only"),
-        )
-        if override.read_only and override.destructive:
+    for tool, table in fields.tables("tools"):
+        table.only((*_OVERRIDE_FLAGS, "timeout"))
+        flags = {key: table.flag(key) for key in _OVERRIDE_FLAGS}
+        found[tool] = ToolOverride(**flags, timeout=table.number("timeout"))
+        if found[tool].read_only and found[tool].destructive:
             table.fault("destructive", "a tool cannot be read-only and destructive")
-        found[tool] = override
     return found
 
 
 def expand(config: ServerConfig, environ: Mapping[str, str]) -> ServerConfig:
     """A copy that is ready to connect: variables expanded, paths absolute.
 
-    Raises `UpstreamUnavailable` that names every variable that is not set, with its server and field.
+    Raises `UpstreamUnavailable` with each variable that is not set, its server and its field.
     """
     missing: list[dict[str, str]] = []
 
@@ -222,12 +240,9 @@ def expand(config: ServerConfig, environ: Mapping[str, str]) -> ServerConfig:
 
 
 def secrets_of(config: ServerConfig, expanded: ServerConfig, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The values that must not be shown, longest first; `variables` says which.
-
-    Very short ones are not among them: blanking `80` or `true` would spoil every message.
-    """
+    """The values that must not be shown, longest first; see `variables`."""
     raw = (config.command, config.cwd, config.url, *config.args, *config.env.values(), *config.headers.values())
-    values = brought(raw, environ)
+    values = variable_values(raw, environ)
     for said, full in ((config.env, expanded.env), (config.headers, expanded.headers)):
         values += secret_entries(said, full)
     return as_secrets([*values, *secret_words(expanded.args)])

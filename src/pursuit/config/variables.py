@@ -1,8 +1,7 @@
-"""Environment variables in what an operator wrote: `${NAME}` and `${NAME:-default}`.
+"""Environment variables in a configuration (`${NAME}`, `${NAME:-default}`), and which values are secret.
 
-Owns: how they are expanded, and which values must not be shown afterwards. Does not know: servers or commands.
-Invariant: a value is shown only if it is plainly none to hide: a known setting, a word, a path that exists, an address
-without a user; whatever else a variable or a table brought is among the secrets. A very short value is not.
+A value is shown only if it is clearly not secret: a known setting, a word, a path that exists, an address without a
+user. Any other value of a variable or of an `env` or `headers` table is a secret, unless it is very short.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from typing import cast
 from urllib.parse import unquote
 
 SHORTEST_SECRET = 6
-"""Blanking `80` or `true` would spoil every message."""
+"""Redacting `80` or `true` would spoil each message."""
 SECRETIVE = re.compile(
     r"key|token|secret|pass|pwd|credential|auth|cookie|dsn|conn|(?:^|[^a-z])(?:pat|pin)(?:$|[^a-z])", re.IGNORECASE
 )
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
-# Variables that every session has, and names under which nobody writes a secret down.
+# Variables that each session has, and names of settings that hold no secret.
 _KNOWN = re.compile(
     r"HOME|(OLD)?PWD|USER(NAME)?|LOGNAME|HOSTNAME|SHELL|PATH|LANG(UAGE)?|LC_\w+|TERM|TZ|TMP(DIR)?|TEMP|XDG_\w+"
     r"|SSH_CONNECTION|SSH_AUTH_SOCK|GIT_AUTHOR_\w+"
@@ -33,7 +32,7 @@ _PLAIN = re.compile(rf"{_WORDS}|[a-z][a-z+.-]*://[A-Za-z0-9.-]+(:\d+)?(/({_WORDS
 _LONE_USER = re.compile(r"://([^\s/@:]+)@")
 _SEGMENT = re.compile(r"[^\s/@]*")
 _RUN = re.compile(r"\S*")
-# A name read backwards, from the `=` behind it; only so much of it is looked at.
+# A name is read backwards, from the `=` behind it, up to this length.
 _LONGEST_NAME = 200
 _NAME_BACK = re.compile(r"\s*([\w-]*[A-Za-z])")
 _VALUE = re.compile(r"\s*([^\s;&]+)")
@@ -55,8 +54,8 @@ def filled(text: str, environ: Mapping[str, str]) -> tuple[str, list[str]]:
     return VARIABLE.sub(value_of, text), missing
 
 
-def brought(texts: Iterable[str | None], environ: Mapping[str, str]) -> list[str]:
-    """The values of the variables that these texts name, and the secrets inside of them; not plain settings."""
+def variable_values(texts: Iterable[str | None], environ: Mapping[str, str]) -> list[str]:
+    """The values of the variables in these texts, and the secrets inside of them; not plain settings."""
     names = {match[1] for text in texts if text for match in VARIABLE.finditer(text)}
     values = [environ[name] for name in names if name in environ and not _KNOWN.fullmatch(name)]
     secret = [value for value in values if not _is_path(value)]
@@ -64,7 +63,7 @@ def brought(texts: Iterable[str | None], environ: Mapping[str, str]) -> list[str
 
 
 def secret_entries(said: Mapping[str, str], full: Mapping[str, str]) -> list[str]:
-    """The values of a table that must not be shown: by their name, by where they came from, or by their looks."""
+    """The secret values of a table: by their name, by the variable they came from, or by their form."""
     return [part for key, value in said.items() for part in _of_entry(key, value, full[key])]
 
 
@@ -81,7 +80,7 @@ def _of_entry(key: str, said: str, full: str) -> list[str]:
 
 
 def inherited_secrets(environ: Mapping[str, str]) -> list[str]:
-    """What must not be shown of an environment that nobody wrote for us: what a name says is secret, or lies inside."""
+    """The secrets of our own environment: values with a secretive name, and secrets inside of any value."""
     found: list[str] = []
     for name, value in environ.items():
         named = SECRETIVE.search(name) and not _KNOWN.fullmatch(name) and not _SETTING.fullmatch(name)
@@ -91,9 +90,9 @@ def inherited_secrets(environ: Mapping[str, str]) -> list[str]:
 
 
 def secret_words(words: Iterable[str]) -> list[str]:
-    """What stands behind an option whose name says that it is secret: `--token=VALUE`, or `--token VALUE`.
+    """The secrets of a command line: the values of options with secretive names, and those inside of a word.
 
-    And what stands inside of a word: the user of an address, a password in a connection string, a header.
+    The first are `--token=VALUE` and `--token VALUE`, the others the user of an address or a password in a header.
     """
     found: list[str] = []
     for option, following in pairwise((*words, "")):
@@ -105,13 +104,13 @@ def secret_words(words: Iterable[str]) -> list[str]:
 
 
 def is_telling(key: str, value: str) -> bool:
-    """Whether an entry that is written down holds a secret for sure, and not only perhaps."""
+    """Whether an entry certainly holds a literal secret."""
     secret = [value] if SECRETIVE.search(key) else _inside(value)
     return not VARIABLE.search(value) and any(len(part) >= SHORTEST_SECRET for part in secret)
 
 
 def _inside(text: str) -> list[str]:
-    """The secrets within a text, in a time that grows with its length and no faster: a caller may have written it."""
+    """The secrets within a text, in linear time: a caller may have written the text."""
     found: list[str] = []
     for user in _users(text):
         found += [user, user.partition(":")[2]]
@@ -125,11 +124,11 @@ def _inside(text: str) -> list[str]:
 
 
 def _users(text: str) -> Iterator[str]:
-    """`user:password` of each address; where a `/` stands in it, it goes up to the last `@`."""
+    """`user:password` of each address; a password that holds a `/` goes up to the last `@`."""
     place = text.find("://")
     while place >= 0:
         begin = place + 3
-        end = _SEGMENT.match(text, begin).end()  # pyright: ignore[reportOptionalMemberAccess] - it matches nothing too
+        end = _SEGMENT.match(text, begin).end()  # pyright: ignore[reportOptionalMemberAccess] - matches always
         if text[end : end + 1] != "@" or ":" not in text[begin:end]:
             over = _RUN.match(text, begin).end()  # pyright: ignore[reportOptionalMemberAccess] - as above
             end = text.rfind("@", begin, over)
@@ -141,7 +140,7 @@ def _users(text: str) -> Iterator[str]:
 
 
 def _assigned(text: str) -> Iterator[str]:
-    """What stands behind each `NAME=` whose name says that it is secret."""
+    """The value of each `NAME=` with a secretive name."""
     place = text.find("=")
     while place >= 0:
         name = _NAME_BACK.match(text[max(0, place - _LONGEST_NAME) : place][::-1])
@@ -160,6 +159,6 @@ def _is_path(text: str) -> bool:
 
 
 def as_secrets(values: Iterable[str]) -> tuple[str, ...]:
-    """What must not be shown, longest first; a key of several lines is also blanked line by line."""
+    """What must not be shown, longest first; a key of several lines is also redacted line by line."""
     parts = {part.strip() for value in values for part in (value, *value.splitlines())}
     return tuple(sorted((part for part in parts if len(part) >= SHORTEST_SECRET), key=lambda part: (-len(part), part)))

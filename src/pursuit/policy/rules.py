@@ -1,7 +1,7 @@
-"""Whether a call may be sent.
+"""Decides whether a call may be sent, and whether a host may be reached.
 
-Owns: the operator's policy, the layers that may only tighten it, and `decide`. Does not know: approvals, or who asks.
-Invariant: `decide` is pure; a layer turns allow into ask or deny and ask into deny, never back; deny wins.
+The operator's policy comes first. Further layers (the mission's, the caller's) can only tighten it: a layer turns allow
+into ask or deny and ask into deny, never back. Deny wins. All functions are pure.
 """
 
 from __future__ import annotations
@@ -20,46 +20,45 @@ from pursuit.core.base_model import nearest
 from pursuit.core.tools import SPAWN_TOOL, Tool
 from pursuit.errors import Fault, ValidationFailed
 
-# A decision about a call, a host or a tool, with the reason that a person reads.
-
 Decision = Literal["allow", "ask", "deny"]
 Mode = Literal["auto", "ask", "never"]
 
 SEVERITY: dict[Decision, int] = {"allow": 0, "ask": 1, "deny": 2}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ruling:
-    """The decision, and why."""
-
-    decision: Decision
-    reason: str = ""
-
-
-def stricter(one: Ruling, other: Ruling) -> Ruling:
-    """The one that lets less through; the first, where both let the same through."""
-    return other if SEVERITY[other.decision] > SEVERITY[one.decision] else one
-
-
-# One rule of the operator: which calls it means.
-# Invariant: pure; where a value can be read in several ways, a rule that forbids matches if any reading does, and a
-# rule that allows only if all do.
+MODES: tuple[Mode, ...] = ("auto", "ask", "never")
+"""From the loosest to the strictest."""
 
 ANY = "*"
 MOST_FORMS = 16
 _SLASHES = re.compile("/+")
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)://([^/?#]*)([^?#]*)(.*)", re.DOTALL)
 _ORIGIN = re.compile(r"[^/?#:]+://[^/?#]*")
-_DROPPED = re.compile("[\t\r\n]")  # what readers of addresses leave out, wherever it stands
+_DROPPED = re.compile("[\t\r\n]")  # URL parsers drop these wherever they stand
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ruling:
+    """The decision, and the reason that a person reads."""
+
+    decision: Decision
+    reason: str = ""
+
+
+def stricter(one: Ruling, other: Ruling) -> Ruling:
+    """The stricter of the two; the first one if they are equal."""
+    return other if SEVERITY[other.decision] > SEVERITY[one.decision] else one
 
 
 class _Unreadable(Exception):
-    """Escaped more often than anybody does in good faith."""
+    """Escaped more often than any honest value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """Globs over the server, the tool and the text of arguments, which are named by their dotted path."""
+    """Globs over the server, the tool and the text of arguments, which are named by their dotted path.
+
+    Where a value can be read in several ways, a rule that asks or denies matches if any reading does, and a rule that
+    allows only if all do.
+    """
 
     decision: Decision
     server: str = ANY
@@ -68,21 +67,20 @@ class Rule:
     reason: str = ""
 
     def means(self, tool: Tool) -> bool:
-        """Whether it is about this tool, whatever the arguments.
+        """Whether it concerns this tool, with any arguments.
 
-        A rule that allows means the server of a mission file only if it names it: who wrote `*` did not know of it.
+        A rule that allows applies to the server of a mission file only if it names that server: the operator who wrote
+        `*` did not know of it.
         """
-        if self.decision == "allow" and not tool.operators and not self._names(tool.server):
+        named = self.server == tool.server or self.tool.startswith(f"{tool.server}.")
+        if self.decision == "allow" and not tool.operators and not named:
             return False
         return (self.server == ANY or fnmatchcase(tool.server, self.server)) and (
             self.tool == ANY or fnmatchcase(tool.name, self.tool) or fnmatchcase(tool.qualified, self.tool)
         )
 
-    def _names(self, server: str) -> bool:
-        return self.server == server or self.tool.startswith(f"{server}.")
-
     def matches(self, tool: Tool, arguments: Mapping[str, Any]) -> bool:
-        """Whether it is about this call: every pattern finds its argument."""
+        """Whether it concerns this call: each pattern matches its argument."""
         if not self.means(tool):
             return False
         allows = self.decision == "allow"
@@ -91,7 +89,7 @@ class Rule:
                 _fits(values_at(arguments, path.split(".")), pattern, every=allows)
                 for path, pattern in self.arguments.items()
             )
-        except (RecursionError, _Unreadable):  # cannot be looked through: that allows nothing
+        except (RecursionError, _Unreadable):  # an unreadable argument never matches a rule that allows
             return not allows
 
     def __str__(self) -> str:
@@ -108,7 +106,7 @@ def _fits(values: Sequence[Any], pattern: str, *, every: bool) -> bool:
 
 
 def values_at(value: Any, path: Sequence[str]) -> list[Any]:
-    """What lies at a dotted path: `*` is any key, a list stands for its elements, a key may itself hold dots."""
+    """The values at a dotted path: `*` is any key, a list stands for its elements, a key may itself hold dots."""
     if isinstance(value, list | tuple):
         return [found for item in cast("Sequence[Any]", value) for found in values_at(item, path)]
     if not path:
@@ -127,18 +125,18 @@ def values_at(value: Any, path: Sequence[str]) -> list[Any]:
 
 
 def _readings(value: Any) -> Iterator[str]:
-    """The text of a value; if it may be a path or an address in disguise, also where it really leads."""
+    """The text of a value; for what may be a path or an address also where it really leads."""
     if not isinstance(value, str):
         yield json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"), default=str)
         return
     for form in _forms(value):
         yield form
         if "/" in form:
-            yield from _straight(form)
+            yield from _normalized(form)
 
 
 def _forms(text: str) -> Iterator[str]:
-    """The text as servers may undo its escapes, in whichever order and however often: the text itself comes first."""
+    """The text itself, then each form that a server may get by undoing escapes, in any order and number."""
     forms = [text]
     for form in forms:
         yield form
@@ -154,46 +152,42 @@ def _forms(text: str) -> Iterator[str]:
 
 
 def _folded(text: str) -> str:
-    """An address, or a pattern of addresses, with its scheme and host in small letters: their case says nothing."""
+    """An address, or a pattern of addresses, with its scheme and host in lower case: they are case-insensitive."""
     origin = _ORIGIN.match(text)
     return text if origin is None else f"{origin.group().lower()}{text[origin.end() :]}"
 
 
-def _straight(text: str) -> Iterator[str]:
-    """Where a text leads as a path, and as an address if it is one; nothing where that is the text itself."""
+def _normalized(text: str) -> Iterator[str]:
+    """Where a text leads as a path, and as an address if it is one; nothing if that is the text itself."""
     address = _ADDRESS.fullmatch(text)
     path = posixpath.normpath(_SLASHES.sub("/", text))
     if address is None:
-        if path not in (text, text.removesuffix("/")):  # a slash at the end is no detour
+        if path not in (text, text.removesuffix("/")):  # a trailing slash leads to the same place
             yield path
         return
     scheme, host, inside, rest = address.groups()
-    if "/.." in text:  # to a reader of paths the scheme is a folder, which can be left
+    if "/.." in text:  # a reader of paths takes the scheme for a folder
         yield f"{scheme}://{path.removeprefix(f'{scheme}:/')}" if path.startswith(f"{scheme}:/") else path
-    straight = posixpath.normpath(_SLASHES.sub("/", inside)) if inside else ""  # from the root: no `..` takes the host
-    if straight not in (inside, inside.removesuffix("/")):
-        yield f"{scheme}://{host}{straight}{rest}"
-
-
-# Which hosts an upstream may be reached at.
-# Invariant: deny wins over allow, and allow over ask; a rule `.example.com` means the sub-domains and not
-# `example.com` itself. A host that no rule names is allowed, for the operator wrote its address himself; `ask =
-# ["*"]` makes a list of allowed ones complete.
-
-NetworkRuling = Literal["allow", "ask", "deny"]
+    normal = posixpath.normpath(_SLASHES.sub("/", inside)) if inside else ""  # from the root: no `..` removes the host
+    if normal not in (inside, inside.removesuffix("/")):
+        yield f"{scheme}://{host}{normal}{rest}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkRules:
-    """Hosts, `.suffixes` for sub-domains, or `*` for all; each may end in `:port`."""
+    """Hosts, `.suffixes` for sub-domains, or `*` for all; each may end in `:port`.
+
+    `.example.com` does not include `example.com`. Deny wins over allow, allow over ask. A host that no rule names is
+    allowed, since the operator wrote its address; `ask = ["*"]` makes the list of allowed hosts complete.
+    """
 
     allow: Sequence[str] = ()
     ask: Sequence[str] = ()
     deny: Sequence[str] = ()
 
 
-def network_ruling(rules: NetworkRules, url: str) -> NetworkRuling:
-    """What the rules say of this address; an address without a host is denied."""
+def network_ruling(rules: NetworkRules, url: str) -> Decision:
+    """The decision about this address; an address without a host is denied."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
@@ -202,29 +196,30 @@ def network_ruling(rules: NetworkRules, url: str) -> NetworkRuling:
     if parts.scheme not in ("http", "https") or not host:
         return "deny"
     port = port or (443 if parts.scheme == "https" else 80)
-    if _named(rules.deny, host, port):
-        return "deny"
-    if _named(rules.allow, host, port):
-        return "allow"
-    return "ask" if _named(rules.ask, host, port) else "allow"
+    host = _canonical(host)
+    lists: tuple[tuple[Decision, Sequence[str]], ...] = (
+        ("deny", rules.deny),
+        ("allow", rules.allow),
+        ("ask", rules.ask),
+    )
+    for decision, patterns in lists:
+        if any(_matches_host(pattern, host, port) for pattern in patterns):
+            return decision
+    return "allow"
 
 
-def _named(patterns: Sequence[str], host: str, port: int) -> bool:
-    return any(_matches(pattern, _plain(host), port) for pattern in patterns)
-
-
-def _matches(pattern: str, host: str, port: int) -> bool:
-    name, said = _split(pattern)
-    if said is not None and said != str(port):
+def _matches_host(pattern: str, host: str, port: int) -> bool:
+    name, wanted_port = _split_port(pattern)
+    if wanted_port is not None and wanted_port != str(port):
         return False
-    if name == "*":
+    if name == ANY:
         return True
     if name.startswith("."):
-        return host.endswith(_plain(name)) and len(host) > len(name)
-    return host == _plain(name)
+        return host.endswith(_canonical(name)) and len(host) > len(name)
+    return host == _canonical(name)
 
 
-def _split(pattern: str) -> tuple[str, str | None]:
+def _split_port(pattern: str) -> tuple[str, str | None]:
     """Host and port; an IPv6 address is in brackets if a port follows, as in a URL."""
     if pattern.startswith("["):
         name, _, rest = pattern[1:].partition("]")
@@ -235,7 +230,7 @@ def _split(pattern: str) -> tuple[str, str | None]:
     return pattern, None
 
 
-def _plain(host: str) -> str:
+def _canonical(host: str) -> str:
     """One spelling for each host: lower case, no dot at the end, addresses in their short form."""
     host = host.lower().rstrip(".") or host
     try:
@@ -246,12 +241,6 @@ def _plain(host: str) -> str:
         return host.encode("idna").decode() if not host.isascii() else host
     except UnicodeError:
         return host
-
-
-MODES: tuple[Mode, ...] = ("auto", "ask", "never")
-"""From the loosest to the strictest."""
-
-_ALLOWED = Ruling(decision="allow", reason="")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,15 +254,15 @@ class Tightening:
     mode: Mode = "auto"
 
     def decide(self, tool: Tool) -> Ruling:
-        """What this layer says of a tool; allow is the least that it can say."""
+        """The ruling of this layer about a tool."""
         if self.allowed is not None and tool.qualified not in self.allowed:
             return Ruling(decision="deny", reason=f"{tool.qualified} is not on {self.who}'s list of tools")
         lists: tuple[tuple[Decision, tuple[str, ...]], ...] = (("deny", self.deny), ("ask", self.ask))
-        for decision, words in lists:
-            word = next((word for word in words if names(word, tool)), None)
-            if word is not None:
-                return Ruling(decision=decision, reason=f"{self.who}'s own policy says {decision} ({word})")
-        return _ALLOWED
+        for decision, patterns in lists:
+            pattern = next((pattern for pattern in patterns if names(pattern, tool)), None)
+            if pattern is not None:
+                return Ruling(decision=decision, reason=f"{self.who}'s own policy says {decision} ({pattern})")
+        return Ruling(decision="allow")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,10 +274,10 @@ class OperatorPolicy:
     network: NetworkRules = field(default_factory=NetworkRules)
     own: frozenset[str] = frozenset()
     callers: Mapping[str, Tightening] = field(default_factory=dict[str, Tightening])
-    """What further holds for whoever shows the token of a name."""
+    """A further layer for the caller with the token of this name."""
 
     def decide(self, tool: Tool, arguments: Mapping[str, Any]) -> Ruling:
-        """What the rules say, whatever the mode; without one: allow what is read-only, ask for the rest."""
+        """The strictest matching rule, before the mode; without one: allow what is read-only, ask for the rest."""
         found: Ruling | None = None
         for place, rule in enumerate(self.rules, start=1):
             if rule.matches(tool, arguments):
@@ -299,31 +288,28 @@ class OperatorPolicy:
     def _without_rule(self, tool: Tool) -> Ruling:
         if tool is SPAWN_TOOL:
             return Ruling(
-                decision="allow", reason="the mission has a fleet; what its children call is judged by itself"
+                decision="allow", reason="the mission has a fleet; each call of its children is decided on its own"
             )
         if tool.server in self.own:
             return Ruling(decision="allow", reason="handed in by the program itself")
+        reads, destroys = (tool.traits.why.get(key, "nothing says otherwise") for key in ("read_only", "destructive"))
         if tool.traits.read_only:
-            return Ruling(decision="allow", reason=f"it only reads ({_why(tool, 'read_only')})")
+            return Ruling(decision="allow", reason=f"it only reads ({reads})")
         if tool.traits.destructive:
-            return Ruling(decision="ask", reason=f"it may destroy something ({_why(tool, 'destructive')})")
-        return Ruling(decision="ask", reason=f"it may write ({_why(tool, 'read_only')})")
+            return Ruling(decision="ask", reason=f"it may destroy something ({destroys})")
+        return Ruling(decision="ask", reason=f"it may write ({reads})")
 
 
-def _why(tool: Tool, trait: str) -> str:
-    return tool.traits.why.get(trait, "nobody says otherwise")
-
-
-def names(word: str, tool: Tool) -> bool:
-    """Whether a name or glob means this tool: its qualified name, or, without a dot, its bare one."""
-    if word in (tool.qualified, tool.name) or fnmatchcase(tool.qualified, word):
+def names(pattern: str, tool: Tool) -> bool:
+    """Whether a name or glob matches this tool: its qualified name, or, without a dot, its bare one."""
+    if pattern in (tool.qualified, tool.name) or fnmatchcase(tool.qualified, pattern):
         return True
-    return "." not in word and fnmatchcase(tool.name, word)
+    return "." not in pattern and fnmatchcase(tool.name, pattern)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layers:
-    """The operator's policy and whatever tightens it, in order."""
+    """The operator's policy and the layers that tighten it, in order."""
 
     operator: OperatorPolicy = field(default_factory=OperatorPolicy)
     tighter: tuple[Tightening, ...] = ()
@@ -344,12 +330,12 @@ def decide(layers: Layers, tool: Tool, arguments: Mapping[str, Any]) -> Ruling:
     for layer in layers.tighter:
         ruling = stricter(ruling, layer.decide(tool))
     if mode == "never" and ruling.decision == "ask":
-        return Ruling(decision="deny", reason=f"mode never, nobody is asked: {ruling.reason}")
+        return Ruling(decision="deny", reason=f"mode never, no one is asked: {ruling.reason}")
     return ruling
 
 
 def conditional(layers: Layers, tool: Tool) -> list[Rule]:
-    """The rules that are about this tool with some arguments only: a listing cannot foresee them."""
+    """The rules that concern this tool only with some arguments: a listing cannot foresee them."""
     return [rule for rule in layers.operator.rules if rule.arguments and rule.means(tool)]
 
 
@@ -365,26 +351,6 @@ def parse_mode(mode: str, *, field: str = "mode") -> Mode:
     """The mode by its name; raises `ValidationFailed` for one that does not exist, given as `field`."""
     if mode in MODES:
         return mode
-    reason = f"{mode!r} is no mode{nearest(mode, MODES) or '; use ' + _listed(MODES)}"
+    reason = f"{mode!r} is no mode{nearest(mode, MODES) or '; use auto, ask or never'}"
     fault = Fault(field=field, reason=reason)
     raise ValidationFailed([fault], str(fault))
-
-
-def _listed(words: Sequence[str]) -> str:
-    return f"{', '.join(words[:-1])} or {words[-1]}"
-
-
-__all__ = [
-    "MODES",
-    "Decision",
-    "Layers",
-    "Mode",
-    "OperatorPolicy",
-    "Ruling",
-    "Tightening",
-    "conditional",
-    "decide",
-    "may_ask",
-    "names",
-    "parse_mode",
-]

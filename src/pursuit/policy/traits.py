@@ -1,8 +1,7 @@
-"""What a tool may do: whose word counts, and why we think so.
+"""What a tool may do, and why: the operator's settings, then the table of known servers, then the server's annotations.
 
-Owns: the order of belief: the operator, then the table of well-known servers, then the server's own annotations.
-Does not know: where any of them came from. Invariant: without the operator's trust an annotation never makes a tool
-look safer, and a mission file never does; nothing known means the worst.
+Without the operator's trust an annotation never makes a tool look safer, and a mission file never does. Without any
+answer the worst is assumed.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from pursuit.core.tools import Tool, ToolOverride, Traits
 OPERATOR = "your configuration"
 TRUSTED = "the server's own annotation, which you trust"
 TIGHTENS = "the server's own annotation, which may tighten"
-UNKNOWN = "nobody says otherwise"
+UNKNOWN = "nothing says otherwise"
 DOUBTED = "the server's annotation says otherwise, and you do not trust it"
 MISSION_FILE = "the mission file, which may tighten"
-UNHEARD = "the mission file's own word does not count"
+MISSION_FILE_IGNORED = "the mission file's own word does not count"
 READS = "follows from read-only"
 
 _SILENT = ToolOverride()
@@ -38,11 +37,11 @@ def traits(
     speaker: str = OPERATOR,
     operators: bool = True,
 ) -> Traits:
-    """The answers, each with its reason.
+    """The traits, each with its reason.
 
-    `curated` is the row of the table of well-known servers, `table` how that is named, and `timeout` the server's own
-    call timeout, for a tool without one. Where the server is not the `operators`, only what tightens counts: neither
-    how it is started nor what is believed of it is the operator's word.
+    `curated` is the row of the table of known servers, `table` its name in a reason, and `timeout` the server's own
+    call timeout, for a tool without one. If the server is not the `operators`, only what tightens counts: a mission
+    file chose how it is started and what it says.
     """
     said = override or _SILENT
     if not operators:
@@ -54,13 +53,13 @@ def traits(
 
     def first(name: str, *answers: tuple[bool | None, str], worst: bool) -> bool:
         doubted = hints.get(_HINTS.get(name, "")) is (not worst)
-        unknown = UNHEARD if not operators else DOUBTED if doubted else UNKNOWN
+        unknown = MISSION_FILE_IGNORED if not operators else DOUBTED if doubted else UNKNOWN
         answer, reason = next(((a, r) for a, r in answers if a is not None), (worst, unknown))
         why[name] = reason
         return answer
 
     def tightened(value: bool | None, hint: str, worst: bool) -> tuple[bool | None, str]:
-        """The table's answer; the server may say that it is worse."""
+        """The table's answer; the server may say that the tool is worse."""
         return (worst, TIGHTENS) if value is (not worst) and hints.get(hint) is worst else (value, table)
 
     read_only = first(
@@ -99,7 +98,7 @@ def traits(
 
 
 def _tightening(said: ToolOverride) -> ToolOverride:
-    """What of it makes the tool look worse."""
+    """Only the answers that make the tool look worse."""
     return ToolOverride(
         read_only=None if said.read_only else said.read_only,
         idempotent=None if said.idempotent else said.idempotent,
@@ -110,7 +109,7 @@ def _tightening(said: ToolOverride) -> ToolOverride:
 
 
 def _holds(row: ToolOverride, said: ToolOverride, hints: Mapping[str, bool]) -> bool:
-    """Whether a row of the table still describes the tool: if somebody contradicts its main answer, none of it counts.
+    """Whether a row of the table still describes the tool: if its main answer is contradicted, none of it counts.
 
     The operator may contradict it either way, the server only for the worse.
     """
@@ -122,14 +121,12 @@ def _holds(row: ToolOverride, said: ToolOverride, hints: Mapping[str, bool]) -> 
     return not (said.destructive or hints.get("readOnlyHint") is False or destroys)
 
 
-# What may be said of any tool: the questions that a host is asked before a call.
-
 LONGEST_ARGUMENT = 600
 LONGEST = 6_000
 
 
 def is_mcp_tool(tool: Tool) -> bool:
-    """Whether it lies behind MCP: all do but the plain Python functions of this process."""
+    """Whether it is a tool of an MCP server, and not a Python function of this process."""
     return not tool.local
 
 
@@ -155,15 +152,15 @@ def tool_is_destructive(tool: Tool) -> bool:
 
 def effect(tool: Tool) -> str:
     """What it may do, in one word: reads, writes or destroys."""
-    if tool.traits.read_only:
+    if tool_is_read_only(tool):
         return "reads"
-    return "destroys" if tool.traits.destructive else "writes"
+    return "destroys" if tool_is_destructive(tool) else "writes"
 
 
 def tool_approval_description(tool: Tool, arguments: Mapping[str, Any], why: str) -> str:
     """The question to a person: which tool of which server, with which arguments, and why it is asked.
 
-    Secrets are left out by the names of their arguments; a long value is cut, with its length.
+    Arguments with secretive names are redacted; a long value is cut, with its length.
     """
     may = {"reads": "only reads", "writes": "may change things", "destroys": "may destroy things"}[effect(tool)]
     lines = [f"{printable(tool.name)} of server {printable(tool.server)} ({may})"]
@@ -181,5 +178,5 @@ def tool_approval_description(tool: Tool, arguments: Mapping[str, Any], why: str
 
 
 def printable(text: str) -> str:
-    """Text on one line that cannot steer a terminal or hide a part of itself."""
+    """Text on one line, without control characters that steer a terminal or hide a part of it."""
     return "".join(c if c.isprintable() else " " if c in "\n\r\t" else "\ufffd" for c in text)

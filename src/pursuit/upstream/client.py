@@ -1,17 +1,22 @@
-"""An MCP server as an `Upstream`.
+"""The client of one MCP server, over any transport.
 
-Owns: the tools of a server, listed once and kept while they are known to be current; the reading of results; who hears
-its notifications. Does not know: transports (an `Opener` brings one), restarts, or policy. Invariant: a call is taken
-by the server at most once; a call that was under way when the connection broke has the outcome `unknown`, and the next
-one runs on a new connection.
+`McpClient` keeps one connection: it opens it on first use, opens another one after it broke (with a growing pause and a
+ceiling for servers that keep dying), and sends requests over it. `McpUpstream` adds the tools of the server, calls of
+them, and clients of its own that it lends to one interactive call at a time.
+
+Invariant: the server takes a request at most once. A call that was under way when the connection broke has the outcome
+`unknown`; the next one runs on a new connection.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import math
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, cast
 
@@ -19,7 +24,7 @@ import anyio
 import anyio.abc
 from mcp_types import METHOD_NOT_FOUND
 
-from pursuit.config.servers import ServerConfig
+from pursuit.config.servers import ClientSettings, ServerConfig
 from pursuit.core.observe import text_of
 from pursuit.core.tools import (
     NOT_KNOWN,
@@ -34,19 +39,27 @@ from pursuit.core.tools import (
     says_unknown,
 )
 from pursuit.errors import UpstreamUnavailable
-from pursuit.upstream.connection import Connection, Era, Opener
+from pursuit.upstream.connection import Connection, Era
 from pursuit.upstream.listing import is_offered, read_listing
-from pursuit.upstream.supervise import LONGEST_WAIT, Restarts, Supervisor
+from pursuit.upstream.redaction import StderrTail
 from pursuit.upstream.tasks import ToldFn, declared, followed, generation_of, handle_in, handle_of, support
-from pursuit.upstream.transport import CallBroken, ClientSide, ConnectionLost, Heard, SessionGone
+from pursuit.upstream.transport import (
+    CallBroken,
+    ClientSide,
+    ConnectionLost,
+    OnNotification,
+    OpenTransport,
+    SessionGone,
+)
 
-# Raw requests to one server, whoever makes them: its JSON in, its JSON out.
-# Invariant: a request is taken by the server at most once; its result, or its error, is handed on exactly as it came,
-# but for the secrets of its configuration (`blanking` says where).
-
+TASK_TTL_MS = 86_400_000
 MOST_PAGES = 1000
+# How often a call that waits for a free slot reports progress, so that its own timeout does not run meanwhile.
+_WAITING_SECONDS = 0.2
+_log = logging.getLogger(__name__)
+
 Waiting = Callable[[], AbstractAsyncContextManager[None]]
-"""What is entered while a call waits for its turn: that time is not the server's."""
+"""Entered while a call waits for a free slot: that time is not the server's."""
 
 ListKind = Literal["tools", "resources", "resourceTemplates", "prompts"]
 _LIST_METHODS: Mapping[ListKind, str] = {
@@ -57,25 +70,160 @@ _LIST_METHODS: Mapping[ListKind, str] = {
 }
 
 
-class Conversation:
-    """Requests over a supervised connection; `capabilities` replaces what is declared, where each request says it."""
+class Restarts:
+    """The pace of restarts, shared by all connections to one server.
+
+    A server that ended too often within a minute is not started, so that one that dies at once is no fork bomb. The
+    pause before a start doubles while the server keeps dying; a healthy life resets it. No number of deaths is final.
+    """
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self._settings = settings
+        self._ends: deque[float] = deque()
+        self._last_death = -math.inf
+        self.deaths = 0
+        """How often in a row the server died."""
+
+    def lost(self, now: float) -> None:
+        """Notes an end that says nothing about health; it counts towards the ceiling only."""
+        self._ends.append(now)
+
+    def ended(self, now: float, *, lived: float, answers: int) -> None:
+        """Notes an end that we did not cause."""
+        self._ends.append(now)
+        healthy = lived >= self._settings.healthy_seconds or answers >= self._settings.healthy_answers
+        self.deaths = 1 if healthy else self.deaths + 1
+        self._last_death = now
+
+    def pause(self, now: float) -> float:
+        """Seconds until the next start; the first restart is immediate."""
+        if self.deaths < 2:
+            return 0.0
+        pause = min(self._settings.first_pause * 2 ** min(self.deaths - 2, 20), self._settings.longest_pause)
+        return max(0.0, self._last_death + pause - now)
+
+    def ceiling_pause(self, now: float) -> float:
+        """Seconds for which the ceiling forbids a start."""
+        while self._ends and now - self._ends[0] >= 60:
+            self._ends.popleft()
+        return 60 - (now - self._ends[0]) if len(self._ends) >= self._settings.ends_per_minute else 0.0
+
+
+class McpClient:
+    """One connection to a server, opened when first needed. Its tasks live in `tasks`, which must outlive it."""
 
     def __init__(
         self,
-        supervisor: Supervisor,
+        config: ServerConfig,
+        open_transport: OpenTransport,
         *,
-        room: anyio.Semaphore | None = None,
-        capabilities: Mapping[str, Any] | None = None,
+        tasks: anyio.abc.TaskGroup,
+        restarts: Restarts,
+        on_notification: OnNotification,
+        features: ClientSide,
+        era: Era,
+        slots: anyio.Semaphore | None,
     ) -> None:
-        self._supervisor = supervisor
-        self._room = room
-        self._capabilities = capabilities
+        self.config = config
+        self.features = features
+        self._settings = config.client
+        self._open_transport = open_transport
+        self._tasks = tasks
+        self._restarts = restarts
+        self._on_notification = on_notification
+        self._era: Era = era
+        self._slots = slots
+        self._tail = StderrTail()
+        self._connection: Connection | None = None
+        self._alive: set[Connection] = set()
+        self._closed = False
+
+    @property
+    def current(self) -> Connection | None:
+        """The connection, if there is one that works."""
+        connection = self._connection
+        return connection if connection is not None and connection.ready.is_set() and connection.usable else None
+
+    async def connect(self) -> Connection:
+        """A connection that works, opened if there is none; concurrent callers share it.
+
+        Raises `UpstreamUnavailable`.
+        """
+        if self._connection is not None:
+            await self._connection.wait_for_probe()
+        connection = await self._ready(self._era)
+        if connection.lost_in_probe:
+            # Some legacy servers close the connection on an unknown first request: once more, with the handshake.
+            connection = await self._ready("legacy")
+        if connection.failure is None:
+            self._era = connection.era
+            return connection
+        await connection.finished.wait()
+        raise self._unavailable(connection.failure, "it could not be started, or does not answer")
+
+    async def _ready(self, era: Era) -> Connection:
+        connection = self._connection
+        if connection is None or not connection.usable:
+            if connection is not None:
+                # Its end must be counted before the next one starts.
+                await connection.finished.wait()
+            pause = self._restarts.pause(anyio.current_time())
+            if 0 < pause <= self._settings.longest_wait:
+                await anyio.sleep(pause)
+            # Another caller may have opened one meanwhile.
+            if self._connection is connection:
+                self._connection = self._open(era)
+            connection = self._connection
+        if connection is None:
+            raise self._unavailable("it is closed")
+        if not connection.ready.is_set():  # waiting would cost each request a task switch
+            await connection.ready.wait()
+        return connection
+
+    def _open(self, era: Era) -> Connection:
+        if self._closed:
+            raise self._unavailable("it is closed")
+        now = anyio.current_time()
+        if self._restarts.deaths and not self.config.restart:
+            raise self._unavailable("it has ended, and its configuration says restart = false")
+        if (pause := self._restarts.ceiling_pause(now)) > 0:
+            times = f"{self._settings.ends_per_minute:g} times within a minute"
+            raise self._unavailable(f"it ended {times}; next try in {math.ceil(pause)} s")
+        if (pause := self._restarts.pause(now)) > 0:
+            times = f"{self._restarts.deaths} times in a row"
+            raise self._unavailable(f"it ended {times}; next try in {math.ceil(pause)} s")
+        self._tail.clear()
+        connection = Connection(
+            self._open_transport,
+            era=era,
+            timeout=self.config.timeouts.connect,
+            settings=self._settings,
+            features=self.features,
+            tail=self._tail,
+            on_notification=self._on_notification,
+        )
+        self._alive.add(connection)
+        self._tasks.start_soon(self._run, connection, name=f"upstream {self.config.name}")
+        return connection
+
+    async def _run(self, connection: Connection) -> None:
+        born = anyio.current_time()
+        try:
+            await connection.run()
+        finally:
+            self._alive.discard(connection)
+            now = anyio.current_time()
+            # What was never started did not die, and a lost probe says nothing about health.
+            if connection.lost_in_probe:
+                self._restarts.lost(now)
+            elif connection.opened and not connection.closed_by_us:
+                self._restarts.ended(now, lived=now - born, answers=connection.answers)
 
     async def about(self) -> About:
         """What the server says about itself; connects. Raises `UpstreamUnavailable`."""
-        connection = await self._supervisor.connection()
+        connection = await self.connect()
         if connection.about is None:
-            raise self._supervisor.unavailable("it is closed")
+            raise self._unavailable("it is closed")
         return connection.about
 
     async def request(
@@ -86,243 +234,263 @@ class Conversation:
         on_notify: NotifyFn | None = None,
         progress: bool = True,
         waiting: Waiting = nullcontext,
+        capabilities: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Sends one request; there is no timeout here, whoever waits cancels.
+        """Sends one raw request and returns the result unchanged. It has no timeout: cancel the caller.
 
-        `on_notify` hears what belongs to it; the server is asked for progress unless `progress` is False. Returns
-        upstream's result untouched. Raises `UpstreamError`, which is the server's own, or `CallFailed`.
+        `on_notify` gets the notifications of the request; the server is asked for progress unless `progress` is False.
+        `capabilities` replaces the declared ones on a modern connection. Raises the server's own `UpstreamError`, or
+        `CallFailed`.
         """
-        async with nullcontext() if self._room is None or method != "tools/call" else _turn(self._room, waiting):
-            for again in (True, False):
-                connection = await self._connection()
+        async with nullcontext() if self._slots is None or method != "tools/call" else _slot(self._slots, waiting):
+            for last in (False, True):
+                try:
+                    connection = await self.connect()
+                except UpstreamUnavailable as error:
+                    raise CallFailed(f"not sent: {error.message}", sent=False) from None
                 try:
                     return await connection.request(
-                        method,
-                        params or {},
-                        capabilities=self._capabilities,
-                        on_notify=on_notify,
-                        progress=progress,
+                        method, params or {}, capabilities=capabilities, on_notify=on_notify, progress=progress
                     )
                 except SessionGone:
-                    # The server said that it did not take it: a new session may.
-                    if not again:
-                        raise CallFailed(self._supervisor.sentence("it forgot our session twice"), sent=False) from None
+                    # The server did not take the request: a new session may.
+                    if last:
+                        said = self._error_text("it forgot our session twice")
+                        raise CallFailed(f"not sent: {said}", sent=False) from None
                 except ConnectionLost as error:
-                    said = await self._supervisor.obituary(connection, _doubt(method, error))
-                    raise _failed(said, sent=error.sent) from None
+                    with anyio.move_on_after(self._settings.exit_wait):
+                        await connection.finished.wait()
+                    reason, public = f"the connection broke: {connection.close_reason()}", "the connection broke"
+                    raise self._call_failed(method, reason, public, sent=error.sent) from None
                 except CallBroken as error:
-                    doubt = _doubt(method, error)
-                    said = self._supervisor.sentence(f"{error}{doubt}", f"it gave no proper answer{doubt}")
-                    raise _failed(said, sent=error.sent) from None
+                    raise self._call_failed(method, str(error), "it gave no proper answer", sent=error.sent) from None
                 except ValueError as error:
-                    raise CallFailed(f"not sent: the arguments are no JSON: {error}", sent=False) from None
+                    raise CallFailed(f"not sent: the arguments are not valid JSON: {error}", sent=False) from None
         raise AssertionError("the loop above always returns or raises")
 
-    async def _connection(self) -> Connection:
-        try:
-            return await self._supervisor.connection()
-        except UpstreamUnavailable as error:
-            raise CallFailed(f"not sent: {error.message}", sent=False) from None
+    def _call_failed(self, method: str, reason: str, public: str, *, sent: bool) -> CallFailed:
+        # Only a call has an effect to be in doubt about.
+        doubt = f"; {NOT_KNOWN}" if sent and method == "tools/call" else ""
+        said = self._error_text(reason + doubt, public + doubt)
+        return CallFailed(said if sent else f"not sent: {said}", sent=sent)
 
     async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         """Sends a notification if there is a connection."""
-        connection = self._supervisor.current
+        connection = self.current
         if connection is not None:
             await connection.notify(method, params)
 
     async def entries(self, kind: ListKind) -> list[Any]:
-        """Every entry of a list, over all pages, as the server wrote it; a list that it does not know is empty.
+        """Each entry of a list, over all pages, as the server wrote it; an unknown list is empty.
 
         Raises `UpstreamUnavailable`.
         """
-        method = _LIST_METHODS[kind]
         found: list[Any] = []
         seen: set[str] = set()
         params: dict[str, Any] = {}
         for _ in range(MOST_PAGES):
-            page = await self._page(kind, method, params)
+            page = await self._page(kind, params)
             entries, cursor = page.get(kind), page.get("nextCursor")
             if not isinstance(entries, list):
-                raise self._supervisor.unavailable(f"its list of {kind} is malformed")
+                raise self._unavailable(f"its list of {kind} is malformed")
             found.extend(cast("list[Any]", entries))
-            # A cursor that comes round again would turn the listing into a loop.
+            # A repeated cursor would turn the listing into a loop.
             if not isinstance(cursor, str) or cursor in seen:
                 break
             seen.add(cursor)
             params = {"cursor": cursor}
         return found
 
-    async def _page(self, kind: ListKind, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        supervisor, seconds = self._supervisor, self._supervisor.config.timeouts.read
-        await supervisor.connection()
+    async def _page(self, kind: ListKind, params: Mapping[str, Any]) -> dict[str, Any]:
+        seconds = self.config.timeouts.read
+        await self.connect()
         try:
             with anyio.fail_after(seconds):
-                return await self.request(method, params)
+                return await self.request(_LIST_METHODS[kind], params)
         except UpstreamError as error:
             if error.code == METHOD_NOT_FOUND:
                 return {kind: []}
-            raise supervisor.unavailable(f"it refused to list its {kind}: {error.message}") from None
+            raise self._unavailable(f"it refused to list its {kind}: {error.message}") from None
         except CallFailed as error:
-            raise UpstreamUnavailable(str(error).removeprefix("not sent: "), server=supervisor.config.name) from None
+            raise UpstreamUnavailable(str(error).removeprefix("not sent: "), server=self.config.name) from None
         except TimeoutError:
-            raise supervisor.unavailable(f"it did not list its {kind} within {seconds:g} s") from None
+            raise self._unavailable(f"it did not list its {kind} within {seconds:g} s") from None
+
+    async def reconnect(self) -> None:
+        """Closes the connection, if there is one: the next request opens another. Calls under way fail."""
+        if self._connection is not None:
+            await self._connection.aclose()
+
+    async def aclose(self) -> None:
+        """Disconnects for good; calls under way fail."""
+        self._closed = True
+        async with anyio.create_task_group() as closing:
+            for connection in tuple(self._alive):
+                closing.start_soon(connection.aclose)
+
+    def _unavailable(self, reason: str, public: str | None = None) -> UpstreamUnavailable:
+        return UpstreamUnavailable(self._error_text(reason, public), server=self.config.name)
+
+    def _error_text(self, reason: str, public: str | None = None) -> str:
+        """The text of a failure, with the last lines of stderr and without secrets.
+
+        A discreet server gets the `public` text instead, and the log gets the rest: its stderr at debug level only,
+        because the program that started this process may show our log.
+        """
+        tail = self._tail.text()
+        who, said = f"server {self.config.name!r}", self._tail.redact(reason)
+        whole = said if said.startswith(f"{who} ") else f"{who}: {said}"
+        if self.config.discreet:
+            _log.warning("%s", whole)
+            _log.debug("%s: last lines of its stderr: %s", who, tail)
+            return whole if public is None else f"{who}: {public}"
+        return whole + (f"\nlast lines of its stderr:\n{tail}" if tail else "")
 
 
-def _doubt(method: str, error: ConnectionLost | CallBroken) -> str:
-    """What is added to the words of a failure: for any other request there is no effect to ask about."""
-    return f"; {NOT_KNOWN}" if error.sent and method == "tools/call" else ""
+class SharedClient:
+    """Requests over a modern connection that others use too, each with these capabilities in its `_meta`."""
 
-
-def _failed(said: str, *, sent: bool) -> CallFailed:
-    return CallFailed(said if sent else f"not sent: {said}", sent=sent)
-
-
-@asynccontextmanager
-async def _turn(room: anyio.Semaphore, waiting: Waiting) -> AsyncGenerator[None]:
-    try:
-        room.acquire_nowait()
-    except anyio.WouldBlock:
-        async with waiting():
-            await room.acquire()
-    try:
-        yield
-    finally:
-        room.release()
-
-
-# Connections that are lent to one interactive call at a time.
-# Invariant: a connection answers the questions of its server only through whoever holds it now; one that was given
-# back declares the same capabilities to the next holder, or is closed after `IDLE_SECONDS`; never more than
-# `MOST_IDLE` wait, whatever their holders declared. A server of the old era shows more tools to a client that
-# declares more, and pushes its questions over the connection: on stdio nothing on the wire says which call such a
-# question belongs to, hence one call at a time. In the new era that is still so for log messages.
-
-IDLE_SECONDS = 60.0
-MOST_IDLE = 4
+    def __init__(self, client: McpClient, capabilities: Mapping[str, Any]) -> None:
+        self.about = client.about
+        self.notify = client.notify
+        self.request = partial(client.request, capabilities=capabilities)
 
 
 class Leases:
-    """`make` starts a supervisor of its own for a client side, in an era."""
+    """Clients with a connection of their own, each lent to one interactive call at a time.
 
-    def __init__(self, make: Callable[[ClientSide, Era], Supervisor], tasks: anyio.abc.TaskGroup) -> None:
+    A legacy server shows more tools to a client that declares more, and sends its requests over the connection: on
+    stdio nothing in a message says which call it belongs to, hence one call at a time. In the modern era that is still
+    so for log messages. A returned client is lent again to a caller with the same capabilities, and closed when it was
+    idle for too long or too many are idle.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[ClientSide, Era], McpClient],
+        tasks: anyio.abc.TaskGroup,
+        *,
+        idle_seconds: float,
+        most_idle: int,
+    ) -> None:
         self._make = make
         self._tasks = tasks
-        self._idle: dict[str, dict[Supervisor, float]] = {}
-        self._all: set[Supervisor] = set()
-        self._sweeper: anyio.CancelScope | None = None
+        self._idle_seconds = idle_seconds
+        self._most_idle = most_idle
+        self._idle: dict[McpClient, tuple[str, anyio.CancelScope]] = {}
+        """The longest idle one first, each with its key and the scope of the task that closes it after a while."""
+        self._all: set[McpClient] = set()
 
     @asynccontextmanager
-    async def lent(self, side: ClientSide, era: Era = "legacy") -> AsyncGenerator[Supervisor]:
-        """One that nobody else uses, for as long as the block."""
-        key = _key(side.capabilities, era)
-        waiting = self._idle.get(key)
-        supervisor = waiting.popitem()[0] if waiting else self._make(ClientSide(capabilities=side.capabilities), era)
-        self._all.add(supervisor)
-        supervisor.side.answer, supervisor.side.roots, supervisor.side.heard = side.answer, side.roots, side.heard
+    async def lend(self, features: ClientSide, era: Era = "legacy") -> AsyncGenerator[McpClient]:
+        """A client that has no other user within the block."""
+        key = f"{era} {json.dumps(features.capabilities, sort_keys=True)}"
+        client = next((one for one, (its_key, _) in reversed(self._idle.items()) if its_key == key), None)
+        if client is None:
+            client = self._make(ClientSide(capabilities=features.capabilities), era)
+            self._all.add(client)
+        else:
+            self._take(client)
+        own = client.features
+        own.answer, own.roots, own.heard = features.answer, features.roots, features.heard
         try:
-            yield supervisor
+            yield client
         finally:
-            supervisor.side.answer, supervisor.side.roots, supervisor.side.heard = None, (), None
-            self._given_back(key, supervisor)
+            own.answer, own.roots, own.heard = None, (), None
+            self._give_back(key, client)
 
-    def _given_back(self, key: str, supervisor: Supervisor) -> None:
-        waiting = self._idle.setdefault(key, {})
-        if supervisor not in self._all:
+    def _take(self, client: McpClient) -> None:
+        _, expiry = self._idle.pop(client)
+        expiry.cancel()
+
+    def _give_back(self, key: str, client: McpClient) -> None:
+        if client not in self._all:
             return
-        connection = supervisor.current
-        # After a call that was given up, the server may still ask on its behalf: that is nobody else's question.
-        if connection is None or connection.abandoned:
-            self._tasks.start_soon(self._close, supervisor)
+        connection = client.current
+        # After an abandoned call the server may still send requests for it: the next call must not get them.
+        if connection is None or connection.call_abandoned:
+            self._tasks.start_soon(self._close, client)
             return
-        waiting[supervisor] = anyio.current_time()
-        idle = [(at, one, others) for others in self._idle.values() for one, at in others.items()]
-        if len(idle) > MOST_IDLE:
-            _, oldest, others = min(idle, key=lambda entry: entry[0])
-            del others[oldest]
+        expiry = anyio.CancelScope()
+        self._idle[client] = (key, expiry)
+        self._tasks.start_soon(self._expire, client, expiry)
+        if len(self._idle) > self._most_idle:
+            oldest = next(iter(self._idle))
+            self._take(oldest)
             self._tasks.start_soon(self._close, oldest)
-        if self._sweeper is None:
-            self._sweeper = anyio.CancelScope()
-            self._tasks.start_soon(self._sweep, self._sweeper)
 
-    async def _sweep(self, scope: anyio.CancelScope) -> None:
-        """Closes what waited for too long; ends when nothing waits."""
-        with scope:
-            while since := [at for waiting in self._idle.values() for at in waiting.values()]:
-                await anyio.sleep_until(min(since) + IDLE_SECONDS)
-                now = anyio.current_time()
-                for waiting in tuple(self._idle.values()):
-                    for supervisor in [one for one, at in waiting.items() if at + IDLE_SECONDS <= now]:
-                        # Not waited for here: a slow end must not delay the next one.
-                        del waiting[supervisor]
-                        self._tasks.start_soon(self._close, supervisor)
-            self._sweeper = None
+    async def _expire(self, client: McpClient, expiry: anyio.CancelScope) -> None:
+        with expiry:
+            await anyio.sleep(self._idle_seconds)
+        # It may be lent in the moment in which its time is over; then another task, or none, closes it.
+        if client in self._idle and self._idle[client][1] is expiry:
+            del self._idle[client]
+            await self._close(client)
 
-    async def _close(self, supervisor: Supervisor) -> None:
-        self._all.discard(supervisor)
-        await supervisor.aclose()
+    async def _close(self, client: McpClient) -> None:
+        self._all.discard(client)
+        await client.aclose()
 
     async def aclose(self) -> None:
         """Closes all of them, also those that are lent."""
-        self._idle.clear()
-        if self._sweeper is not None:
-            self._sweeper.cancel()
+        for client in tuple(self._idle):
+            self._take(client)
         async with anyio.create_task_group() as closing:
-            for supervisor in tuple(self._all):
-                closing.start_soon(self._close, supervisor)
+            for client in tuple(self._all):
+                closing.start_soon(self._close, client)
 
 
-def _key(capabilities: Mapping[str, Any], era: Era) -> str:
-    return f"{era} {json.dumps(capabilities, sort_keys=True)}"
+class McpUpstream(McpClient):
+    """One MCP server as an `Upstream`, connected on first use. Its tasks live in `tasks`, which must outlive it."""
 
-
-# How long a list is believed of a server that does not say when it changes.
-LISTING_SECONDS = 30.0
-TASK_TTL_MS = 86_400_000
-# How often a call that waits for its turn says that it is not the server that is slow.
-_WAITING_SECONDS = 0.2
-
-
-class McpUpstream:
-    """One MCP server, connected on first use. Its owner tasks live in `tasks`, which must outlive it."""
-
-    def __init__(self, config: ServerConfig, opener: Opener, *, tasks: anyio.abc.TaskGroup, era: Era = "auto") -> None:
-        self.config = config
+    def __init__(
+        self, config: ServerConfig, open_transport: OpenTransport, *, tasks: anyio.abc.TaskGroup, era: Era = "auto"
+    ) -> None:
+        settings = config.client
+        # Only a process can become a fork bomb; a remote server is tried again soon.
+        remote = replace(settings, ends_per_minute=math.inf, longest_pause=settings.longest_wait)
+        super().__init__(
+            config,
+            open_transport,
+            tasks=tasks,
+            restarts=Restarts(settings if config.transport == "stdio" else remote),
+            on_notification=self._notified,
+            features=ClientSide(),
+            era=era,
+            slots=anyio.Semaphore(config.concurrency) if config.concurrency else None,
+        )
         self.warnings: list[str] = []
-        self._opener = opener
-        self._tasks = tasks
-        # Only a process can become a fork bomb; a server elsewhere is asked again soon.
-        elsewhere = config.transport != "stdio"
-        self._restarts = Restarts(most=math.inf, longest_pause=LONGEST_WAIT) if elsewhere else Restarts()
-        self._listeners: list[Heard] = []
-        self._supervisor = self._supervised(ClientSide(), self._heard, era)
-        self._room = anyio.Semaphore(config.concurrency) if config.concurrency else None
-        self._talk = Conversation(self._supervisor, room=self._room)
-        self._leases = Leases(self._lent, tasks)
+        self._listeners: list[OnNotification] = []
+        self._leases = Leases(
+            self._separate_client, tasks, idle_seconds=settings.idle_seconds, most_idle=settings.most_idle
+        )
         self._listing: list[Tool] = []
         self._listed_by: Connection | None = None
         self._listed_at = -math.inf
         self._announced = False
         self._changes = self._listed_changes = 0
         self._refreshing = anyio.Lock()
-        self._trying_old = anyio.Lock()
-        self._old: bool | None = None
+        self._trying_legacy = anyio.Lock()
+        self._speaks_legacy: bool | None = None
 
-    def _supervised(self, side: ClientSide, listener: Heard, era: Era) -> Supervisor:
-        return Supervisor(
+    def _separate_client(self, features: ClientSide, era: Era) -> McpClient:
+        def notified(method: str, params: Mapping[str, Any]) -> None:
+            if features.heard is not None:
+                features.heard(method, params)
+            elif not method.endswith("/list_changed"):
+                # Its lists are not those of the shared connection; anything else concerns all listeners.
+                self._notified(method, params)
+
+        return McpClient(
             self.config,
-            self._opener,
+            self._open_transport,
             tasks=self._tasks,
-            listener=listener,
             restarts=self._restarts,
-            side=side,
+            on_notification=notified,
+            features=features,
             era=era,
+            slots=self._slots,
         )
-
-    def _lent(self, side: ClientSide, era: Era) -> Supervisor:
-        def heard(method: str, params: Mapping[str, Any]) -> None:
-            (side.heard or self._heard_elsewhere)(method, params)
-
-        return self._supervised(side, heard, era)
 
     @property
     def name(self) -> str:
@@ -332,130 +500,103 @@ class McpUpstream:
     @property
     def stderr(self) -> str:
         """The last lines of its stderr."""
-        return self._supervisor.tail.text()
+        return self._tail.text()
 
     @property
     def connected(self) -> bool:
         """Whether there is a connection now."""
-        return self._supervisor.current is not None
+        return self.current is not None
 
     @property
     def protocol_version(self) -> str | None:
-        """What was negotiated, while it is connected."""
-        connection = self._supervisor.current
+        """The negotiated version, while it is connected."""
+        connection = self.current
         return None if connection is None or connection.about is None else connection.about.protocol_version
 
-    async def about(self) -> About:
-        """What the server says about itself; connects. Raises `UpstreamUnavailable`."""
-        return await self._talk.about()
-
-    async def request(
-        self,
-        method: str,
-        params: Mapping[str, Any] | None = None,
-        *,
-        on_notify: NotifyFn | None = None,
-        progress: bool = True,
-        waiting: Waiting = nullcontext,
-    ) -> dict[str, Any]:
-        """Sends one raw request, past the list of allowed tools; see `Conversation.request`."""
-        return await self._talk.request(method, params, on_notify=on_notify, progress=progress, waiting=waiting)
-
-    async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
-        """Sends a notification if there is a connection."""
-        await self._talk.notify(method, params)
-
-    async def entries(self, kind: ListKind) -> list[Any]:
-        """Every entry of a list as the server writes it now; see `Conversation.entries`."""
-        return await self._talk.entries(kind)
-
     @asynccontextmanager
-    async def leased(self, side: ClientSide, *, old: bool = False, apart: bool = False) -> AsyncGenerator[Conversation]:
-        """A conversation as a client that can do more, for one interactive call at a time.
+    async def leased(
+        self, side: ClientSide, *, old: bool = False, apart: bool = False
+    ) -> AsyncGenerator[McpClient | SharedClient]:
+        """A client with these features, for one interactive call at a time.
 
-        In the new era each request says what its client can, and questions come as results: the connection is shared
-        and `side.answer` is not asked, unless it is wished `apart`. In the old one it is a connection (on stdio: a
-        process) of its own. A server that speaks both is spoken to in the old one if `old` is wished.
+        On a modern server each request declares its capabilities and questions come as results: the connection is
+        shared and `side.answer` is not used, unless `apart` asks for a separate one. On a legacy server it is a
+        connection (on stdio: a process) of its own; `old` asks for that on a server that speaks both.
         """
-        connection = await self._supervisor.connection()
+        connection = await self.connect()
         if connection.modern and apart:
-            async with self._leases.lent(side, "auto") as supervisor:
-                yield Conversation(supervisor, room=self._room, capabilities=side.capabilities)
-            return
-        if connection.modern and not (old and await self._speaks_old()):
-            yield Conversation(self._supervisor, room=self._room, capabilities=side.capabilities)
-            return
-        async with self._leases.lent(side) as supervisor:
-            yield Conversation(supervisor, room=self._room)
+            async with self._leases.lend(side, "auto") as client:
+                yield client
+        elif connection.modern and not (old and await self._try_legacy()):
+            yield SharedClient(self, side.capabilities)
+        else:
+            async with self._leases.lend(side) as client:
+                yield client
 
-    async def _speaks_old(self) -> bool:
-        """Whether a server of the new era shakes hands, too; it is tried once."""
-        async with self._trying_old:
-            if self._old is None:
+    async def _try_legacy(self) -> bool:
+        """Whether a modern server takes the handshake, too; tried once."""
+        async with self._trying_legacy:
+            if self._speaks_legacy is None:
                 try:
-                    async with self._leases.lent(ClientSide()) as supervisor:
-                        self._old = not (await supervisor.connection()).modern
+                    async with self._leases.lend(ClientSide()) as client:
+                        self._speaks_legacy = not (await client.connect()).modern
                 except UpstreamUnavailable:
-                    self._old = False
-            return self._old
+                    self._speaks_legacy = False
+            return self._speaks_legacy
 
     async def become(self, side: ClientSide, *, era: Era = "auto") -> None:
-        """Makes the shared connection that of one client, for a host that serves no other.
+        """Gives the shared connection the features of one client, for a host that serves no other client.
 
-        One that was opened before there was that client ends if it said something else to the server.
+        A connection that was opened before and declared something else is closed.
         """
-        own, current = self._supervisor.side, self._supervisor.current
-        told = current is not None and own.answer is None and (current.modern or own.capabilities != side.capabilities)
+        own, current = self.features, self.current
+        declared_else = current is not None and (current.modern or own.capabilities != side.capabilities)
+        outdated = declared_else and own.answer is None
         own.capabilities, own.answer, own.roots = side.capabilities, side.answer, side.roots
-        self._supervisor.era = era
-        if told:
-            await self._supervisor.renew()
+        self._era = era
+        if outdated:
+            await self.reconnect()
 
-    def listen(self, listener: Heard) -> Callable[[], None]:
-        """Hands every notification that belongs to no request to `listener`, in order; returns how to stop.
+    def listen(self, listener: OnNotification) -> Callable[[], None]:
+        """Hands each notification outside of requests to `listener`, in order; returns how to stop.
 
-        The listener is called as they arrive and must not block.
+        The listener must not block.
         """
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
-    def _heard(self, method: str, params: Mapping[str, Any]) -> None:
+    def _notified(self, method: str, params: Mapping[str, Any]) -> None:
         if method == "notifications/tools/list_changed":
             self._changes += 1
         for listener in tuple(self._listeners):
             listener(method, params)
 
-    def _heard_elsewhere(self, method: str, params: Mapping[str, Any]) -> None:
-        """What a lent connection hears: its lists are not the shared one's, all else is for everybody."""
-        if not method.endswith("/list_changed"):
-            self._heard(method, params)
-
     async def tools(self) -> Sequence[Tool]:
-        """All tools that the operator lets through, over all pages; what was left out is in `warnings`.
+        """All tools that the operator enables, over all pages; `warnings` says what was left out.
 
-        Kept while the server is connected and would tell of a change, and otherwise for `LISTING_SECONDS`.
+        The list is kept while the server is connected and notifies of changes, otherwise for `listing_seconds`.
         """
-        if not self._current():
+        if not self._listing_is_current():
             async with self._refreshing:
-                if not self._current():
+                if not self._listing_is_current():
                     await self._refresh()
         return list(self._listing)
 
-    def _current(self) -> bool:
-        connection = self._supervisor.current
+    def _listing_is_current(self) -> bool:
+        connection = self.current
         if connection is None or connection is not self._listed_by or self._changes != self._listed_changes:
             return False
         if self._announced and connection.announces("tools"):
             return True
-        return anyio.current_time() - self._listed_at < LISTING_SECONDS
+        return anyio.current_time() - self._listed_at < self._settings.listing_seconds
 
     async def _refresh(self) -> None:
-        connection = await self._supervisor.connection()
-        # All taken before the first page: a change that comes during the listing makes it old at once.
+        connection = await self.connect()
+        # All taken before the first page: a change during the listing makes the list outdated at once.
         changes, announced, now = self._changes, connection.announces("tools"), anyio.current_time()
         tasks = None if connection.about is None else generation_of(connection.about)
-        self._listing, warnings = read_listing(self.config, await self._talk.entries("tools"), tasks=tasks)
-        self.warnings = [self._supervisor.tail.redacted(warning) for warning in warnings]
+        self._listing, warnings = read_listing(self.config, await self.entries("tools"), tasks=tasks)
+        self.warnings = [self._tail.redact(warning) for warning in warnings]
         self._listed_by, self._listed_changes, self._announced, self._listed_at = connection, changes, announced, now
 
     async def call(
@@ -467,63 +608,59 @@ class McpUpstream:
         on_progress: ProgressFn | None = None,
         on_handle: HandleFn | None = None,
     ) -> ToolResult:
-        """Sends one call; there is no timeout here, whoever waits cancels. Raises `CallFailed`.
+        """Sends one call. It has no timeout: cancel the caller. Raises `CallFailed`.
 
-        If the server makes a task of it, that is followed to its end, and `on_handle` gets what it can be picked up by.
+        If the server makes a task of it, the task is followed to its end; `on_handle` gets the handle by which another
+        process can pick it up.
         """
         if not is_offered(self.config, tool):
             reason = f"not sent: the operator's configuration disables {self.name}.{tool}"
             raise CallFailed(reason, sent=False)
         params: dict[str, Any] = {"name": tool, "arguments": dict(arguments), "_meta": {"pursuit/callId": call_id}}
         on_notify = None if on_progress is None else _progress_of(on_progress)
-        waiting = nullcontext if on_progress is None else partial(_waiting, on_progress)
+        waiting = nullcontext if on_progress is None else partial(_report_waiting, on_progress)
         try:
-            talk = await self._tasked(tool, params, wished=on_handle is not None)
-            raw = await talk.request("tools/call", params, on_notify=on_notify, waiting=waiting)
+            generation = generation_of(await self.about())
+        except UpstreamUnavailable as error:
+            raise CallFailed(f"not sent: {error.message}", sent=False) from None
+        if generation == 1:
+            said = next((support(one.definition) for one in self._listing if one.name == tool), "forbidden")
+            if said == "required" or (said == "optional" and on_handle is not None):
+                params["task"] = {"ttl": TASK_TTL_MS}
+        client = self._task_client(generation)
+        try:
+            raw = await client.request("tools/call", params, on_notify=on_notify, waiting=waiting)
             handle = handle_of(raw)
             if handle is not None:
                 if on_handle is not None:
                     await on_handle(handle.as_dict())
-                raw = await followed(talk, handle, told=_told(on_progress), on_notify=on_notify)
+                told, retry = _task_progress(on_progress), self._settings.task_retry
+                raw = await followed(client, handle, told=told, on_notify=on_notify, retry=retry)
         except UpstreamError as error:
-            reason = self._supervisor.tail.redacted(error.message)
-            raise CallFailed(f"server {self.name!r} refused the call: {reason}", answered=True) from None
+            raise self._refused(error) from None
         return self._read_result(tool, raw)
 
     async def pick_up(
         self, tool: str, handle: Mapping[str, Any], *, on_progress: ProgressFn | None = None
     ) -> ToolResult:
-        """The result of a call that another process made, by what its `on_handle` got. Raises `CallFailed`."""
+        """The result of a call that another process made, by the handle that it got. Raises `CallFailed`."""
         known = handle_in(handle)
         if known is None:
-            raise CallFailed("what was remembered of the server's task does not say which it is")
+            raise CallFailed("the stored handle of the server's task is malformed")
+        told, retry = _task_progress(on_progress), self._settings.task_retry
         try:
-            talk = self._talk if known.generation == 1 else self._following()
-            return self._read_result(tool, await followed(talk, known, told=_told(on_progress)))
+            raw = await followed(self._task_client(known.generation), known, told=told, retry=retry)
         except UpstreamError as error:
-            reason = self._supervisor.tail.redacted(error.message)
-            raise CallFailed(f"server {self.name!r} refused the call: {reason}", answered=True) from None
+            raise self._refused(error) from None
+        return self._read_result(tool, raw)
 
-    async def _tasked(self, tool: str, params: dict[str, Any], *, wished: bool) -> Conversation:
-        """The conversation to make a call in, and its parameters, so that the server may make a task of it."""
-        generation = generation_of(await self._about_for_call())
-        if generation == 2:
-            return self._following()
-        if generation == 1:
-            said = next((support(one.definition) for one in self._listing if one.name == tool), "forbidden")
-            if said == "required" or (wished and said == "optional"):
-                params["task"] = {"ttl": TASK_TTL_MS}
-        return self._talk
+    def _task_client(self, generation: int | None) -> McpClient | SharedClient:
+        """The client for calls that may become tasks: in the second generation each request declares the extension."""
+        return SharedClient(self, declared(self.features.capabilities)) if generation == 2 else self
 
-    async def _about_for_call(self) -> About:
-        try:
-            return await self._talk.about()
-        except UpstreamUnavailable as error:
-            raise CallFailed(f"not sent: {error.message}", sent=False) from None
-
-    def _following(self) -> Conversation:
-        capabilities = declared(self._supervisor.side.capabilities)
-        return Conversation(self._supervisor, room=self._room, capabilities=capabilities)
+    def _refused(self, error: UpstreamError) -> CallFailed:
+        reason = self._tail.redact(error.message)
+        return CallFailed(f"server {self.name!r} refused the call: {reason}", answered=True)
 
     def _read_result(self, tool: str, raw: Mapping[str, Any]) -> ToolResult:
         kind = raw.get("resultType", "complete")
@@ -531,7 +668,7 @@ class McpUpstream:
             asks = f"{self.name}.{tool} needs an answer from a person, and none can be asked here"
             raise CallFailed(asks, answered=True)
         if kind != "complete":
-            shown = self._supervisor.tail.redacted(repr(kind))
+            shown = self._tail.redact(repr(kind))
             raise CallFailed(f"{self.name}.{tool} answered with a result of an unknown type: {shown}; {NOT_KNOWN}")
         content = raw.get("content", [])
         if not isinstance(content, list) or not all(isinstance(one, dict) for one in cast("list[object]", content)):
@@ -547,12 +684,26 @@ class McpUpstream:
     async def aclose(self) -> None:
         """Disconnects for good; calls under way fail."""
         async with anyio.create_task_group() as closing:
-            closing.start_soon(self._supervisor.aclose)
+            closing.start_soon(super().aclose)
             closing.start_soon(self._leases.aclose)
 
 
-def _told(on_progress: ProgressFn | None) -> ToldFn | None:
-    """How a server's task stands, told as progress: it says no number, only that it lives and what it does."""
+@asynccontextmanager
+async def _slot(slots: anyio.Semaphore, waiting: Waiting) -> AsyncGenerator[None]:
+    """One of the calls that the operator lets run at once on a server."""
+    try:
+        slots.acquire_nowait()
+    except anyio.WouldBlock:
+        async with waiting():
+            await slots.acquire()
+    try:
+        yield
+    finally:
+        slots.release()
+
+
+def _task_progress(on_progress: ProgressFn | None) -> ToldFn | None:
+    """Reports the status of a server's task as progress: it has no number, only a count of looks and a message."""
     if on_progress is None:
         return None
     looks = 0
@@ -567,25 +718,23 @@ def _told(on_progress: ProgressFn | None) -> ToldFn | None:
 
 
 def _progress_of(on_progress: ProgressFn) -> NotifyFn:
-    async def heard(method: str, params: Mapping[str, Any]) -> None:
+    async def on_notify(method: str, params: Mapping[str, Any]) -> None:
         done, total, message = params.get("progress"), params.get("total"), params.get("message")
         if method == "notifications/progress" and isinstance(done, int | float) and not isinstance(done, bool):
             known = float(total) if isinstance(total, int | float) else None
             await on_progress(float(done), known, message if isinstance(message, str) else None)
 
-    return heard
+    return on_notify
 
 
 @asynccontextmanager
-async def _waiting(on_progress: ProgressFn) -> AsyncGenerator[None]:
-    """Says again and again that the call has not begun, for whoever has a clock running."""
-
-    async def say() -> None:
+async def _report_waiting(on_progress: ProgressFn) -> AsyncGenerator[None]:
+    async def report() -> None:
         while True:
             await on_progress(0.0, None, "it waits for its turn at the server")
             await anyio.sleep(_WAITING_SECONDS)
 
-    async with anyio.create_task_group() as saying:
-        saying.start_soon(say)
+    async with anyio.create_task_group() as reporting:
+        reporting.start_soon(report)
         yield
-        saying.cancel_scope.cancel()
+        reporting.cancel_scope.cancel()

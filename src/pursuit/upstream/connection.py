@@ -1,20 +1,20 @@
-"""One life of a connection to an MCP server.
+"""One connection to an MCP server: opening, negotiation, requests and notifications, closing.
 
-Owns: raw requests, who hears which notification, and the doubt whether the server still lives, inside one task that
-enters and leaves the transport. Does not know: which transport it is, or what to do when it breaks. Invariant: `own`
-never raises, so that a broken server cannot cancel anybody else in the same task group.
+There are two protocol eras. In the *legacy* one (versions up to 2025-11-25) a connection starts with the `initialize`
+handshake, and the server sends requests and notifications at any time. In the *modern* one (2026-07-28) there is no
+handshake: `server/discover` describes the server, each request states its client in `_meta`, questions to the client
+come as results, and notifications outside of requests come on a stream that `subscriptions/listen` opens.
 
-The SDK's client session is not used: its typed methods refuse a whole listing for one odd schema, list tools behind
-the caller's back, raise on a result that does not fit its output schema, and drop fields that they do not know.
+One owner task runs `Connection.run`, which enters and leaves the transport and never raises: a broken server cannot
+cancel others in the same task group. What to do after the end of a connection is decided in `client`.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
-from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from itertools import count
@@ -39,158 +39,82 @@ from mcp_types.version import (
     MODERN_PROTOCOL_VERSIONS,
 )
 
+from pursuit.config.servers import ClientSettings
 from pursuit.core.tools import About, NotifyFn, UpstreamError
 from pursuit.errors import PursuitError
+from pursuit.upstream.redaction import StderrTail, redact_about, redact_error, redact_notification, redact_result
 from pursuit.upstream.transport import (
     CallBroken,
     ClientSide,
     ConnectionLost,
-    Heard,
     HttpRefused,
+    OnNotification,
+    OpenTransport,
     SessionGone,
-    StderrTail,
-    Wire,
+    Transport,
 )
-
-# What a server says, without the secrets that its configuration holds.
-# Invariant: in what it says of itself, in errors, progress and logs no secret is left; in lists the texts for people
-# are blanked and names, addresses and schemas are not, which would change what can be called; the result of a request
-# that succeeded is data and is not touched. What holds no secret comes out equal.
-
-_TEXTS = frozenset({"description", "title"})
-_TOLD = {"notifications/progress": "message", "notifications/message": "data"}
-
-
-def blanked_answer(tail: StderrTail, method: str, result: dict[str, Any]) -> dict[str, Any]:
-    """A result: only a list and a tool's error are blanked."""
-    if tail.secrets and result.get("isError") is True:
-        return _everywhere(tail, result)
-    if not tail.secrets or not method.endswith("/list"):
-        return result
-    entries: Any = result.get("tools")
-    if method == "tools/list" and isinstance(entries, list):
-        return {**result, "tools": [_tool(tail, entry) for entry in cast("list[Any]", entries)]}
-    return _texts(tail, result)
-
-
-def blanked_error(tail: StderrTail, error: UpstreamError) -> UpstreamError:
-    """An error, in words and data."""
-    return UpstreamError(error.code, tail.redacted(error.message), _everywhere(tail, error.data))
-
-
-def blanked_notice(tail: StderrTail, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A notification: progress and logs."""
-    key = _TOLD.get(method)
-    if key is None or key not in params or not tail.secrets:
-        return params
-    return {**params, key: _everywhere(tail, params[key])}
-
-
-def blanked_about(tail: StderrTail, about: About) -> About:
-    """What a server says of itself."""
-    words = about.instructions
-    info = _everywhere(tail, about.server_info)
-    return replace(about, server_info=info, instructions=None if words is None else tail.redacted(words))
-
-
-def _tool(tail: StderrTail, entry: Any) -> Any:
-    """What nobody can call has no name to keep: a warning says why it is left out, and may quote it."""
-    schema: Any = cast("Mapping[str, Any]", entry).get("inputSchema") if isinstance(entry, Mapping) else None
-    usable = isinstance(schema, Mapping) and cast("Mapping[str, Any]", schema).get("type", "object") == "object"
-    return _texts(tail, entry) if usable else _everywhere(tail, entry)
-
-
-def _everywhere(tail: StderrTail, value: Any) -> Any:
-    if isinstance(value, str):
-        return tail.redacted(value)
-    if isinstance(value, Mapping):
-        table = cast("Mapping[str, Any]", value)
-        return {tail.redacted(key): _everywhere(tail, item) for key, item in table.items()}
-    if isinstance(value, list):
-        return [_everywhere(tail, item) for item in cast("list[Any]", value)]
-    return value
-
-
-def _texts(tail: StderrTail, value: Any) -> Any:
-    if isinstance(value, Mapping):
-        table = cast("Mapping[str, Any]", value)
-        return {
-            key: tail.redacted(item) if key in _TEXTS and isinstance(item, str) else _texts(tail, item)
-            for key, item in table.items()
-        }
-    if isinstance(value, list):
-        return [_texts(tail, item) for item in cast("list[Any]", value)]
-    return value
-
-
-# Which protocol a server speaks, and what it says about itself.
-# Invariant: anything but a proper discovery leads to the handshake, unless the server says that it only speaks the
-# new era or cannot be reached at all.
 
 Era = Literal["auto", "legacy"]
 
 CLIENT_INFO: Mapping[str, Any] = {"name": "pursuit", "version": version("pursuit")}
-# What only the sender of a request may say; never handed on from somebody else's request.
+# Only the sender of a request may state these in `_meta`; they are never passed on from another client's request.
 ENVELOPE_KEYS = (PROTOCOL_VERSION_META_KEY, CLIENT_INFO_META_KEY, CLIENT_CAPABILITIES_META_KEY)
 _LONGEST_PROBE = 10.0
+_LISTEN = "subscriptions/listen"
+# A caller that is slower than its server loses notifications beyond this number instead of filling the memory.
+_MOST_QUEUED = 10_000
+_LIST_CHANGES = {"tools": "toolsListChanged", "resources": "resourcesListChanged", "prompts": "promptsListChanged"}
+_log = logging.getLogger(__name__)
+# Strings, because the ids of the SDK's dispatchers are numbers; unique in the process.
+_listen_ids = count(1)
 
 
 class ProbeLost(Exception):
-    """The server hung up on discovery: some of the old era do so on a first request that they do not know."""
+    """The server closed the connection on discovery: some legacy servers do so on an unknown first request."""
 
 
-def is_modern(protocol_version: str) -> bool:
-    """Whether this version has no handshake."""
-    return protocol_version in MODERN_PROTOCOL_VERSIONS
+async def negotiate(transport: Transport, *, era: Era, capabilities: Mapping[str, Any], timeout: float) -> About:
+    """Tries discovery, then the handshake.
 
-
-def envelope(protocol_version: str, capabilities: Mapping[str, Any]) -> dict[str, Any]:
-    """What each request of the new era says about who asks and what it can."""
-    return {
-        PROTOCOL_VERSION_META_KEY: protocol_version,
-        CLIENT_INFO_META_KEY: CLIENT_INFO,
-        CLIENT_CAPABILITIES_META_KEY: capabilities,
-    }
-
-
-async def negotiate(wire: Wire, *, era: Era, capabilities: Mapping[str, Any], timeout: float) -> About:
-    """Discovery first, then the handshake. Raises `UpstreamError`, `ProbeLost`, a failure of the wire, `ValueError`."""
+    Any answer but a proper discovery leads to the handshake, unless the server says that it is modern only or cannot be
+    reached. Raises `UpstreamError`, `ProbeLost`, a failure of the transport, or `ValueError`.
+    """
     if era == "auto":
         # A short connect timeout must leave time for the handshake.
-        about = await _discovered(wire, capabilities, min(timeout / 3, _LONGEST_PROBE))
+        about = await _discover(transport, capabilities, min(timeout / 3, _LONGEST_PROBE))
         if about is not None:
             return about
     try:
-        return await _handshake(wire, capabilities)
+        return await _initialize(transport, capabilities)
     except UpstreamError as error:
-        # A slow start: the probe ran out of time here, and was taken up there after all.
+        # A slow start of a modern server: the probe timed out here, and the server takes no handshake.
         about = None
         if error.code == UNSUPPORTED_PROTOCOL_VERSION:
-            about = await _discovered(wire, capabilities, timeout)
+            about = await _discover(transport, capabilities, timeout)
         if about is None:
             raise
         return about
 
 
-async def _discovered(wire: Wire, capabilities: Mapping[str, Any], seconds: float) -> About | None:
-    """None if it is not a server of the new era, or has not answered by then."""
+async def _discover(transport: Transport, capabilities: Mapping[str, Any], seconds: float) -> About | None:
+    """What `server/discover` says; None if the server is legacy or does not answer in time."""
     asked = LATEST_MODERN_VERSION
     with anyio.move_on_after(seconds):
         for _ in range(2):
-            params = {"_meta": envelope(asked, capabilities)}
+            params = {"_meta": _envelope(asked, capabilities)}
             try:
-                return _read_discovery(wire, await wire.request("server/discover", params, cancellable=False))
+                result = await transport.request("server/discover", params, cancellable=False)
+                return _read_discovery(transport, result)
             except UpstreamError as error:
                 if error.code != UNSUPPORTED_PROTOCOL_VERSION:
                     return None
                 offered = _versions(error.data, "supported")
-                if offered is not None and not any(one in HANDSHAKE_PROTOCOL_VERSIONS for one in offered):
-                    common = [one for one in MODERN_PROTOCOL_VERSIONS if one in offered and one != asked]
-                    if not common:
-                        raise
-                    asked = common[-1]
-                    continue
-                return None
+                if offered is None or any(one in HANDSHAKE_PROTOCOL_VERSIONS for one in offered):
+                    return None
+                common = [one for one in MODERN_PROTOCOL_VERSIONS if one in offered and one != asked]
+                if not common:
+                    raise
+                asked = common[-1]
             except ConnectionLost:
                 raise ProbeLost from None
             except HttpRefused:
@@ -198,7 +122,7 @@ async def _discovered(wire: Wire, capabilities: Mapping[str, Any], seconds: floa
     return None
 
 
-def _read_discovery(wire: Wire, result: Mapping[str, Any]) -> About | None:
+def _read_discovery(transport: Transport, result: Mapping[str, Any]) -> About | None:
     offered = _versions(result, "supportedVersions") or []
     common = [one for one in MODERN_PROTOCOL_VERSIONS if one in offered]
     capabilities = result.get("capabilities")
@@ -206,24 +130,24 @@ def _read_discovery(wire: Wire, result: Mapping[str, Any]) -> About | None:
         return None
     meta = result.get("_meta")
     info = cast("dict[str, Any]", meta).get(SERVER_INFO_META_KEY) if isinstance(meta, dict) else None
-    wire.adopt(common[-1], modern=True)
+    transport.set_protocol_version(common[-1], modern=True)
     return _about(common[-1], cast("dict[str, Any]", capabilities), info, result.get("instructions"))
 
 
-async def _handshake(wire: Wire, capabilities: Mapping[str, Any]) -> About:
+async def _initialize(transport: Transport, capabilities: Mapping[str, Any]) -> About:
     params = {
         "protocolVersion": LATEST_HANDSHAKE_VERSION,
         "capabilities": capabilities,
         "clientInfo": CLIENT_INFO,
     }
-    result = await wire.request("initialize", params, cancellable=False)
+    result = await transport.request("initialize", params, cancellable=False)
     agreed, offered = result.get("protocolVersion"), result.get("capabilities", {})
     if not isinstance(agreed, str) or not isinstance(offered, dict):
         raise ValueError("its answer to the handshake is malformed")
     if agreed not in HANDSHAKE_PROTOCOL_VERSIONS:
-        raise ValueError(f"it wants to speak protocol version {agreed[:40]!r}, which is not known here")
-    wire.adopt(agreed, modern=False)
-    await wire.notify("notifications/initialized", None)
+        raise ValueError(f"it offers protocol version {agreed[:40]!r}, which is not supported")
+    transport.set_protocol_version(agreed, modern=False)
+    await transport.notify("notifications/initialized", None)
     return _about(agreed, cast("dict[str, Any]", offered), result.get("serverInfo"), result.get("instructions"))
 
 
@@ -241,121 +165,120 @@ def _versions(data: Any, key: str) -> list[object] | None:
     return cast("list[object]", found) if isinstance(found, list) else None
 
 
-# How long a server that left a request unanswered may take for a sign of life.
-PATIENCE = 5.0
-_LISTEN = "subscriptions/listen"
-_RELISTEN = (1.0, 30.0)
-_MOST_WAITING = 10_000
-_CHANGES = {"tools": "toolsListChanged", "resources": "resourcesListChanged", "prompts": "promptsListChanged"}
-_log = logging.getLogger(__name__)
-# Strings, and never the same again: the dispatcher's own ids are numbers.
-_listen_ids = count(1)
-
-# Enters what the transport needs onto the stack; sets the event when the other side is gone.
-Opener = Callable[[AsyncExitStack, anyio.Event, StderrTail], Awaitable[Wire]]
+def _envelope(protocol_version: str, capabilities: Mapping[str, Any]) -> dict[str, Any]:
+    """What each modern request states in `_meta` about its client."""
+    return {
+        PROTOCOL_VERSION_META_KEY: protocol_version,
+        CLIENT_INFO_META_KEY: CLIENT_INFO,
+        CLIENT_CAPABILITIES_META_KEY: capabilities,
+    }
 
 
 class Connection:
-    """`settled` when it is known whether it works, `over` when no more can be asked, `done` when all is cleaned up."""
+    """`ready` is set when it is known whether it works, `closed` at its end, `finished` after the cleanup."""
 
     def __init__(
-        self, opener: Opener, *, era: Era, timeout: float, side: ClientSide, tail: StderrTail, listener: Heard
+        self,
+        open_transport: OpenTransport,
+        *,
+        era: Era,
+        timeout: float,
+        settings: ClientSettings,
+        features: ClientSide,
+        tail: StderrTail,
+        on_notification: OnNotification,
     ) -> None:
-        self._opener = opener
+        self._open_transport = open_transport
         self.era: Era = era
         self._timeout = timeout
-        self._side = side
+        self._settings = settings
+        self._features = features
         self._tail = tail
-        self._listener = listener
-        self._wire: Wire | None = None
+        self._on_notification = on_notification
+        self._transport: Transport | None = None
         self._scope = anyio.CancelScope()
-        self._closing = False
-        self._tokens = count(1)
-        self._routes: dict[str | int | None, Heard] = {}
-        self.settled = anyio.Event()
-        self.over = anyio.Event()
-        self.done = anyio.Event()
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self.ready = anyio.Event()
+        self.closed = anyio.Event()
+        self.finished = anyio.Event()
         self.failure: str | None = None
         self.about: About | None = None
         self.lost_in_probe = False
+        self.closed_by_us = False
         self.answers = 0
-        self.abandoned = False
+        self.call_abandoned = False
+        self._progress_tokens = count(1)
+        self._routes: dict[str | int | None, OnNotification] = {}
         self._in_flight = 0
-        self._tasks: anyio.abc.TaskGroup | None = None
-        self._doubt: anyio.Event | None = None
+        self._probe: anyio.Event | None = None
         self._hung = False
-        self._watching = False
+        self._subscribed = False
 
     @property
-    def spent(self) -> bool:
-        """Whether it is of no more use."""
-        return self.failure is not None or self.over.is_set()
+    def usable(self) -> bool:
+        """Whether it may still serve requests, now or once it is ready."""
+        return self.failure is None and not self.closed.is_set()
 
     @property
-    def began(self) -> bool:
+    def opened(self) -> bool:
         """Whether the transport was ever open."""
-        return self._wire is not None
-
-    @property
-    def ended_by_us(self) -> bool:
-        """Whether its end was our own wish."""
-        return self._closing
+        return self._transport is not None
 
     @property
     def modern(self) -> bool:
-        """Whether the protocol is one without handshake and without requests from the server."""
-        return self.about is not None and is_modern(self.about.protocol_version)
+        """Whether the negotiated version is of the modern era."""
+        return self.about is not None and self.about.protocol_version in MODERN_PROTOCOL_VERSIONS
 
     def announces(self, kind: str) -> bool:
-        """Whether a change of its list of tools (or resources, or prompts) will be heard."""
-        if self.about is None or self._wire is None or not _declares(self.about, kind):
+        """Whether a change of its list of tools (or resources, or prompts) will be notified."""
+        if self.about is None or self._transport is None or not _declares_changes(self.about, kind):
             return False
-        return self._watching if self.modern else self._wire.hears
+        return self._subscribed if self.modern else self._transport.receives_notifications
 
-    async def own(self) -> None:
-        """Connects, stays until the end, and cleans up; the owner task runs this and nothing else."""
+    async def run(self) -> None:
+        """Connects, stays until the end, and cleans up; the owner task runs only this."""
         try:
-            # The deadline is lifted once connected: a scope around the connect alone would not nest with the wire's.
+            # One scope for the whole life, whose deadline is lifted once connected: a scope around the connect alone
+            # would not nest with the task group of the transport, which is entered inside and left later.
             with self._scope as scope:
                 scope.deadline = anyio.current_time() + self._timeout
                 async with AsyncExitStack() as stack:
-                    wire = self._wire = await self._opener(stack, self.over, self._tail)
+                    transport = self._transport = await self._open_transport(stack, self.closed, self._tail)
                     tasks = await stack.enter_async_context(anyio.create_task_group())
                     stack.callback(tasks.cancel_scope.cancel)
                     self._tasks = tasks
-                    await tasks.start(self._run, wire)
+                    await tasks.start(self._receive, transport)
                     about = await negotiate(
-                        wire, era=self.era, capabilities=self._side.capabilities, timeout=self._timeout
+                        transport, era=self.era, capabilities=self._features.capabilities, timeout=self._timeout
                     )
-                    self.about = blanked_about(self._tail, about)
+                    self.about = redact_about(self._tail, about)
                     scope.deadline = math.inf
-                    self.settled.set()
+                    self.ready.set()
                     if self.modern:
-                        tasks.start_soon(self._watch, self.about)
-                    await self.over.wait()
+                        tasks.start_soon(self._subscribe, self.about)
+                    await self.closed.wait()
             if scope.cancelled_caught:
-                self._fail("it is closed" if self._closing else f"it did not answer within {self._timeout:g} s")
-        except Exception as error:  # noqa: BLE001 - the boundary: whatever breaks, it ends this connection only
+                self._fail("it is closed" if self.closed_by_us else f"it did not answer within {self._timeout:g} s")
+        except Exception as error:  # noqa: BLE001 - the boundary: what breaks ends this connection only
             self._fail(self._reason(error))
         finally:
-            self.over.set()
+            self.closed.set()
             self._fail("it is closed")
-            self.settled.set()
-            self.done.set()
+            self.ready.set()
+            self.finished.set()
 
-    async def _run(self, wire: Wire, *, task_status: anyio.abc.TaskStatus[None]) -> None:
-        await wire.run(self._heard, self._side.asked, task_status=task_status)
-        self.over.set()
+    async def _receive(self, transport: Transport, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+        await transport.run(self._dispatch, self._features.handle_request, task_status=task_status)
+        self.closed.set()
 
     def _fail(self, reason: str) -> None:
-        if not self.settled.is_set():
+        if not self.ready.is_set():
             self.failure = self.failure or reason
 
     def _reason(self, error: Exception) -> str:
         while isinstance(error, ExceptionGroup):
             error = cast("ExceptionGroup[Exception]", error).exceptions[0]
-        if isinstance(error, ProbeLost):
-            self.lost_in_probe = True
+        self.lost_in_probe = isinstance(error, ProbeLost)
         match error:
             case PursuitError():
                 return error.message
@@ -363,8 +286,8 @@ class Connection:
                 return f"it refused the connection: {error.message}"
             case CallBroken():
                 return str(error)
-            case _ if self._wire is not None and self.over.is_set():
-                return self._wire.ending()
+            case _ if self._transport is not None and self.closed.is_set():
+                return self._transport.close_reason()
             case OSError() | ValueError() | RuntimeError():
                 return str(error)
             case _:
@@ -381,56 +304,58 @@ class Connection:
     ) -> dict[str, Any]:
         """Sends one request and returns the raw result.
 
-        `on_notify` gets what belongs to this request, in order, and all of it before this returns: progress, unless
-        none is wanted, and where the transport can tell (HTTP) logs too. Raises what a `Wire` raises.
+        `on_notify` gets the notifications of this request, in order, and all of them before this returns: progress,
+        unless `progress` is False, and log messages where the transport can tell (HTTP). Raises what a `Transport`
+        raises.
         """
-        if self._wire is None or self.over.is_set():
+        if self._transport is None or self.closed.is_set():
             raise ConnectionLost(sent=False)
         body = self._body(params, capabilities)
-        # A stream that stays open is no work that anybody waits for.
-        work = method != _LISTEN
-        self._in_flight += work
+        # A stream that stays open does not mean that the server is busy.
+        works = method != _LISTEN
+        self._in_flight += works
         try:
             if on_notify is None:
-                result = await self._wire.request(method, body)
+                result = await self._transport.request(method, body)
             else:
-                result = await self._overheard(self._wire, method, body, on_notify, progress=progress)
+                result = await self._request_with_notifications(
+                    self._transport, method, body, on_notify, progress=progress
+                )
         except anyio.get_cancelled_exc_class():
-            self._gave_up(self._wire, method)
+            self._abandon(self._transport, method)
             raise
         except UpstreamError as error:
-            raise blanked_error(self._tail, error) from None
+            raise redact_error(self._tail, error) from None
         finally:
-            self._in_flight -= work
+            self._in_flight -= works
         self.answers += 1
-        return blanked_answer(self._tail, method, result)
+        return redact_result(self._tail, method, result)
 
-    async def _overheard(
-        self, wire: Wire, method: str, body: dict[str, Any], on_notify: NotifyFn, *, progress: bool
+    async def _request_with_notifications(
+        self, transport: Transport, method: str, body: dict[str, Any], on_notify: NotifyFn, *, progress: bool
     ) -> dict[str, Any]:
-        """One request with its notifications, which are delivered beside it and in order."""
-        send, receive = anyio.create_memory_object_stream[tuple[str, Mapping[str, Any]]](_MOST_WAITING)
+        """One request, whose notifications are delivered beside it and in order."""
+        send, receive = anyio.create_memory_object_stream[tuple[str, Mapping[str, Any]]](_MOST_QUEUED)
 
-        def deliver(told: str, params: Mapping[str, Any]) -> None:
-            # A caller who is slower than its server loses notifications, not memory.
+        def deliver(notification: str, params: Mapping[str, Any]) -> None:
             with suppress(anyio.WouldBlock, anyio.ClosedResourceError, anyio.BrokenResourceError):
-                send.send_nowait((told, params))
+                send.send_nowait((notification, params))
 
-        listening = f"listen-{next(_listen_ids)}" if method == _LISTEN else None
-        token = next(self._tokens)
-        if listening is None and progress:
+        listen_id = f"listen-{next(_listen_ids)}" if method == _LISTEN else None
+        token = next(self._progress_tokens)
+        if listen_id is None and progress:
             body["_meta"] = {**body.get("_meta", {}), "progressToken": token}
-        key = listening or token
+        key = listen_id or token
         self._routes[key] = deliver
         outcome: dict[str, Any] | Exception = ConnectionLost()
         try:
             async with anyio.create_task_group() as delivering:
                 delivering.start_soon(_deliver, receive, on_notify)
                 try:
-                    heard = partial(self._heard_within, deliver)
-                    outcome = await wire.request(method, body, request_id=listening, heard=heard)
+                    own_stream = partial(self._dispatch_own, deliver)
+                    outcome = await transport.request(method, body, request_id=listen_id, on_notification=own_stream)
                 except (UpstreamError, ConnectionLost, CallBroken, SessionGone, ValueError) as error:
-                    # Kept until the group is left: it would come out wrapped.
+                    # Raised after the task group, which would wrap it in an exception group.
                     outcome = error
                 send.close()
         finally:
@@ -441,31 +366,33 @@ class Connection:
             raise outcome
         return outcome
 
-    def _gave_up(self, wire: Wire, method: str) -> None:
-        """A request was not waited for: a process that answers nothing at all any more is of no use to anybody."""
-        self.abandoned = True
-        if wire.can_hang and method != _LISTEN and self._doubt is None and self._tasks and not self.over.is_set():
-            self._doubt = anyio.Event()
-            self._tasks.start_soon(self._check, wire, self._doubt)
+    def _abandon(self, transport: Transport, method: str) -> None:
+        """After a caller gave up: checks that a process which may hang still answers anything at all."""
+        self.call_abandoned = True
+        if not transport.can_hang or method == _LISTEN or self._probe is not None or self.closed.is_set():
+            return
+        if self._tasks is not None:
+            self._probe = anyio.Event()
+            self._tasks.start_soon(self._check_alive, transport, self._probe)
 
-    async def _check(self, wire: Wire, doubt: anyio.Event) -> None:
+    async def _check_alive(self, transport: Transport, probe: anyio.Event) -> None:
         try:
-            with anyio.move_on_after(PATIENCE) as scope, suppress(UpstreamError, ConnectionLost):
-                params = self._body({}, None)
-                # The new era has no ping.
-                await wire.request("server/discover" if self.modern else "ping", params, cancellable=False)
-            # One that is busy with somebody else's request may take its time.
+            with anyio.move_on_after(self._settings.hang_probe) as scope, suppress(UpstreamError, ConnectionLost):
+                # The modern era has no ping.
+                method = "server/discover" if self.modern else "ping"
+                await transport.request(method, self._body({}, None), cancellable=False)
+            # A server that is busy with another request may take its time.
             if scope.cancelled_caught and not self._in_flight:
                 self._hung = True
-                self.over.set()
+                self.closed.set()
         finally:
-            self._doubt = None
-            doubt.set()
+            self._probe = None
+            probe.set()
 
-    async def cleared(self) -> None:
+    async def wait_for_probe(self) -> None:
         """Waits until it is known whether a server that left a request unanswered answers at all."""
-        if self._doubt is not None:
-            await self._doubt.wait()
+        if self._probe is not None:
+            await self._probe.wait()
 
     def _body(self, params: Mapping[str, Any], capabilities: Mapping[str, Any] | None) -> dict[str, Any]:
         body = dict(params)
@@ -474,50 +401,52 @@ class Connection:
         for key in (*ENVELOPE_KEYS, "progressToken"):
             meta.pop(key, None)
         if self.about is not None and self.modern:
-            meta |= envelope(
-                self.about.protocol_version, self._side.capabilities if capabilities is None else capabilities
-            )
+            declared = self._features.capabilities if capabilities is None else capabilities
+            meta |= _envelope(self.about.protocol_version, declared)
         if meta:
             body["_meta"] = meta
         return body
 
-    def _heard(self, method: str, params: Mapping[str, Any]) -> None:
-        """Takes a notification, in the order of the wire: to the request that it belongs to, or to the listener."""
-        params = blanked_notice(self._tail, method, params)
+    def _dispatch(self, method: str, params: Mapping[str, Any]) -> None:
+        """Hands a notification to the request that it belongs to, or to the listener of the connection."""
+        params = redact_notification(self._tail, method, params)
+        if method == "notifications/cancelled":
+            return
         if method == "notifications/progress":
             route = self._routes.get(_hashable(params.get("progressToken")))
-        elif method == "notifications/cancelled":
-            return
         else:
-            route = self._routes.get(_subscription(params))
-            if route is None:
-                self._listener(method, params)
+            meta = params.get("_meta")
+            subscription = (
+                cast("Mapping[str, Any]", meta).get(SUBSCRIPTION_ID_META_KEY) if isinstance(meta, Mapping) else None
+            )
+            route = self._routes.get(_hashable(subscription), self._on_notification)
         if route is not None:
             route(method, params)
 
-    def _heard_within(self, deliver: Heard, method: str, params: Mapping[str, Any]) -> None:
-        """The same for what came on a request's own stream: what is about no list and no resource is that request's."""
+    def _dispatch_own(self, deliver: OnNotification, method: str, params: Mapping[str, Any]) -> None:
+        """The same for a request's own stream: what concerns no list and no resource belongs to that request."""
         if method.endswith(("/list_changed", "/updated", "/progress", "/cancelled")):
-            self._heard(method, params)
+            self._dispatch(method, params)
         else:
-            deliver(method, blanked_notice(self._tail, method, params))
+            deliver(method, redact_notification(self._tail, method, params))
 
-    async def _watch(self, about: About) -> None:
-        """In the new era changes come on a stream that must be asked for, and asked for again when it breaks."""
-        wanted = {name: True for kind, name in _CHANGES.items() if _declares(about, kind)}
+    async def _subscribe(self, about: About) -> None:
+        """Keeps the stream of list changes of a modern server open."""
+        wanted = {name: True for kind, name in _LIST_CHANGES.items() if _declares_changes(about, kind)}
         if not wanted:
             return
 
-        async def told(method: str, params: Mapping[str, Any]) -> None:
+        async def on_notify(method: str, params: Mapping[str, Any]) -> None:
             if method == "notifications/subscriptions/acknowledged":
-                self._watching = True
+                self._subscribed = True
             else:
-                self._listener(method, params)
+                self._on_notification(method, params)
 
-        pause = _RELISTEN[0]
+        shortest, longest = self._settings.reopen_pauses
+        pause = shortest
         while True:
             try:
-                await self.request(_LISTEN, {"notifications": wanted}, on_notify=told)
+                await self.request(_LISTEN, {"notifications": wanted}, on_notify=on_notify)
             except (ConnectionLost, SessionGone):
                 return
             except UpstreamError as error:
@@ -525,33 +454,33 @@ class Connection:
                     return
             except CallBroken:
                 pass
-            if self._watching:
-                # Whatever changed meanwhile was not heard.
-                self._watching, pause = False, _RELISTEN[0]
-                for kind, name in _CHANGES.items():
+            if self._subscribed:
+                # Changes while the stream is closed are not notified: assume one of each kind.
+                self._subscribed, pause = False, shortest
+                for kind, name in _LIST_CHANGES.items():
                     if name in wanted:
-                        self._listener(f"notifications/{kind}/list_changed", {})
+                        self._on_notification(f"notifications/{kind}/list_changed", {})
             await anyio.sleep(pause)
-            pause = min(pause * 2, _RELISTEN[1])
+            pause = min(pause * 2, longest)
 
     async def notify(self, method: str, params: Mapping[str, Any] | None) -> None:
         """Sends a notification; what cannot be delivered is dropped."""
-        if self._wire is not None and not self.over.is_set():
-            await self._wire.notify(method, params)
+        if self._transport is not None and not self.closed.is_set():
+            await self._transport.notify(method, params)
 
-    def ending(self) -> str:
-        """Why it is over, as the end of a sentence."""
+    def close_reason(self) -> str:
+        """Why it ended, as the end of a sentence."""
         if self._hung:
             return "it no longer answered anything"
-        return self._wire.ending() if self._wire is not None else "it is closed"
+        return self._transport.close_reason() if self._transport is not None else "it is closed"
 
     async def aclose(self) -> None:
-        """Asks the owner to leave, and waits until it has."""
-        self._closing = True
-        self.over.set()
-        if not self.settled.is_set():
+        """Closes it and waits for the cleanup."""
+        self.closed_by_us = True
+        self.closed.set()
+        if not self.ready.is_set():
             self._scope.cancel()
-        await self.done.wait()
+        await self.finished.wait()
 
 
 async def _deliver(receive: MemoryObjectReceiveStream[tuple[str, Mapping[str, Any]]], on_notify: NotifyFn) -> None:
@@ -559,19 +488,12 @@ async def _deliver(receive: MemoryObjectReceiveStream[tuple[str, Mapping[str, An
         try:
             await on_notify(method, params)
         except Exception:  # noqa: BLE001 - the boundary to the caller's function, which may not break its own call
-            _log.exception("a listener failed at %s", method)
+            _log.exception("a notification handler failed at %s", method)
 
 
-def _declares(about: About, kind: str) -> bool:
+def _declares_changes(about: About, kind: str) -> bool:
     offered = about.capabilities.get(kind)
     return isinstance(offered, Mapping) and cast("Mapping[str, Any]", offered).get("listChanged") is True
-
-
-def _subscription(params: Mapping[str, Any]) -> Any:
-    meta = params.get("_meta")
-    return (
-        _hashable(cast("Mapping[str, Any]", meta).get(SUBSCRIPTION_ID_META_KEY)) if isinstance(meta, Mapping) else None
-    )
 
 
 def _hashable(value: Any) -> str | int | None:

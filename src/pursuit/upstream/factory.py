@@ -1,8 +1,6 @@
-"""Which way to reach a server: from its configuration, or from the object itself, to an `McpUpstream`.
+"""Makes the client of a server from its configuration, or from a server object of the SDK.
 
-Owns: the choice of the transport, the child's environment, and the network rules at the moment of connecting. Does not
-know: sessions or processes. Invariant: a variable is expanded at each connect, and its value goes to the server and
-nowhere else.
+Environment variables in a configuration are expanded at each connect. Their values go to the server and nowhere else.
 """
 
 from __future__ import annotations
@@ -27,46 +25,41 @@ from pursuit.config.variables import SHORTEST_SECRET
 from pursuit.errors import UpstreamUnavailable
 from pursuit.policy.rules import NetworkRules, network_ruling
 from pursuit.upstream.client import McpUpstream
-from pursuit.upstream.connection import Era, Opener
-from pursuit.upstream.http import HttpWire, ParamHeaders, http_client, sse, url_secrets
+from pursuit.upstream.connection import Era
+from pursuit.upstream.http import ParamHeaders, StreamableHttpTransport, http_client, sse, url_secrets
+from pursuit.upstream.redaction import StderrTail
 from pursuit.upstream.stdio import Launch, stdio
-from pursuit.upstream.transport import DispatcherWire, StderrTail, Wire
-
-# A `Server` or `MCPServer` object of the SDK, living in this process.
-# Invariant: requests run in the caller's own task, so that cancelling the caller cancels the handler; the server's
-# lifespan is left where it was entered.
+from pursuit.upstream.transport import DispatcherTransport, OpenTransport, Transport
 
 
-def is_server(value: object) -> bool:
-    """Whether this object can be connected to in process."""
-    return isinstance(value, Server | MCPServer)
+def in_process(server: Server[Any] | MCPServer) -> OpenTransport:
+    """Opens a server object of the SDK that lives in this process.
 
+    A request runs in its caller's task, so that cancelling the caller cancels the handler. The lifespan of the server
+    is left in the task that entered it.
+    """
 
-def in_process(server: Server[Any] | MCPServer) -> Opener:
-    """An opener for a server object; it never ends by itself."""
-
-    async def opened(stack: AsyncExitStack, over: anyio.Event, _tail: StderrTail) -> Wire:
-        low_level = _low_level(server)
+    async def open_transport(stack: AsyncExitStack, closed: anyio.Event, _tail: StderrTail) -> Transport:
+        # The SDK's own client uses the same attribute; there is no public name for it yet.
+        low_level = cast("Server[Any]", getattr(server, "_lowlevel_server", server))
         state = await stack.enter_async_context(low_level.lifespan(low_level))
-        # Unlike over a wire, an unexpected exception may be shown: it is the user's own process.
+        # Unlike on a network, an unexpected exception may be shown: it is the user's own process.
         client, peer = create_direct_dispatcher_pair(raise_handler_exceptions=True)
         tasks = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(peer.close)
         await tasks.start(peer.run, modern_on_request(low_level, state), _ignore)
-        return DispatcherWire(
-            client, over=over, ending=lambda: "the server in this process was closed", progress_inline=True
+        return DispatcherTransport(
+            client,
+            closed=closed,
+            close_reason=lambda: "the server in this process was closed",
+            progress_inline=True,
         )
 
-    return opened
-
-
-def _low_level(server: Server[Any] | MCPServer) -> Server[Any]:
-    # The SDK's own client reaches for the same attribute; there is no public name for it yet.
-    return cast("Server[Any]", getattr(server, "_lowlevel_server", server))
+    return open_transport
 
 
 async def _ignore(_context: Any, _method: str, _params: Mapping[str, Any] | None) -> None:
-    """The new era has no notifications from client to server."""
+    """A modern client sends no notifications."""
 
 
 def mcp_upstream(
@@ -74,77 +67,80 @@ def mcp_upstream(
 ) -> McpUpstream | None:
     """The upstream for a configuration or an SDK server object; None for anything else."""
     if isinstance(thing, ServerConfig):
+        rules = network or NetworkRules()
         match thing.transport:
             case "stdio":
                 return McpUpstream(thing, over_stdio(thing), tasks=tasks, era=era)
             case "http":
-                return McpUpstream(thing, over_http(thing, network or NetworkRules()), tasks=tasks, era=era)
+                return McpUpstream(thing, over_http(thing, rules), tasks=tasks, era=era)
             case "sse":
-                # That transport is older than the new era.
-                return McpUpstream(thing, over_sse(thing, network or NetworkRules()), tasks=tasks, era="legacy")
-    if is_server(thing):
-        # The user's own object: its annotations are the operator's word.
+                # That transport is older than the modern era.
+                return McpUpstream(thing, over_sse(thing, rules), tasks=tasks, era="legacy")
+    if isinstance(thing, Server | MCPServer):
+        # The user's own object: its annotations count as the operator's configuration.
         config = ServerConfig(name=name, trust_annotations=True)
-        return McpUpstream(config, in_process(thing), tasks=tasks)
+        return McpUpstream(config, in_process(cast("MCPServer", thing)), tasks=tasks)
     return None
 
 
-def over_stdio(config: ServerConfig) -> Opener:
-    """An opener that starts the configured command."""
+def over_stdio(config: ServerConfig) -> OpenTransport:
+    """Opens the stdio transport: starts the configured command."""
 
-    async def opened(stack: AsyncExitStack, over: anyio.Event, tail: StderrTail) -> Wire:
-        ready = _ready(config, tail, os.environ)
+    async def open_transport(stack: AsyncExitStack, closed: anyio.Event, tail: StderrTail) -> Transport:
+        ready = _expanded(config, tail)
         launch = Launch(
             argv=(ready.command or "", *ready.args),
             env=get_default_environment() | dict(ready.env),
             cwd=ready.cwd,
         )
-        line = await stack.enter_async_context(stdio(launch, tail=tail, over=over))
-        dispatcher = JSONRPCDispatcher(line.inbox, line.outbox)
-        return DispatcherWire(dispatcher, over=over, ending=line.ending, can_hang=True)
+        process = await stack.enter_async_context(stdio(launch, tail=tail, closed=closed, settings=config.client))
+        dispatcher = JSONRPCDispatcher(process.read_stream, process)
+        return DispatcherTransport(dispatcher, closed=closed, close_reason=process.close_reason, can_hang=True)
 
-    return opened
+    return open_transport
 
 
-def over_http(config: ServerConfig, network: NetworkRules) -> Opener:
-    """An opener for streamable HTTP."""
+def over_http(config: ServerConfig, network: NetworkRules) -> OpenTransport:
+    """Opens streamable HTTP."""
     params: ParamHeaders = {}
 
-    async def opened(stack: AsyncExitStack, over: anyio.Event, tail: StderrTail) -> Wire:
-        ready = _ready(config, tail, os.environ)
-        _permitted(ready, network)
+    async def open_transport(stack: AsyncExitStack, closed: anyio.Event, tail: StderrTail) -> Transport:
+        ready = _expanded(config, tail)
+        _check_network(ready, network)
         client = await stack.enter_async_context(http_client(ready))
-        wire = HttpWire(client, ready.url or "", over, params)
-        stack.push_async_callback(wire.aclose)
-        return wire
+        transport = StreamableHttpTransport(client, ready.url or "", closed, params, config.client)
+        stack.push_async_callback(transport.aclose)
+        return transport
 
-    return opened
+    return open_transport
 
 
-def over_sse(config: ServerConfig, network: NetworkRules) -> Opener:
-    """An opener for the old transport with a stream of events."""
+def over_sse(config: ServerConfig, network: NetworkRules) -> OpenTransport:
+    """Opens HTTP+SSE, the transport before streamable HTTP."""
 
-    async def opened(stack: AsyncExitStack, over: anyio.Event, tail: StderrTail) -> Wire:
-        ready = _ready(config, tail, os.environ)
-        _permitted(ready, network)
+    async def open_transport(stack: AsyncExitStack, closed: anyio.Event, tail: StderrTail) -> Transport:
+        ready = _expanded(config, tail)
+        _check_network(ready, network)
         client = await stack.enter_async_context(http_client(ready))
-        line = await stack.enter_async_context(sse(client, ready.url or "", over))
-        return DispatcherWire(JSONRPCDispatcher(line.inbox, line), over=over, ending=line.ending)
+        streams = await stack.enter_async_context(sse(client, ready.url or "", closed, config.client))
+        dispatcher = JSONRPCDispatcher(streams.read_stream, streams)
+        return DispatcherTransport(dispatcher, closed=closed, close_reason=streams.close_reason)
 
-    return opened
+    return open_transport
 
 
-def _ready(config: ServerConfig, tail: StderrTail, environ: Mapping[str, str]) -> ServerConfig:
-    """The expanded configuration; what it holds of secrets is blanked from now on."""
-    ready = expand(config, environ)
+def _expanded(config: ServerConfig, tail: StderrTail) -> ServerConfig:
+    """The expanded configuration; from now on its secrets are redacted."""
+    ready = expand(config, os.environ)
     headers = [part for value in ready.headers.values() for part in (value, value.rpartition(" ")[2])]
-    secrets = {*secrets_of(config, ready, environ), *headers, *url_secrets(ready.url)}
+    secrets = {*secrets_of(config, ready, os.environ), *headers, *url_secrets(ready.url)}
     long = (secret for secret in secrets if len(secret) >= SHORTEST_SECRET)
     tail.secrets = tuple(sorted(long, key=lambda secret: (-len(secret), secret)))
     return ready
 
 
-def _permitted(config: ServerConfig, network: NetworkRules) -> None:
+def _check_network(config: ServerConfig, network: NetworkRules) -> None:
+    """Raises `UpstreamUnavailable` if the network rules do not allow the server's address."""
     url = config.url or ""
     ruling = network_ruling(network, url)
     # An operator's own server may be listed: policy asks before each call (`Pool.asked_first`).

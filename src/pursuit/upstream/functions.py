@@ -1,10 +1,8 @@
 """Plain Python functions as tools.
 
-Owns: the schema derived from a signature, the turn of a return value into a result. Does not know: MCP or processes.
-Invariant: a function that raises is a result with `is_error`, never a broken upstream.
-
-A sync function runs in the event loop itself and must be short; `threaded=True` runs it in a worker thread. When the
-caller is cancelled such a thread is left behind to finish: its effect may still happen.
+A function that raises gives a result with `is_error`, never a broken upstream. A sync function runs in the event loop
+and must be short; with `threaded=True` it runs in a worker thread. When the caller is cancelled such a thread runs on:
+its effect may still happen.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.errors import PydanticUserError
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
-from pursuit.core.tools import CallFailed, ProgressFn, Tool, ToolOverride, ToolResult, Traits
+from pursuit.core.tools import CallFailed, ProgressFn, Tool, ToolOverride, ToolResult
 from pursuit.errors import Fault, ValidationFailed
 from pursuit.policy.traits import traits
 
@@ -47,7 +45,7 @@ def tool(
     threaded: bool | None = None,
     long: bool | None = None,
 ) -> Callable[[F], F]:
-    """Says what a function may do when it is used as a tool; unsaid means the worst."""
+    """States what a function may do as a tool; what is not stated counts as the worst."""
     override = ToolOverride(
         read_only=read_only,
         idempotent=idempotent,
@@ -69,14 +67,13 @@ class _Function:
     run: Callable[..., Any]
     model: type[BaseModel]
     parameters: Mapping[str, str]
-    takes_more: bool
     awaits: bool
     threaded: bool
     tool: Tool
 
 
 class FunctionUpstream:
-    """Functions of this process behind the same role as a server; there is nothing to connect."""
+    """Functions of this process as an `Upstream`; there is nothing to connect."""
 
     def __init__(
         self,
@@ -116,7 +113,7 @@ class FunctionUpstream:
         return started if isinstance(started, ToolResult) else await started
 
     def start(self, tool: str, arguments: Mapping[str, Any]) -> ToolResult | Awaitable[ToolResult]:
-        """Runs a plain function to its result; one that waits, or has a thread, is to be awaited."""
+        """Runs a plain function to its result; an async or threaded one gives an awaitable."""
         entry = self._functions.get(tool)
         if entry is None:
             raise CallFailed(f"{self._name} has no tool {tool!r}", sent=False)
@@ -144,20 +141,19 @@ def _prepare(server: str, given: str | None, function: Callable[..., Any], threa
     marked = cast("_Marked", getattr(function, _MARK, _Marked()))
     name = given or marked.name or getattr(function, "__name__", type(function).__name__)
     try:
-        model, parameters, takes_more = _model(f"{server}.{name}", function)
+        model, parameters = _model(f"{server}.{name}", function)
         schema = model.model_json_schema(by_alias=True)
     except (NameError, TypeError, PydanticUserError) as error:
         raise _unusable(f"{server}.{name}", f"its signature has no JSON form: {error}") from error
     for key in ("title", "description"):
         schema.pop(key, None)
     description = inspect.getdoc(function) or ""
-    what: Traits = traits(marked.override, None, speaker="the program's own word")
+    what = traits(marked.override, None, speaker="the program's own setting")
     definition = {"name": name, "description": description, "inputSchema": schema}
     return _Function(
         run=function,
         model=model,
         parameters=parameters,
-        takes_more=takes_more,
         awaits=inspect.iscoroutinefunction(function),
         threaded=threaded if marked.threaded is None else marked.threaded,
         tool=Tool(
@@ -173,7 +169,7 @@ def _prepare(server: str, given: str | None, function: Callable[..., Any], threa
     )
 
 
-def _model(qualified: str, function: Callable[..., Any]) -> tuple[type[BaseModel], dict[str, str], bool]:
+def _model(qualified: str, function: Callable[..., Any]) -> tuple[type[BaseModel], dict[str, str]]:
     """The signature as a pydantic model. Its fields are numbered: a parameter may have a name that pydantic refuses."""
     whole: Any = function
     inner: Any = whole.func if isinstance(whole, partial) else whole
@@ -192,7 +188,7 @@ def _model(qualified: str, function: Callable[..., Any]) -> tuple[type[BaseModel
         parameters[f"f{position}"] = parameter.name
         fields[f"f{position}"] = (hints.get(parameter.name, Any), _field(parameter))
     config = ConfigDict(extra="allow" if takes_more else "forbid")
-    return create_model(qualified, __config__=config, **fields), parameters, takes_more
+    return create_model(qualified, __config__=config, **fields), parameters
 
 
 def _unusable(qualified: str, reason: str) -> ValidationFailed:
@@ -215,14 +211,8 @@ def _field(parameter: inspect.Parameter) -> Any:
 def _values(entry: _Function, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments as the signature types them; what was not given is left to the function's own default."""
     checked = entry.model.model_validate(arguments)
-    given: dict[str, Any] = {}
-    for key in checked.model_fields_set:
-        name = entry.parameters.get(key)
-        if name is not None:
-            given[name] = getattr(checked, key)
-    if entry.takes_more and checked.model_extra:
-        given.update(checked.model_extra)
-    return given
+    given = {name: getattr(checked, key) for key, name in entry.parameters.items() if key in checked.model_fields_set}
+    return {**given, **(checked.model_extra or {})}
 
 
 async def _awaited(value: Awaitable[Any]) -> ToolResult:

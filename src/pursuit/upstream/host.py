@@ -1,7 +1,4 @@
-"""The tools of one mission: a catalogue, a policy and a pool, as the engine wants to see them.
-
-Owns: putting the three together. Knows no transport and no mission state.
-"""
+"""The tools of one mission: a catalogue, the policy and the pool behind the engine's port `Tools`."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from pursuit.upstream.resource_tools import is_reading, read
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissionTools:
-    """What the engine's port `Tools` asks for; `asking` is whether policy may want a person asked at all."""
+    """Implements the engine's port `Tools`; `asking` says whether policy may ask a person at all."""
 
     pool: Pool
     catalogue: Catalogue
@@ -29,7 +26,7 @@ class MissionTools:
     asking: bool
     later: Later | None = None
     _rulings: dict[str, tuple[Tool, Ruling]] = field(default_factory=dict[str, tuple[Tool, Ruling]], repr=False)
-    """What was said of each tool that no rule judges by its arguments: the layers do not change any more."""
+    """The ruling about each tool that no rule judges by its arguments: the layers do not change."""
 
     def get(self, name: str) -> Tool | None:
         """The tool, or None if its server does not offer it now."""
@@ -40,11 +37,11 @@ class MissionTools:
         return f"server {name.partition('.')[0]!r} does not offer {name!r} now"
 
     def check(self, name: str, arguments: Mapping[str, Any]) -> list[str]:
-        """What is wrong with the arguments by the tool's JSON Schema."""
+        """The faults of the arguments by the tool's JSON Schema."""
         return self.catalogue.check(name, arguments) if name in self.catalogue.tools else []
 
     def rule(self, tool: Tool, arguments: Mapping[str, Any]) -> Ruling:
-        """What policy says."""
+        """The ruling of the policy about this call."""
         known = self._rulings.get(tool.qualified)
         if known is not None and known[0] is tool:
             return known[1]
@@ -56,7 +53,7 @@ class MissionTools:
     def call(
         self, tool: Tool, arguments: Mapping[str, Any], *, call_id: str, on_progress: ProgressFn | None = None
     ) -> ToolResult | Awaitable[ToolResult]:
-        """Sends it to its server; a plain function answers at once."""
+        """Sends the call to its server; a plain function answers at once."""
         try:
             upstream = self.pool.upstream(tool.server)
         except UpstreamUnavailable as error:
@@ -68,15 +65,15 @@ class MissionTools:
         return _sent(upstream.call(tool.name, arguments, call_id=call_id, on_progress=on_progress))
 
     async def begin(self, tool: Tool, arguments: Mapping[str, Any], *, task_id: str, call_id: str) -> None:
-        """Begins a call whose answer comes later, as the task by that id."""
+        """Begins a call whose answer comes later, as the task with that id."""
         await self._later().begin(tool, arguments, task_id=task_id, call_id=call_id)
 
     async def outcome(self, task_id: str, *, within: float = 0.0) -> ToolResult | None:
-        """What such a call came to, or None if it is under way still after so many seconds."""
+        """The result of such a call, or None if it is still under way after so many seconds."""
         return await self._later().outcome(task_id, within=within)
 
     async def cancel(self, task_id: str, *, reason: str) -> None:
-        """Orders such a call stopped."""
+        """Cancels such a call."""
         await self._later().cancel(task_id, reason=reason)
 
     def _later(self) -> Later:
@@ -106,7 +103,7 @@ class ToolHost:
     ) -> Layers:
         """The operator's policy, tightened by a mission's list of tools, by its own policy, and by `more`.
 
-        To the operator's rules come those of the network, about the servers that there are now.
+        The operator's rules include those of the network, about the current servers.
         """
         asked = self.pool.asked_first()
         operator = replace(self.policy, rules=(*self.policy.rules, *asked)) if asked else self.policy
@@ -123,7 +120,7 @@ class ToolHost:
         return Layers(operator=operator, tighter=(layer, *more))
 
     def caller_layer(self, credential: str | None) -> tuple[Tightening, ...]:
-        """What the operator's policy further says for whoever shows the token of this name."""
+        """The layer that the operator's policy adds for the caller with the token of this name."""
         found = self.policy.callers.get(credential) if credential is not None else None
         return () if found is None else (found,)
 

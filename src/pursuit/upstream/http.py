@@ -1,9 +1,12 @@
-"""Streamable HTTP, in both eras of the protocol.
+"""The HTTP transports: streamable HTTP in both protocol eras, and the older HTTP+SSE.
 
-Owns: one POST for each message, the reading of its answer (JSON or a stream of events), the session and the standing
-stream of the old era, and resumption. Does not know: what a method means. Invariant: each request lives in its
-caller's task and has its own HTTP exchange, so that a broken one costs that request alone; whatever comes on it belongs
-to it. Cancelling the caller closes the exchange, which is the signal of the new era; the old one is told in words.
+`mcp` 2.3 has transports for both. They are not used because one broken response ends their task group, and with it all
+other requests (python-sdk issue 3522). Here each request runs in its caller's task and has its own HTTP exchange: a
+broken one costs that request alone, and what comes on it belongs to it. Cancelling the caller closes the exchange,
+which is the cancellation of the modern era; a legacy server also gets `notifications/cancelled`.
+
+No address and no header is part of an error or of a log line. Certificates are always checked. A redirect is followed
+only within the same origin, so that headers reach no other server.
 """
 
 from __future__ import annotations
@@ -17,8 +20,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Mu
 from contextlib import asynccontextmanager, suppress
 from ipaddress import ip_address
 from itertools import count
-from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, cast
 from urllib.parse import unquote, urlsplit
 
 import anyio
@@ -38,59 +40,88 @@ from mcp.shared.inbound import (
 from mcp.shared.message import SessionMessage
 from mcp_types import INTERNAL_ERROR, METHOD_NOT_FOUND, PROTOCOL_VERSION_META_KEY, JSONRPCRequest
 
-from pursuit.config.servers import ServerConfig
+from pursuit.config.servers import ClientSettings, ServerConfig
 from pursuit.core.tools import UpstreamError
 from pursuit.upstream.transport import (
-    LONGEST_MESSAGE,
-    Asked,
     CallBroken,
     ConnectionLost,
-    Heard,
+    DispatcherStream,
     HttpRefused,
     NotReached,
+    OnNotification,
+    OnRequest,
     SessionGone,
+    Started,
+    closed_stream_error,
     read_json,
     read_message,
-    unwritable,
     write_json,
     write_message,
 )
 
-# What comes back over HTTP: bodies, streams of events, and the JSON-RPC messages in them.
-# Invariant: nothing longer than `LONGEST_MESSAGE` is ever held, and a message that answers another request answers
-# nobody.
-
+_POST_HEADERS = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
+_SSE_POST_HEADERS = {"content-type": "application/json"}
+_GET_HEADERS = {"accept": "text/event-stream", "cache-control": "no-store"}
+_SESSION = "mcp-session-id"
+_LAST_EVENT = "last-event-id"
+# Some servers answer an unknown session with HTTP 400, where the specification asks for 404 (Session Management).
+_NO_SESSION = re.compile(rb"session|not initialized", re.IGNORECASE)
+# The tasks extension adds methods whose subject is repeated in the `Mcp-Name` header.
+_NAMED = {**NAME_BEARING_METHODS, **dict.fromkeys(("tasks/get", "tasks/update", "tasks/cancel"), "taskId")}
+_QUICKACK: int | None = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
+_MOST_REDIRECTS = 5
+_MOST_RESUMES = 3
+_DELETE_SECONDS = 2.0
+_CANCEL_SECONDS = 5.0
+# What an error of the HTTP client means; the first match counts.
+_REASONS: tuple[tuple[type[httpx2.HTTPError], str], ...] = (
+    (httpx2.ConnectTimeout, "it did not take the connection in time"),
+    (httpx2.ConnectError, "it cannot be connected to"),
+    (httpx2.ProxyError, "the proxy refused the connection"),
+    (httpx2.UnsupportedProtocol, "its url is neither http nor https"),
+    (httpx2.TimeoutException, "it stopped answering"),
+    (httpx2.SSEError, "its stream of events is malformed"),
+    (httpx2.HTTPError, "the HTTP connection broke"),
+)
+# The longest pause that a server may ask for with `retry:`.
 _LONGEST_RETRY = 30.0
-_REST_SECONDS = 0.05
+# How long a stream may stay open after the answer before it is closed from our side.
+_DRAIN_SECONDS = 0.05
 
-# For each tool of the new era, which of its arguments are repeated in a header.
+# For each tool of a modern server, which of its arguments are repeated in a header.
 ParamHeaders = MutableMapping[str, Mapping[tuple[str, ...], str]]
 
 
 class EventReader:
-    """Reads a stream of events up to the answer to one request; remembers where to go on if it breaks."""
+    """Reads a stream of events up to the answer to one request; remembers where to resume if it breaks."""
 
     def __init__(
-        self, ident: str | int | None, inbound: Callable[[Mapping[str, Any]], None], *, drain: bool = False
+        self,
+        ident: str | int | None,
+        inbound: Callable[[Mapping[str, Any]], None],
+        *,
+        longest: int,
+        drain: bool = False,
     ) -> None:
         self._ident = ident
         self._inbound = inbound
+        self._longest = longest
         self._drain = drain
         self.last_id = ""
         self.retry = 1.0
         self.held_open = False
 
     async def read(self, response: httpx2.Response) -> dict[str, Any] | None:
-        """The answer, or None if the stream ended without it; a stream that is cut has ended too."""
+        """The answer, or None if the stream ended or broke without it."""
         answer: dict[str, Any] | None = None
-        events = aiter(httpx2.EventSource(response, max_event_size=LONGEST_MESSAGE))
+        events = aiter(httpx2.EventSource(response, max_event_size=self._longest))
         try:
             async for event in events:
-                answer = self._took(event)
+                answer = self._take(event)
                 if answer is not None:
                     break
             if answer is not None and self._drain:
-                await self._rest(events)
+                await self._drain_rest(events)
         except httpx2.SSEError:
             if answer is None:
                 raise CallBroken("its stream of events is malformed, or one of them is too long") from None
@@ -98,54 +129,46 @@ class EventReader:
             pass
         return answer
 
-    def _took(self, event: httpx2.ServerSentEvent) -> dict[str, Any] | None:
+    def _take(self, event: httpx2.ServerSentEvent) -> dict[str, Any] | None:
         self.last_id = event.id or self.last_id
         if event.retry is not None:
             self.retry = min(max(event.retry, 0) / 1000, _LONGEST_RETRY)
         if event.event != "message" or not event.data:
             return None
         message = _parsed(event.data)
-        answer = None if self._ident is None else answer_of(message, self._ident)
+        answer = None if self._ident is None else _answer_of(message, self._ident)
         if answer is None and isinstance(message, Mapping):
             self._inbound(cast("Mapping[str, Any]", message))
         return answer
 
-    async def _rest(self, events: AsyncIterator[httpx2.ServerSentEvent]) -> None:
-        """Reads on to the end, which is near: a connection whose answer was read whole can be used again."""
-        with anyio.move_on_after(_REST_SECONDS) as scope, suppress(CallBroken):
+    async def _drain_rest(self, events: AsyncIterator[httpx2.ServerSentEvent]) -> None:
+        """Reads to the end of the stream: an HTTP connection can be reused only after that."""
+        with anyio.move_on_after(_DRAIN_SECONDS) as scope, suppress(CallBroken):
             async for event in events:
-                self._took(event)
+                self._take(event)
         self.held_open = scope.cancelled_caught
 
 
-async def whole(response: httpx2.Response) -> bytes:
-    """The body, if it is not too long."""
+async def read_body(response: httpx2.Response, longest: int) -> bytes:
+    """The body; raises `CallBroken` if it is too long."""
     parts: list[bytes] = []
     size = 0
     async for part in response.aiter_bytes():
         parts.append(part)
         size += len(part)
-        if size > LONGEST_MESSAGE:
-            raise CallBroken(f"its answer is longer than {LONGEST_MESSAGE >> 20} MiB")
+        if size > longest:
+            raise CallBroken(f"its answer is longer than {longest >> 20} MiB")
     return b"".join(parts)
-
-
-async def json_answer(response: httpx2.Response, ident: str | int) -> dict[str, Any]:
-    """The answer in a body."""
-    answer = answer_of(_parsed(await whole(response)), ident)
-    if answer is None:
-        raise CallBroken("its answer is no JSON-RPC answer to the request")
-    return answer
 
 
 def _parsed(data: str | bytes) -> Any:
     try:
         return read_json(data)
     except ValueError:
-        raise CallBroken("its answer is no JSON") from None
+        raise CallBroken("its answer is not valid JSON") from None
 
 
-def answer_of(message: Any, ident: str | int) -> dict[str, Any] | None:
+def _answer_of(message: Any, ident: str | int) -> dict[str, Any] | None:
     """The message, if it is the answer to this request; a server that could not read the id says null."""
     if not isinstance(message, dict):
         return None
@@ -156,20 +179,20 @@ def answer_of(message: Any, ident: str | int) -> dict[str, Any] | None:
     return body if str(said) == str(ident) or (said is None and "error" in body) else None
 
 
-def error_of(message: Any) -> UpstreamError | None:
+def _error_of(message: Any) -> UpstreamError | None:
     """The JSON-RPC error in a message."""
     error = cast("dict[str, Any]", message).get("error") if isinstance(message, dict) else None
     if not isinstance(error, dict):
         return None
     body = cast("dict[str, Any]", error)
-    code, words = body.get("code"), body.get("message")
-    if not isinstance(code, int) or not isinstance(words, str):
+    code, text = body.get("code"), body.get("message")
+    if not isinstance(code, int) or not isinstance(text, str):
         return None
-    return UpstreamError(code, words, body.get("data"))
+    return UpstreamError(code, text, body.get("data"))
 
 
-def learn_headers(known: ParamHeaders, tools: object) -> None:
-    """Notes which arguments of these tools the new era repeats in headers."""
+def _learn_headers(known: ParamHeaders, tools: object) -> None:
+    """Notes which arguments of these tools are repeated in headers (modern era)."""
     for tool in cast("list[object]", tools) if isinstance(tools, list) else ():
         if not isinstance(tool, Mapping):
             continue
@@ -183,35 +206,22 @@ def learn_headers(known: ParamHeaders, tools: object) -> None:
             known[name] = x_mcp_header_map(schema)
 
 
-# The HTTP client that reaches one upstream.
-# Invariant: no address and no header is ever part of an error or of a log line; certificates are always checked; a
-# redirect is followed only within the same origin, so that headers go nowhere else.
-
-_MOST_REDIRECTS = 5
-_QUICKACK: int | None = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
-_KEEPING_METHOD = (307, 308)
+_upstream_addresses: set[tuple[str, int | None]] = set()
 
 
-class _Hush(logging.Filter):
-    """Keeps the addresses of upstreams out of the HTTP client's own log, which states every one of them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.places: set[tuple[str, int | None]] = set()
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        words = record.args if isinstance(record.args, tuple) else ()
-        return not any(isinstance(word, httpx2.URL) and (word.host, word.port) in self.places for word in words)
+def _names_no_upstream(record: logging.LogRecord) -> bool:
+    """Keeps the addresses of upstreams out of the HTTP client's own log, which has one line for each request."""
+    values = record.args if isinstance(record.args, tuple) else ()
+    return not any(isinstance(one, httpx2.URL) and (one.host, one.port) in _upstream_addresses for one in values)
 
 
-_hush = _Hush()
-logging.getLogger("httpx2").addFilter(_hush)
+logging.getLogger("httpx2").addFilter(_names_no_upstream)
 
 
 def http_client(config: ServerConfig) -> httpx2.AsyncClient:
-    """A client for an expanded configuration. How long an answer may take is the caller's to decide."""
+    """An HTTP client for an expanded configuration, without a timeout for answers: the caller cancels."""
     url = httpx2.URL(config.url or "")
-    _hush.places.add((url.host, url.port))
+    _upstream_addresses.add((url.host, url.port))
     return httpx2.AsyncClient(
         headers=dict(config.headers),
         timeout=httpx2.Timeout(config.timeouts.connect, read=None, pool=None, write=config.timeouts.read),
@@ -234,170 +244,143 @@ def is_loopback(host: str) -> bool:
 async def streamed(
     client: httpx2.AsyncClient, method: str, url: str, *, headers: Mapping[str, str], content: bytes | None = None
 ) -> AsyncGenerator[httpx2.Response]:
-    """One request and its answer, still to be read; raises `CallBroken` with words that give nothing away."""
+    """One request and its response, not yet read; raises `CallBroken` with a text that has no address in it."""
     try:
         request = client.build_request(method, url, headers=dict(headers), content=content)
         for _ in range(_MOST_REDIRECTS):
             response = await client.send(request, stream=True)
-            _acknowledge(response)
+            _quick_ack(response)
             try:
                 if response.next_request is None:
                     yield response
                     return
-                request = _followed(response)
+                request = _redirected(response)
             finally:
                 await response.aclose()
     except httpx2.InvalidURL:
         raise CallBroken("its url is malformed", sent=False) from None
     except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
-        raise NotReached(words(error)) from None
+        raise NotReached(_reason(error)) from None
     except (httpx2.ProxyError, httpx2.UnsupportedProtocol) as error:
-        raise CallBroken(words(error), sent=False) from None
+        raise CallBroken(_reason(error), sent=False) from None
     except httpx2.HTTPError as error:
-        raise CallBroken(words(error)) from None
+        raise CallBroken(_reason(error)) from None
     raise CallBroken("it redirects without end", sent=False)
 
 
-def _acknowledge(response: httpx2.Response) -> None:
-    """Says at once that the head has come: a server that writes in pieces may wait for it with the rest (Nagle).
+def _quick_ack(response: httpx2.Response) -> None:
+    """Acknowledges the head at once: a server that writes in pieces waits for that with the rest (Nagle's algorithm).
 
-    Else our system takes 40 ms for it on a connection that is used again.
+    By default the kernel delays the acknowledgement by 40 ms on a reused connection.
     """
     stream = response.extensions.get("network_stream")
-    wire = None if stream is None else stream.get_extra_info("socket")
-    if wire is not None and _QUICKACK is not None:
-        with suppress(OSError):  # a connection that broke just now says so when it is read
-            wire.setsockopt(socket.IPPROTO_TCP, _QUICKACK, 1)
+    connection = None if stream is None else stream.get_extra_info("socket")
+    if connection is not None and _QUICKACK is not None:
+        with suppress(OSError):  # a broken connection raises when it is read
+            connection.setsockopt(socket.IPPROTO_TCP, _QUICKACK, 1)
 
 
-def _followed(response: httpx2.Response) -> httpx2.Request:
+def _redirected(response: httpx2.Response) -> httpx2.Request:
+    """The next request of a redirect within the same origin; raises `CallBroken` for any other."""
     request, target = response.request, response.next_request
-    same = target is not None and _origin(target.url) == _origin(request.url) and not _brings_user(request, target)
-    if target is None or not same or (request.method != "GET" and response.status_code not in _KEEPING_METHOD):
-        said = "it redirects to another place, which is not followed; configure that place instead"
-        raise CallBroken(said, sent=False)
-    return target
-
-
-def _brings_user(request: httpx2.Request, target: httpx2.Request) -> bool:
-    return bool(target.url.userinfo) and target.url.userinfo != request.url.userinfo
+    if target is not None:
+        new_user = target.url.userinfo and target.url.userinfo != request.url.userinfo
+        method_kept = request.method == "GET" or response.status_code in (307, 308)
+        if _origin(target.url) == _origin(request.url) and not new_user and method_kept:
+            return target
+    reason = "it redirects to another address, which is not followed; configure that address instead"
+    raise CallBroken(reason, sent=False)
 
 
 def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:
     return url.scheme, url.host, url.port
 
 
-def words(error: httpx2.HTTPError) -> str:
-    """What went wrong, without the address that the client's own words may hold."""
-    match error:
-        case httpx2.ConnectTimeout():
-            return "it did not take the connection in time"
-        case httpx2.ConnectError():
-            return "its certificate was not accepted" if "CERTIFICATE" in str(error) else "it cannot be connected to"
-        case httpx2.ProxyError():
-            return "the proxy refused the connection"
-        case httpx2.UnsupportedProtocol():
-            return "its url is neither http nor https"
-        case httpx2.TimeoutException():
-            return "it stopped answering"
-        case httpx2.SSEError():
-            return "its stream of events is malformed"
-        case _:
-            return "the HTTP connection broke"
+def _reason(error: httpx2.HTTPError) -> str:
+    """What went wrong, without the address that the client's own text may hold."""
+    if isinstance(error, httpx2.ConnectError) and "CERTIFICATE" in str(error):
+        return "its certificate was not accepted"
+    return next(text for kind, text in _REASONS if isinstance(error, kind))
 
 
-def status_words(response: httpx2.Response) -> str:
-    """What an HTTP status means for whoever configured the server."""
+def _status_reason(response: httpx2.Response) -> str:
+    """What an HTTP status means for the operator."""
     code = response.status_code
-    hint = {
-        401: "; check the headers in its configuration",
-        403: "; check the headers in its configuration",
-        404: "; check the url in its configuration",
-    }
-    return f"it answered with HTTP {code}{hint.get(code, '')}"
+    check = {401: "headers", 403: "headers", 404: "url"}.get(code)
+    return f"it answered with HTTP {code}" + (f"; check the {check} in its configuration" if check else "")
 
 
 def url_secrets(url: str | None) -> tuple[str, ...]:
-    """The parts of an address that nobody shall read in an error of the server: all of it, its user, its query."""
+    """The parts of an address that no error may show: all of it, its user, its query."""
     if not url:
         return ()
     parts = urlsplit(url)
     user = parts.netloc.rpartition("@")[0]
     password = user.partition(":")[2]
-    # As it stands there, as the server reads it, and as it travels in the header.
+    # As it is written, as the server reads it, and as it is sent in the header.
     basic = b64encode(unquote(user).encode()).decode()
     values = (one.partition("=")[2] for one in parts.query.split("&"))
     said = [part for value in (user, password, parts.query, *values) for part in (value, unquote(value))]
     return tuple(part for part in (url, basic, *said) if part)
 
 
-_POST_HEADERS = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
-_GET_HEADERS = {"accept": "text/event-stream", "cache-control": "no-store"}
-_SESSION = "mcp-session-id"
-_LAST_EVENT = "last-event-id"
-_RESUMES = 3
-_RETRY = (1.0, 30.0)
-_GOODBYE_SECONDS = 2.0
-_CANCEL_SECONDS = 5.0
-# What servers say with HTTP 400 about a session that they do not know, where the protocol asks for 404.
-_NO_SESSION = re.compile(rb"session|not initialized", re.IGNORECASE)
-# The tasks extension adds to the methods whose subject stands in a header, too.
-_NAMED = {**NAME_BEARING_METHODS, **dict.fromkeys(("tasks/get", "tasks/update", "tasks/cancel"), "taskId")}
+class StreamableHttpTransport:
+    """A `Transport` over streamable HTTP; sets `closed` when the server has forgotten our session."""
 
+    can_hang = False
 
-class HttpWire:
-    """A `Wire` over HTTP; `over` is set when the server has forgotten our session."""
-
-    def __init__(self, client: httpx2.AsyncClient, url: str, over: anyio.Event, params: ParamHeaders) -> None:
+    def __init__(
+        self,
+        client: httpx2.AsyncClient,
+        url: str,
+        closed: anyio.Event,
+        params: ParamHeaders,
+        settings: ClientSettings,
+    ) -> None:
         self._client = client
         self._url = url
-        self._over = over
+        self._closed = closed
         self._params = params
+        self._settings = settings
+        self.receives_notifications = False
         self._ids = count(1)
         self._session: str | None = None
         self._version: str | None = None
         self._modern = False
-        self._heard: Heard | None = None
-        self._asked: Asked | None = None
+        self._on_notification: OnNotification | None = None
+        self._on_request: OnRequest | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
         self._open: set[anyio.CancelScope] = set()
-        self._ending = "it is closed"
-        self._doubt = False
+        self._close_reason = "it is closed"
+        self._session_in_doubt = False
         self._drain = True
-        self.can_hang = False
-        self.hears = False
 
-    async def run(
-        self, heard: Heard, asked: Asked, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED
-    ) -> None:
-        """Keeps what goes on beside the requests: the standing stream, and answers to the server."""
-        self._heard, self._asked = heard, asked
+    async def run(self, on_notification: OnNotification, on_request: OnRequest, *, task_status: Started) -> None:
+        """Runs what goes on beside the requests: the standalone stream, and answers to the server."""
+        self._on_notification, self._on_request = on_notification, on_request
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
             task_status.started()
-            await self._over.wait()
+            await self._closed.wait()
             tasks.cancel_scope.cancel()
 
-    def adopt(self, version: str, *, modern: bool) -> None:
-        """Takes note of the version, which each further message names in a header."""
+    def set_protocol_version(self, version: str, *, modern: bool) -> None:
+        """Takes note of the version, which each further message states in a header."""
         self._version, self._modern = version, modern
 
-    def ending(self) -> str:
-        """Why it is over, as the end of a sentence."""
-        return self._ending
+    def close_reason(self) -> str:
+        """Why the connection ended, as the end of a sentence."""
+        return self._close_reason
 
     async def aclose(self) -> None:
-        """Ends the requests under way and says goodbye to the session; within `_GOODBYE_SECONDS`."""
-        self._over.set()
+        """Ends the requests under way and deletes the session, within `_DELETE_SECONDS`."""
+        self._closed.set()
         for scope in tuple(self._open):
             scope.cancel()
         if self._session is not None:
-            with anyio.move_on_after(_GOODBYE_SECONDS, shield=True):
-                try:
-                    async with streamed(self._client, "DELETE", self._url, headers=self._headers({})):
-                        pass
-                except CallBroken:
-                    # It is gone already, which is what was wanted.
+            # A server that cannot be reached is gone, and the session with it.
+            with anyio.move_on_after(_DELETE_SECONDS, shield=True), suppress(CallBroken):
+                async with streamed(self._client, "DELETE", self._url, headers=self._headers({})):
                     pass
 
     async def request(
@@ -407,69 +390,66 @@ class HttpWire:
         *,
         request_id: str | None = None,
         cancellable: bool = True,
-        heard: Heard | None = None,
+        on_notification: OnNotification | None = None,
     ) -> dict[str, Any]:
         """Sends a request and reads its answer."""
-        if self._over.is_set():
+        if self._closed.is_set():
             raise ConnectionLost(sent=False)
         sent = False
         ident: str | int = request_id or next(self._ids)
         body = write_json({"jsonrpc": "2.0", "id": ident, "method": method, "params": params})
-        headers = self._headers(_POST_HEADERS) | self._stamps(method, params)
+        headers = self._headers(_POST_HEADERS) | self._request_headers(method, params)
         with anyio.CancelScope() as scope:
             self._open.add(scope)
             try:
-                await self._reassured()
+                await self._check_session()
                 sent = True
-                return await self._exchange(ident, method, body, headers, heard or self._on_heard)
+                return await self._exchange(ident, method, body, headers, on_notification or self._notified)
             except anyio.get_cancelled_exc_class():
-                if cancellable and not self._modern and not self._over.is_set():
+                if cancellable and not self._modern and not self._closed.is_set():
                     self._cancel(ident)
                 raise
             finally:
                 self._open.discard(scope)
         raise ConnectionLost(sent=sent)
 
-    async def _reassured(self) -> None:
-        """Whoever was away may be another one now: it is asked for our session before anything is sent."""
-        if self._session is None or not self._doubt:
+    async def _check_session(self) -> None:
+        """Pings a server that could not be reached before: another process may answer now, without our session."""
+        if self._session is None or not self._session_in_doubt:
             return
         ident = next(self._ids)
         body = write_json({"jsonrpc": "2.0", "id": ident, "method": "ping"})
         try:
-            await self._exchange(ident, "ping", body, self._headers(_POST_HEADERS), self._on_heard)
+            await self._exchange(ident, "ping", body, self._headers(_POST_HEADERS), self._notified)
         except (UpstreamError, HttpRefused) as error:
             if not (isinstance(error, UpstreamError) and error.code == METHOD_NOT_FOUND):
-                self._forgotten()
+                self._session_lost()
                 raise SessionGone from None
-        except CallBroken as error:  # it is the ping that broke, and not the request
+        except CallBroken as error:  # the ping broke; the request was not sent
             raise CallBroken(str(error), sent=False) from None
-        self._doubt = False
+        self._session_in_doubt = False
 
     def _cancel(self, ident: str | int) -> None:
-        async def tell() -> None:
+        async def notify() -> None:
             with anyio.move_on_after(_CANCEL_SECONDS):
                 await self.notify("notifications/cancelled", {"requestId": ident, "reason": "the caller gave up"})
 
         if self._tasks is not None:
-            self._tasks.start_soon(tell)
+            self._tasks.start_soon(notify)
 
     async def notify(self, method: str, params: Mapping[str, Any] | None) -> None:
-        """Posts a notification; the standing stream of the old era is opened after the handshake's last one."""
+        """Posts a notification; after the last one of the handshake the standalone stream is opened."""
         message: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
         await self._post(message if params is None else message | {"params": params})
         if method == "notifications/initialized" and self._session is not None and self._tasks is not None:
-            self._tasks.start_soon(self._stand)
+            self._tasks.start_soon(self._standalone_stream)
 
     async def _post(self, message: Mapping[str, Any]) -> None:
-        try:
-            async with streamed(
-                self._client, "POST", self._url, headers=self._headers(_POST_HEADERS), content=write_json(message)
-            ):
+        """Posts a message that has no response; it is dropped if it cannot be delivered."""
+        headers, content = self._headers(_POST_HEADERS), write_json(message)
+        with suppress(CallBroken):
+            async with streamed(self._client, "POST", self._url, headers=headers, content=content):
                 pass
-        except CallBroken:
-            # What nobody waits for can only be dropped.
-            pass
 
     def _headers(self, own: Mapping[str, str]) -> dict[str, str]:
         headers = dict(own)
@@ -479,8 +459,8 @@ class HttpWire:
             headers[MCP_PROTOCOL_VERSION_HEADER] = self._version
         return headers
 
-    def _stamps(self, method: str, params: Mapping[str, Any]) -> dict[str, str]:
-        """What a request of the new era repeats in headers."""
+    def _request_headers(self, method: str, params: Mapping[str, Any]) -> dict[str, str]:
+        """What a modern request repeats in headers."""
         version = cast("Mapping[str, Any]", params.get("_meta") or {}).get(PROTOCOL_VERSION_META_KEY)
         if not isinstance(version, str):
             return {}
@@ -494,62 +474,62 @@ class HttpWire:
         return headers
 
     async def _exchange(
-        self, ident: str | int, method: str, body: bytes, headers: Mapping[str, str], heard: Heard
+        self, ident: str | int, method: str, body: bytes, headers: Mapping[str, str], on_notification: OnNotification
     ) -> dict[str, Any]:
+        """Posts a request and reads the result out of the response."""
+        longest = self._settings.longest_message
+        stream = EventReader(ident, self._inbound(on_notification), longest=longest, drain=self._drain)
         try:
-            return await self._posted(ident, method, body, headers, heard)
+            async with streamed(self._client, "POST", self._url, headers=headers, content=body) as response:
+                kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+                if response.status_code >= 400:
+                    await self._refused(response, kind)
+                if method == "initialize":
+                    self._session = response.headers.get(_SESSION)
+                if kind == "application/json":
+                    answer = _answer_of(_parsed(await read_body(response, longest)), ident)
+                    if answer is None:
+                        raise CallBroken("its answer is not a JSON-RPC response to the request")
+                elif kind == "text/event-stream":
+                    answer = await stream.read(response)
+                    # A server that keeps its streams open after the answer would cost a wait each time.
+                    self._drain = self._drain and not stream.held_open
+                else:
+                    status = f"HTTP {response.status_code}"
+                    raise CallBroken(f"its answer is neither JSON nor a stream of events ({status})")
         except NotReached:
-            self._doubt = True
+            self._session_in_doubt = True
             raise
-
-    async def _posted(
-        self, ident: str | int, method: str, body: bytes, headers: Mapping[str, str], heard: Heard
-    ) -> dict[str, Any]:
-        async with streamed(self._client, "POST", self._url, headers=headers, content=body) as response:
-            kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-            if response.status_code >= 400:
-                await self._refused(response, kind)
-            if method == "initialize":
-                self._session = response.headers.get(_SESSION)
-            if kind == "application/json":
-                return self._read(method, await json_answer(response, ident))
-            if kind != "text/event-stream":
-                raise CallBroken(f"its answer is neither JSON nor a stream of events (HTTP {response.status_code})")
-            stream = EventReader(ident, self._inbound(heard), drain=self._drain)
-            answer = await stream.read(response)
-            # One that leaves its streams open after the answer would cost a wait each time.
-            self._drain = self._drain and not stream.held_open
-        if answer is None:
-            answer = await self._resumed(stream)
-        return self._read(method, answer)
+        return self._read(method, await self._resume(stream) if answer is None else answer)
 
     async def _refused(self, response: httpx2.Response, kind: str) -> None:
-        """Raises what an HTTP error means; a JSON-RPC error in its body is the server's own word."""
-        body = await whole(response) if kind == "application/json" or response.status_code == 400 else b""
-        try:
-            message: Any = read_json(body) if kind == "application/json" else None
-        except ValueError:
-            message = None
-        error = error_of(message)
-        # An answer to the request itself is never about the session.
+        """Raises what an HTTP error means; a JSON-RPC error in its body is passed on."""
+        body, message = b"", cast("Any", None)
+        if kind == "application/json" or response.status_code == 400:
+            body = await read_body(response, self._settings.longest_message)
+        if kind == "application/json":
+            with suppress(ValueError):
+                message = read_json(body)
+        error = _error_of(message)
+        # A response with the id of the request is never about the session.
         unanswered = error is None or message.get("id") is None
         said = response.status_code == 400 and unanswered and _NO_SESSION.search(body) is not None
         forgotten = self._session is not None and (response.status_code == 404 or said)
         if error is not None and (not forgotten or error.code == METHOD_NOT_FOUND):
             raise error
         if forgotten:
-            self._forgotten()
+            self._session_lost()
             raise SessionGone
-        raise HttpRefused(status_words(response), response.status_code)
+        raise HttpRefused(_status_reason(response), response.status_code)
 
-    def _forgotten(self) -> None:
-        self._ending = "it has forgotten our session"
+    def _session_lost(self) -> None:
+        self._close_reason = "it has forgotten our session"
         self._session = None
-        self._over.set()
+        self._closed.set()
 
-    async def _resumed(self, stream: EventReader) -> dict[str, Any]:
-        """The rest of an answer whose stream broke; only where the server gave its events ids, and in the old era."""
-        for _ in range(_RESUMES):
+    async def _resume(self, stream: EventReader) -> dict[str, Any]:
+        """The answer of a broken stream; possible on a legacy server that gave its events ids (Resumability)."""
+        for _ in range(_MOST_RESUMES):
             if self._modern or not stream.last_id:
                 break
             await anyio.sleep(stream.retry)
@@ -574,60 +554,59 @@ class HttpWire:
                 await self._refused(response, "")
             yield response
 
-    async def _stand(self) -> None:
-        """The standing stream: what the server says outside of any request."""
-        stream = EventReader(None, self._inbound(self._on_heard))
-        pause = _RETRY[0]
+    async def _standalone_stream(self) -> None:
+        """The GET stream of a legacy session: what the server sends outside of requests."""
+        stream = EventReader(None, self._inbound(self._notified), longest=self._settings.longest_message)
+        shortest, longest = self._settings.reopen_pauses
+        pause = shortest
         while True:
             try:
                 async with self._events(stream.last_id) as response:
-                    self.hears, pause = True, _RETRY[0]
+                    self.receives_notifications, pause = True, shortest
                     await stream.read(response)
-            except SessionGone:
-                return
-            except HttpRefused:
-                # It has no such stream, which it need not have.
+            except (SessionGone, HttpRefused):
+                # The session is lost, or the server has no such stream: it is optional.
                 return
             except CallBroken:
                 pass
             finally:
-                self.hears = False
+                self.receives_notifications = False
             await anyio.sleep(max(pause, stream.retry))
-            pause = min(pause * 2, _RETRY[1])
+            pause = min(pause * 2, longest)
 
-    def _on_heard(self, method: str, params: Mapping[str, Any]) -> None:
-        if self._heard is not None:
-            self._heard(method, params)
+    def _notified(self, method: str, params: Mapping[str, Any]) -> None:
+        if self._on_notification is not None:
+            self._on_notification(method, params)
 
-    def _inbound(self, heard: Heard) -> Callable[[Mapping[str, Any]], None]:
-        """Takes a message that is no answer: a notification, or a request that is answered by another POST."""
+    def _inbound(self, on_notification: OnNotification) -> Callable[[Mapping[str, Any]], None]:
+        """Takes a message that is not a response: a notification, or a request, which another POST answers."""
 
-        def took(message: Mapping[str, Any]) -> None:
+        def take(message: Mapping[str, Any]) -> None:
             method, params = message.get("method"), message.get("params")
             if not isinstance(method, str):
                 return
             body = cast("Mapping[str, Any]", params if isinstance(params, Mapping) else {})
             if "id" not in message:
-                heard(method, body)
+                on_notification(method, body)
             elif self._tasks is not None and not self._modern:
                 self._tasks.start_soon(self._reply, message["id"], method, body)
 
-        return took
+        return take
 
     async def _reply(self, ident: Any, method: str, params: Mapping[str, Any]) -> None:
         message: dict[str, Any] = {"jsonrpc": "2.0", "id": ident}
         try:
-            message["result"] = await self._asked(method, params) if self._asked is not None else {}
+            message["result"] = await self._on_request(method, params) if self._on_request is not None else {}
         except UpstreamError as error:
             message["error"] = {"code": error.code, "message": error.message}
             if error.data is not None:
                 message["error"]["data"] = error.data
-        except Exception as error:  # noqa: BLE001 - the boundary to whoever answers; the server must hear something
+        except Exception as error:  # noqa: BLE001 - the boundary to the handler; the server must get a response
             message["error"] = {"code": INTERNAL_ERROR, "message": type(error).__name__}
         await self._post(message)
 
     def _read(self, method: str, answer: Mapping[str, Any]) -> dict[str, Any]:
-        error = error_of(answer)
+        error = _error_of(answer)
         if error is not None:
             raise error
         result = answer.get("result")
@@ -635,104 +614,92 @@ class HttpWire:
             raise CallBroken("its answer holds no result")
         found = cast("dict[str, Any]", result)
         if method == "tools/list" and self._modern:
-            learn_headers(self._params, found.get("tools"))
+            _learn_headers(self._params, found.get("tools"))
         return found
 
 
-# The old HTTP transport with two addresses: one stream for everything that comes, POSTs for everything that goes.
-# Invariant: messages go only to the origin that the operator configured, whatever the server names; a POST that fails
-# costs its own message, the end of the stream ends the connection.
+class SseStreams(DispatcherStream):
+    """The two streams that the SDK's dispatcher takes, over HTTP+SSE.
 
-_SSE_POST_HEADERS = {"content-type": "application/json"}
+    What comes, comes on one GET stream, whose end ends the connection. Each message that goes is a POST of its own; one
+    that fails costs that message. Messages go only to the configured origin, whatever address the server names.
+    """
 
-
-class SseLine:
-    """`over` is set when the stream has ended; `outbox` is what the dispatcher writes to."""
-
-    def __init__(self, client: httpx2.AsyncClient, url: str, over: anyio.Event) -> None:
+    def __init__(self, client: httpx2.AsyncClient, url: str, closed: anyio.Event, longest: int) -> None:
         self._client = client
         self._url = url
-        self._over = over
-        self._send, self.inbox = anyio.create_memory_object_stream[SessionMessage | Exception](math.inf)
-        self._post_to = anyio.Event()
-        self._address = ""
-        self._why = "it closed its stream"
+        self._closed = closed
+        self._longest = longest
+        self._send, self.read_stream = anyio.create_memory_object_stream[SessionMessage | Exception](math.inf)
+        self._endpoint_known = anyio.Event()
+        self._endpoint = ""
+        self._close_reason = "it closed its stream"
 
     async def open(self) -> None:
-        """Waits until the server has said where to post; raises `CallBroken`."""
-        await self._post_to.wait()
-        if not self._address:
-            raise CallBroken(self._why)
+        """Waits for the address to post to; raises `CallBroken`."""
+        await self._endpoint_known.wait()
+        if not self._endpoint:
+            raise CallBroken(self._close_reason)
 
     async def read(self) -> None:
-        """Receives until the stream ends, and then says so."""
+        """Receives until the stream ends."""
         try:
             async with streamed(self._client, "GET", self._url, headers=_GET_HEADERS) as response:
                 if response.status_code >= 400:
-                    raise CallBroken(status_words(response))
-                async for event in httpx2.EventSource(response, max_event_size=LONGEST_MESSAGE):
-                    self._took(event)
+                    raise CallBroken(_status_reason(response))
+                async for event in httpx2.EventSource(response, max_event_size=self._longest):
+                    self._take(event)
         except CallBroken as error:
-            self._why = str(error)
+            self._close_reason = str(error)
         finally:
-            self._over.set()
-            self._post_to.set()
+            self._closed.set()
+            self._endpoint_known.set()
             self._send.close()
 
-    def _took(self, event: httpx2.ServerSentEvent) -> None:
+    def _take(self, event: httpx2.ServerSentEvent) -> None:
         if event.event == "endpoint":
             base = httpx2.URL(self._url)
             address = base.join(event.data)
-            if (address.scheme, address.host, address.port) != (base.scheme, base.host, base.port):
-                raise CallBroken("it wants its messages posted to another place, which is refused")
-            self._address = str(address)
-            self._post_to.set()
+            if _origin(address) != _origin(base):
+                raise CallBroken("it names another origin to post messages to, which is refused")
+            self._endpoint = str(address)
+            self._endpoint_known.set()
         elif event.event == "message" and event.data:
-            # What is no JSON-RPC is dropped, as on a stray line of stdout.
+            # What is not JSON-RPC is dropped, as a stray line on stdout is.
             with suppress(ValueError, anyio.BrokenResourceError, anyio.ClosedResourceError):
                 self._send.send_nowait(SessionMessage(read_message(event.data)))
 
     async def send(self, item: SessionMessage, /) -> None:
-        """Posts one message; raises `CallBroken` to whoever sent a request. What nobody waits for is dropped."""
-        if self._over.is_set():
-            raise unwritable(item)
-        body = write_message(item.message)
+        """Posts one message; raises `CallBroken` for a request, and drops anything else that fails."""
+        if self._closed.is_set():
+            raise closed_stream_error(item)
+        content = write_message(item.message)
         try:
-            await self._post(body)
+            async with streamed(
+                self._client, "POST", self._endpoint, headers=_SSE_POST_HEADERS, content=content
+            ) as response:
+                if response.status_code >= 400:
+                    raise HttpRefused(_status_reason(response), response.status_code)
         except CallBroken:
             if isinstance(item.message, JSONRPCRequest):
                 raise
 
-    async def _post(self, body: bytes) -> None:
-        async with streamed(self._client, "POST", self._address, headers=_SSE_POST_HEADERS, content=body) as response:
-            if response.status_code >= 400:
-                raise HttpRefused(status_words(response), response.status_code)
-
-    def ending(self) -> str:
-        """Why it is over, as the end of a sentence."""
-        return self._why
-
-    async def aclose(self) -> None:
-        """Nothing to close: the stream ends with the task that reads it."""
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
-    ) -> None:
-        """Nothing to close: the stream ends with the task that reads it."""
+    def close_reason(self) -> str:
+        """Why the connection ended, as the end of a sentence."""
+        return self._close_reason
 
 
 @asynccontextmanager
-async def sse(client: httpx2.AsyncClient, url: str, over: anyio.Event) -> AsyncGenerator[SseLine]:
-    """An open line for as long as the block; raises `CallBroken` if it cannot be opened."""
-    line = SseLine(client, url, over)
-    with line.inbox:
+async def sse(
+    client: httpx2.AsyncClient, url: str, closed: anyio.Event, settings: ClientSettings
+) -> AsyncGenerator[SseStreams]:
+    """The open streams for as long as the block; raises `CallBroken` if they cannot be opened."""
+    streams = SseStreams(client, url, closed, settings.longest_message)
+    with streams.read_stream:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(line.read)
+            tasks.start_soon(streams.read)
             try:
-                await line.open()
-                yield line
+                await streams.open()
+                yield streams
             finally:
                 tasks.cancel_scope.cancel()

@@ -1,7 +1,7 @@
-"""What a program hands in (functions, upstreams of its own) as a server that is spoken to like any other.
+"""Serves the functions and upstreams that a program hands in as an MCP server, over an in-memory transport.
 
-Owns: the messages of both eras for the tools of an `Upstream`. Does not know: who asks. Invariant: a tool is listed and
-answers as it does for a mission; what it may do is the program's own word.
+The gateway reaches them like any other server. A tool is listed and answers as it does for a mission; what it may do is
+what the program says.
 """
 
 from __future__ import annotations
@@ -18,53 +18,56 @@ from pursuit.config.servers import ServerConfig
 from pursuit.core.tools import CallFailed, ProgressFn, Tool, ToolResult, Upstream, UpstreamError
 from pursuit.errors import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, UpstreamUnavailable
 from pursuit.upstream.client import McpUpstream
-from pursuit.upstream.connection import CLIENT_INFO, Opener
-from pursuit.upstream.transport import Asked, CallBroken, ConnectionLost, Heard, StderrTail, Wire
+from pursuit.upstream.connection import CLIENT_INFO
+from pursuit.upstream.redaction import StderrTail
+from pursuit.upstream.transport import (
+    CallBroken,
+    ConnectionLost,
+    OnNotification,
+    OnRequest,
+    Started,
+    Transport,
+    progress_params,
+)
 
-_NEW: Mapping[str, Any] = {"resultType": "complete"}
-_LISTED: Mapping[str, Any] = {"ttlMs": 0, "cacheScope": "private"}
+_COMPLETE: Mapping[str, Any] = {"resultType": "complete"}
+_UNCACHED: Mapping[str, Any] = {"ttlMs": 0, "cacheScope": "private"}
 
 
 class LocalUpstream(McpUpstream):
     """An upstream of this process, behind the messages of MCP."""
 
     def __init__(self, inner: Upstream, *, tasks: anyio.abc.TaskGroup) -> None:
-        super().__init__(ServerConfig(name=inner.name), _opener(inner), tasks=tasks)
+        async def open_transport(_stack: AsyncExitStack, closed: anyio.Event, _tail: StderrTail) -> Transport:
+            return InMemoryTransport(inner, closed)
+
+        super().__init__(ServerConfig(name=inner.name), open_transport, tasks=tasks)
         self.inner = inner
 
     async def tools(self) -> Sequence[Tool]:
-        """The tools as the program says what they may do."""
+        """The tools, with the traits that the program states."""
         return await self.inner.tools()
 
 
-def _opener(inner: Upstream) -> Opener:
-    async def opened(_stack: AsyncExitStack, over: anyio.Event, _tail: StderrTail) -> Wire:
-        return LocalWire(inner, over)
-
-    return opened
-
-
-class LocalWire:
-    """Requests run in the caller's own task, so that cancelling the caller cancels the tool."""
+class InMemoryTransport:
+    """Runs each request in its caller's task, so that cancelling the caller cancels the tool."""
 
     can_hang = False
-    hears = True
+    receives_notifications = True
 
-    def __init__(self, inner: Upstream, over: anyio.Event) -> None:
+    def __init__(self, inner: Upstream, closed: anyio.Event) -> None:
         self._inner = inner
-        self._over = over
+        self._closed = closed
         self._modern = False
-        self._heard: Heard | None = None
+        self._on_notification: OnNotification | None = None
 
-    async def run(
-        self, heard: Heard, asked: Asked, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED
-    ) -> None:
-        """There is no other side that could go, or ask."""
-        self._heard = heard
+    async def run(self, on_notification: OnNotification, on_request: OnRequest, *, task_status: Started) -> None:
+        """Waits for the end: this server does not end by itself and sends no requests."""
+        self._on_notification = on_notification
         task_status.started()
-        await self._over.wait()
+        await self._closed.wait()
 
-    def adopt(self, version: str, *, modern: bool) -> None:
+    def set_protocol_version(self, version: str, *, modern: bool) -> None:
         """Answers in this era from now on."""
         self._modern = modern
 
@@ -75,28 +78,28 @@ class LocalWire:
         *,
         request_id: str | None = None,
         cancellable: bool = True,
-        heard: Heard | None = None,
+        on_notification: OnNotification | None = None,
     ) -> dict[str, Any]:
-        """The answer of the upstream as a message; `UpstreamError` for whatever is not about tools."""
-        if self._over.is_set():
+        """The answer of the upstream as a message; `UpstreamError` for what does not concern tools."""
+        if self._closed.is_set():
             raise ConnectionLost(sent=False)
         match method:
             case "initialize":
-                return self._hello(params)
+                return self._initialize(params)
             case "server/discover":
                 return _discovered()
             case "ping":
                 return {}
             case "tools/list":
                 tools = [dict(tool.definition) for tool in await self._tools()]
-                return {"tools": tools, **(_NEW if self._modern else {}), **(_LISTED if self._modern else {})}
+                return {"tools": tools, **(_COMPLETE if self._modern else {}), **(_UNCACHED if self._modern else {})}
             case "tools/call":
-                return {**await self._called(params), **(_NEW if self._modern else {})}
+                return {**await self._call(params), **(_COMPLETE if self._modern else {})}
             case _:
                 raise UpstreamError(METHOD_NOT_FOUND, f"Method not found: {method}")
 
-    def _hello(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERSION  # noqa: PLC0415 - slow
+    def _initialize(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERSION  # noqa: PLC0415 - see below
 
         asked = params.get("protocolVersion")
         return {
@@ -111,7 +114,7 @@ class LocalWire:
         except UpstreamUnavailable as error:
             raise CallBroken(error.message) from None
 
-    async def _called(self, params: Mapping[str, Any]) -> dict[str, Any]:
+    async def _call(self, params: Mapping[str, Any]) -> dict[str, Any]:
         name, arguments = params.get("name"), params.get("arguments")
         meta = params.get("_meta")
         said: Mapping[str, Any] = cast("Mapping[str, Any]", meta) if isinstance(meta, Mapping) else {}
@@ -134,29 +137,33 @@ class LocalWire:
         if token is None:
             return None
 
-        async def told(progress: float, total: float | None, message: str | None) -> None:
-            body = {"progressToken": token, "progress": progress, "total": total, "message": message}
-            if self._heard is not None:
-                self._heard("notifications/progress", {key: one for key, one in body.items() if one is not None})
+        async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+            if self._on_notification is not None:
+                self._on_notification("notifications/progress", progress_params(token, progress, total, message))
 
-        return told
+        return on_progress
 
     async def notify(self, method: str, params: Mapping[str, Any] | None) -> None:
-        """Nothing here listens."""
+        """Does nothing: this server takes no notifications."""
 
-    def ending(self) -> str:
-        """Why it is over."""
+    def close_reason(self) -> str:
+        """Why the connection ended, as the end of a sentence."""
         return "the program closed it"
 
 
 def _discovered() -> dict[str, Any]:
-    from mcp_types.version import MODERN_PROTOCOL_VERSIONS  # noqa: PLC0415 - slow, and there may be no client at all
+    from mcp_types.version import MODERN_PROTOCOL_VERSIONS  # noqa: PLC0415 - slow to import, and needed only with a client
 
-    return {"supportedVersions": list(MODERN_PROTOCOL_VERSIONS), "capabilities": {"tools": {}}, **_NEW, **_LISTED}
+    return {
+        "supportedVersions": list(MODERN_PROTOCOL_VERSIONS),
+        "capabilities": {"tools": {}},
+        **_COMPLETE,
+        **_UNCACHED,
+    }
 
 
 def _message(result: ToolResult) -> dict[str, Any]:
-    """A result as MCP wants it: whoever reads text alone finds what is structured there, too."""
+    """A result as MCP wants it: structured content is repeated as text, for clients that read only text."""
     body = result.as_dict()
     if not result.content and result.structured is not None:
         body["content"] = [{"type": "text", "text": json.dumps(result.structured, ensure_ascii=False)}]

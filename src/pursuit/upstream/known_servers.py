@@ -1,8 +1,8 @@
-"""The table of well-known public servers, and how one of them is recognised.
+"""The table of well-known public servers, and how a configured server is recognised as one of them.
 
-Owns: `curated.toml` and the reading of a command line. Does not know: what a server says of itself; that is never
-asked, because a liar could say anything. Invariant: a command line that is not understood to its point, or that
-leads to a file from an unknown place, is no well-known server, which costs the operator a question and nothing else.
+Only the configured command line counts; what a server says about itself could be a lie. A command line that is not
+fully understood, or that leads to a file in an unknown place, is not a known server; that only costs the operator a
+question.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _STEERS = re.compile(r"PATH|(PYTHON|NODE_|NPM_CONFIG_|BUN_|UV_|PIP_|PIPX_|LD_|DY
 
 _NPM_RUNNERS = (("npx",), ("bunx",), ("pnpx",), ("npm", "exec"), ("npm", "x"), ("pnpm", "dlx"), ("yarn", "dlx"))
 _PYPI_RUNNERS = (("uvx",), ("uv", "tool", "run"), ("pipx", "run"))
-# What a runner may be told without its meaning changing; any other option (another index, say) ends the reading.
+# Options of a runner that do not change what runs; any other one (another index, say) makes the server unknown.
 _PLAIN = ("-y", "--yes", "-q", "--quiet", "-s", "--silent", "--offline", "--prefer-offline", "--no-cache", "--")
 _WITH_VALUE = ("-p", "--python")
 _PYTHON_PLAIN = ("-u", "-I", "-s", "-E", "-P", "-B", "-O")
@@ -38,7 +38,7 @@ _PYTHON_PLAIN = ("-u", "-I", "-s", "-E", "-P", "-B", "-O")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownServer:
-    """One package of the table; `tools` says all four answers for each tool."""
+    """One package of the table; `tools` has all four traits of each tool."""
 
     package: str
     registry: str
@@ -49,7 +49,7 @@ class KnownServer:
 
     @property
     def table(self) -> str:
-        """How its answers are named to a person."""
+        """The name of the table in a reason."""
         return f"known of {self.package}"
 
 
@@ -95,7 +95,7 @@ def recognised(config: ServerConfig) -> KnownServer | None:
 
 
 def _is_installed(config: ServerConfig, program: PurePosixPath) -> bool:
-    """Whether a path leads to where our own environment, or the configuration's `node_modules`, has its programs."""
+    """Whether a path leads into the programs of our own environment or of the configuration's `node_modules`."""
     if ".." in program.parts:
         return False
     place = PurePosixPath(config.base or "") / program.parent
@@ -110,7 +110,7 @@ def _after(runner: Sequence[str], name: str, args: Sequence[str]) -> Sequence[st
 
 
 def _package(args: Sequence[str], form: re.Pattern[str], registry: str) -> KnownServer | None:
-    """The package that a runner is told to run: its first word that is no option."""
+    """The package that a runner runs: its first argument that is not an option."""
     words = list(args)
     source: KnownServer | None = None
     while words:

@@ -1,7 +1,6 @@
-"""A server's own `tools/list` entries as `Tool` values.
+"""Reads the entries of `tools/list` as `Tool` values.
 
-Owns: which entry is usable. Does not know: how it was fetched. Invariant: one odd entry costs that entry, with a
-reason, and never the listing; `definition` is upstream's JSON, untouched.
+One odd entry costs that entry, with a reason, and never the listing. `definition` is upstream's JSON, unchanged.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from pursuit.upstream.tasks import Generation, support
 
 
 def is_offered(config: ServerConfig, tool: str) -> bool:
-    """Whether the operator lets this tool through: on the list of enabled ones, if any, and not disabled."""
+    """Whether the operator enables this tool: on the list of enabled ones, if any, and not disabled."""
     enabled, disabled = config.enabled_tools, config.disabled_tools
     if enabled is not None and not any(fnmatchcase(tool, pattern) for pattern in enabled):
         return False
@@ -28,9 +27,9 @@ def is_offered(config: ServerConfig, tool: str) -> bool:
 def read_listing(
     config: ServerConfig, entries: Iterable[object], *, tasks: Generation | None = None
 ) -> tuple[list[Tool], list[str]]:
-    """The usable tools, each name once, and a warning for each entry that was left out.
+    """The usable tools, each name once, and a warning for each entry that is left out.
 
-    `tasks` is the generation of tasks that the server speaks of, if any.
+    `tasks` is the generation of tasks that the server declares, if any.
     """
     found: dict[str, Tool] = {}
     warnings: list[str] = []
@@ -83,7 +82,7 @@ def _read_entry(
 
 
 def _is_long(config: ServerConfig, name: str, definition: Mapping[str, Any], tasks: Generation | None) -> bool:
-    """Whether calls of a tool are tasks: as the operator says, else if the server makes tasks of them."""
+    """Whether calls of a tool are tasks: as the operator says, or else if the server makes tasks of them."""
     said = config.tools[name].long if name in config.tools else None
     if said is not None:
         return said

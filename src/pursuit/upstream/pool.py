@@ -1,14 +1,13 @@
 """All upstream servers of one process.
 
-Owns: one `Upstream` for each server, the task group that their owner tasks live in, and the listing over all of them.
-Does not know: what is called on them. Invariant: nothing is connected before it is needed, a server that fails or
-hangs costs no other one anything, and leaving the pool leaves no process behind.
+A server is connected when it is first needed. One that fails or hangs costs no other one anything. Leaving the pool
+leaves no process behind.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, cast
 from urllib.parse import urlsplit
@@ -31,7 +30,7 @@ CLOSE_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reloaded:
-    """What a changed configuration did to each server; `failed` says why one cannot be reached now."""
+    """What a changed configuration did to each server; `failed` says why one cannot be reached."""
 
     removed: tuple[str, ...] = ()
     updated: tuple[str, ...] = ()
@@ -109,49 +108,41 @@ class Pool:
     async def catalogue(self, names: Sequence[str] | None = None, *, reading: bool = False) -> Catalogue:
         """Lists the servers side by side; one that fails is named in `failures`.
 
-        With `reading` the resources and prompts of a server are among its tools.
-
-        Raises `UpstreamUnavailable` if a server failed that the operator marked as required.
+        With `reading` the resources and prompts of a server are among its tools. Raises `UpstreamUnavailable` if a
+        server fails that the operator marked as required.
         """
         wanted = list(dict.fromkeys(self.names if names is None else names))
         found: dict[str, Sequence[Tool]] = {}
-        failures: dict[str, str] = {}
         warnings: dict[str, Sequence[str]] = {}
 
-        async def listed(name: str) -> None:
-            try:
-                upstream = self.upstream(name)
-                own = await upstream.tools()
-                more = await reading_tools(name, upstream) if reading else []
-                found[name] = [*(tool for tool in more if self._offers(name, tool)), *own]
-                warnings[name] = tuple(getattr(upstream, "warnings", ()))
-            except PursuitError as error:
-                failures[name] = error.message
+        async def list_tools(name: str) -> None:
+            upstream = self.upstream(name)
+            own = await upstream.tools()
+            more = await reading_tools(name, upstream) if reading else []
+            found[name] = [*(tool for tool in more if self._offers(name, tool)), *own]
+            warnings[name] = tuple(getattr(upstream, "warnings", ()))
 
-        async with anyio.create_task_group() as listing:
-            for name in wanted:
-                listing.start_soon(listed, name)
+        failures = await _side_by_side(wanted, list_tools)
         missing = [name for name in wanted if name in failures and getattr(self._things.get(name), "required", False)]
         if missing:
             reasons = "; ".join(failures[name] for name in missing)
             raise UpstreamUnavailable(f"required servers cannot be reached: {reasons}", servers=missing)
         return Catalogue(
             tools={tool.qualified: tool for name in wanted for tool in found.get(name, ())},
-            failures={name: failures[name] for name in wanted if name in failures},
+            failures=failures,
             warnings=[warning for name in wanted for warning in warnings.get(name, ())],
         )
 
     def asked_first(self) -> tuple[Rule, ...]:
-        """A rule of policy for each server whose host the network rules ask about."""
+        """A policy rule for each server whose host the network rules ask about."""
         if not self._network.ask:
             return ()
-        asked: list[Rule] = []
-        for name, thing in self._things.items():
-            host = _asked_host(thing, self._network)
-            if host is not None:
-                reason = f"the network rules ask before {host} is reached"
-                asked.append(Rule(decision="ask", server=name, reason=reason))
-        return tuple(asked)
+        hosts = {name: _asked_host(thing, self._network) for name, thing in self._things.items()}
+        return tuple(
+            Rule(decision="ask", server=name, reason=f"the network rules ask before {host} is reached")
+            for name, host in hosts.items()
+            if host is not None
+        )
 
     async def connect_required(self) -> None:
         """Connects the servers that the operator marked as required; raises `UpstreamUnavailable` if one fails."""
@@ -162,10 +153,10 @@ class Pool:
         return not isinstance(thing, ServerConfig) or is_offered(thing, tool.name)
 
     async def reload(self, configs: Mapping[str, ServerConfig], *, network: NetworkRules | None = None) -> Reloaded:
-        """Applies a changed configuration: what is new or different is connected at once, the rest is left alone.
+        """Applies a changed configuration: connects what is new or different, and leaves the rest alone.
 
-        Objects and functions of this process are no configuration and stay. Calls under way on a server that is
-        removed or updated fail. A server that cannot be reached is in `failed`, and is tried again when it is needed.
+        Objects and functions of this process stay. Calls under way on a removed or updated server fail. A server that
+        cannot be reached is in `failed`, and is tried again when it is needed.
         """
         rules = self._network if network is None else network
         wanted = {name: replace(config, name=name) for name, config in configs.items()}
@@ -182,7 +173,7 @@ class Pool:
         self._things = {name: thing for name, thing in self._things.items() if name not in before} | wanted
         await _close(gone)
         fresh = [name for name in changed if wanted[name].enabled]
-        failed = await self._connect(fresh)
+        failed = await _side_by_side(fresh, lambda name: self.upstream(name).tools())
         return Reloaded(
             removed=tuple(removed),
             updated=tuple(name for name in fresh if _enabled(before, name)),
@@ -190,21 +181,6 @@ class Pool:
             kept=tuple(name for name in wanted if wanted[name].enabled and name not in fresh),
             failed=failed,
         )
-
-    async def _connect(self, names: Sequence[str]) -> dict[str, str]:
-        """Connects these side by side; returns why some could not be."""
-        failed: dict[str, str] = {}
-
-        async def connect(name: str) -> None:
-            try:
-                await self.upstream(name).tools()
-            except PursuitError as error:
-                failed[name] = error.message
-
-        async with anyio.create_task_group() as connecting:
-            for name in names:
-                connecting.start_soon(connect, name)
-        return failed
 
     async def aclose(self) -> None:
         """Closes every server, all at once, within `CLOSE_SECONDS`."""
@@ -234,6 +210,22 @@ async def _close(upstreams: Sequence[Upstream]) -> None:
         async with anyio.create_task_group() as closing:
             for upstream in upstreams:
                 closing.start_soon(upstream.aclose)
+
+
+async def _side_by_side(names: Sequence[str], act: Callable[[str], Awaitable[Any]]) -> dict[str, str]:
+    """Acts on these servers at the same time; returns why some failed."""
+    failed: dict[str, str] = {}
+
+    async def attempt(name: str) -> None:
+        try:
+            await act(name)
+        except PursuitError as error:
+            failed[name] = error.message
+
+    async with anyio.create_task_group() as acting:
+        for name in names:
+            acting.start_soon(attempt, name)
+    return {name: failed[name] for name in names if name in failed}
 
 
 def _asked_host(thing: Any, network: NetworkRules) -> str | None:

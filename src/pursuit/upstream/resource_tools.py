@@ -1,7 +1,7 @@
-"""The resources and prompts of a server, as read-only tools for those who know nothing but tools.
+"""The resources and prompts of a server, as read-only tools for proposers that know nothing but tools.
 
-Owns: which of them a server gets, and how their answers look as results. They are named after the requests that they
-stand for (`files.resources/read`), so no name of a server's own is taken. Invariant: nothing here changes a server.
+The tools are named after the requests that they stand for (`files.resources/read`), which no tool of a server is
+called.
 """
 
 from __future__ import annotations
@@ -11,27 +11,20 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 from pursuit.core.tools import About, CallFailed, Tool, ToolResult, Traits, UpstreamError
 
-_QUESTIONS: tuple[str, ...] = ("read_only", "idempotent", "parallel_safe", "destructive")
-_WHY: Mapping[str, str] = dict.fromkeys(_QUESTIONS, "MCP: this request only reads")
+_NAMES: tuple[str, ...] = ("read_only", "idempotent", "parallel_safe", "destructive")
+_WHY: Mapping[str, str] = dict.fromkeys(_NAMES, "MCP: this request only reads")
 _TRAITS = Traits(read_only=True, idempotent=True, parallel_safe=True, destructive=False, why=_WHY)
-_NOTHING: Mapping[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
-_URI: Mapping[str, Any] = {
-    "type": "object",
-    "properties": {"uri": {"type": "string"}},
-    "required": ["uri"],
-    "additionalProperties": False,
-}
+_OBJECT: Mapping[str, Any] = {"type": "object", "additionalProperties": False}
+_NOTHING: Mapping[str, Any] = {**_OBJECT, "properties": {}}
+_URI: Mapping[str, Any] = {**_OBJECT, "properties": {"uri": {"type": "string"}}, "required": ["uri"]}
+_TEXTS: Mapping[str, Any] = {"type": "object", "additionalProperties": {"type": "string"}}
 _PROMPT: Mapping[str, Any] = {
-    "type": "object",
-    "properties": {
-        "name": {"type": "string"},
-        "arguments": {"type": "object", "additionalProperties": {"type": "string"}},
-    },
+    **_OBJECT,
+    "properties": {"name": {"type": "string"}, "arguments": _TEXTS},
     "required": ["name"],
-    "additionalProperties": False,
 }
 READING: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
-    "resources/list": ("resources", "Lists what this server has to read: documents, files, records.", _NOTHING),
+    "resources/list": ("resources", "Lists the resources of this server: documents, files, records.", _NOTHING),
     "resources/read": ("resources", "Reads one of this server's resources by its uri.", _URI),
     "prompts/list": ("prompts", "Lists the prompts that this server offers, with their arguments.", _NOTHING),
     "prompts/get": ("prompts", "Gives one of this server's prompts, filled in.", _PROMPT),
@@ -62,7 +55,7 @@ def is_reading(name: str) -> bool:
 
 
 async def reading_tools(server: str, upstream: object) -> list[Tool]:
-    """Those that this server can answer. Raises `UpstreamUnavailable`."""
+    """The tools whose request this server declares. Raises `UpstreamUnavailable`."""
     if not isinstance(upstream, Readable):
         return []
     declared = (await upstream.about()).capabilities
@@ -102,13 +95,15 @@ def _result(tool: Tool, raw: Mapping[str, Any]) -> ToolResult:
     if raw.get("resultType", "complete") != "complete":
         raise CallFailed(f"{tool.qualified} needs an answer from a person, and none can be asked here", answered=True)
     if tool.method == "prompts/get":
-        return ToolResult(content=[_block(message.get("content")) for message in _rows(raw.get("messages"))])
-    return ToolResult(content=[_content(one) for one in _rows(raw.get("contents"))])
-
-
-def _rows(value: object) -> list[Mapping[str, Any]]:
-    rows = cast("list[object]", value) if isinstance(value, list) else []
-    return [cast("Mapping[str, Any]", row) for row in rows if isinstance(row, Mapping)]
+        return ToolResult(content=[_block(message.get("content")) for message in _tables(raw.get("messages"))])
+    return ToolResult(
+        content=[
+            {"type": "text", "text": one["text"]}
+            if isinstance(one.get("text"), str)
+            else {"type": "resource", "resource": one}
+            for one in _tables(raw.get("contents"))
+        ]
+    )
 
 
 def _block(content: object) -> Mapping[str, Any]:
@@ -117,10 +112,6 @@ def _block(content: object) -> Mapping[str, Any]:
     return {"type": "text", "text": str(content)}
 
 
-def _content(one: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A text as a text; anything else stays a resource."""
-    return (
-        {"type": "text", "text": one["text"]}
-        if isinstance(one.get("text"), str)
-        else {"type": "resource", "resource": one}
-    )
+def _tables(value: object) -> list[Mapping[str, Any]]:
+    rows = cast("list[object]", value) if isinstance(value, list) else []
+    return [cast("Mapping[str, Any]", row) for row in rows if isinstance(row, Mapping)]

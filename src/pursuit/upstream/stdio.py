@@ -1,12 +1,15 @@
-"""A server as a child process, spoken to over its stdin and stdout.
+"""The stdio transport: a server as a child process, spoken to over its stdin and stdout.
 
-Owns: the spawn, the framing (one JSON-RPC message a line), the drain of stderr, and the end of the whole process
-group. Does not know: what the messages mean, or how a command is found (`launch`). Invariant: whichever way `stdio` is
-left, the process and every child that stayed in its group is gone and reaped, within `GRACE + TERM_GRACE` and a little;
-nothing reaches our terminal.
+However `stdio` is left, the process and each child that stayed in its process group is gone and reaped, within
+`stdin_grace + term_grace` and a little; nothing reaches our terminal.
 
 asyncio's own subprocess protocol is used instead of streams and reader tasks: stderr is drained and the exit is seen
-even while nobody awaits, a message costs no extra task switch, and the transport has a public `close`.
+even while no task waits, a message costs no extra task switch, and the transport has a public `close`.
+
+If *we* are killed with SIGKILL, the server sees the end of its stdin; on Linux it also gets SIGTERM from the kernel.
+util-linux's `setpriv` arranges that where it works, and then becomes the server. A `preexec_fn` could do the same: it
+runs Python between fork and exec, which may deadlock when other threads hold locks, and Python 3.12 warns. The kernel
+watches the *thread* that started the server, which must live as long as the pool; the event loop's thread does.
 """
 
 from __future__ import annotations
@@ -24,7 +27,6 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from subprocess import DEVNULL
-from types import TracebackType
 from typing import Self, cast
 
 import anyio
@@ -32,17 +34,16 @@ from anyio.streams.memory import MemoryObjectReceiveStream
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCRequest
 
-from pursuit.upstream.transport import StderrTail, read_message, unwritable, write_message
-
-# How a server's command is found, started and, with its whole process group, signalled.
-# Invariant: whoever starts `command_line` in a session of its own can reach every process of it, until it leaves the
-# group on purpose, through its first pid. If *we* die by `kill -9`, the server sees the end of its stdin; on Linux it
-# also gets SIGTERM from the kernel. That is arranged, where it works, by util-linux's `setpriv`, which sets it and
-# becomes the server. A `preexec_fn` could do the same and is not used: it runs Python between fork and exec, which
-# may deadlock when other threads hold locks, and Python 3.12 warns. The kernel means the *thread* that started the
-# server: it must live as long as the pool, and the loop's thread does.
+from pursuit.config.servers import ClientSettings
+from pursuit.upstream.redaction import StderrTail
+from pursuit.upstream.transport import DispatcherStream, closed_stream_error, read_message, write_message
 
 _POLL = 0.01
+KILL_GRACE = 2.0
+# Messages that wait to be read before the pipe is paused.
+_PAUSE_AT = 512
+# How long stdout and stderr may stay open after the exit: a grandchild may hold them.
+_DRAIN = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +56,7 @@ class Launch:
 
 
 def command_line(launch: Launch) -> Sequence[str]:
-    """What to run: the program found in the PATH that the server itself will see; `OSError` says what is missing."""
+    """The argv to run, its program looked up in the server's own PATH. Raises `OSError` that says what is missing."""
     if launch.cwd is not None and not Path(launch.cwd).is_dir():
         raise FileNotFoundError(f"the working directory {launch.cwd} does not exist")
     program = shutil.which(launch.argv[0], path=launch.env.get("PATH", os.defpath))
@@ -63,12 +64,12 @@ def command_line(launch: Launch) -> Sequence[str]:
         there = Path(launch.argv[0]).exists()
         why = "is not executable" if "/" in launch.argv[0] and there else "was not found"
         raise FileNotFoundError(f"the command {launch.argv[0]!r} {why}")
-    return (*_ends_with_us(shutil.which("setpriv")), program, *launch.argv[1:])
+    return (*_death_signal_launcher(shutil.which("setpriv")), program, *launch.argv[1:])
 
 
 @cache
-def _ends_with_us(launcher: str | None) -> Sequence[str]:
-    """The words before a command that let it end with us; none where they do not work, which is tried once."""
+def _death_signal_launcher(launcher: str | None) -> Sequence[str]:
+    """The words before a command that end it with us; none where they do not work, which is tried once."""
     if sys.platform != "linux" or launcher is None:
         return ()
     words = (launcher, "--pdeathsig", "TERM", "--")
@@ -81,41 +82,31 @@ def _ends_with_us(launcher: str | None) -> Sequence[str]:
 
 
 def signal_group(group: int, number: int) -> bool:
-    """Signals every process of the group; whether there was one."""
+    """Signals each process of the group; returns whether there was one."""
     try:
         os.killpg(group, number)
     except ProcessLookupError:
         return False
     except PermissionError:
-        # Some member belongs to somebody else by now, or macOS says so of a zombie: it proves no end.
-        return True
+        # A member changed its user, or macOS says so of a zombie: the group may still have a process.
+        pass
     return True
 
 
 async def gone(group: int) -> None:
-    """Waits until the group has no process left; the end of a foreign process can only be polled for."""
-    while True:
-        if not signal_group(group, 0):
-            return
+    """Waits until the group has no process left; the end of a process that is not our child can only be polled for."""
+    while signal_group(group, 0):  # noqa: ASYNC110 - there is no event for it
         await anyio.sleep(_POLL)
 
 
-GRACE = 2.0
-TERM_GRACE = 2.0
-KILL_GRACE = 2.0
-LONGEST_LINE = 64 * 1024 * 1024
-_PAUSE_AT = 512
-_DRAIN = 0.25
+class StdioProcess(asyncio.SubprocessProtocol, DispatcherStream):
+    """The process and its pipes; sets `closed` when the connection has ended for any reason."""
 
-
-class StdioLine(asyncio.SubprocessProtocol):
-    """The process and its pipes; `over` is set when the conversation has ended, for whatever reason."""
-
-    def __init__(self, tail: StderrTail, over: anyio.Event) -> None:
+    def __init__(self, tail: StderrTail, closed: anyio.Event, settings: ClientSettings) -> None:
         self._send, receive = anyio.create_memory_object_stream[SessionMessage | Exception](math.inf)
-        self.inbox = _Inbox(receive, self._taken)
-        self.outbox = _Outbox(self)
-        self.over = over
+        self.read_stream = _ReadStream(receive, self._taken)
+        self._closed = closed
+        self._settings = settings
         self.exited = anyio.Event()
         self.returncode: int | None = None
         self._tail = tail
@@ -147,8 +138,8 @@ class StdioLine(asyncio.SubprocessProtocol):
             self._partial, self._partial_size = [], 0
         self._partial.append(rest)
         self._partial_size += len(rest)
-        if self._partial_size > LONGEST_LINE:
-            self._fault = f"it sent a line of more than {LONGEST_LINE >> 20} MiB"
+        if self._partial_size > self._settings.longest_message:
+            self._fault = f"it sent a line of more than {self._settings.longest_message >> 20} MiB"
             self._end()
 
     def _deliver(self, line: bytes) -> None:
@@ -157,8 +148,8 @@ class StdioLine(asyncio.SubprocessProtocol):
         try:
             message = read_message(line)
         except ValueError:
-            # Stray prints to stdout are common; they cost nothing but a line in the tail.
-            self._tail.add(b"(on stdout) " + self._tail.blank(line)[:500])
+            # Stray prints to stdout are common; they only cost a line in the tail.
+            self._tail.add(b"(on stdout) " + self._tail.redact_bytes(line)[:500])
             return
         with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
             self._send.send_nowait(SessionMessage(message))
@@ -178,9 +169,8 @@ class StdioLine(asyncio.SubprocessProtocol):
         """Notes the end of one pipe (asyncio calls this)."""
         if fd == 2:
             self._stderr_done.set()
-            return
-        self._stdin_lost = self._stdin_lost or fd == 0
-        self._end()
+        else:
+            self._end()
 
     def process_exited(self) -> None:
         """Notes the exit (asyncio calls this); a grandchild may hold stdout open, so its end is soon assumed."""
@@ -189,8 +179,8 @@ class StdioLine(asyncio.SubprocessProtocol):
         asyncio.get_running_loop().call_later(_DRAIN, self._end)
 
     def _end(self) -> None:
-        """Ends the conversation: `over` first, so that a waiting caller already sees it."""
-        self.over.set()
+        """Ends the connection: `closed` first, so that a waiting caller already sees it."""
+        self._closed.set()
         self._stdin_lost = True
         self._writable.set()
         self._send.close()
@@ -203,16 +193,16 @@ class StdioLine(asyncio.SubprocessProtocol):
         """The pipe has room again (asyncio calls this)."""
         self._writable.set()
 
-    async def write(self, item: SessionMessage) -> None:
+    async def send(self, item: SessionMessage, /) -> None:
         """Writes one message; a request waits while the pipe is full, so that a cancellation never does."""
         if self._stdin_lost:
-            raise unwritable(item)
+            raise closed_stream_error(item)
         cast("asyncio.WriteTransport", self.transport.get_pipe_transport(0)).write(write_message(item.message) + b"\n")
         if not self._writable.is_set() and isinstance(item.message, JSONRPCRequest):
             await self._writable.wait()
 
-    def ending(self) -> str:
-        """Why the conversation is over, as the end of a sentence."""
+    def close_reason(self) -> str:
+        """Why the connection ended, as the end of a sentence."""
         if self._fault:
             return self._fault
         code = self.returncode
@@ -221,15 +211,15 @@ class StdioLine(asyncio.SubprocessProtocol):
         return f"its process was ended by {_signal_name(-code)}" if code < 0 else f"its process exited with {code}"
 
     async def stop(self) -> None:
-        """Closes stdin, waits, then ends the group: also what a server that left in good order has left behind."""
+        """Closes stdin, waits, then ends the process group: also children that a clean exit has left behind."""
         stdin = self.transport.get_pipe_transport(0)
         if stdin is not None:
             stdin.close()
-        await _within(GRACE, self.exited)
+        await _within(self._settings.stdin_grace, self.exited)
         # The leader's pid is the group's id, and stays taken as long as the group has a member.
         group = self.transport.get_pid()
         if signal_group(group, signal.SIGTERM):
-            with anyio.move_on_after(TERM_GRACE):
+            with anyio.move_on_after(self._settings.term_grace):
                 await gone(group)
             signal_group(group, signal.SIGKILL)
         await _within(KILL_GRACE, self.exited)
@@ -240,26 +230,21 @@ class StdioLine(asyncio.SubprocessProtocol):
     def discard(self) -> None:
         """Closes the streams; asyncio itself cleans up after a spawn that failed."""
         self._end()
-        self.inbox.close()
+        self.read_stream.close()
 
 
-class _Inbox:
-    """The read stream that the SDK's dispatcher takes; `taken` lets a paused pipe go on."""
+class _ReadStream(DispatcherStream):
+    """The read stream for the SDK's dispatcher; `taken` resumes a paused pipe."""
 
     def __init__(self, inner: MemoryObjectReceiveStream[SessionMessage | Exception], taken: Callable[[], None]) -> None:
         self._inner = inner
         self._taken = taken
+        self.close = inner.close
 
     async def receive(self) -> SessionMessage | Exception:
         item = await self._inner.receive()
         self._taken()
         return item
-
-    def close(self) -> None:
-        self._inner.close()
-
-    async def aclose(self) -> None:
-        self._inner.close()
 
     def __aiter__(self) -> Self:
         return self
@@ -270,48 +255,21 @@ class _Inbox:
         except anyio.EndOfStream:
             raise StopAsyncIteration from None
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
-    ) -> None:
-        self._inner.close()
-
-
-class _Outbox:
-    """The write stream that the SDK's dispatcher takes; closing stdin is left to `StdioLine.stop`."""
-
-    def __init__(self, line: StdioLine) -> None:
-        self._line = line
-
-    async def send(self, item: SessionMessage, /) -> None:
-        await self._line.write(item)
-
-    async def aclose(self) -> None:
-        """Nothing yet: `stop` closes the pipe."""
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
-    ) -> None:
-        """Nothing yet: `stop` closes the pipe."""
-
 
 @asynccontextmanager
-async def stdio(launch: Launch, *, tail: StderrTail, over: anyio.Event) -> AsyncGenerator[StdioLine]:
+async def stdio(
+    launch: Launch, *, tail: StderrTail, closed: anyio.Event, settings: ClientSettings
+) -> AsyncGenerator[StdioProcess]:
     """Runs the process for as long as the block; raises `OSError` or `ValueError` if it cannot be started."""
     loop = asyncio.get_running_loop()
     argv = command_line(launch)
     pipe = asyncio.subprocess.PIPE
-    line = StdioLine(tail, over)
+    process = StdioProcess(tail, closed, settings)
     try:
-        # Quick, and shielded: a cancel in the middle of it would leave a process that nobody stops.
+        # Quick, and shielded: a cancellation in the middle would leave a process that is never stopped.
         with anyio.CancelScope(shield=True):
             await loop.subprocess_exec(
-                lambda: line,
+                lambda: process,
                 *argv,
                 stdin=pipe,
                 stdout=pipe,
@@ -321,14 +279,14 @@ async def stdio(launch: Launch, *, tail: StderrTail, over: anyio.Event) -> Async
                 start_new_session=True,
             )
     except BaseException:
-        line.discard()
+        process.discard()
         raise
     try:
-        yield line
+        yield process
     finally:
         # Bounded inside; a cancelled owner must not leave the process behind.
         with anyio.CancelScope(shield=True):
-            await line.stop()
+            await process.stop()
 
 
 def _signal_name(number: int) -> str:

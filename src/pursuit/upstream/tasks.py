@@ -1,17 +1,19 @@
-"""Tasks of a server, followed to their result.
+"""Follows the tasks of a server to their results.
 
-Owns: both generations of tasks as a client speaks them: how a call is offered as a task, what its answer means, and
-how the result is got. Does not know: connections, and who keeps the handle. Invariant: whoever asked for a result gets
-the one that a plain call would have had, or the server's own error; giving up reaches the server.
+A server makes a task of a call in one of two generations of the protocol. In the first (2025-11-25) the caller asks for
+a task, and the server holds the response to `tasks/result` until the task ends; its requests to the client come
+meanwhile over the connection. In the second (2026-07-28, an extension) the server decides, and results and questions
+come by polling `tasks/get`.
 
-The first generation (2025-11-25) lets the caller decide, and holds `tasks/result` until there is one; questions are
-pushed meanwhile. In the second (2026-07-28, an extension) the server decides, and results and questions come by asking.
+The caller gets the result that a plain call would have had, or the server's own error; cancelling the caller cancels
+the task.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, cast
 
@@ -22,20 +24,20 @@ from pursuit.errors import INTERNAL_ERROR, INVALID_PARAMS
 
 EXTENSION = "io.modelcontextprotocol/tasks"
 RELATED = "io.modelcontextprotocol/related-task"
-FIRST_LOOK = 0.2
-LONGEST_LOOK = 30.0
-BETWEEN = 1.0
+FIRST_POLL = 0.2
+LONGEST_POLL = 30.0
+LONGEST_OWN_POLL = 5.0
 CANCEL_SECONDS = 5.0
 MOST_FAILURES = 20
 LOST = "the server took the call as a task, and what became of it is not known"
 
 Generation = Literal[1, 2]
 ToldFn = Callable[[Mapping[str, Any]], Awaitable[None]]
-"""Gets the task as the server shows it, whenever that was looked at."""
+"""Gets the task as the server shows it, after each poll."""
 
 
-class Asks(Protocol):
-    """What raw requests go through."""
+class Requests(Protocol):
+    """Sends raw requests."""
 
     async def request(
         self,
@@ -51,28 +53,28 @@ class Asks(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """A task of a server: its id there, and the generation that it is spoken of in."""
+    """A task of a server: its id there, and the generation of the protocol."""
 
     task_id: str
     generation: Generation
 
     def as_dict(self) -> dict[str, Any]:
-        """As it is remembered."""
+        """The handle as it is stored."""
         return {"task_id": self.task_id, "generation": self.generation}
 
 
-def handle_in(remembered: object) -> Handle | None:
-    """The handle that was remembered, or None."""
-    if not isinstance(remembered, Mapping):
+def handle_in(stored: object) -> Handle | None:
+    """The stored handle, or None if it is malformed."""
+    if not isinstance(stored, Mapping):
         return None
-    known = cast("Mapping[str, Any]", remembered)
+    known = cast("Mapping[str, Any]", stored)
     task_id, generation = known.get("task_id"), known.get("generation")
     return Handle(task_id, generation) if isinstance(task_id, str) and generation in (1, 2) else None
 
 
 def generation_of(about: About) -> Generation | None:
-    """The tasks that a server speaks of, or None."""
-    from mcp_types.version import MODERN_PROTOCOL_VERSIONS  # noqa: PLC0415 - slow, and there is no server yet
+    """The generation of tasks that a server declares, or None."""
+    from mcp_types.version import MODERN_PROTOCOL_VERSIONS  # noqa: PLC0415 - slow to import, and not needed without a server
 
     if about.protocol_version in MODERN_PROTOCOL_VERSIONS:
         return 2 if isinstance(_part(about.capabilities, "extensions", EXTENSION), Mapping) else None
@@ -80,20 +82,20 @@ def generation_of(about: About) -> Generation | None:
 
 
 def support(definition: Mapping[str, Any]) -> str:
-    """What a tool of the first generation says of itself: forbidden, optional or required."""
+    """Whether calls of a tool may be tasks of the first generation: forbidden, optional or required."""
     said = _part(definition, "execution", "taskSupport")
     return said if said in ("optional", "required") else "forbidden"
 
 
 def declared(capabilities: Mapping[str, Any]) -> dict[str, Any]:
-    """A client's capabilities, with those of one that follows tasks."""
+    """A client's capabilities with the tasks extension added."""
     extensions = capabilities.get("extensions")
     known = dict(cast("Mapping[str, Any]", extensions)) if isinstance(extensions, Mapping) else {}
     return {**capabilities, "extensions": {EXTENSION: {}, **known}}
 
 
 def handle_of(result: Mapping[str, Any]) -> Handle | None:
-    """The task that a call was answered with, or None if it was answered with a result."""
+    """The task in the answer to a call, or None if the answer is a result."""
     if result.get("resultType") == "task" and isinstance(result.get("taskId"), str):
         return Handle(result["taskId"], 2)
     task_id = _part(result, "task", "taskId")
@@ -103,95 +105,93 @@ def handle_of(result: Mapping[str, Any]) -> Handle | None:
 
 
 async def followed(
-    talk: Asks,
+    client: Requests,
     handle: Handle,
     *,
     told: ToldFn | None = None,
     answer: AnswerFn | None = None,
     on_notify: NotifyFn | None = None,
+    retry: float = 1.0,
 ) -> dict[str, Any]:
-    """The raw result of a task, however long it takes. Raises `UpstreamError`, which is what the task came to.
+    """The raw result of a task, however long it takes. Raises `UpstreamError` if the task ended with an error.
 
     Raises `CallFailed` if the server cannot be asked about the task any more, or does not know it: the server took the
-    call, and what became of it is not known.
+    call, and its outcome is not known.
 
-    `answer` answers the questions of a server of the second generation; one of the first pushes them over its
-    connection. Cancelling the caller cancels the task.
+    `answer` answers the questions of a server of the second generation. Cancelling the caller cancels the task.
     """
     try:
         if handle.generation == 2:
-            return await _second(talk, handle.task_id, told, answer)
-        return await _first(talk, handle.task_id, told, on_notify)
+            return await _poll_result(client, handle.task_id, told, answer, retry)
+        return await _await_result(client, handle.task_id, told, on_notify, retry)
     except CallFailed as error:
         if error.answered:
             raise
-        # It says whether the last look was sent: the call itself was.
+        # The error says whether the last poll was sent; the call itself was.
         raise CallFailed(f"{str(error).removeprefix('not sent: ')}; {LOST}") from None
     except anyio.get_cancelled_exc_class():
-        with anyio.CancelScope(shield=True), anyio.move_on_after(CANCEL_SECONDS):
-            await cancelled(talk, handle)
+        with (
+            anyio.CancelScope(shield=True),
+            anyio.move_on_after(CANCEL_SECONDS),
+            suppress(UpstreamError, CallFailed),
+        ):
+            await client.request("tasks/cancel", {"taskId": handle.task_id})
         raise
 
 
-async def cancelled(talk: Asks, handle: Handle) -> None:
-    """Tells the server that nobody wants the task any more; one that is over stays as it is."""
-    try:
-        await talk.request("tasks/cancel", {"taskId": handle.task_id})
-    except (UpstreamError, CallFailed):
-        return
-
-
-async def _first(talk: Asks, task_id: str, told: ToldFn | None, on_notify: NotifyFn | None) -> dict[str, Any]:
-    """The server holds the answer to `tasks/result` until there is one; beside it we look how the task stands."""
-    outcome: list[dict[str, Any] | Exception] = []
+async def _await_result(
+    client: Requests, task_id: str, told: ToldFn | None, on_notify: NotifyFn | None, retry: float
+) -> dict[str, Any]:
+    """The result of a task of the first generation; `told` gets its status meanwhile."""
+    outcome: dict[str, Any] | Exception = CallFailed("cancelled")
     async with anyio.create_task_group() as both:
         if told is not None:
-            both.start_soon(_watched, talk, task_id, told)
+            both.start_soon(_report_status, client, task_id, told)
         try:
-            outcome.append(await _held(talk, task_id, on_notify))
+            outcome = await _held_result(client, task_id, on_notify, retry)
         except (UpstreamError, CallFailed) as error:
-            outcome.append(error)  # raised below: it would come out wrapped
+            outcome = error  # raised below: the task group would wrap it
         both.cancel_scope.cancel()
-    (found,) = outcome
-    if isinstance(found, Exception):
-        raise found
-    return found
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
 
 
-async def _held(talk: Asks, task_id: str, on_notify: NotifyFn | None) -> dict[str, Any]:
-    """The result; an answer that broke on the way is asked for again, since the task goes on without us."""
+async def _held_result(client: Requests, task_id: str, on_notify: NotifyFn | None, retry: float) -> dict[str, Any]:
+    """The answer to `tasks/result`; a broken one is asked for again, since the task goes on without us."""
     failures = 0
     while True:
         try:
-            held = await talk.request("tasks/result", {"taskId": task_id}, on_notify=on_notify, progress=False)
-            return _plain(held)
+            result = await client.request("tasks/result", {"taskId": task_id}, on_notify=on_notify, progress=False)
+            return _without_related_task(result)
         except UpstreamError:
-            # The error that the task ended with, or that there is no such task: `tasks/get` tells which.
-            await _looked(talk, task_id)
+            # The task ended with this error, or the server does not know the task: `tasks/get` tells which.
+            await _get_task(client, task_id)
             raise
         except CallFailed:
             failures += 1
             if failures > MOST_FAILURES:
                 raise
-            await anyio.sleep(min(BETWEEN * failures, LONGEST_LOOK))
-            if _is_over(await _looked(talk, task_id)):
+            await anyio.sleep(min(retry * failures, LONGEST_POLL))
+            if _is_over(await _get_task(client, task_id)):
+                # The result is there: two more tries, and no more.
                 failures = max(failures, MOST_FAILURES - 2)
 
 
 class _Forgotten(CallFailed):
-    """The server does not know the task: it was started anew, or has dropped it."""
+    """The server does not know the task: it was restarted, or dropped it."""
 
 
-async def _looked(talk: Asks, task_id: str) -> dict[str, Any]:
+async def _get_task(client: Requests, task_id: str) -> dict[str, Any]:
     """The task as the server shows it now."""
     try:
-        return await talk.request("tasks/get", {"taskId": task_id})
+        return await client.request("tasks/get", {"taskId": task_id})
     except UpstreamError as error:
         raise _Forgotten(f"the server no longer has the task: {error.message}") from None
 
 
-def _plain(result: dict[str, Any]) -> dict[str, Any]:
-    """A result as a plain call would have had it: without the word that it belongs to the server's own task."""
+def _without_related_task(result: dict[str, Any]) -> dict[str, Any]:
+    """The result as a plain call would have had it: without the mark of the task in `_meta`."""
     meta = result.get("_meta")
     if not isinstance(meta, Mapping) or RELATED not in meta:
         return result
@@ -200,45 +200,50 @@ def _plain(result: dict[str, Any]) -> dict[str, Any]:
     return {**bare, "_meta": rest} if rest else bare
 
 
-async def _watched(talk: Asks, task_id: str, told: ToldFn) -> None:
-    """Tells how the task stands, as often as the server likes to be asked, for as long as there is an answer."""
-    pause = FIRST_LOOK
+async def _report_status(client: Requests, task_id: str, told: ToldFn) -> None:
+    """Reports the status of the task, at the interval that the server asks for, until a poll fails."""
+    pause = FIRST_POLL
     while True:
         await anyio.sleep(pause)
         try:
-            task = await talk.request("tasks/get", {"taskId": task_id})
+            task = await client.request("tasks/get", {"taskId": task_id})
         except (UpstreamError, CallFailed):
             return
         await told(task)
         pause = _pause(task.get("pollInterval"), pause)
 
 
-async def _second(talk: Asks, task_id: str, told: ToldFn | None, answer: AnswerFn | None) -> dict[str, Any]:
-    pause, failures = FIRST_LOOK, 0
+async def _poll_result(
+    client: Requests, task_id: str, told: ToldFn | None, answer: AnswerFn | None, retry: float
+) -> dict[str, Any]:
+    """The result of a task of the second generation."""
+    pause, failures = FIRST_POLL, 0
     answered: set[str] = set()
     while True:
         await anyio.sleep(pause)
         try:
-            task = await _looked(talk, task_id)
+            task = await _get_task(client, task_id)
         except _Forgotten:
             raise
         except CallFailed:
             failures += 1
             if failures > MOST_FAILURES:
                 raise
-            pause = min(BETWEEN * failures, LONGEST_LOOK)
+            pause = min(retry * failures, LONGEST_POLL)
             continue
         failures = 0
         if told is not None:
             await told(task)
         if _is_over(task):
-            return _result_in(task)
-        await _answered(talk, task, answer, answered)
+            return _ended_result(task)
+        await _answer_questions(client, task, answer, answered)
         pause = _pause(task.get("pollIntervalMs"), pause)
 
 
-async def _answered(talk: Asks, task: Mapping[str, Any], answer: AnswerFn | None, answered: set[str]) -> None:
-    """Answers what a server of the second generation asks, each question once."""
+async def _answer_questions(
+    client: Requests, task: Mapping[str, Any], answer: AnswerFn | None, answered: set[str]
+) -> None:
+    """Answers the questions of a task of the second generation, each once."""
     questions = task.get("inputRequests")
     if not isinstance(questions, Mapping):
         return
@@ -254,27 +259,27 @@ async def _answered(talk: Asks, task: Mapping[str, Any], answer: AnswerFn | None
         try:
             responses[key] = await answer(str(question.get("method", "")), question.get("params") or {})
         except (UpstreamError, CallFailed) as error:
-            failures.append(error)  # raised below: it would come out wrapped
+            failures.append(error)  # raised below: the task group would wrap it
             asking.cancel_scope.cancel()
 
     odd = [key for key, question in new.items() if not isinstance(question, Mapping)]
     if odd:
-        raise UpstreamError(INTERNAL_ERROR, f"the server asked something that is no request: {odd[0]!r}")
+        raise UpstreamError(INTERNAL_ERROR, f"the server asked something that is not a request: {odd[0]!r}")
     async with anyio.create_task_group() as asking:
         for key, question in new.items():
             asking.start_soon(ask, key, question)
     if failures:
         raise failures[0]
     answered.update(new)
-    await talk.request("tasks/update", {"taskId": task["taskId"], "inputResponses": responses})
+    await client.request("tasks/update", {"taskId": task["taskId"], "inputResponses": responses})
 
 
 def _is_over(task: Mapping[str, Any]) -> bool:
     return task.get("status") in ("completed", "failed", "cancelled")
 
 
-def _result_in(task: Mapping[str, Any]) -> dict[str, Any]:
-    """What an ended task of the second generation came to."""
+def _ended_result(task: Mapping[str, Any]) -> dict[str, Any]:
+    """The result of an ended task of the second generation; raises its error."""
     result, error = task.get("result"), task.get("error")
     if task.get("status") == "completed" and isinstance(result, Mapping):
         return {"resultType": "complete", **cast("Mapping[str, Any]", result)}
@@ -289,11 +294,11 @@ def _result_in(task: Mapping[str, Any]) -> dict[str, Any]:
     raise UpstreamError(INVALID_PARAMS if task.get("status") == "cancelled" else INTERNAL_ERROR, why)
 
 
-def _pause(wished: object, before: float) -> float:
-    """How long to wait before the next look: as long as the server wishes, or a little longer each time."""
-    if isinstance(wished, int | float) and not isinstance(wished, bool) and math.isfinite(wished) and wished >= 0:
-        return min(max(wished / 1000, 0.02), LONGEST_LOOK)
-    return min(before * 1.5, BETWEEN * 5)
+def _pause(interval: object, before: float) -> float:
+    """Seconds before the next poll: the server's interval in milliseconds, or a little longer each time."""
+    if isinstance(interval, int | float) and not isinstance(interval, bool) and 0 <= interval < math.inf:
+        return min(max(interval / 1000, 0.02), LONGEST_POLL)
+    return min(before * 1.5, LONGEST_OWN_POLL)
 
 
 def _part(whole: Mapping[str, Any], *path: str) -> object:

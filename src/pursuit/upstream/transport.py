@@ -1,17 +1,23 @@
-"""What a connection speaks through: raw JSON-RPC requests and notifications, in both directions.
+"""The port to a transport, its failures, and what the transports share.
 
-Owns: the role `Wire`, its failures, and the wire over one of the SDK's dispatchers (stdio, SSE, in process). Does not
-know: eras, capabilities, or what a method means. Invariant: notifications are heard synchronously and in the order in
-which they came, before the answer that followed them; a result is upstream's JSON, untouched.
+A transport carries raw JSON-RPC requests and notifications in both directions. It calls the notification handler
+synchronously and in the order of arrival, before the response that followed, and returns a result as upstream's JSON,
+unchanged.
+
+The transports and the client above them are our own. The session of the MCP SDK (`mcp` 2.3) drops fields outside of
+`_meta` that it does not know, refuses a whole listing for one odd schema, and raises on a result that does not match
+its output schema; in its HTTP transport one broken response ends the task group of the whole connection (python-sdk
+issue 3522). Below stdio, SSE and in-process servers the SDK's dispatchers are used.
 """
 
 from __future__ import annotations
 
 import json
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from types import TracebackType
+from typing import Any, Protocol, Self, cast
 
 import anyio
 import anyio.abc
@@ -22,17 +28,18 @@ from mcp_types import CONNECTION_CLOSED, METHOD_NOT_FOUND, JSONRPCMessage, JSONR
 from pydantic_core import from_json, to_json
 
 from pursuit.core.tools import AnswerFn, UpstreamError
+from pursuit.upstream.redaction import StderrTail
 
-LONGEST_MESSAGE = 64 * 1024 * 1024
-
-# A notification: its method and its raw parameters. It must not block.
-Heard = Callable[[str, Mapping[str, Any]], None]
-# A request from upstream: answered with a result, or refused with an `UpstreamError`.
-Asked = Callable[[str, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
+# Takes a notification: its method and its raw parameters. It must not block.
+OnNotification = Callable[[str, Mapping[str, Any]], None]
+# Answers a request from the server with a result, or raises `UpstreamError`.
+OnRequest = Callable[[str, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
+# Told by a transport once it receives.
+Started = anyio.abc.TaskStatus[None]
 
 
 class ConnectionLost(Exception):
-    """The connection ended before the answer came; `sent` is False if nothing of the request was written before."""
+    """The connection ended before the response came; `sent` is False if nothing of the request was written."""
 
     def __init__(self, *, sent: bool = True) -> None:
         super().__init__()
@@ -40,7 +47,7 @@ class ConnectionLost(Exception):
 
 
 class CallBroken(Exception):
-    """The transport failed for this one request; the connection is still there. The text is the end of a sentence.
+    """The transport failed for this one request; the connection still works. The text is the end of a sentence.
 
     `sent` is False if the server is known not to have taken the request.
     """
@@ -58,7 +65,7 @@ class NotReached(CallBroken):
 
 
 class HttpRefused(CallBroken):
-    """The server answered with an HTTP status, and not with JSON-RPC. A 4xx says that it did not take the request."""
+    """The server answered with an HTTP error instead of JSON-RPC. A 4xx says that it did not take the request."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message, sent=status >= 500)
@@ -68,27 +75,25 @@ class SessionGone(Exception):
     """The server no longer knows our session, and did not take the request."""
 
 
-class Wire(Protocol):
+class Transport(Protocol):
     """An open transport. `run` must be running before anything is sent."""
 
     @property
-    def hears(self) -> bool:
+    def receives_notifications(self) -> bool:
         """Whether notifications outside of any request can reach us now."""
         ...
 
     @property
     def can_hang(self) -> bool:
-        """Whether one stuck request can be the end of all others, and a new connection the remedy."""
+        """Whether one stuck request can block all others, so that a new connection is the remedy."""
         ...
 
-    async def run(
-        self, heard: Heard, asked: Asked, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED
-    ) -> None:
-        """Receives until the other side is gone."""
+    async def run(self, on_notification: OnNotification, on_request: OnRequest, *, task_status: Started) -> None:
+        """Receives until the connection ends."""
         ...
 
-    def adopt(self, version: str, *, modern: bool) -> None:
-        """Takes note of the protocol's version that was agreed on."""
+    def set_protocol_version(self, version: str, *, modern: bool) -> None:
+        """Takes note of the negotiated version of the protocol."""
         ...
 
     async def request(
@@ -98,11 +103,11 @@ class Wire(Protocol):
         *,
         request_id: str | None = None,
         cancellable: bool = True,
-        heard: Heard | None = None,
+        on_notification: OnNotification | None = None,
     ) -> dict[str, Any]:
         """Sends a request and returns the raw result.
 
-        `heard` gets what is known to belong to this request alone, where the transport can tell. Raises
+        `on_notification` gets what is known to belong to this request, where the transport can tell. Raises
         `UpstreamError`, `ConnectionLost`, `CallBroken` or `SessionGone`. Cancelling the caller reaches the server.
         """
         ...
@@ -111,60 +116,59 @@ class Wire(Protocol):
         """Sends a notification; what cannot be delivered is dropped."""
         ...
 
-    def ending(self) -> str:
-        """Why it is over, as the end of a sentence."""
+    def close_reason(self) -> str:
+        """Why the connection ended, as the end of a sentence."""
         ...
 
 
-class DispatcherWire:
-    """A wire over one of the SDK's dispatchers; `progress_inline` is for the one that has no progress messages."""
+# Opens a transport: enters what it needs onto the stack, and sets the event when the connection has ended.
+OpenTransport = Callable[[AsyncExitStack, anyio.Event, StderrTail], Awaitable[Transport]]
+
+
+class DispatcherTransport:
+    """A transport over one of the SDK's dispatchers; `progress_inline` is for the one without progress messages."""
+
+    receives_notifications = True
 
     def __init__(
         self,
         dispatcher: Dispatcher[Any],
         *,
-        over: anyio.Event,
-        ending: Callable[[], str],
+        closed: anyio.Event,
+        close_reason: Callable[[], str],
         progress_inline: bool = False,
         can_hang: bool = False,
     ) -> None:
         self.can_hang = can_hang
+        self.close_reason = close_reason
         self._dispatcher = dispatcher
-        self._over = over
-        self._ending = ending
+        self._closed = closed
         self._progress_inline = progress_inline
-        self._heard: Heard = _deaf
+        self._on_notification: OnNotification | None = None
 
-    @property
-    def hears(self) -> bool:
-        """Always: there is one stream for everything."""
-        return True
+    def set_protocol_version(self, version: str, *, modern: bool) -> None:
+        """Does nothing: messages are the same in each version."""
 
-    def adopt(self, version: str, *, modern: bool) -> None:
-        """Nothing changes on such a wire."""
+    async def run(self, on_notification: OnNotification, on_request: OnRequest, *, task_status: Started) -> None:
+        """Receives until the connection ends."""
+        self._on_notification = on_notification
 
-    async def run(
-        self, heard: Heard, asked: Asked, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED
-    ) -> None:
-        """Receives until the other side is gone."""
-        self._heard = heard
-
-        async def on_request(
+        async def answer(
             _context: DispatchContext[Any], method: str, params: Mapping[str, Any] | None
         ) -> dict[str, Any]:
             try:
-                return dict(await asked(method, params or {}))
+                return dict(await on_request(method, params or {}))
             except UpstreamError as error:
                 raise MCPError(code=error.code, message=error.message, data=error.data) from None
 
-        async def on_notify(_context: DispatchContext[Any], _method: str, _params: Mapping[str, Any] | None) -> None:
-            """Never called: `intercept` takes every one, in the order in which they came."""
+        async def never_called(_context: DispatchContext[Any], _method: str, _params: Mapping[str, Any] | None) -> None:
+            """`intercept` takes each notification: synchronously, and so in the order of arrival."""
 
         def intercept(method: str, params: Mapping[str, Any] | None) -> bool:
-            heard(method, params or {})
+            on_notification(method, params or {})
             return True
 
-        await self._dispatcher.run(on_request, on_notify, intercept, task_status=task_status)
+        await self._dispatcher.run(answer, never_called, intercept, task_status=task_status)
 
     async def request(
         self,
@@ -173,10 +177,10 @@ class DispatcherWire:
         *,
         request_id: str | None = None,
         cancellable: bool = True,
-        heard: Heard | None = None,
+        on_notification: OnNotification | None = None,
     ) -> dict[str, Any]:
-        """Sends a request and returns the raw result; nothing here tells which notification belongs to it."""
-        if self._over.is_set():
+        """Sends a request and returns the raw result; this transport cannot tell whose a notification is."""
+        if self._closed.is_set():
             raise ConnectionLost(sent=False)
         options: CallOptions = {"cancel_on_abandon": cancellable}
         if request_id is not None:
@@ -186,7 +190,7 @@ class DispatcherWire:
         try:
             return await self._dispatcher.send_raw_request(method, params, options)
         except MCPError as error:
-            if error.code == CONNECTION_CLOSED and self._over.is_set():
+            if error.code == CONNECTION_CLOSED and self._closed.is_set():
                 raise ConnectionLost from None
             raise UpstreamError(error.code, error.error.message, error.error.data) from None
 
@@ -194,9 +198,8 @@ class DispatcherWire:
         token = cast("Mapping[str, Any]", params.get("_meta") or {}).get("progressToken")
 
         async def on_progress(progress: float, total: float | None, message: str | None) -> None:
-            body: dict[str, Any] = {"progressToken": token, "progress": progress}
-            more = {"total": total, "message": message}
-            self._heard("notifications/progress", body | {key: one for key, one in more.items() if one is not None})
+            if self._on_notification is not None:
+                self._on_notification("notifications/progress", progress_params(token, progress, total, message))
 
         return on_progress
 
@@ -204,19 +207,41 @@ class DispatcherWire:
         """Sends a notification; what cannot be delivered is dropped."""
         await self._dispatcher.notify(method, params)
 
-    def ending(self) -> str:
-        """Why it is over, as the end of a sentence."""
-        return self._ending()
+
+class DispatcherStream:
+    """What the streams of the SDK's dispatchers must have besides, and need not do: their opener closes them."""
+
+    async def aclose(self) -> None:
+        """Nothing to close."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
+    ) -> None:
+        """Nothing to close."""
 
 
-def unwritable(item: SessionMessage) -> Exception:
-    """What a closed write stream raises: to the caller of a request that nothing was sent.
+def progress_params(token: Any, progress: float, total: float | None, message: str | None) -> dict[str, Any]:
+    """The parameters of a progress notification, without what is not known."""
+    params = {"progressToken": token, "progress": progress, "total": total, "message": message}
+    return {key: value for key, value in params.items() if value is not None}
 
-    The SDK's dispatcher makes one error of a broken write and of a broken wait for the answer; it drops a notification
-    that cannot be written only if the stream says `BrokenResourceError`.
+
+def closed_stream_error(item: SessionMessage) -> Exception:
+    """What a closed write stream raises.
+
+    The SDK's dispatcher turns a failed write and a failed wait for the response into the same error; with
+    `ConnectionLost` the caller of a request learns that nothing was sent. The dispatcher drops an undeliverable
+    notification only if the stream raises `BrokenResourceError`.
     """
     is_request = isinstance(item.message, JSONRPCRequest)
     return ConnectionLost(sent=False) if is_request else anyio.BrokenResourceError()
+
+
+# Servers in other languages send lone surrogates, which JSON can express and UTF-8 cannot. The fast readers and writers
+# refuse them; Python's json takes them.
 
 
 def read_json(data: str | bytes) -> Any:
@@ -224,7 +249,6 @@ def read_json(data: str | bytes) -> Any:
     try:
         return from_json(data)
     except ValueError:
-        # The quick reader refuses lone surrogates, which other languages send.
         return json.loads(data)
 
 
@@ -233,7 +257,6 @@ def write_json(value: Any) -> bytes:
     try:
         return to_json(value)
     except ValueError as error:
-        # The same lone surrogates: JSON can say them, UTF-8 cannot.
         try:
             return json.dumps(value).encode()
         except TypeError:
@@ -241,7 +264,7 @@ def write_json(value: Any) -> bytes:
 
 
 def read_message(data: str | bytes) -> JSONRPCMessage:
-    """A message as the SDK's dispatcher takes it; raises `ValueError`."""
+    """A message for the SDK's dispatcher; raises `ValueError`."""
     try:
         return jsonrpc_message_adapter.validate_json(data, by_name=False)
     except ValueError as error:
@@ -252,7 +275,7 @@ def read_message(data: str | bytes) -> JSONRPCMessage:
 
 
 def write_message(message: JSONRPCMessage) -> bytes:
-    """A message of the SDK's dispatcher; raises `ValueError`."""
+    """A message of the SDK's dispatcher as JSON; raises `ValueError`."""
     try:
         return message.model_dump_json(by_alias=True, exclude_unset=True).encode()
     except ValueError as error:
@@ -262,28 +285,20 @@ def write_message(message: JSONRPCMessage) -> bytes:
             raise error from None
 
 
-def _deaf(_method: str, _params: Mapping[str, Any]) -> None:
-    """Before `run`, nothing is heard."""
-
-
-# What we are to a server.
-# Invariant: every question gets an answer or a proper error.
-
-
 @dataclass(slots=True, kw_only=True)
 class ClientSide:
-    """What we are to a server: what we say that we can do, and who answers what it asks of us.
+    """The client features that a server sees: declared capabilities, roots, and the handler of its requests.
 
-    `heard` gets what a connection of its own hears outside of requests; without one it is for everybody.
+    `heard` takes the notifications outside of requests on a connection of its own; without it they go to all listeners.
     """
 
     capabilities: Mapping[str, Any] = field(default_factory=dict[str, Any])
     answer: AnswerFn | None = None
     roots: Sequence[Mapping[str, Any]] = ()
-    heard: Heard | None = None
+    heard: OnNotification | None = None
 
-    async def asked(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The answer to a request of the server."""
+    async def handle_request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The answer to a request of the server; raises `UpstreamError`, so that each one gets a response."""
         if method == "ping":
             return {}
         if method == "roots/list" and (self.roots or "roots" not in self.capabilities or self.answer is None):
@@ -292,74 +307,3 @@ class ClientSide:
             what = {"elicitation/create": "Elicitation", "sampling/createMessage": "Sampling"}.get(method, method)
             raise UpstreamError(METHOD_NOT_FOUND, f"{what} not supported", None)
         return await self.answer(method, params)
-
-
-# The last lines that a server wrote to its stderr, so that an error can show them.
-# Invariant: never more than 40 lines and 8 KiB, and never one of the secrets that it was told.
-
-MOST_LINES = 40
-MOST_BYTES = 8 * 1024
-_BLANK = b"***"
-
-
-class StderrTail:
-    """Keeps a bounded tail of a byte stream as text."""
-
-    def __init__(self) -> None:
-        self._lines: deque[bytes] = deque(maxlen=MOST_LINES)
-        self._size = 0
-        self._partial = b""
-        self._secrets: tuple[str, ...] = ()
-        self._blanked: tuple[bytes, ...] = ()
-
-    @property
-    def secrets(self) -> tuple[str, ...]:
-        """What must not be shown, longest first."""
-        return self._secrets
-
-    @secrets.setter
-    def secrets(self, secrets: tuple[str, ...]) -> None:
-        self._secrets = secrets
-        # Variables may hold bytes that are no UTF-8; Python hands them over as lone surrogates.
-        self._blanked = tuple(secret.encode("utf-8", "surrogateescape") for secret in secrets)
-
-    def feed(self, data: bytes) -> None:
-        """Takes the next piece, wherever it was cut."""
-        *lines, partial = self.blank(self._partial + data).split(b"\n")
-        # What is kept may end within a secret that the next piece completes: that much more must stay whole.
-        longest = max((len(secret) for secret in self._blanked), default=0)
-        self._partial = partial[-(MOST_BYTES + longest) :]
-        for line in lines:
-            self.add(line)
-
-    def add(self, line: bytes) -> None:
-        """Takes one whole line."""
-        if len(self._lines) == MOST_LINES:
-            self._size -= len(self._lines[0])
-        self._lines.append(self.blank(line)[-MOST_BYTES:])
-        self._size += len(self._lines[-1])
-        while self._size > MOST_BYTES:
-            self._size -= len(self._lines.popleft())
-
-    def text(self) -> str:
-        """The tail as text, without secrets."""
-        whole = self.blank(b"\n".join((*self._lines, self._partial)))[-MOST_BYTES:]
-        return whole.decode("utf-8", errors="replace").strip()
-
-    def blank(self, data: bytes) -> bytes:
-        """The same bytes without secrets; always done before anything is cut, or half a secret would stay."""
-        for secret in self._blanked:
-            data = data.replace(secret, _BLANK)
-        return data
-
-    def redacted(self, text: str) -> str:
-        """The same text without secrets."""
-        for secret in self._secrets:
-            text = text.replace(secret, _BLANK.decode())
-        return text
-
-    def clear(self) -> None:
-        """Forgets everything, for a fresh process."""
-        self._lines.clear()
-        self._size = 0
-        self._partial = b""
