@@ -1,7 +1,7 @@
 """Prompts that help an agent to write good criteria, to drive a mission and to judge one.
 
-Owns: which prompts there are and what fills the gaps in their texts (`texts/*.md`). Changes nothing. Invariant: what
-tools and missions say stands in a fence, bounded in size; the words of a prompt's own arguments never fill another gap.
+The texts are in `texts/*.md`; data fills the gaps in them. Invariant: data of tools and missions stands in a code
+fence, bounded in size, one JSON value on each line, and no value can close the fence.
 """
 
 from __future__ import annotations
@@ -32,10 +32,6 @@ from pursuit.errors import Fault, ValidationFailed
 from pursuit.server.errors import Context, on_the_wire, one_page, sendable
 from pursuit.server.missions.resources import TEMPLATES
 from pursuit.service import Service
-
-# Data inside a prompt: bounded in size, and fenced so that it stays data.
-# Invariant: what comes out is at most as long as was asked for, every line of it is JSON, and no value in it can
-# close the fence.
 
 _FENCE = "```"
 
