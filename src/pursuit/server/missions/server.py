@@ -23,6 +23,7 @@ from pursuit.server.missions.tools import ToolDispatch
 from pursuit.server.signing import Seal
 from pursuit.server.tasks import protocol
 from pursuit.server.tasks.middleware import TaskDoor
+from pursuit.server.tasks.promotion import PromotionSettings
 from pursuit.service.approvals import Approvals
 from pursuit.service.background import BackgroundRuns
 
@@ -50,7 +51,7 @@ INSTRUCTIONS_FOR_ONE = (
 
 
 @asynccontextmanager
-async def mission_server(runtime: Runtime) -> AsyncGenerator[Server[Any]]:
+async def mission_server(runtime: Runtime, promotion: PromotionSettings | None = None) -> AsyncGenerator[Server[Any]]:
     """A server over an open runtime; its background runs go on until the block is left.
 
     Where the runtime knows one mission only, the server offers nothing that starts another or is about something else.
@@ -100,6 +101,7 @@ async def mission_server(runtime: Runtime) -> AsyncGenerator[Server[Any]]:
             performer=dispatch.performer,
             seal=seal,
             info=lambda: server.server_info_stamp,
+            settings=promotion,
         )
         server.middleware.append(await stack.enter_async_context(middleware))
         yield server
