@@ -46,7 +46,7 @@ def wire_error(error: PursuitError) -> MCPError:
 
 
 @contextmanager
-def on_the_wire() -> Generator[None]:
+def mcp_errors() -> Generator[None]:
     """Raises a `PursuitError` as an `MCPError`."""
     try:
         yield

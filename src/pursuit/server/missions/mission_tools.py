@@ -389,8 +389,8 @@ class MissionTools:
             ServerTool(
                 name="mission_complete",
                 title="Call a mission done",
-                description="End a mission as completed on your word, also in the middle of a call. The reason is "
-                "kept.",
+                description="End a mission as completed, whether or not its criteria are met, also in the middle of a "
+                "call. The reason is kept.",
                 arguments=CompleteArguments,
                 result=STANDING,
                 annotations=ENDS,

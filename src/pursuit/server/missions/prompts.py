@@ -29,7 +29,7 @@ from pursuit.core.catalogue import Catalogue, is_control_tool
 from pursuit.core.tools import Tool
 from pursuit.core.truncate import cut_to
 from pursuit.errors import Fault, ValidationFailed
-from pursuit.server.errors import Context, on_the_wire, one_page, sendable
+from pursuit.server.errors import Context, mcp_errors, one_page, sendable
 from pursuit.server.missions.resources import TEMPLATES
 from pursuit.service import Service
 
@@ -103,7 +103,7 @@ PROMPTS = (
 )
 
 OF_ONE_MISSION = tuple(prompt for prompt in PROMPTS if prompt.name == "review_mission")
-"""Those that begin no mission."""
+"""The prompts that start no mission."""
 
 
 class Prompts:
@@ -125,7 +125,7 @@ class Prompts:
 
     async def get(self, ctx: Context, params: GetPromptRequestParams) -> GetPromptResult:
         """One prompt as a message of the user."""
-        with on_the_wire():
+        with mcp_errors():
             arguments = params.arguments or {}
             prompt = _checked(self._offered, params.name, arguments)
             gaps = await self._fill[prompt.name](arguments)
@@ -193,7 +193,7 @@ def _names(known: Mapping[str, bool]) -> str:
 
 
 def _quoted(goal: str) -> str:
-    """The user's own words, set off from ours."""
+    """The goal as a Markdown quotation."""
     return "\n".join(f"> {line}" for line in sendable(goal).strip().splitlines())
 
 

@@ -33,7 +33,7 @@ from pursuit.core.report import iso
 from pursuit.core.state import TERMINAL
 from pursuit.errors import InvalidArgument, SessionNotFound
 from pursuit.ledger.contract import FORGOTTEN, StoredEvent, StreamRow
-from pursuit.server.errors import Context, about, on_the_wire, one_page
+from pursuit.server.errors import Context, about, mcp_errors, one_page
 from pursuit.service import Service
 from pursuit.service.queries import MISSION_ID
 
@@ -126,7 +126,7 @@ class Resources:
 
     async def list(self, ctx: Context, params: PaginatedRequestParams | None) -> ListResourcesResult:
         """The missions, newest first; each has its status, and its report once it has ended."""
-        with on_the_wire():
+        with mcp_errors():
             cursor = params.cursor if params is not None else None
             page = await self._service.list(cursor=cursor, limit=self._settings.missions_a_page)
         found = [resource for row in page["sessions"] for resource in _listed(row)]
@@ -272,7 +272,7 @@ class Completions:
         """The missions whose id begins like this, with or without `mission-`; none for any other argument."""
         if not _wants_mission(params):
             return CompleteResult(completion=Completion(values=[], total=0, has_more=False))
-        with on_the_wire():
+        with mcp_errors():
             found, all_seen = await self._matching(params.argument.value)
         values = found[: self._settings.most_completions]
         total = len(found) if all_seen else None

@@ -39,7 +39,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pursuit.core.state import STATUSES, TERMINAL
 from pursuit.errors import Fault, InvalidArgument, LedgerUnavailable, PursuitError, SessionNotFound, ValidationFailed
 from pursuit.ledger.contract import Bell, Ledger
-from pursuit.server.errors import Context, about, on_the_wire
+from pursuit.server.errors import Context, about, mcp_errors
 from pursuit.server.missions.resources import find
 from pursuit.service import Service
 
@@ -237,7 +237,7 @@ class Subscriptions:
         """2025: notifies this connection when the resource changes."""
         with about(ctx, params.uri):
             address, _ = await find(self._service, params.uri)
-        with on_the_wire():
+        with mcp_errors():
             await self._want(ctx, address.mission_id, ResourceUpdated(params.uri))
         return EmptyResult()
 
@@ -257,7 +257,7 @@ class Subscriptions:
 
         async def listing(ctx: Context, params: PaginatedRequestParams | None) -> ListResourcesResult:
             if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
-                with on_the_wire():
+                with mcp_errors():
                     await self._want(ctx, None, LIST_CHANGED)
             return await handler(ctx, params)
 
@@ -267,7 +267,7 @@ class Subscriptions:
         """2026-07-28: one stream of what was asked for, until the client leaves it."""
         wanted = params.notifications
         with ExitStack() as held:
-            with on_the_wire():
+            with mcp_errors():
                 targets = await self._targets(wanted.resource_subscriptions or ())
                 if wanted.resources_list_changed:
                     targets[LIST_CHANGED] = None

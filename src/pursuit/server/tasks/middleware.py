@@ -24,7 +24,7 @@ from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_PARAMS, METHOD_
 
 from pursuit.core.tasks import TaskState
 from pursuit.errors import Fault, InvalidArgument, PursuitError, TaskNotFound, ValidationFailed
-from pursuit.server.errors import Context, answerable, caller_of, on_the_wire
+from pursuit.server.errors import Context, answerable, caller_of, mcp_errors
 from pursuit.server.sampling import declined
 from pursuit.server.signing import Seal
 from pursuit.server.tasks import protocol
@@ -239,7 +239,7 @@ class TaskDoor:
             raise MCPError(METHOD_NOT_FOUND, "Method not found", ctx.method)
         if generation == 0:
             raise missing_extension()
-        with on_the_wire():
+        with mcp_errors():
             match ctx.method:
                 case "tasks/get":
                     return await self._get(ctx)
@@ -257,7 +257,7 @@ class TaskDoor:
         generation = generation_of(ctx)
         asked = (ctx.params or {}).get("task") if generation == 1 else None
         if asked is not None:
-            with on_the_wire():
+            with mcp_errors():
                 return await self._call_v2025(ctx, _ttl(asked))
         if generation != 2 and not self._strict():
             return None
@@ -276,7 +276,7 @@ class TaskDoor:
 
     async def _call_v2026(self, ctx: Context, plan: Plan) -> dict[str, Any]:
         call = self._task_call(ctx, plan)
-        with on_the_wire():
+        with mcp_errors():
             found = await (self._runner.run(call) if plan.when == "late" else self._runner.begin(call))
         return protocol.v2026_created(found, self._now()) if isinstance(found, TaskState) else dict(found)
 
