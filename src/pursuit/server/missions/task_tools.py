@@ -24,7 +24,7 @@ from pursuit.core.base_model import InputModel, Number, Whole
 from pursuit.core.tasks import TASK_STATUSES, TaskState
 from pursuit.runtime import Runtime
 from pursuit.server.errors import Context, caller_of, sendable
-from pursuit.server.missions.mission_tools import Cursor, Reason
+from pursuit.server.missions.mission_tools import CURSOR, Cursor, Reason
 from pursuit.server.missions.tools import (
     COUNT,
     FLAG,
@@ -137,7 +137,7 @@ class TaskTools:
                 result=record({"tasks": array(TASK)}, {"next_cursor": TEXT}),
                 annotations=READS,
                 handler=self._status,
-                descriptions={**task, "cursor": "next_cursor of the page before."},
+                descriptions={**task, **CURSOR},
             ),
             ServerTool(
                 name="task_tail",
