@@ -150,6 +150,8 @@ RULES: list[tuple[str, dict[str, Any], str, str]] = [
     ("mission_start", criterion(5, check=None, expect={"file": "/etc/passwd"}), "criteria[5].expect.file", "files"),
     ("mission_start", criterion(5, idempotent=True), "criteria[5].idempotent", "may be repeated"),
     ("mission_start", criterion(5, check=None, idempotent=True), "criteria[5].idempotent", "may be repeated"),
+    ("mission_start", criterion(5, check="named", expect={"file": "x"}), "criteria[5].expect.file", "look for files"),
+    ("mission_start", criterion(5, check="named", idempotent=True), "criteria[5].idempotent", "may be repeated"),
     ("mission_start", criterion(5, check="named"), "criteria[5]", "exactly one"),
     ("mission_start", criterion(5, tool_name=None), "criteria[5]", "exactly one"),
     ("mission_start", criterion(5, tool_name="nope"), "criteria[5].tool_name", "nope"),

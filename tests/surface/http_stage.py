@@ -33,7 +33,8 @@ HEADERS = {"Accept": "application/json, text/event-stream", "Content-Type": "app
 class Stage:
     """A server with three tools: whose request it is, one that waits until it is cancelled, and a large answer."""
 
-    def __init__(self, record_seconds: float = 0.0) -> None:
+    def __init__(self, record_seconds: float = 0.0, **options: Any) -> None:
+        self.options = options
         self.waiting = anyio.Event()
         self.recorded: list[str] = []
         self.record_seconds = record_seconds
@@ -87,7 +88,7 @@ class Stage:
             with scope:
                 await serve_http(
                     self.server,
-                    **{"host": "127.0.0.1", "port": 0, **options},
+                    **{"host": "127.0.0.1", "port": 0, **self.options, **options},
                     tokens=tokens,
                     listening=listening,
                 )

@@ -16,8 +16,8 @@ from mcp.server.lowlevel import Server
 from pursuit import Budget, Runtime, metric
 from pursuit.config.configuration import Configuration
 from pursuit.server.missions.prompts import Prompts
-from pursuit.server.missions.resources import Completions, Resources
-from pursuit.server.missions.subscriptions import Updates
+from pursuit.server.missions.resources import Completions, Resources, ResourceSettings
+from pursuit.server.missions.subscriptions import Subscriptions, SubscriptionSettings
 from pursuit.service import Service
 
 LEGACY, MODERN = "legacy", "2026-07-28"
@@ -35,7 +35,7 @@ class Stage:
     """A runtime and a server over it."""
 
     runtime: Runtime
-    updates: Updates
+    updates: Subscriptions
     server: Server[Any]
 
     @property
@@ -62,9 +62,15 @@ def opened(folder: Path, *tools: Callable[..., Any], **servers: Any) -> Runtime:
 
 
 @asynccontextmanager
-async def stage(folder: Path, *tools: Callable[..., Any], **servers: Any) -> AsyncIterator[Stage]:
-    async with opened(folder, *tools, **servers) as runtime, Updates(runtime.service) as updates:
-        resources, prompts = Resources(runtime.service), Prompts(runtime.service)
+async def stage(
+    folder: Path,
+    *tools: Callable[..., Any],
+    following: SubscriptionSettings | None = None,
+    pages: ResourceSettings | None = None,
+    **servers: Any,
+) -> AsyncIterator[Stage]:
+    async with opened(folder, *tools, **servers) as runtime, Subscriptions(runtime.service, following) as updates:
+        resources, prompts = Resources(runtime.service, pages), Prompts(runtime.service)
         server: Server[Any] = Server(
             "stage",
             on_list_resources=updates.with_list_changes(resources.list),
@@ -75,7 +81,7 @@ async def stage(folder: Path, *tools: Callable[..., Any], **servers: Any) -> Asy
             on_subscriptions_listen=updates.listen,
             on_list_prompts=prompts.list,
             on_get_prompt=prompts.get,
-            on_completion=Completions(runtime.service).complete,
+            on_completion=Completions(runtime.service, pages).complete,
         )
         yield Stage(runtime, updates, server)
 

@@ -26,6 +26,7 @@ from pursuit.config.configuration import Configuration
 from pursuit.core.events import decode
 from pursuit.policy.rules import OperatorPolicy
 from pursuit.server.missions.server import mission_server
+from pursuit.server.tasks.promotion import PromotionSettings
 
 LEGACY, MODERN = ERAS = ["legacy", "2026-07-28"]
 WITH_TOOLS = SamplingCapability(tools=SamplingToolsCapability())
@@ -91,7 +92,7 @@ class World:
 
 
 @asynccontextmanager
-async def world(folder: Path, mode: Any = "auto") -> AsyncIterator[World]:
+async def world(folder: Path, mode: Any = "auto", promotion: PromotionSettings | None = None) -> AsyncIterator[World]:
     taken: list[int] = []
 
     gate = anyio.Event()
@@ -106,7 +107,7 @@ async def world(folder: Path, mode: Any = "auto") -> AsyncIterator[World]:
     config = Configuration(policy=OperatorPolicy(mode=mode))
     async with (
         Runtime(state=folder / "l.db", config=config, servers={"world": [step]}) as runtime,
-        mission_server(runtime) as server,
+        mission_server(runtime, promotion) as server,
     ):
         yield World(runtime, taken, server, gate)
 

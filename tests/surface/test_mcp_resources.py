@@ -13,8 +13,7 @@ from mcp_stage import ERAS, LEGACY, UNKNOWN, read, stage
 from mcp_types import PromptReference, ResourceTemplateReference
 
 from pursuit import Budget
-from pursuit.server.missions import resources
-from pursuit.server.missions import resources as module
+from pursuit.server.missions.resources import ResourceSettings
 
 NOT_FOUND = {LEGACY: -32002, "2026-07-28": -32602}
 eras = pytest.mark.parametrize("era", ERAS)
@@ -59,13 +58,9 @@ def test_the_report_comes_for_programs_and_for_people(tmp_path: Path, era: str) 
 
 
 @eras
-def test_the_list_is_paged_newest_first_and_has_reports_of_ended_missions(
-    tmp_path: Path, era: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "MISSIONS_A_PAGE", 2)
-
+def test_the_list_is_paged_newest_first_and_has_reports_of_ended_missions(tmp_path: Path, era: str) -> None:
     async def scene() -> None:
-        async with stage(tmp_path) as here, here.client(era) as client:
+        async with stage(tmp_path, pages=ResourceSettings(missions_a_page=2)) as here, here.client(era) as client:
             missions = [await here.start(directive=f"Number {n}\n\x1b[31m" + "x" * 200) for n in range(3)]
             await here.service.abort(missions[0])
             pages = [await client.list_resources()]
@@ -243,7 +238,7 @@ REVIEW = PromptReference(name="review_mission")
 
 
 @eras
-def test_ids_are_completed_newest_first(tmp_path: Path, era: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ids_are_completed_newest_first(tmp_path: Path, era: str) -> None:
     async def scene() -> None:
         async with stage(tmp_path) as here, here.client(era) as client:
             missions = [await here.start() for _ in range(4)][::-1]
@@ -255,13 +250,11 @@ def test_ids_are_completed_newest_first(tmp_path: Path, era: str, monkeypatch: p
                 for typed in (one[:20], one, one.removeprefix("mission-")[:12]):
                     found = (await client.complete(ref, {"name": name, "value": typed})).completion
                     assert (found.values, found.total) == ([one], 1)
-            monkeypatch.setattr(resources, "MOST_VALUES", 3)
-            found = (await client.complete(REVIEW, {"name": "session_id", "value": ""})).completion
-            assert (found.values, found.total, found.has_more) == (missions[:3], 4, True)
-            monkeypatch.setattr(resources, "MOST_PAGES", 1)
-            monkeypatch.setattr(resources, "PAGE", 2)
-            found = (await client.complete(REVIEW, {"name": "session_id", "value": ""})).completion
-            assert (found.values, found.total, found.has_more) == (missions[:2], None, True)
+        few, short = ResourceSettings(most_completions=3), ResourceSettings(completion_pages=1, completion_page=2)
+        for pages, values, total in ((few, missions[:3], 4), (short, missions[:2], None)):
+            async with stage(tmp_path, pages=pages) as here, here.client(era) as client:
+                found = (await client.complete(REVIEW, {"name": "session_id", "value": ""})).completion
+                assert (found.values, found.total, found.has_more) == (values, total, True)
 
     play(scene)
 

@@ -29,7 +29,7 @@ from sampling_stage import (
 )
 
 from pursuit.core.events import ModelAnswered
-from pursuit.server.missions.arguments import Start
+from pursuit.server.missions.mission_tools import StartArguments
 
 
 @pytest.mark.guarantee("clients-model-proposes")
@@ -195,7 +195,7 @@ def test_without_a_client_that_samples_the_mission_waits_for_one(tmp_path: Path,
 
 def test_the_clients_model_comes_before_the_configured_one() -> None:
     def proposer(*, able: bool, **more: Any) -> Any:
-        chosen = Start.model_validate(mission(**more)).mission("openai:mine", sampling=able).proposer
+        chosen = StartArguments.model_validate(mission(**more)).mission("openai:mine", sampling=able).proposer
         return getattr(chosen, "model", chosen.kind)
 
     assert proposer(able=True) == "sampling"

@@ -25,7 +25,7 @@ from sampling_stage import (
 from tasks_stage import EXTENSION, FIRST, GENERATIONS, SECOND, Caller
 
 from pursuit.core.events import ModelAnswered, ModelAsked
-from pursuit.server.tasks import promotion
+from pursuit.server.tasks.promotion import PromotionSettings
 
 
 def test_an_operator_who_stops_it_meanwhile_wins(tmp_path: Path) -> None:
@@ -155,15 +155,13 @@ def test_a_long_call_stays_below_the_rounds_of_a_client_and_says_to_call_again(t
 
 
 @pytest.mark.parametrize("era", GENERATIONS)
-def test_a_run_that_is_a_task_asks_the_model_of_whoever_follows_it(
-    tmp_path: Path, era: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(promotion, "GRACE", 60.0)  # a busy machine is not quick, and what is quick becomes no task
+def test_a_run_that_is_a_task_asks_the_model_of_whoever_follows_it(tmp_path: Path, era: str) -> None:
+    quick = PromotionSettings(grace=60.0)  # also on a busy machine: what is quick becomes no task
     able = {"sampling": {"tools": {}}, **({} if era == FIRST else {"extensions": {EXTENSION: {}}})}
     said = calls(1).model_dump(mode="json", by_alias=True, exclude_none=True)
 
     async def main() -> None:
-        async with world(tmp_path) as here, anyio.create_task_group() as tasks:
+        async with world(tmp_path, promotion=quick) as here, anyio.create_task_group() as tasks:
             client = Caller(cast("Any", here), era, able)
             tasks.start_soon(client.serve)
             tasks.start_soon(client.read)

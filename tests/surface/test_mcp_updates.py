@@ -21,9 +21,7 @@ from mcp_types import ResourceListChangedNotification, ResourceUpdatedNotificati
 from pursuit import Budget
 from pursuit.errors import LedgerUnavailable
 from pursuit.ledger.watch import LOOK_SECONDS
-from pursuit.server.missions import subscriptions
-from pursuit.server.missions import subscriptions as module
-from pursuit.server.missions.subscriptions import SPACING
+from pursuit.server.missions.subscriptions import SubscriptionSettings
 
 eras = pytest.mark.parametrize("era", ERAS)
 
@@ -142,7 +140,7 @@ def test_a_busy_mission_is_told_of_now_and_then_and_of_its_last_change_always(tm
                     await anyio.lowlevel.checkpoint()
                 tasks.cancel_scope.cancel()
             assert final > 300
-            assert len(ear.told) <= (ear.told[-1][0] - began) / SPACING + 2
+            assert len(ear.told) <= (ear.told[-1][0] - began) / SubscriptionSettings().spacing + 2
 
     play(scene)
 
@@ -155,7 +153,7 @@ def test_another_runtime_on_the_same_ledger_is_heard_soon(tmp_path: Path, era: s
             uri = f"mission://{mission_id}"
             async with listening(here, era, uri, changes=True) as (ear, client):
                 await elsewhere.service.pause(mission_id)
-                assert LOOK_SECONDS + SPACING < 1, "that is how soon"
+                assert LOOK_SECONDS + SubscriptionSettings().spacing < 1, "that is how soon"
                 await ear.hears(ResourceUpdated(uri))
                 assert (await read(client, uri))["status"] == "paused"
                 await elsewhere.service.abort(mission_id)
@@ -332,11 +330,9 @@ def test_a_wrong_address_cannot_be_subscribed_to(tmp_path: Path) -> None:
     play(scene)
 
 
-def test_one_client_cannot_follow_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_URIS", 3)
-
+def test_one_client_cannot_follow_without_end(tmp_path: Path) -> None:
     async def scene() -> None:
-        async with stage(tmp_path) as here:
+        async with stage(tmp_path, following=SubscriptionSettings(most_uris=3)) as here:
             uris = [f"mission://{await here.start()}" for _ in range(4)]
             async with here.client(LEGACY) as client:
                 for uri in (*uris[:3], uris[0]):
@@ -355,10 +351,10 @@ def test_one_client_cannot_follow_without_end(tmp_path: Path, monkeypatch: pytes
 def test_a_ledger_that_stumbles_makes_updates_late_and_not_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(subscriptions, "RETRY", 0.01)
+    following = SubscriptionSettings(retry=0.01)
 
     async def scene() -> None:
-        async with stage(tmp_path) as here, listening(here, MODERN, changes=True) as (ear, _):
+        async with stage(tmp_path, following=following) as here, listening(here, MODERN, changes=True) as (ear, _):
             stumbles = 0
             ledger: Any = here.service.ledger
             streams = ledger.streams

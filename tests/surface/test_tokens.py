@@ -186,7 +186,7 @@ def test_a_place_that_cannot_be_used_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "../a", "a\n", "\u00e9", "a" * 65])
 def test_a_wrong_name_is_refused(name: str, tokens: Tokens) -> None:
-    with pytest.raises(InvalidArgument, match="is no name for a token"):
+    with pytest.raises(InvalidArgument, match="is not a token name"):
         tokens.make(name)
     assert not tokens.path.exists()
 
@@ -243,7 +243,7 @@ def test_the_command_makes_an_operators_token(place: Place) -> None:
 def test_the_command_refuses_what_is_wrong(place: Place) -> None:
     assert place.ask("token", "list") == ("", "there are no tokens; to make one: pursuit token\n")
     assert place.json("token", "revoke", "nobody", code=2)["code"] == "invalid_argument"
-    assert "is no name" in place.ask("token", "--name", "a/b", code=2)[1]
+    assert "is not a token name" in place.ask("token", "--name", "a/b", code=2)[1]
     place.ask("token", "--name", "a")
     assert "already" in place.ask("token", "--name", "a", code=2)[1]
     assert "takes none" in place.ask("token", "--name", "a", "list", code=2)[1]

@@ -158,7 +158,7 @@ class Check(Criterion):
     check: Name | None = None
     timeout: Annotated[Number, Field(gt=0, le=86_400)] | None = None
     idempotent: Flag = False
-    expect: Expectation = Expectation()
+    expect: Expectation = Field(default_factory=Expectation)
     when: Literal["met", "checkpoint"] = "met"
     after: Name | None = None
 

@@ -275,11 +275,11 @@ class Mission(InputModel):
     budget: Budget
     tool_allowlist: Annotated[list[Name], Field(min_length=1, max_length=1_000)] | None = None
     allow_all_tools: Flag = False
-    checkpoint_cadence: Cadence = EveryIteration()
+    checkpoint_cadence: Cadence = Field(default_factory=EveryIteration)
     stagnation_threshold: Annotated[int | Literal["off"] | None, BeforeValidator(_threshold)] = None
     pace: Pace | None = None
     observe: Annotated[list[ObserveRule], Field(max_length=256)] = Field(default_factory=list[ObserveRule])
-    proposer: AnyProposer = ClientProposer()
+    proposer: AnyProposer = Field(default_factory=ClientProposer)
     allow_scripted_strategies: Flag = False
     lessons: Flag = True
     """Whether a language model that proposes is told what similar missions learned."""

@@ -1,8 +1,4 @@
-"""The form in which a client's user is asked whether a call may be made, and what was filled in.
-
-Owns: the form's shape, how an answer is read, and how an operator answers instead. Does not know: who asks, or what
-a yes leads to. Invariant: what is not clearly one of the four answers is none.
-"""
+"""The elicitation form that asks a client's user whether a call may be made, and how its answer is read."""
 
 from __future__ import annotations
 
@@ -13,19 +9,19 @@ from pursuit.core.events import Permission
 
 
 class Filled(NamedTuple):
-    """What a person answered, and why, if they said."""
+    """A person's answer, with the reason if there is one."""
 
     answer: Permission
     reason: str | None
 
 
 def how_to_approve(approval_id: str) -> str:
-    """What the operator does where the client's user is not asked."""
+    """How an operator answers an approval."""
     return f"`pursuit approve {approval_id}`, or `POST /approvals/{approval_id}` with an operator's token"
 
 
 def form(*, where: str) -> dict[str, Any]:
-    """The form; `where` says how far the wider answers reach, such as "in this mission"."""
+    """The form; `where` is the reach of the wider answers, such as "in this mission"."""
     return {
         "type": "object",
         "properties": {
@@ -46,7 +42,7 @@ def form(*, where: str) -> dict[str, Any]:
 
 
 def filled(said: object) -> Filled | None:
-    """The answer in an elicitation's result; None if the person dismissed the question."""
+    """The answer in an elicitation's result; None if it is dismissed, or none of the four answers."""
     result = cast("Mapping[str, Any]", said if isinstance(said, Mapping) else {})
     if result.get("action") == "decline":
         return Filled("denied", None)

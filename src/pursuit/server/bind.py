@@ -1,7 +1,6 @@
-"""Where the HTTP server listens, and who may knock there.
+"""Resolves and binds the address of the HTTP server, and lists the Host and Origin values that it accepts.
 
-Owns: the addresses that a host stands for, the socket, and the exact Host and Origin values that are let through.
-Knows no request. Invariant: beyond this machine nothing is opened unless there is a token to ask for.
+Invariant: an address that other machines can reach is bound only if there is a token.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _HIGHEST_PORT = 65_535
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """What a host that was asked for stands for."""
+    """A host and the address that it resolves to."""
 
     host: str
     family: socket.AddressFamily
@@ -41,11 +40,11 @@ class Address:
 
     @property
     def is_wildcard(self) -> bool:
-        """Whether it stands for every address of this machine."""
+        """Whether it means every address of this machine."""
         return self.ip.is_unspecified
 
     def names(self) -> list[str]:
-        """The hosts that a client may write in a URL to come here."""
+        """The hosts that a client may write in a URL of this server."""
         own = socket.gethostname()
         beyond = [] if self.is_loopback else [own, own.lower()]
         asked = [] if self.is_wildcard else [_in_url(self.host), _in_url(str(self.ip))]
@@ -58,33 +57,33 @@ class Address:
 
 
 def check_bind(host: str, tokens: Tokens | None) -> None:
-    """Refuses to listen where other machines can come in, unless there is a token to ask them for."""
+    """Refuses an address that other machines can reach unless there is a token."""
     admit(resolve(host), tokens)
 
 
 def admit(address: Address, tokens: Tokens | None) -> Address:
-    """The address, if it may be opened."""
+    """The address, if it may be bound."""
     if not address.is_loopback and (tokens is None or not tokens.names()):
         raise InvalidArgument(
-            f"{address.host} can be reached from other machines, and there is no token that they would need; "
-            "make one with `pursuit token`, or listen on 127.0.0.1",
+            f"other machines can reach {address.host}, and there is no token yet; make one with `pursuit token`, "
+            "or listen on 127.0.0.1",
             host=address.host,
         )
     return address
 
 
 def resolve(host: str) -> Address:
-    """The one address that the host stands for: its first in IPv4, else its first."""
+    """The address of a host: its first in IPv4, else its first."""
     try:
         found = socket.getaddrinfo(host or None, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except (socket.gaierror, ValueError) as error:  # ValueError: what can be no host name at all
+    except (socket.gaierror, ValueError) as error:  # ValueError: no possible host name
         raise InvalidArgument(
-            f"{host!r} is no address and no known name of this machine; use 127.0.0.1 for this machine alone, "
+            f"{host!r} is not an address or a known name of this machine; use 127.0.0.1 for this machine alone, "
             "0.0.0.0 for all its addresses",
             host=host,
         ) from error
     family, _, _, _, name = min(found, key=lambda one: one[0] != socket.AF_INET)
-    # A link-local address carries its interface after a %, which is no part of the number.
+    # A link-local address has its interface after a %, which `ip_address` does not take.
     ip = ipaddress.ip_address(str(name[0]).partition("%")[0])
     return Address(host=host or str(ip), family=family, ip=ip)
 
@@ -92,12 +91,13 @@ def resolve(host: str) -> Address:
 def bind(address: Address, port: int) -> socket.socket:
     """A listening socket; port 0 is any free one."""
     if not 0 <= port <= _HIGHEST_PORT:
-        raise InvalidArgument(f"{port} is no port; use 1 to {_HIGHEST_PORT}, or 0 for any free one", port=port)
+        raise InvalidArgument(f"{port} is not a port; use 1 to {_HIGHEST_PORT}, or 0 for any free one", port=port)
     try:
-        door = socket.create_server((str(address.ip), port), family=address.family, backlog=128)
-        # Connections inherit it. asyncio leaves it out for a socket that was handed in, which costs 40 ms an answer.
-        door.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return door
+        listener = socket.create_server((str(address.ip), port), family=address.family, backlog=128)
+        # Connections inherit it. asyncio sets it only for sockets that it opens itself; without it a response takes
+        # 40 ms longer (Nagle's algorithm waits for the delayed acknowledgement).
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return listener
     except OSError as error:
         raise InvalidArgument(_advice(address, port, error), host=address.host, port=port) from error
 
@@ -110,13 +110,13 @@ def _advice(address: Address, port: int, error: OSError) -> str:
         case errno.EACCES | errno.EPERM:
             return f"this user may not listen on {place}; choose a port from 1024 up"
         case errno.EADDRNOTAVAIL:
-            return f"{address.host} is no address of this machine; use 127.0.0.1, or one that it has"
+            return f"{address.host} is not an address of this machine; use 127.0.0.1, or one that it has"
         case _:
             return f"cannot listen on {place}: {error.strerror or error}"
 
 
 def guard(address: Address, port: int, allowed_hosts: Sequence[str]) -> TransportSecuritySettings:
-    """The exact Host and Origin values that are let through, against pages that rebind their name to this server."""
+    """The exact Host and Origin values that the server accepts, against DNS rebinding."""
     hosts = [f"{name}:{port}" for name in address.names()]
     if port in _DEFAULT_PORTS:
         hosts += address.names()  # clients leave the port of their scheme out
@@ -125,13 +125,13 @@ def guard(address: Address, port: int, allowed_hosts: Sequence[str]) -> Transpor
         found = _AUTHORITY.fullmatch(given)
         if found is None:
             raise InvalidArgument(
-                f"{given!r} is no host to allow: write a name or an address, with :PORT if it has one of its own "
+                f"{given!r} is not a host to allow: write a name or an address, with :PORT if it has one of its own "
                 "(no scheme, no path, no *)",
                 host=given,
             )
         more = [given] if found["port"] else [given, f"{given}:{port}"]
         hosts += more
-        # Who names a host may have a proxy in front that speaks TLS.
+        # A proxy with TLS may be in front of a host that is named.
         origins += [f"{scheme}://{host}" for scheme in ("http", "https") for host in more]
     return TransportSecuritySettings(allowed_hosts=hosts, allowed_origins=origins)
 

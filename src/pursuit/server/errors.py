@@ -1,7 +1,6 @@
-"""How our errors look on the wire, where a tool's answer is not the place for them.
+"""Errors as JSON-RPC errors, the caller of a request, and text that can be encoded.
 
-Owns: the table from errors to JSON-RPC codes. Knows no handler. Invariant: what goes out says what was wrong and what
-to do, is bounded, and can be encoded; nothing of ours arrives as a bare internal error.
+Invariant: a message says what is wrong and what to do, is bounded, and is valid Unicode.
 """
 
 from __future__ import annotations
@@ -29,14 +28,16 @@ from pursuit.service.approvals import APPROVAL_ID
 from pursuit.service.audit import Caller, user_name
 
 RESOURCE_NOT_FOUND = -32002
-"""What 2025-era clients expect; since 2026-07-28 it is invalid params."""
+"""For 2025-era clients; since 2026-07-28 it is invalid params."""
 
 Context = ServerRequestContext[Any, Any]
 MOST_TEXT = 4_000
+LONGEST_CLIENT = 100
+Question = TypeVar("Question")
 
 
 def wire_error(error: PursuitError) -> MCPError:
-    """The error as JSON-RPC has it: whose fault it is by its code, ours in `data`."""
+    """The JSON-RPC error: an internal error if the fault is ours, else invalid params; our code is in `data`."""
     ours = isinstance(error, LedgerUnavailable | UpstreamUnavailable)
     message = error.message
     if isinstance(error, ValidationFailed):
@@ -45,8 +46,8 @@ def wire_error(error: PursuitError) -> MCPError:
 
 
 @contextmanager
-def on_the_wire() -> Generator[None]:
-    """Errors of ours leave as errors of the protocol."""
+def mcp_errors() -> Generator[None]:
+    """Raises a `PursuitError` as an `MCPError`."""
     try:
         yield
     except PursuitError as error:
@@ -55,7 +56,7 @@ def on_the_wire() -> Generator[None]:
 
 @contextmanager
 def about(ctx: Context, uri: str) -> Generator[None]:
-    """The same for work on a resource: that there is none leaves in the code that the connection's era has for it."""
+    """The same for a request about a resource: one that does not exist has the code of the protocol version."""
     try:
         yield
     except (SessionNotFound, InvalidArgument) as error:
@@ -66,15 +67,15 @@ def about(ctx: Context, uri: str) -> Generator[None]:
 
 
 def one_page(params: PaginatedRequestParams | None) -> None:
-    """Refuses a cursor where everything is on the first page."""
+    """Refuses a cursor of a list that has one page."""
     if params is not None and params.cursor is not None:
         raise wire_error(InvalidArgument("this list has one page; ask without a cursor", cursor=params.cursor[:100]))
 
 
 def sendable(text: str) -> str:
     """Text that can be encoded, of a bounded length."""
-    whole = text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]}…"
-    return whole.encode(errors="replace").decode()
+    cut = text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]}…"
+    return cut.encode(errors="replace").decode()
 
 
 def _data(error: PursuitError) -> dict[str, Any]:
@@ -82,21 +83,15 @@ def _data(error: PursuitError) -> dict[str, Any]:
     return {"code": error.code, "details": json.loads(written)}
 
 
-# Who is behind a request, and whether they may answer approvals.
-
-LONGEST = 100
-Question = TypeVar("Question")
-
-
 def caller_of(ctx: Context) -> Caller:
-    """The caller: a token's name, or on this machine without one whoever runs the server."""
+    """The caller: a token's name, or without tokens the user that runs the server."""
     over_http = ctx.request is not None
     token = get_access_token()
     who = token.client_id if token is not None else "anyone on this machine" if over_http else user_name()
     params = ctx.session.client_params
     client = None
     if params is not None:
-        client = sendable(f"{params.client_info.name} {params.client_info.version}"[:LONGEST]).strip()
+        client = sendable(f"{params.client_info.name} {params.client_info.version}"[:LONGEST_CLIENT]).strip()
     transport = "http" if over_http else "stdio"
     return Caller(who=who, transport=transport, client=client, credential=None if token is None else token.client_id)
 
@@ -104,25 +99,21 @@ def caller_of(ctx: Context) -> Caller:
 def may_approve(ctx: Context) -> bool:
     """Whether the client may bring a person's answer to an approval: over stdio alone.
 
-    There the person runs the server. Over HTTP a client's token is no operator's: with it a client would approve its
-    own calls by saying that its user did.
+    There the person runs the server. Over HTTP a client holds no operator's token: it could approve its own calls by
+    claiming that its user did.
     """
     return ctx.request is None
 
 
 def answerable(ctx: Context, questions: Mapping[str, Question]) -> dict[str, Question]:
-    """Of the questions of a task, by their keys, those that this client is asked; an approval's key is its id."""
+    """The questions of a task, by their keys, that this client may answer; the key of an approval is its id."""
     return {key: one for key, one in questions.items() if may_approve(ctx) or APPROVAL_ID.match(key) is None}
 
 
-# Half a pair of surrogates, which other languages let through: JSON can say it, UTF-8 cannot.
-# Invariant: what holds none comes out equal.
-
-
 def whole(value: Any) -> Any:
-    """The same without halves."""
+    """The value without lone surrogates, which JSON can express and UTF-8 cannot."""
     if isinstance(value, str):
-        return _readable(value)
+        return value if value.isascii() else _without_surrogates(value)
     if isinstance(value, Mapping):
         return {whole(key): whole(item) for key, item in cast("Mapping[str, Any]", value).items()}
     if isinstance(value, list):
@@ -130,9 +121,7 @@ def whole(value: Any) -> Any:
     return value
 
 
-def _readable(text: str) -> str:
-    if text.isascii():
-        return text
+def _without_surrogates(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -1,10 +1,9 @@
-"""The MCP server over HTTP: one endpoint for both protocol eras, bearer tokens in front of it.
+"""Serves MCP over HTTP: one endpoint for both protocol eras, behind bearer tokens.
 
-Owns: the life of the listener, from the bound socket to the last answer. Knows no tool: the server is handed in.
-A handler learns whose request it answers by `mcp.server.auth.middleware.auth_context.get_access_token()`, in both eras:
-its `client_id` is the token's name; None means that no tokens are asked for.
-Invariant: when `serve_http` is cancelled every request is cancelled at once, and no client can delay the end by more
-than 5 seconds; a handler may shield what it must still record, for no longer than that.
+A handler gets the token of its request from `mcp.server.auth.middleware.auth_context.get_access_token()`, in both eras:
+`client_id` is the token's name; None means that the server asks for no tokens.
+Invariant: cancelling `serve_http` cancels every request at once, and no client delays the end by more than the grace;
+a handler may shield what it must still record, for no longer than that.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import logging
 import re
 import socket
 from collections.abc import Callable, Generator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import Any, Final
 
 import anyio
@@ -36,19 +35,21 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pursuit.errors import PursuitError
-from pursuit.server.bind import PATH, admit, bind, check_bind, guard, resolve
+from pursuit.server.bind import PATH, admit, bind, guard, resolve
 from pursuit.server.errors import whole
 from pursuit.server.logs import REDACTED, event
 from pursuit.server.tokens import Tokens, fingerprint
 
-# The HTTP requests under way, so that all of them can be ended at once.
-# Invariant: after `end` no request goes on and none begins; each client still gets a whole HTTP answer.
+GRACE_SECONDS: Final = 5.0
+MOST_BYTES: Final = 4 * 1024 * 1024
+"""The longest body that the SDK takes."""
+_LAST_RESPONSE_SECONDS: Final = 1.0
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_log = logging.getLogger(__name__)
 
-_LAST_WORDS_SECONDS: Final = 1.0
 
-
-class Requests:
-    """An ASGI application around another one."""
+class CancellableRequests:
+    """ASGI middleware that can end all requests at once; each client still gets a complete HTTP response."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -56,21 +57,20 @@ class Requests:
         self._ended = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves one request, until its end or ours."""
-        answer = _Answer(send)
+        """Serves one request, until it ends or `end` is called."""
+        response = _Response(send)
         with anyio.CancelScope() as work:
             self._open.add(work)
             if self._ended:
                 work.cancel()
             try:
                 await anyio.lowlevel.checkpoint_if_cancelled()
-                await self._app(scope, receive, answer.send)
+                await self._app(scope, receive, response.send)
             finally:
                 self._open.discard(work)
         if work.cancelled_caught:
-            # A client that does not read must not hold us.
-            with anyio.move_on_after(_LAST_WORDS_SECONDS):
-                await answer.break_off(scope, receive)
+            with anyio.move_on_after(_LAST_RESPONSE_SECONDS):  # a client may not read
+                await response.finish(scope, receive)
 
     def end(self) -> None:
         """Cancels every request; handlers see it as any other cancellation."""
@@ -79,8 +79,8 @@ class Requests:
             work.cancel()
 
 
-class _Answer:
-    """Remembers how far the answer to a request has come."""
+class _Response:
+    """Keeps how much of a response was sent."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -96,74 +96,59 @@ class _Answer:
             self._more = message.get("more_body", False)
         await self._send(message)
 
-    async def break_off(self, scope: Scope, receive: Receive) -> None:
-        """Ends the answer as well as it still can be ended."""
+    async def finish(self, scope: Scope, receive: Receive) -> None:
+        """Ends the response: a 503 if it has not begun, the last chunk of a stream; one with a length is cut."""
         if not self._started:
             gone = PlainTextResponse("The server is shutting down.", status_code=503, headers={"Connection": "close"})
             await gone(scope, receive, self._send)
-        elif self._more and not self._sized:  # a stream; an answer of a promised length can only be cut
+        elif self._more and not self._sized:
             await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-# Bodies of HTTP requests that are JSON, and that the SDK cannot read in the old era: with half a pair of surrogates.
-# Invariant: any other body arrives as it came, and none is held that is longer than the SDK takes.
+class SurrogateBodies:
+    """ASGI middleware that replaces lone surrogates in JSON bodies, which the SDK cannot read in the 2025 era.
 
-MOST_BYTES: Final = 4 * 1024 * 1024
-_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
-
-
-def _mended(body: bytes) -> bytes:
-    try:
-        from_json(body)
-    except ValueError:
-        try:
-            return to_json(whole(json.loads(body)))
-        except (ValueError, RecursionError):
-            pass  # it is no JSON at all, and whoever reads it says so
-    return body
-
-
-class WholeBodies:
-    """An ASGI application around another one that gets bodies which it can read."""
+    Any other body arrives as it came, and a body longer than the SDK takes is not kept.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one request."""
-        plain = scope["type"] != "http" or scope["method"] != "POST"
-        # The new era is read in another way, which takes halves as they are.
-        if plain or Headers(scope=scope).get("mcp-protocol-version") in MODERN_PROTOCOL_VERSIONS:
+        other = scope["type"] != "http" or scope["method"] != "POST"
+        # The SDK reads requests of 2026-07-28 in another way, which takes surrogates.
+        if other or Headers(scope=scope).get("mcp-protocol-version") in MODERN_PROTOCOL_VERSIONS:
             await self._app(scope, receive, send)
-        else:
-            await self._app(scope, _Body(receive).receive, send)
+            return
+        read = False
+
+        async def whole_body() -> Message:
+            nonlocal read
+            if read:
+                return await receive()
+            read = True
+            body, more = b"", True
+            while more and len(body) <= MOST_BYTES:
+                message = await receive()
+                if message["type"] != "http.request":
+                    return message
+                body += message.get("body", b"")
+                more = message.get("more_body", False)
+            if not more and _SURROGATE.search(body):
+                body = _without_surrogates(body)
+            return {"type": "http.request", "body": body, "more_body": more}
+
+        await self._app(scope, whole_body, send)
 
 
-class _Body:
-    def __init__(self, receive: Receive) -> None:
-        self._receive = receive
-        self._read = False
-
-    async def receive(self) -> Message:
-        if self._read:
-            return await self._receive()
-        self._read = True
-        body, more = b"", True
-        while more and len(body) <= MOST_BYTES:
-            message = await self._receive()
-            if message["type"] != "http.request":
-                return message
-            body += message.get("body", b"")
-            more = message.get("more_body", False)
-        if not more and _HALF.search(body):
-            body = _mended(body)
-        return {"type": "http.request", "body": body, "more_body": more}
-
-
-__all__ = ["GRACE_SECONDS", "check_bind", "serve_http"]
-
-GRACE_SECONDS: Final = 5.0
-_log = logging.getLogger(__name__)
+def _without_surrogates(body: bytes) -> bytes:
+    try:
+        from_json(body)
+    except ValueError:
+        with suppress(ValueError, RecursionError):  # if it is not JSON at all, the SDK says so
+            return to_json(whole(json.loads(body)))
+    return body
 
 
 async def serve_http(
@@ -175,34 +160,32 @@ async def serve_http(
     allowed_hosts: Sequence[str] = (),
     routes: Sequence[Route] = (),
     any_text: bool = False,
+    grace_seconds: float = GRACE_SECONDS,
     listening: Callable[[str], None],
 ) -> None:
-    """Serves until it is cancelled; `listening` is told the URL as soon as clients can come.
+    """Serves until it is cancelled; `listening` gets the URL as soon as the server accepts connections.
 
-    With `any_text` what JSON can say and Unicode cannot comes in, too.
-
-    `routes`, one for a path, stand beside the endpoint: they get what names this server in Host and Origin, and ask for
-    tokens themselves.
+    With `any_text` the server takes lone surrogates, which JSON can express and Unicode cannot. `routes` have paths of
+    their own beside the endpoint; they get only requests with a known Host and Origin, and check tokens themselves.
     """
     address = await anyio.to_thread.run_sync(resolve, host)
-    with closing(bind(admit(address, tokens), port)) as door:
-        bound: int = door.getsockname()[1]
+    with closing(bind(admit(address, tokens), port)) as listener:
+        bound: int = listener.getsockname()[1]
         known = guard(address, bound, allowed_hosts)
         app = server.streamable_http_app(streamable_http_path=PATH, transport_security=known)
-        reads = WholeBodies(app) if any_text else app
-        endpoint = reads if tokens is None else _behind_tokens(reads, tokens)
-        requests = Requests(_beside(endpoint, routes, known) if routes else endpoint)
-        await _serve(app, requests, door, lambda: listening(address.url(bound)))
+        endpoint: ASGIApp = SurrogateBodies(app) if any_text else app
+        if tokens is not None:
+            required = AuthContextMiddleware(RequireAuthMiddleware(endpoint, required_scopes=[]))
+            endpoint = AuthenticationMiddleware(required, backend=BearerAuthBackend(_Verifier(tokens)))
+        if routes:
+            checked = [Route(route.path, endpoint=_CheckedRoute(route, known)) for route in routes]
+            endpoint = Router(checked, redirect_slashes=False, default=endpoint)
+        requests = CancellableRequests(endpoint)
+        await _serve(app, requests, listener, lambda: listening(address.url(bound)), grace_seconds)
 
 
-def _beside(endpoint: ASGIApp, routes: Sequence[Route], known: TransportSecuritySettings) -> ASGIApp:
-    """The routes for their own paths, and the endpoint for every other one."""
-    checked = [Route(route.path, endpoint=_Checked(route, known)) for route in routes]
-    return Router(checked, redirect_slashes=False, default=endpoint)
-
-
-class _Checked:
-    """A route that only sees the Host and Origin values which the MCP endpoint lets through, too."""
+class _CheckedRoute:
+    """A route that gets only the Host and Origin values that the MCP endpoint accepts."""
 
     def __init__(self, route: Route, known: TransportSecuritySettings) -> None:
         self._route = route
@@ -216,14 +199,8 @@ class _Checked:
         await self._route.handle(scope, receive, send)
 
 
-def _behind_tokens(app: ASGIApp, tokens: Tokens) -> ASGIApp:
-    """The same application for those who show a token; a request without one ends here with 401."""
-    asking = AuthContextMiddleware(RequireAuthMiddleware(app, required_scopes=[]))
-    return AuthenticationMiddleware(asking, backend=BearerAuthBackend(_Verifier(tokens)))
-
-
 class _Verifier:
-    """Tells the SDK whose a token is."""
+    """The SDK's token verifier over our tokens."""
 
     def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens
@@ -232,22 +209,28 @@ class _Verifier:
         try:
             name = self._tokens.owner(token)
         except PursuitError as error:
-            event(_log, logging.ERROR, "no token can be checked, so nobody is let in", why=error.message)
+            event(_log, logging.ERROR, "tokens cannot be read; every request is refused", why=error.message)
             return None
         if name is None:
             return None
-        # The subject ties a session to this very token: a later one of the same name is somebody else.
+        # The subject ties a session to this very token; a later token may have the same name.
         return AccessToken(token=REDACTED, client_id=name, scopes=[], subject=fingerprint(token))
 
 
-async def _serve(app: Starlette, requests: Requests, door: socket.socket, accepting: Callable[[], None]) -> None:
+async def _serve(
+    app: Starlette,
+    requests: CancellableRequests,
+    listener: socket.socket,
+    accepting: Callable[[], None],
+    grace_seconds: float,
+) -> None:
     stop = anyio.Event()
     held: list[anyio.CancelScope] = []
     config = uvicorn.Config(
         requests,
         http="h11",
         ws="none",
-        lifespan="off",  # we hold it ourselves: what goes wrong in it is then an error of ours and not an exit
+        lifespan="off",  # `_hold_sessions` runs it: uvicorn would exit the process when it fails
         log_config=None,
         proxy_headers=False,
         server_header=False,
@@ -255,51 +238,51 @@ async def _serve(app: Starlette, requests: Requests, door: socket.socket, accept
     async with anyio.create_task_group() as tasks:
         try:
             held.append(await tasks.start(_hold_sessions, app, stop))
-            listener = _Listener(config)
-            held.append(await tasks.start(_listen, listener, door, stop))
+            uvicorn_server = _UvicornServer(config)
+            held.append(await tasks.start(_listen, uvicorn_server, listener, stop))
             try:
                 accepting()
                 await anyio.sleep_forever()
             finally:
-                listener.should_exit = True
+                uvicorn_server.should_exit = True
         finally:
-            # Both eras are cancelled in the same moment: sessions by their holder, single requests here.
+            # Both eras end at the same time: `_hold_sessions` cancels sessions, `requests` single requests.
             stop.set()
             requests.end()
             for scope in held:
-                scope.deadline = anyio.current_time() + GRACE_SECONDS
+                scope.deadline = anyio.current_time() + grace_seconds
 
 
 async def _hold_sessions(
     app: Starlette, stop: anyio.Event, *, task_status: TaskStatus[anyio.CancelScope] = anyio.TASK_STATUS_IGNORED
 ) -> None:
-    """Keeps the server's own lifespan and its sessions; leaving cancels the handlers of all sessions."""
+    """Holds the server's lifespan and its sessions open; leaving cancels the handlers of all sessions."""
     with anyio.CancelScope() as scope:
         async with app.router.lifespan_context(app):
-            scope.shield = True  # from here on `stop` ends it, in order
+            scope.shield = True  # only `stop` ends it from here on
             task_status.started(scope)
             await stop.wait()
 
 
 async def _listen(
-    listener: _Listener,
-    door: socket.socket,
+    server: _UvicornServer,
+    listener: socket.socket,
     stop: anyio.Event,
     *,
     task_status: TaskStatus[anyio.CancelScope] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
     with anyio.CancelScope(shield=True) as scope:
-        listener.accepting = lambda: task_status.started(scope)
+        server.accepting = lambda: task_status.started(scope)
         try:
-            await listener.serve(sockets=[door])
+            await server.serve(sockets=[listener])
         finally:
-            listener.hang_up()
+            server.abort_connections()
     if not stop.is_set():
         raise RuntimeError("the HTTP listener ended by itself")
 
 
-class _Listener(uvicorn.Server):
-    """Uvicorn without signal handlers, which says when it accepts."""
+class _UvicornServer(uvicorn.Server):
+    """Uvicorn without signal handlers, with a callback when it accepts connections."""
 
     accepting: Callable[[], None]
 
@@ -311,8 +294,8 @@ class _Listener(uvicorn.Server):
         await super().startup(sockets)
         self.accepting()
 
-    def hang_up(self) -> None:
-        """Drops whoever is still there when the time is over."""
+    def abort_connections(self) -> None:
+        """Drops the connections that are still open when the grace is over."""
         for server in getattr(self, "servers", []):
             server.close()
         for connection in list(self.server_state.connections):

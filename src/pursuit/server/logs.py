@@ -1,8 +1,7 @@
-"""What a process that serves says about itself: one event a line, on standard error.
+"""Logs of a server process: one event a line, on standard error, as text or JSON.
 
-Owns: where log lines go, their two forms, and what must not be in them. Knows no mission and no protocol.
 Invariant: nothing goes to standard output; one record is one line that no value can break or forge (an exception adds
-lines that are marked as its own); what looks like a credential is never written.
+lines that are marked as its own); what looks like a credential is redacted.
 """
 
 from __future__ import annotations
@@ -37,16 +36,16 @@ _PLAIN_VALUE = re.compile(r"[^\s\"'=\\]+")
 
 
 def event(logger: logging.Logger, level: int, message: str, /, **fields: Any) -> None:
-    """Says one thing, with its circumstances beside it: `event(log, logging.INFO, "listening", url=url)`."""
+    """Logs one event with its fields: `event(log, logging.INFO, "listening", url=url)`."""
     logger.log(level, "%s", message, extra={_FIELDS: fields})
 
 
 def configure(level: str, form: str) -> None:
     """Sends all log records of this process to standard error; calling it again replaces what it set before."""
     if level not in LEVELS:
-        raise InvalidArgument(f"{level!r} is no log level; use {', '.join(LEVELS)}", level=level)
+        raise InvalidArgument(f"{level!r} is not a log level; use {', '.join(LEVELS)}", level=level)
     if form not in get_args(Form):
-        raise InvalidArgument(f"{form!r} is no form of log; use {' or '.join(get_args(Form))}", form=form)
+        raise InvalidArgument(f"{form!r} is not a log format; use {' or '.join(get_args(Form))}", form=form)
     root = logging.getLogger()
     for handler in [one for one in root.handlers if isinstance(one, _ToStandardError)]:
         root.removeHandler(handler)
@@ -55,18 +54,18 @@ def configure(level: str, form: str) -> None:
     root.addHandler(handler)
     number = LEVELS[level]
     logging.getLogger("pursuit").setLevel(number)
-    # What libraries say about their daily work (session ids among it) is for finding faults.
+    # Libraries log their routine work, session ids included, at info: that is for debugging.
     for name in ("mcp", "uvicorn", "uvicorn.access"):
         logging.getLogger(name).setLevel(number if number == logging.DEBUG else max(number, logging.WARNING))
 
 
 class _ToStandardError(logging.Handler):
-    """Writes to whatever standard error is now. Nobody reading it must not stop a mission."""
+    """Writes to the current standard error; a reader that has gone stops no mission."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
             line = self.format(record)
-        except Exception as error:  # noqa: BLE001 - the boundary: a value that cannot be shown stops nobody
+        except Exception as error:  # noqa: BLE001 - the boundary: a value that cannot be shown stops no work
             line = f"a log record of {_escape(record.name)} could not be written: {type(error).__name__}"
         with suppress(OSError, ValueError):
             sys.stderr.write(f"{line}\n")
@@ -81,7 +80,7 @@ class _JsonLines(logging.Formatter):
         ours = {"at": at, "level": record.levelname.lower(), "logger": record.name, "event": _mask(record.getMessage())}
         if record.exc_info:
             ours["exception"] = _mask(self.formatException(record.exc_info))
-        # A field cannot pass for one of ours.
+        # A field cannot replace a key of the record.
         fields = {f"{key}_" if key in ours else key: value for key, value in _fields(record).items()}
         return json.dumps({**ours, **fields}, default=str, allow_nan=False)
 
@@ -109,7 +108,7 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def _safe(key: str, value: Any) -> Any:
-    """The value as plain JSON, without what a credential looks like."""
+    """The value as plain JSON, with credentials redacted."""
     if _is_secret(key):
         return REDACTED
     if isinstance(value, Mapping):
@@ -130,7 +129,7 @@ def _is_secret(key: str) -> bool:
 
 
 def _mask(text: str) -> str:
-    """Text without a credential that slipped into it."""
+    """Text with credentials redacted."""
     return _SECRET_TEXT.sub(lambda found: f"{found[1] or ''}{REDACTED}", text)
 
 
@@ -142,5 +141,5 @@ def _shown(value: Any) -> str:
 
 
 def _escape(text: str) -> str:
-    """Text on one line; what cannot be seen is spelt out, so that it steers no terminal and ends no line."""
+    """Text on one line, with control characters escaped."""
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)

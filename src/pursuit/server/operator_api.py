@@ -1,7 +1,6 @@
-"""Approvals over HTTP: what waits for a person, and the person's answer.
+"""Approvals over HTTP, for operators: which calls wait for an answer, and the answer.
 
-Owns: the two routes, and what a request to them may be. Questions and answers are the service's.
-Invariant: only an operator's token sees or answers a question; a request that is refused has changed nothing.
+Invariant: only an operator's token sees or answers an approval, on loopback, too; a refused request changes nothing.
 
     GET  /approvals[?session_id=ID]   {"approvals": […]}
     POST /approvals/{approval_id}     {"answer": "once" | "arguments" | "mission" | "denied", "reason"?: text}
@@ -29,9 +28,6 @@ from pursuit.server.tokens import Holder, Tokens
 from pursuit.service.approvals import LONGEST_REASON, Approvals
 from pursuit.service.audit import Audit, Caller
 from pursuit.service.service import Service
-
-# How our errors look over plain HTTP.
-# Invariant: a body is JSON, an error's is `{code, message, details}`, and no answer is kept by a cache.
 
 STATUSES: Final[Mapping[str, int]] = {
     "malformed_json": 400,
@@ -65,61 +61,52 @@ STATUSES: Final[Mapping[str, int]] = {
     "ledger_unavailable": 503,
     "ledger_too_new": 503,
 }
-"""Each code of a `PursuitError` that can get here."""
+"""The HTTP status of each code that a `PursuitError` can have here; the body is `{code, message, details}`."""
 
 
 class MalformedJson(PursuitError):
-    """The body is no JSON."""
+    """The body is not JSON."""
 
     code = "malformed_json"
 
 
 class Unauthorized(PursuitError):
-    """There is no token, or none that we know."""
+    """There is no token, or an unknown one."""
 
     code = "unauthorized"
 
 
 class Forbidden(PursuitError):
-    """The token is known, and not for this."""
+    """The token is a client's."""
 
     code = "forbidden"
 
 
 class MethodNotAllowed(PursuitError):
-    """The path is right, the method is not."""
+    """The path has another method."""
 
     code = "method_not_allowed"
 
 
 class TooLarge(PursuitError):
-    """The body is larger than anything that could be meant."""
+    """The body is too large."""
 
     code = "too_large"
 
 
-def told(document: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """An answer; its JSON is plain ASCII, so that whatever a tool was asked with can be sent."""
-    body = json.dumps(document, default=str)
+def _response(document: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    body = json.dumps(document, default=str)  # plain ASCII: a call's arguments may hold lone surrogates
     return Response(body, status, {"Cache-Control": "no-store", **(headers or {})}, "application/json")
 
 
-def failed(error: PursuitError) -> Response:
-    """The answer that tells an error."""
+def _error_response(error: PursuitError) -> Response:
     headers: dict[str, str] = {}
-    match error:
-        case Unauthorized():
-            headers["WWW-Authenticate"] = "Bearer"
-        case MethodNotAllowed():
-            headers["Allow"] = error.details["allowed"]
-        case _:
-            pass
-    return told(error.as_dict(), STATUSES.get(error.code, STATUSES["internal_error"]), headers)
+    if isinstance(error, Unauthorized):
+        headers["WWW-Authenticate"] = "Bearer"
+    elif isinstance(error, MethodNotAllowed):
+        headers["Allow"] = error.details["allowed"]
+    return _response(error.as_dict(), STATUSES.get(error.code, STATUSES["internal_error"]), headers)
 
-
-# Endpoints for operators alone.
-# Invariant: on every address, also on this machine alone, a handler runs only for a known operator's token; what
-# cannot be checked is refused.
 
 Handler = Callable[[Request, Caller], Awaitable[dict[str, Any]]]
 
@@ -129,7 +116,7 @@ _log = logging.getLogger(__name__)
 
 
 class OperatorsOnly:
-    """One method of one path. `verb` is its word in the audit, None for one that only looks."""
+    """One method of one path. `verb` is its name in the audit; None for one that only reads."""
 
     def __init__(self, method: str, handler: Handler, *, tokens: Tokens, audit: Audit, verb: str | None = None) -> None:
         self._method = method
@@ -139,11 +126,11 @@ class OperatorsOnly:
         self._verb = verb
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one request."""
+        """Serves one request."""
         try:
-            response = told(await self._answer(Request(scope, receive)))
+            response = _response(await self._answer(Request(scope, receive)))
         except PursuitError as error:
-            response = failed(error)
+            response = _error_response(error)
         except ClientDisconnect:
             return
         await response(scope, receive, send)
@@ -153,13 +140,13 @@ class OperatorsOnly:
         caller = Caller(who=holder.name, transport="http")
         right = request.method == self._method
         if not holder.operator:
-            await self._turn_away(request, caller, self._verb if right else None)
+            await self._refuse_client(request, caller, self._verb if right else None)
         if not right:
             raise MethodNotAllowed(f"this path takes {self._method} alone", allowed=self._method)
         return await self._handler(request, caller)
 
-    async def _turn_away(self, request: Request, caller: Caller, verb: str | None) -> None:
-        """Refuses a client; that it tried to change something is in the audit."""
+    async def _refuse_client(self, request: Request, caller: Caller, verb: str | None) -> None:
+        """Refuses a client; the audit has its attempt to change something."""
         needed = "this needs an operator's, which `pursuit token --operator` makes"
         refusal = Forbidden(f"{caller.who!r} is a client's token; {needed}")
         if verb is None:
@@ -170,7 +157,7 @@ class OperatorsOnly:
 
 
 def holder_of(request: Request, tokens: Tokens) -> Holder:
-    """Whose token the request shows."""
+    """The holder of the request's token."""
     shown = request.headers.get("authorization", "")
     if not shown.lower().startswith(_SCHEME):
         raise Unauthorized(
@@ -179,7 +166,7 @@ def holder_of(request: Request, tokens: Tokens) -> Holder:
     try:
         holder = tokens.holder(shown[len(_SCHEME) :])
     except PursuitError as error:
-        event(_log, logging.ERROR, "no token can be checked, so nobody is let in", why=error.message)
+        event(_log, logging.ERROR, "tokens cannot be read; every request is refused", why=error.message)
         holder = None
     if holder is None:
         raise Unauthorized("this token is not known, or was revoked; make one with `pursuit token --operator`")
@@ -192,31 +179,31 @@ _FILTER = "session_id"
 
 
 class ApprovalAnswer(InputModel):
-    """What a person says to a question."""
+    """The body of an answer."""
 
     answer: Permission
     reason: Annotated[str, StringConstraints(max_length=LONGEST_REASON)] | None = None
 
 
 def approval_routes(service: Service, tokens: Tokens) -> list[Route]:
-    """The routes, for whoever serves this service's missions; `tokens` says who is an operator."""
-    desk = Approvals(service)
+    """The routes; `tokens` says who is an operator."""
+    approvals = Approvals(service)
 
     async def waiting(request: Request, _caller: Caller) -> dict[str, Any]:
-        return {"approvals": await desk.open(_asked_for(request))}
+        return {"approvals": await approvals.open(_mission_in(request))}
 
     async def answer(request: Request, caller: Caller) -> dict[str, Any]:
         said = _parse(await _body(request))
         approval_id: str = request.path_params["approval_id"]
-        return await desk.answer(approval_id, said.answer, reason=said.reason, caller=caller)
+        return await approvals.answer(approval_id, said.answer, reason=said.reason, caller=caller)
 
     asked = OperatorsOnly("GET", waiting, tokens=tokens, audit=service.audit)
     answered = OperatorsOnly("POST", answer, tokens=tokens, audit=service.audit, verb="approve")
     return [Route(PATH, asked), Route(f"{PATH}/{{approval_id}}", answered)]
 
 
-def _asked_for(request: Request) -> str | None:
-    """The mission whose questions are asked for; None for those of all."""
+def _mission_in(request: Request) -> str | None:
+    """The mission that the query names; None for all."""
     given = request.query_params.multi_items()
     faults = [
         Fault(field=name[:_LONGEST], reason=f"is not a known parameter; there is {_FILTER}")
@@ -232,7 +219,7 @@ def _asked_for(request: Request) -> str | None:
 
 
 async def _body(request: Request) -> bytes:
-    """The body, of which no more is kept than it may have."""
+    """The body; reading stops at the limit."""
     received = bytearray()
     async with aclosing(request.stream()) as stream:
         async for chunk in stream:
@@ -246,7 +233,7 @@ def _parse(body: bytes) -> ApprovalAnswer:
     try:
         document = json.loads(body, object_pairs_hook=_unambiguous)
     except (ValueError, RecursionError) as error:
-        raise MalformedJson(f"the body is no JSON: {error}") from None
+        raise MalformedJson(f"the body is not JSON: {error}") from None
     try:
         return ApprovalAnswer.model_validate(document)
     except ValidationError as error:
@@ -254,8 +241,7 @@ def _parse(body: bytes) -> ApprovalAnswer:
 
 
 def _unambiguous(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object whose keys all differ: two answers in one are none."""
-    whole = dict(pairs)
-    if len(whole) < len(pairs):
+    found = dict(pairs)
+    if len(found) < len(pairs):
         raise ValueError("a key is given twice")
-    return whole
+    return found

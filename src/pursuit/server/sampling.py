@@ -1,10 +1,8 @@
-"""The model of the MCP client that drives a mission, in whichever way the client's era has.
+"""Asks the model of the MCP client that drives a mission, by `sampling/createMessage`.
 
-Owns: how a question becomes `sampling/createMessage` and how the client's result becomes an answer. Knows no mission
-and no ledger. Invariant: whatever a client sends back is an answer or a reason why there is none, no fault of ours.
-
-Before 2026-07-28 the server sends the question while the call is under way. Since then it is kept, so that the call is
-answered with it, and the answer comes with the client's next call.
+Before 2026-07-28 the server sends the question while the call is under way. Since then the call is answered with the
+question, and the answer comes with the client's next call.
+Invariant: each result of a client is an answer or a reason why there is none (`NoAnswer`).
 """
 
 from __future__ import annotations
@@ -34,10 +32,10 @@ from pursuit.proposers.text_calls import storable, told, wanted, written
 from pursuit.server.errors import Context
 
 NAME = "sampling"
-MOST_IN_VAIN = 3
-"""How often the same question is put to clients that never answer it before that is a failure of the proposer."""
+MOST_UNANSWERED = 3
+"""How often clients get the same question without an answer before that is a failure of the proposer."""
 
-CALL_AGAIN = "the client's model is to propose: call mission_iterate again, and it is asked"
+CALL_AGAIN = "the client's model proposes: call mission_iterate again, and the server asks it"
 LONGEST_REASON = 500
 _WHY = "pursuit/reason"
 
@@ -58,12 +56,12 @@ def declares_sampling(ctx: Context) -> bool:
 
 
 def question_name(iteration: int, attempt: int) -> str:
-    """What the question of an attempt at an iteration is called; the same whoever asks it and however often."""
+    """The name of the question of an attempt at an iteration; repeated questions have the same name."""
     return f"{NAME}-{iteration}-{attempt}"
 
 
 class _Form:
-    """How questions look to one client."""
+    """How one client gets questions: with tools, or with the tools described in the prompt."""
 
     def __init__(self, ctx: Context, preferences: Mapping[str, Any] | None) -> None:
         capabilities = ctx.session.client_capabilities
@@ -72,7 +70,7 @@ class _Form:
         self._preferences = None if preferences is None else ModelPreferences.model_validate(preferences, by_name=False)
 
     def filled(self, request: ModelRequest) -> CreateMessageRequest:
-        """The question; a client whose model cannot be given tools is told of them in words."""
+        """The question; a client whose model takes no tools gets them described in the prompt."""
         prompt = request.prompt if self.native else f"{told(request.tools)}\n\n{request.prompt}"
         params = CreateMessageRequestParams(
             messages=[SamplingMessage(role="user", content=TextContent(text=prompt))],
@@ -90,7 +88,7 @@ class _Form:
         return CreateMessageRequest(params=params)
 
     def read(self, result: CreateMessageResultWithTools) -> ModelAnswer:
-        """The answer; what it used up is not said in MCP, so it counts as nothing."""
+        """The answer; MCP does not say what it used up, so it counts as nothing."""
         calls = [wanted(part.name, part.input) for part in result.content_as_list if isinstance(part, ToolUseContent)]
         text = storable("\n".join(part.text for part in result.content_as_list if isinstance(part, TextContent)))
         if not calls and not self.native:
@@ -100,7 +98,7 @@ class _Form:
 
 
 class PushedModel:
-    """Is asked while the call is under way."""
+    """Asks while the call is under way, before 2026-07-28."""
 
     name = NAME
     terms = None
@@ -129,9 +127,10 @@ class PushedModel:
 
 
 class CarriedModel:
-    """Answers with what the client brought; the first question that is not among it is kept for the client.
+    """Answers with what the client brought, since 2026-07-28; keeps the first question that has no answer yet.
 
-    `brought` are answers by the names of their questions, `vain` says how often the question at hand was put before.
+    `brought` holds answers by the names of their questions. `unanswered` counts how often the client got the current
+    question before.
     """
 
     name = NAME
@@ -144,29 +143,29 @@ class CarriedModel:
         *,
         brought: Mapping[str, object],
         may_ask: bool,
-        vain: int = 0,
+        unanswered: int = 0,
     ) -> None:
         self._form = _Form(ctx, preferences)
         self._brought = dict(brought)
         self._may_ask = may_ask
-        self._vain = vain
+        self._unanswered = unanswered
         self.question: tuple[str, CreateMessageRequest] | None = None
 
     async def answer(self, request: ModelRequest) -> ModelAnswer:
         """What the client brought for this question, once."""
         name = question_name(request.iteration, request.attempt)
-        vain, self._vain = self._vain, 0
+        unanswered, self._unanswered = self._unanswered, 0
         if name in self._brought:
             return self._form.read(_result(self._brought.pop(name)))
-        if vain >= MOST_IN_VAIN:
-            raise NoAnswer(f"the client's model was asked {vain} times, and no answer came")
+        if unanswered >= MOST_UNANSWERED:
+            raise NoAnswer(f"the client's model was asked {unanswered} times, and no answer came")
         if self._may_ask:
             self.question = (name, self._form.filled(request))
         raise NoAnswerYet(CALL_AGAIN)
 
 
 def declined(why: str) -> dict[str, Any]:
-    """What stands for the answer of a client that answered with an error."""
+    """The stand-in for the answer of a client that answered with an error."""
     return {"action": "decline", "_meta": {_WHY: why[:LONGEST_REASON]}}
 
 

@@ -1,7 +1,6 @@
-"""Serving: an open runtime, the server over it, and one way in.
+"""Serves a runtime: opens it, composes the server over it, and runs the transport.
 
-Owns: the order in which they open and close. Knows no command line.
-Invariant: however serving ends, every mission is left recorded and resumable.
+Invariant: however serving ends, every mission is recorded and resumable.
 """
 
 from __future__ import annotations
@@ -9,27 +8,29 @@ from __future__ import annotations
 import logging
 import signal
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 from anyio.abc import TaskStatus
 from mcp.server.lowlevel import Server
 
 from pursuit.runtime import Runtime
-from pursuit.server.gateway.upstreams import GatewayOptions
 from pursuit.server.logs import event
 from pursuit.server.missions.server import mission_server
 from pursuit.server.stdio import serve_stdio
 from pursuit.server.tokens import Tokens
+
+if TYPE_CHECKING:
+    from pursuit.server.gateway.upstreams import GatewayOptions
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Door:
-    """Where HTTP clients come in, and which of them; `operators` are asked for wherever approvals are answered."""
+    """The HTTP address and its tokens; with `operators` the server also takes answers to approvals."""
 
     host: str
     port: int
@@ -45,20 +46,21 @@ async def serve(
     gateway: GatewayOptions | None = None,
     listening: Callable[[str], None] | None = None,
 ) -> None:
-    """Serves missions, or as a gateway the configured servers, whose configuration may be read again on SIGHUP.
+    """Serves missions, or as a gateway the configured servers, whose configuration is read again on SIGHUP.
 
-    Over HTTP at a door until cancelled, or without one over standard input until that ends.
+    Over HTTP until cancelled, or without an address over standard input until that ends.
     """
 
-    def tell(url: str) -> None:
+    def report(url: str) -> None:
         event(log, logging.INFO, "listening", url=url)
         if listening is not None:
             listening(url)
 
-    async with runtime, _server(runtime, gateway) as server:
+    composed = mission_server(runtime) if gateway is None else _reloading(runtime, gateway)
+    async with runtime, composed as server:
         if door is None:
             event(log, logging.INFO, "serving", transport="stdio")
-            await serve_stdio(server, any_text=gateway is not None)  # a gateway changes nothing
+            await serve_stdio(server, any_text=gateway is not None)  # a gateway passes text on unchanged
             event(log, logging.INFO, "the client has gone")
             return
         from pursuit.server.http import serve_http  # noqa: PLC0415
@@ -73,12 +75,8 @@ async def serve(
             allowed_hosts=door.allowed_hosts,
             routes=routes,
             any_text=gateway is not None,
-            listening=tell,
+            listening=report,
         )
-
-
-def _server(runtime: Runtime, gateway: GatewayOptions | None) -> AbstractAsyncContextManager[Server[Any]]:
-    return mission_server(runtime) if gateway is None else _reloading(runtime, gateway)
 
 
 @asynccontextmanager

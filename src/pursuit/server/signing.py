@@ -1,7 +1,7 @@
-"""What we hand a client to bring back: sealed, so that it comes back as it was.
+"""Signs state that a client brings back later: request state and cursors.
 
-Owns: the key beside the ledger and the seal. Knows nothing of what is sealed. Invariant: what `opened` returns was
-sealed with this ledger's key, also by a process that has ended since; anything else is None.
+The key is in a file beside the ledger, so that another process of the same ledger can verify it. Invariant: `opened`
+returns what was signed with this ledger's key, and None for anything else.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ LONGEST = 65_536
 
 
 class Seal:
-    """Seals small JSON objects."""
+    """Signs small JSON objects."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
 
     @classmethod
     def beside(cls, ledger: Path) -> Seal:
-        """The seal of a ledger; its key is made when it is first needed, readable by the owner alone."""
+        """The seal of a ledger; its key is made when first needed, readable by the owner alone."""
         path = ledger.with_name(NAME)
         with suppress(FileExistsError):
             made = path.with_name(f"{NAME}.{secrets.token_hex(4)}")
@@ -37,18 +37,18 @@ class Seal:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(secrets.token_bytes(SIZE))
             try:
-                os.link(made, path)  # whole or not at all, and only if nobody was faster
+                os.link(made, path)  # atomic, and fails if another process was faster
             finally:
                 made.unlink()
         return cls(path.read_bytes())
 
     def closed(self, said: dict[str, Any]) -> str:
-        """The object as text that only we can have written."""
+        """The object as signed text."""
         body = json.dumps(said, separators=(",", ":")).encode()
         return f"{_text(body)}.{_text(self._mark(body))}"
 
     def opened(self, text: object) -> dict[str, Any] | None:
-        """The object that was sealed, or None."""
+        """The object that was signed, or None."""
         if not isinstance(text, str) or len(text) > LONGEST or text.count(".") != 1:
             return None
         try:

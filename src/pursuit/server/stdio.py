@@ -1,11 +1,11 @@
-"""The server on its own standard input and output.
+"""Serves MCP over standard input and output.
 
-Owns: the two pipes while we serve: what else writes to standard output goes to standard error instead, and children
-read an empty standard input. Knows no message. Invariant: nothing but whole JSON-RPC lines reaches the client, a line
-that is no message is refused and the next one served, and a signal ends the serving at once: no thread sits in a read.
+While it serves, other writes to standard output go to standard error, and children read an empty standard input.
+Invariant: the client gets only whole JSON-RPC lines, a line that is no message is refused and the next one served, and
+a signal ends the serving at once.
 
-The SDK's own transport moves each line through a worker thread; pipes, sockets and terminals need none. Anything else
-(a file) is left to the SDK.
+The SDK's own transport reads each line in a worker thread, which a signal cannot interrupt. Pipes, sockets and
+terminals need none; anything else (a file) is left to the SDK.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from pydantic import ValidationError
 LONGEST_LINE = 64 * 1024 * 1024
 TOO_LONG = b"(too long)\n"
 LAST_ANSWERS = 1.0
-"""Seconds that requests which came just before the end of the input have to be answered in."""
+"""Seconds for the responses to requests that came just before the end of the input."""
 
 
 async def serve_stdio(server: Server[Any], *, any_text: bool = False) -> None:
     """Serves one client until it closes our standard input.
 
-    With `any_text` what JSON can say and Unicode cannot comes in, too.
+    With `any_text` the server takes lone surrogates, which JSON can express and Unicode cannot.
     """
     options = server.create_initialization_options()
     if _can_wait(0) and _can_wait(1):
@@ -71,12 +71,13 @@ def _can_wait(descriptor: int) -> bool:
 async def _own_pipes(
     *, any_text: bool
 ) -> AsyncGenerator[tuple[MemoryObjectReceiveStream[SessionMessage | Exception], _Outbox]]:
-    """The client's lines as messages, and where ours go."""
+    """The client's messages, and where ours go."""
     sys.stdout.flush()
     source, sink = os.dup(0), os.dup(1)
     terminal = os.dup(0) if os.isatty(0) else None
-    _divert(0, os.open(os.devnull, os.O_RDONLY))
-    _divert(1, os.dup(2))
+    for descriptor, other in ((0, os.open(os.devnull, os.O_RDONLY)), (1, os.dup(2))):
+        os.dup2(other, descriptor)
+        os.close(other)
     loop = asyncio.get_running_loop()
     send, receive = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     lines = asyncio.StreamReader(limit=LONGEST_LINE)
@@ -91,14 +92,9 @@ async def _own_pipes(
     finally:
         reading.close()
         writing.close()
-        if terminal is not None:  # it is the shell's as well, and the shell expects reads to wait
+        if terminal is not None:  # the shell shares it, and expects blocking reads
             os.set_blocking(terminal, True)
             os.close(terminal)
-
-
-def _divert(descriptor: int, to: int) -> None:
-    os.dup2(to, descriptor)
-    os.close(to)
 
 
 async def _read(
@@ -125,7 +121,7 @@ async def _read(
                 case JSONRPCRequest():
                     outbox.owed.add(message.id)
                 case JSONRPCNotification(method="notifications/cancelled", params={"requestId": int() | str() as id_}):
-                    outbox.owed.discard(id_)  # it gets no answer, so nobody waits for one
+                    outbox.owed.discard(id_)  # a cancelled request gets no response
                 case _:
                     pass
             await send.send(SessionMessage(message))
@@ -134,7 +130,7 @@ async def _read(
 
 
 async def _line(lines: asyncio.StreamReader) -> bytes:
-    """The next line, empty at the end; one beyond the limit is passed over and told as `TOO_LONG`."""
+    """The next line, empty at the end; a line beyond the limit is skipped, and `TOO_LONG` stands for it."""
     too_long = False
     while True:
         try:
@@ -149,7 +145,7 @@ async def _line(lines: asyncio.StreamReader) -> bytes:
 
 
 def _refusal(line: bytes, error: ValidationError) -> JSONRPCError | None:
-    """What a client hears of a line that is no message, so that it does not wait for ever; nothing for an answer."""
+    """The error for a line that is no message, so that its client does not wait forever; None for a response."""
     said: object = None
     with suppress(ValueError, RecursionError):
         said = json.loads(line)
@@ -185,12 +181,12 @@ def _written(message: JSONRPCMessage) -> bytes:
     try:
         return message.model_dump_json(by_alias=True, exclude_unset=True).encode()
     except ValueError:
-        # Half a pair of surrogates, which other languages let through: JSON can say it, UTF-8 cannot.
+        # A lone surrogate, which JSON can express and UTF-8 cannot.
         return json.dumps(message.model_dump(by_alias=True, exclude_unset=True)).encode()
 
 
 class _Writable(asyncio.Protocol):
-    """Whether the client keeps up."""
+    """The flow control of the output pipe."""
 
     def __init__(self) -> None:
         self.ready = asyncio.Event()
@@ -209,7 +205,7 @@ class _Writable(asyncio.Protocol):
 
 
 class _Outbox:
-    """Where the server's messages go; `owed` are the requests that have no answer yet."""
+    """The server's messages to the client; `owed` holds the requests that have no response yet."""
 
     def __init__(self, transport: asyncio.WriteTransport, protocol: asyncio.BaseProtocol) -> None:
         self._transport = transport
@@ -231,12 +227,12 @@ class _Outbox:
         await self._protocol.ready.wait()
 
     async def settled(self) -> None:
-        """Returns when every request has been answered."""
+        """Returns when every request has its response."""
         while self.owed:
             await self._paid.wait()
 
     async def aclose(self) -> None:
-        """Nothing more will be sent; what was written still goes out."""
+        """Closes the output; what was written still goes out."""
         self._transport.close()
 
     async def __aenter__(self) -> Self:

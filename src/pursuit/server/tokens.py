@@ -1,8 +1,7 @@
-"""The bearer tokens that clients and operators show to the HTTP server, kept as hashes in one file beside the ledger.
+"""The bearer tokens of clients and operators, stored as hashes in one file beside the ledger.
 
-Owns: that file, and which of the two a token is for. Knows neither HTTP nor missions. Invariants: a token itself is
-never stored; a file that cannot be understood lets nobody in; two processes that change the file at the same moment
-lose neither's entry.
+Invariants: a token itself is never stored; with a damaged file no token is accepted; two processes that change the file
+at the same time lose no entry.
 """
 
 from __future__ import annotations
@@ -43,14 +42,14 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """Whose a token is, and whether it speaks for the operator: only that may answer an approval."""
+    """The name of a token, and whether it is an operator's; only that may answer an approval."""
 
     name: str
     operator: bool
 
 
 class NameTaken(InvalidArgument):
-    """There is a token of that name already."""
+    """A token has that name already."""
 
 
 class Tokens:
@@ -67,7 +66,7 @@ class Tokens:
         return cls(ledger.with_name(FILE_NAME))
 
     def make(self, name: str, *, operator: bool = False) -> str:
-        """A new token of 256 random bits. It is returned this once and nobody can show it again."""
+        """A new token of 256 random bits. It is returned once; only its hash is stored."""
         require_name(name)
         token = PREFIX + secrets.token_urlsafe(_BYTES)
         made = datetime.now(tz=UTC).isoformat(timespec="milliseconds")
@@ -86,14 +85,14 @@ class Tokens:
         return next(name for number in range(1, len(taken) + 2) if (name := f"token-{number}") not in taken)
 
     def names(self) -> list[dict[str, str]]:
-        """What may be told of each token: its name, its role, and when it was made."""
+        """Name, role and creation time of each token."""
         return [
             {"name": entry.name, "role": role_of(operator=entry.operator), "created_at": entry.created_at}
             for entry in self._current()
         ]
 
     def revoke(self, name: str) -> None:
-        """Takes a token back; whoever serves from this file refuses it from the next request on."""
+        """Removes a token; servers refuse it from the next request on."""
         with self._alone() as entries:
             left = tuple(one for one in entries if one.name != name)
             if len(left) == len(entries):
@@ -102,16 +101,16 @@ class Tokens:
             self._write(left)
 
     def owner(self, token: str) -> str | None:
-        """The name of the token, or None if it is not one of ours (any more)."""
+        """The name of the token, or None if it is unknown or revoked."""
         holder = self.holder(token)
         return None if holder is None else holder.name
 
     def holder(self, token: str) -> Holder | None:
-        """Who holds the token, or None if it is not one of ours (any more)."""
+        """The holder of the token, or None if it is unknown or revoked."""
         shown = fingerprint(token)
         found: Holder | None = None
         for entry in self._current():
-            # All are compared, so that the time tells nothing about which of them was near.
+            # All are compared, so that the time does not depend on which one matches.
             if hmac.compare_digest(entry.sha256, shown):
                 found = Holder(name=entry.name, operator=entry.operator)
         return found
@@ -132,25 +131,25 @@ class Tokens:
 
     @contextmanager
     def _alone(self) -> Generator[tuple[_Entry, ...]]:
-        """What is in the file now, while no other process can change it."""
+        """The entries of the file, while no other process can change it."""
         try:
             make_private_folder(self.path.parent)
-            gate = open_private(self.path.with_name(f"{self.path.name}.lock"))
+            lock = open_private(self.path.with_name(f"{self.path.name}.lock"))
         except OSError as error:
             raise _unusable(self.path, "change", error) from error
         try:
-            fcntl.flock(gate, fcntl.LOCK_EX)
+            fcntl.flock(lock, fcntl.LOCK_EX)
             yield _read(self.path) if self.path.exists() else ()
         except OSError as error:
             raise _unusable(self.path, "change", error) from error
         finally:
-            os.close(gate)
+            os.close(lock)
 
     def _write(self, entries: Sequence[_Entry]) -> None:
-        """Puts a new file in the place of the old one; a crash leaves one or the other."""
+        """Replaces the file atomically; a crash leaves the old one or the new one."""
         body = json.dumps({"version": _VERSION, "tokens": [asdict(entry) for entry in entries]}, indent=1)
         fresh = self.path.with_name(f"{self.path.name}.new")
-        fresh.unlink(missing_ok=True)  # left by a process that died here; we hold the lock
+        fresh.unlink(missing_ok=True)  # left by a process that died; we hold the lock
         with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE), "w") as file:
             os.fchmod(file.fileno(), PRIVATE_FILE)
             file.write(f"{body}\n")
@@ -165,20 +164,18 @@ class Tokens:
 
 
 def role_of(*, operator: bool) -> str:
-    """The role in a word."""
+    """The name of the role."""
     return "operator" if operator else "client"
 
 
 def require_name(name: str) -> None:
-    """Refuses what cannot be the name of a token."""
+    """Refuses a name that no token can have."""
     if _NAME.fullmatch(name) is None:
-        raise InvalidArgument(
-            f"{name!r} is no name for a token: use 1 to 64 letters, digits, '.', '_' and '-'", name=name
-        )
+        raise InvalidArgument(f"{name!r} is not a token name: use 1 to 64 letters, digits, '.', '_' and '-'", name=name)
 
 
 def fingerprint(token: str) -> str:
-    """What is stored of a token. With 256 random bits inside, a plain hash cannot be guessed back."""
+    """The hash that is stored of a token; 256 random bits need no salt and no slow hash."""
     return sha256(token.encode(errors="surrogatepass")).hexdigest()
 
 
@@ -191,16 +188,16 @@ def _read(path: Path) -> tuple[_Entry, ...]:
         raise _unusable(path, "read", error) from error
     except (ValueError, RecursionError) as error:
         raise InvalidArgument(
-            f"{path} is damaged ({error}), so no token is accepted; mend it, or remove it and make new tokens "
+            f"{path} is damaged ({error}), so no token is accepted; repair it, or remove it and make new tokens "
             "with `pursuit token`",
             path=str(path),
         ) from error
 
 
 def _parse(data: Any) -> tuple[_Entry, ...]:
-    """The entries; a ValueError if there is anything else than entries."""
+    """The entries; raises `ValueError` if the document has any other form."""
     if not isinstance(data, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     document = cast("dict[str, Any]", data)
     if document.get("version") != _VERSION:
         raise ValueError(f"its version is not {_VERSION}")

@@ -1,12 +1,10 @@
-"""Asks the person behind an MCP client, or its model, in whichever way the client's era has.
-
-Owns: how a question looks there and how its answer is read. Questions and answers themselves lie in the ledger.
-Invariant: a person is asked over stdio alone, and only if the client says that it can ask one; a dismissed question
-stays open.
+"""Asks the person behind an MCP client, or its model, in the way of the client's protocol version.
 
 Before 2026-07-28 the server sends `elicitation/create` while the call is under way. Since then the call is answered
-with `input_required`, and the client calls again with the answers. What it brings back beside them is sealed: only the
-client that was asked, for the mission and the questions that it was asked about, can answer.
+with `input_required`, and the client calls again with the answers. The state that it brings back is signed: only the
+client that was asked can answer, and only for the mission and the questions that it was asked about.
+Invariant: a person is asked over stdio alone, and only if the client declares elicitation; a dismissed question stays
+open. Questions and answers are stored in the ledger.
 """
 
 from __future__ import annotations
@@ -19,7 +17,6 @@ from typing import Any, NoReturn, cast
 import anyio
 from mcp.shared.exceptions import MCPError
 from mcp_types import ElicitRequest, ElicitRequestFormParams, InputRequest, InputRequiredResult
-from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from pursuit.core.mission import SamplingProposer
 from pursuit.core.state import MissionState
@@ -29,17 +26,18 @@ from pursuit.server.errors import Context, answerable, caller_of, may_approve, s
 from pursuit.server.sampling import CarriedModel, ClientModel, PushedModel, declares_sampling, question_name
 from pursuit.server.signing import Seal
 from pursuit.server.tasks.promotion import DetachedSession
+from pursuit.server.tasks.protocol import is_modern
 from pursuit.service.approvals import ApprovalNotFound, Approvals
 from pursuit.service.audit import Caller
 
 Ask = Callable[[Mapping[str, Mapping[str, Any]]], Awaitable[Mapping[str, Any]]]
-LOOK_EVERY = 1.0
+LOOK_SECONDS = 1.0
 MOST_ROUNDS = 8
 """The SDK's client gives up after ten."""
 
 MOST_ROUNDS_OF_A_TASK = 90
+"""Less than `promotion.MOST_ROUNDS`, where the task would fail."""
 SAMPLING = f"{CarriedModel.name}-"
-
 FORM = form(where="in this mission")
 
 
@@ -48,19 +46,14 @@ class AskClient(Exception):
 
     def __init__(self, questions: Mapping[str, InputRequest], state: str) -> None:
         super().__init__("input required")
-        self._questions = questions
-        self._state = state
-
-    def result(self) -> InputRequiredResult:
-        """What the client is answered."""
-        return InputRequiredResult(input_requests=dict(self._questions), request_state=self._state)
+        self.result = InputRequiredResult(input_requests=dict(questions), request_state=state)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientAnswers:
     """What a repeated call brought: the first iteration of the call, and whether its questions are answered now.
 
-    `samples` are what the client's model said, by the names of the questions.
+    `samples` holds what the client's model answered, by the names of the questions.
     """
 
     first: int
@@ -72,22 +65,22 @@ class Elicitation:
     """The questions of missions, for the people behind clients."""
 
     def __init__(
-        self, desk: Approvals, seal: Callable[[], Seal], state_of: Callable[[str], Awaitable[MissionState]]
+        self, approvals: Approvals, seal: Callable[[], Seal], state_of: Callable[[str], Awaitable[MissionState]]
     ) -> None:
-        self._desk = desk
+        self._approvals = approvals
         self._seal = seal
         self._state_of = state_of
 
     def can_ask(self, ctx: Context, mission_id: str) -> bool:
-        """Whether there is a person behind this client, as it says, who may answer, and a way to ask once more."""
+        """Whether the client declares elicitation, its person may answer, and it can be asked once more."""
         if not may_approve(ctx):
             return False
         capabilities = ctx.session.client_capabilities
         if capabilities is None or capabilities.elicitation is None:
             return False
-        return self._has_a_round(ctx, mission_id) if _modern(ctx) else ctx.session.can_send_request
+        return self._has_a_round(ctx, mission_id) if is_modern(ctx) else ctx.session.can_send_request
 
-    async def model_of(self, ctx: Context, mission_id: str, told: ClientAnswers | None) -> ClientModel | None:
+    async def model_of(self, ctx: Context, mission_id: str, answers: ClientAnswers | None) -> ClientModel | None:
         """The client's own model, if it has one and the mission wants to ask it."""
         if not declares_sampling(ctx):
             return None
@@ -95,15 +88,15 @@ class Elicitation:
         proposer = state.mission.proposer
         if not isinstance(proposer, SamplingProposer):
             return None
-        if not _modern(ctx):
+        if not is_modern(ctx):
             return PushedModel(ctx, proposer.model_preferences) if ctx.session.can_send_request else None
         return CarriedModel(
             ctx,
             proposer.model_preferences,
-            brought={} if told is None else told.samples,
+            brought={} if answers is None else answers.samples,
             may_ask=self._has_a_round(ctx, mission_id),
-            # One that comes back with answers is no client that never answers.
-            vain=state.unanswered if told is None and state.asked_of == CarriedModel.name else 0,
+            # A client that comes back with answers does answer.
+            unanswered=state.unanswered if answers is None and state.asked_of == CarriedModel.name else 0,
         )
 
     def _has_a_round(self, ctx: Context, mission_id: str) -> bool:
@@ -130,19 +123,19 @@ class Elicitation:
                 + " and ".join(how_to_approve(name) for name in answers.keys() - answerable(ctx, answers).keys())
             )
         samples = {name: said for name, said in answers.items() if name.startswith(SAMPLING)}
-        told = [
+        recorded = [
             await self._record(caller_of(ctx), mission_id, name, said)
             for name, said in answers.items()
             if name not in samples
         ]
-        return ClientAnswers(first=before["first"], answered=all(told), samples=samples)
+        return ClientAnswers(first=before["first"], answered=all(recorded), samples=samples)
 
     async def ask(self, ctx: Context, mission_id: str, first: int) -> bool:
-        """Asks about everything that the mission waits for; whether there is an answer to each question now."""
-        questions = await self._desk.open(mission_id)
-        if _modern(ctx):
+        """Asks everything that the mission waits for; True if each question has an answer now."""
+        questions = await self._approvals.open(mission_id)
+        if is_modern(ctx):
             self.put(ctx, mission_id, _forms(questions), first)
-        while questions:  # a wide yes may answer those that follow
+        while questions:  # a yes for the whole mission may answer those that follow
             row = questions[0]
             params = _params(row)
             try:
@@ -152,11 +145,11 @@ class Elicitation:
             said = {"action": answer.action, "content": answer.content or {}}
             if not await self._record(caller_of(ctx), mission_id, row["approval_id"], said):
                 return False
-            questions = await self._desk.open(mission_id)
+            questions = await self._approvals.open(mission_id)
         return True
 
     def put(self, ctx: Context, mission_id: str, questions: Mapping[str, InputRequest], first: int) -> NoReturn:
-        """Ends a call of the new era with questions; `first` is its first iteration."""
+        """Ends a call of 2026-07-28 with questions; `first` is its first iteration."""
         before = self._brought(ctx, mission_id)
         state = {
             "mission": mission_id,
@@ -170,18 +163,17 @@ class Elicitation:
     def _brought(self, ctx: Context, mission_id: str) -> dict[str, Any] | None:
         """What we gave this client with our questions in this mission, if it brings that back."""
         given: object = (ctx.params or {}).get("requestState")
-        if not _modern(ctx) or given is None:
+        if not is_modern(ctx) or given is None:
             return None
         state = self._seal().opened(given)
         ours = state is not None and (state["mission"], state["who"]) == (mission_id, caller_of(ctx).who)
         return state if ours else None
 
     async def ask_later(self, ask: Ask, mission_id: str, caller: Caller) -> bool:
-        """The same where nobody waits for the answer of a call: `ask` returns when there is an answer to everything."""
-        rows = await self._desk.open(mission_id)
+        """The same for a call whose client does not wait: `ask` returns when each question has an answer."""
+        rows = await self._approvals.open(mission_id)
         said = await ask({name: one.model_dump(mode="json", by_alias=True) for name, one in _forms(rows).items()})
-        told = [await self._record(caller, mission_id, name, answer) for name, answer in said.items()]
-        return all(told)
+        return all([await self._record(caller, mission_id, name, answer) for name, answer in said.items()])
 
     async def is_open(self, mission_id: str, questions: Collection[str]) -> bool:
         """Whether one of these questions still waits for an answer."""
@@ -189,28 +181,26 @@ class Elicitation:
         asks_model = state.open is None and not state.terminal
         if asks_model and question_name(state.iteration_count, len(state.answers)) in questions:
             return True
-        return any(row["approval_id"] in questions for row in await self._desk.open(mission_id))
+        return any(row["approval_id"] in questions for row in await self._approvals.open(mission_id))
 
     async def until_answered(self, mission_id: str, questions: Collection[str]) -> None:
-        """Returns when none of these questions waits any more, whoever answered it, or its time is over."""
-        with self._desk.ledger.bell(mission_id) as bell:
+        """Returns when each of these questions has an answer, from any caller, or has expired."""
+        with self._approvals.ledger.bell(mission_id) as bell:
             while await self.is_open(mission_id, questions):
-                with anyio.move_on_after(LOOK_EVERY):  # that its time is over rings no bell
+                with anyio.move_on_after(LOOK_SECONDS):  # an expiry rings no bell
                     await bell.wait()
 
     async def _record(self, caller: Caller, mission_id: str, approval_id: str, said: object) -> bool:
-        """Stores one answer; False if the person dismissed the question. Another answer that came first counts."""
+        """Stores one answer; False if the person dismissed the question. The first answer counts."""
         answer = filled(said)
         if answer is None:
             return not await self.is_open(mission_id, {approval_id})
         by = replace(caller, transport="elicitation")
         with suppress(Conflict, ApprovalNotFound):
-            await self._desk.answer(approval_id, answer.answer, reason=answer.reason, caller=by, mission_id=mission_id)
+            await self._approvals.answer(
+                approval_id, answer.answer, reason=answer.reason, caller=by, mission_id=mission_id
+            )
         return True
-
-
-def _modern(ctx: Context) -> bool:
-    return ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
 
 
 def _forms(rows: Sequence[Mapping[str, Any]]) -> dict[str, InputRequest]:

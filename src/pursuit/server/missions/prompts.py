@@ -1,7 +1,7 @@
 """Prompts that help an agent to write good criteria, to drive a mission and to judge one.
 
-Owns: which prompts there are and what fills the gaps in their texts (`texts/*.md`). Changes nothing. Invariant: what
-tools and missions say stands in a fence, bounded in size; the words of a prompt's own arguments never fill another gap.
+The texts are in `texts/*.md`; data fills the gaps in them. Invariant: data of tools and missions stands in a code
+fence, bounded in size, one JSON value on each line, and no value can close the fence.
 """
 
 from __future__ import annotations
@@ -29,13 +29,9 @@ from pursuit.core.catalogue import Catalogue, is_control_tool
 from pursuit.core.tools import Tool
 from pursuit.core.truncate import cut_to
 from pursuit.errors import Fault, ValidationFailed
-from pursuit.server.errors import Context, on_the_wire, one_page, sendable
+from pursuit.server.errors import Context, mcp_errors, one_page, sendable
 from pursuit.server.missions.resources import TEMPLATES
 from pursuit.service import Service
-
-# Data inside a prompt: bounded in size, and fenced so that it stays data.
-# Invariant: what comes out is at most as long as was asked for, every line of it is JSON, and no value in it can
-# close the fence.
 
 _FENCE = "```"
 
@@ -107,7 +103,7 @@ PROMPTS = (
 )
 
 OF_ONE_MISSION = tuple(prompt for prompt in PROMPTS if prompt.name == "review_mission")
-"""Those that begin no mission."""
+"""The prompts that start no mission."""
 
 
 class Prompts:
@@ -129,7 +125,7 @@ class Prompts:
 
     async def get(self, ctx: Context, params: GetPromptRequestParams) -> GetPromptResult:
         """One prompt as a message of the user."""
-        with on_the_wire():
+        with mcp_errors():
             arguments = params.arguments or {}
             prompt = _checked(self._offered, params.name, arguments)
             gaps = await self._fill[prompt.name](arguments)
@@ -197,7 +193,7 @@ def _names(known: Mapping[str, bool]) -> str:
 
 
 def _quoted(goal: str) -> str:
-    """The user's own words, set off from ours."""
+    """The goal as a Markdown quotation."""
     return "\n".join(f"> {line}" for line in sendable(goal).strip().splitlines())
 
 

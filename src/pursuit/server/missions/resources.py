@@ -1,7 +1,7 @@
-"""Missions as resources that a client can list and read.
+"""Missions as resources that a client can list and read, and completion of their ids.
 
-Owns: what each resource holds and how it is introduced. Knows no subscriptions. Invariant: an answer is bounded by
-what one mission's state and report are; of its events a page is read, however many there are.
+Invariant: a result is bounded by one mission's state and report; of its events one page is read, however many there
+are.
 """
 
 from __future__ import annotations
@@ -33,12 +33,9 @@ from pursuit.core.report import iso
 from pursuit.core.state import TERMINAL
 from pursuit.errors import InvalidArgument, SessionNotFound
 from pursuit.ledger.contract import FORGOTTEN, StoredEvent, StreamRow
-from pursuit.server.errors import Context, about, on_the_wire, one_page
+from pursuit.server.errors import Context, about, mcp_errors, one_page
 from pursuit.service import Service
 from pursuit.service.queries import MISSION_ID
-
-# The `mission://` addresses: what each of them names.
-# Invariant: an `Address` names a well-formed mission id; whether the mission exists is asked of the ledger.
 
 Part = Literal["status", "report", "events"]
 
@@ -53,7 +50,7 @@ _EXIST = f"there are {', '.join(TEMPLATES.values())}, where {{id}} is `mission-`
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """One resource of one mission; `after` is the event that a page of events begins behind."""
+    """One resource of one mission, which may not exist; a page of events begins behind the event `after`."""
 
     mission_id: str
     part: Part = "status"
@@ -76,7 +73,7 @@ def parse(uri: str) -> Address:
 
 
 async def find(service: Service, uri: str) -> tuple[Address, StreamRow]:
-    """The address in a URI and what the listing says of its mission; raises `InvalidArgument` or `SessionNotFound`."""
+    """The address in a URI and the ledger's row of its mission; raises `InvalidArgument` or `SessionNotFound`."""
     address = parse(uri)
     row = await service.ledger.row(address.mission_id)
     if row is None or row.status == FORGOTTEN:
@@ -90,7 +87,6 @@ JSON = "application/json"
 MARKDOWN = "text/markdown"
 MOST_EVENTS = 200
 MOST_EVENT_BYTES = 256 * 1024
-MISSIONS_A_PAGE = 50
 LONGEST_TITLE = 80
 
 _ABOUT: dict[Part, tuple[str, str]] = {
@@ -110,18 +106,30 @@ _ABOUT: dict[Part, tuple[str, str]] = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceSettings:
+    """How much one request lists, completes and reads."""
+
+    missions_a_page: int = 50
+    most_completions: int = 100
+    """The most values that the specification allows in one `completion/complete`."""
+    completion_pages: int = 10
+    completion_page: int = 1_000
+
+
 class Resources:
     """The handlers of `resources/list`, `resources/templates/list` and `resources/read`."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, settings: ResourceSettings | None = None) -> None:
         self._service = service
+        self._settings = settings or ResourceSettings()
 
     async def list(self, ctx: Context, params: PaginatedRequestParams | None) -> ListResourcesResult:
         """The missions, newest first; each has its status, and its report once it has ended."""
-        with on_the_wire():
+        with mcp_errors():
             cursor = params.cursor if params is not None else None
-            page = await self._service.list(cursor=cursor, limit=MISSIONS_A_PAGE)
-        found = [resource for row in page["sessions"] for resource in _introduced(row)]
+            page = await self._service.list(cursor=cursor, limit=self._settings.missions_a_page)
+        found = [resource for row in page["sessions"] for resource in _listed(row)]
         return ListResourcesResult(resources=found, next_cursor=page.get("next_cursor"))
 
     async def templates(self, ctx: Context, params: PaginatedRequestParams | None) -> ListResourceTemplatesResult:
@@ -162,7 +170,7 @@ class Resources:
         return [_text(uri, JSON, _json(report)), _text(uri, MARKDOWN, render_markdown(report))]
 
     async def _events(self, address: Address, head: int) -> dict[str, Any]:
-        """The newest events, or a page of those behind `after`; both are cut at the far end from where they begin."""
+        """The newest events, or a page of those behind `after`; what does not fit is cut at the other end."""
         newest = address.after is None
         after = max(0, head - MOST_EVENTS) if address.after is None else address.after
         stored = await self._service.ledger.read(address.mission_id, after, MOST_EVENTS)
@@ -179,8 +187,8 @@ class Resources:
         return {**document, "events": rows}
 
 
-def _introduced(row: Mapping[str, Any]) -> list[Resource]:
-    """A mission in the list, as a person would look for it."""
+def _listed(row: Mapping[str, Any]) -> list[Resource]:
+    """A mission in the list, with its report once it has ended."""
     mission_id, status = row["session_id"], row["status"]
     title = _line(row["directive"]) or mission_id
     count = row["iteration_count"]
@@ -209,7 +217,7 @@ def _introduced(row: Mapping[str, Any]) -> list[Resource]:
 
 
 def _event(stored: StoredEvent) -> dict[str, Any]:
-    """An event of the ledger in today's form. A trace stays with the operator: it is about our code and machine."""
+    """An event of the ledger in today's form, without its trace, which shows our code and this machine."""
     event = decode(stored.type, stored.body)
     data = cast("dict[str, Any]", msgspec.to_builtins(event))
     at = iso(data.pop("at", 0.0))
@@ -219,7 +227,7 @@ def _event(stored: StoredEvent) -> dict[str, Any]:
 
 
 def _fitting(rows: list[dict[str, Any]], *, from_the_end: bool) -> list[dict[str, Any]]:
-    """As many rows as fit, without a gap; one that is too large for any page is there without its data."""
+    """As many rows as fit, without a gap; a row that is too large for any page comes without its data."""
     kept: list[dict[str, Any]] = []
     room = MOST_EVENT_BYTES
     for row in reversed(rows) if from_the_end else rows:
@@ -236,7 +244,7 @@ def _fitting(rows: list[dict[str, Any]], *, from_the_end: bool) -> list[dict[str
 
 
 def _line(text: str) -> str:
-    """A directive on one line, without what could steer a screen."""
+    """A directive on one line, without control characters."""
     printable = "".join(character if character.isprintable() else " " for character in text)
     flat = " ".join(printable.split())
     return flat if len(flat) <= LONGEST_TITLE else f"{flat[: LONGEST_TITLE - 1].rstrip()}…"
@@ -250,29 +258,23 @@ def _text(uri: str, mime_type: str, text: str) -> TextResourceContents:
     return TextResourceContents(uri=uri, mime_type=mime_type, text=text)
 
 
-# Ids of missions for whoever is typing one.
-# Invariant: at most 100 values, the newest missions first, and a bounded look at the ledger, however many missions it
-# has.
-
-MOST_VALUES = 100
-MOST_PAGES = 10
-PAGE = 1_000
-_PREFIX = "mission-"
-
-
 class Completions:
-    """Completes `id` in the resource templates and `session_id` of the prompt `review_mission`."""
+    """Completes `id` in the resource templates and `session_id` of the prompt `review_mission`.
 
-    def __init__(self, service: Service) -> None:
+    It reads a bounded number of pages of the ledger, newest missions first, and then says that there are more.
+    """
+
+    def __init__(self, service: Service, settings: ResourceSettings | None = None) -> None:
         self._service = service
+        self._settings = settings or ResourceSettings()
 
     async def complete(self, ctx: Context, params: CompleteRequestParams) -> CompleteResult:
-        """The missions whose id begins like this, with or without `mission-`; nothing for what is no id of ours."""
+        """The missions whose id begins like this, with or without `mission-`; none for any other argument."""
         if not _wants_mission(params):
             return CompleteResult(completion=Completion(values=[], total=0, has_more=False))
-        with on_the_wire():
+        with mcp_errors():
             found, all_seen = await self._matching(params.argument.value)
-        values = found[:MOST_VALUES]
+        values = found[: self._settings.most_completions]
         total = len(found) if all_seen else None
         return CompleteResult(
             completion=Completion(values=values, total=total, has_more=not all_seen or len(found) > len(values))
@@ -282,10 +284,10 @@ class Completions:
         """Matching ids, newest first, and whether every mission was looked at."""
         found: list[str] = []
         cursor: str | None = None
-        for _ in range(MOST_PAGES):
-            page = await self._service.list(cursor=cursor, limit=PAGE)
+        for _ in range(self._settings.completion_pages):
+            page = await self._service.list(cursor=cursor, limit=self._settings.completion_page)
             ids: list[str] = [row["session_id"] for row in page["sessions"]]
-            found += [one for one in ids if one.startswith(typed) or one.removeprefix(_PREFIX).startswith(typed)]
+            found += [one for one in ids if one.startswith(typed) or one.removeprefix("mission-").startswith(typed)]
             cursor = page.get("next_cursor")
             if cursor is None:
                 return found, True

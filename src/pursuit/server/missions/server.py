@@ -1,8 +1,4 @@
-"""The MCP server: tools, resources and prompts put together on the SDK's low-level server.
-
-Owns: the wiring and what the server says of itself. Knows no transport.
-Invariant: what a model should read is a tool's answer; only what breaks the protocol is a protocol error.
-"""
+"""Composes the MCP server of missions: tools, resources and prompts on the SDK's low-level server."""
 
 from __future__ import annotations
 
@@ -17,19 +13,18 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from pursuit import __version__
 from pursuit.runtime import Runtime
-from pursuit.server.missions.command_tools import CommandTools
-from pursuit.server.missions.dispatch import MissionCalls, ToolDispatch, mission_tasks
-from pursuit.server.missions.handlers import Missions
-from pursuit.server.missions.prompts import OF_ONE_MISSION as OF_ONE_MISSION_PROMPTS
-from pursuit.server.missions.prompts import PROMPTS, Prompts
+from pursuit.server.missions.elicitation import Elicitation
+from pursuit.server.missions.mission_tools import MissionTools
+from pursuit.server.missions.prompts import OF_ONE_MISSION, PROMPTS, Prompts
 from pursuit.server.missions.resources import Completions, Resources
-from pursuit.server.missions.subscriptions import Updates
-from pursuit.server.missions.task_tools import task_tools
-from pursuit.server.missions.tools import OF_ONE_MISSION, TOOLS
+from pursuit.server.missions.subscriptions import Subscriptions
+from pursuit.server.missions.task_tools import CommandTools, TaskTools
+from pursuit.server.missions.tools import ToolDispatch
 from pursuit.server.signing import Seal
 from pursuit.server.tasks import protocol
 from pursuit.server.tasks.middleware import TaskDoor
-from pursuit.server.tasks.protocol import EXTENSION
+from pursuit.server.tasks.promotion import PromotionSettings
+from pursuit.service.approvals import Approvals
 from pursuit.service.background import BackgroundRuns
 
 NAME = "pursuit"
@@ -56,23 +51,28 @@ INSTRUCTIONS_FOR_ONE = (
 
 
 @asynccontextmanager
-async def mission_server(runtime: Runtime) -> AsyncGenerator[Server[Any]]:
+async def mission_server(runtime: Runtime, promotion: PromotionSettings | None = None) -> AsyncGenerator[Server[Any]]:
     """A server over an open runtime; its background runs go on until the block is left.
 
-    Where the runtime knows one mission only, nothing is offered that begins another or is about something else.
+    Where the runtime knows one mission only, the server offers nothing that starts another or is about something else.
     """
     service, alone = runtime.service, runtime.only is not None
+    approvals = Approvals(service)
+
+    def seal() -> Seal:
+        return Seal.beside(runtime.state_path)
+
     async with AsyncExitStack() as stack:
         runs = await stack.enter_async_context(BackgroundRuns(service, runtime.use_servers_of))
-        updates = await stack.enter_async_context(Updates(service))
-        resources = Resources(service)
-        prompts = Prompts(service, OF_ONE_MISSION_PROMPTS if alone else PROMPTS)
-        missions = Missions(runtime, runs)
+        subscriptions = await stack.enter_async_context(Subscriptions(service))
         commands = await stack.enter_async_context(CommandTools(runtime))
-        offered = () if alone else commands.tools
-        desk = ToolDispatch(missions, OF_ONE_MISSION if alone else TOOLS, [*task_tools(runtime.tasks), *offered])
-        calls = MissionCalls(runtime, desk, offered)
-        runtime.tasks.resume["mission"] = mission_tasks(runtime, missions.asking).resume
+        resources = Resources(service)
+        prompts = Prompts(service, OF_ONE_MISSION if alone else PROMPTS)
+        elicitation = Elicitation(approvals, seal, service.state)
+        missions = MissionTools(runtime, runs, approvals, elicitation)
+        offered = [] if alone else commands.tools()
+        dispatch = ToolDispatch([*missions.tools(), *TaskTools(runtime.tasks).tools(), *offered], elicitation)
+        runtime.tasks.resume["mission"] = missions.resumed_runs().resume
         await runtime.tasks.tend()
         server = _MissionServer(
             NAME,
@@ -80,43 +80,44 @@ async def mission_server(runtime: Runtime) -> AsyncGenerator[Server[Any]]:
             title="Pursuit",
             description="Pursues goals with checkable criteria, durably.",
             instructions=INSTRUCTIONS_FOR_ONE if alone else INSTRUCTIONS,
-            get_tool_input_schema=desk.input_schema,
-            on_list_tools=desk.list,
-            on_call_tool=cast("Any", desk.call),  # a plain dict is a result too, and costs half of a model
-            on_list_resources=updates.with_list_changes(resources.list),
+            get_tool_input_schema=dispatch.input_schema,
+            on_list_tools=dispatch.list,
+            on_call_tool=cast("Any", dispatch.call),  # the SDK takes a plain dict as a result, too
+            on_list_resources=subscriptions.with_list_changes(resources.list),
             on_list_resource_templates=resources.templates,
             on_read_resource=resources.read,
-            on_subscribe_resource=updates.subscribe,
-            on_unsubscribe_resource=updates.unsubscribe,
-            on_subscriptions_listen=updates.listen,
+            on_subscribe_resource=subscriptions.subscribe,
+            on_unsubscribe_resource=subscriptions.unsubscribe,
+            on_subscriptions_listen=subscriptions.listen,
             on_list_prompts=prompts.list,
             on_get_prompt=prompts.get,
             on_completion=Completions(service).complete,
         )
-        if offered:  # what they write to standard error goes to clients as log messages
+        if offered:  # clients get what a command writes to standard error as log messages
             server.add_request_handler("logging/setLevel", SetLevelRequestParams, commands.levels.set)
-        door = TaskDoor(
+        middleware = TaskDoor(
             await runtime.tasks.host(),
-            plan=calls.plan,
-            performer=calls.performer,
-            seal=lambda: Seal.beside(runtime.state_path),
+            plan=dispatch.plan,
+            performer=dispatch.performer,
+            seal=seal,
             info=lambda: server.server_info_stamp,
+            settings=promotion,
         )
-        server.middleware.append(await stack.enter_async_context(door))
+        server.middleware.append(await stack.enter_async_context(middleware))
         yield server
 
 
 class _MissionServer(Server[Any]):
-    """What the SDK declares for us, made true: of our lists only that of the resources ever changes."""
+    """Corrects what the SDK declares for us: of our lists only that of the resources ever changes."""
 
     def get_capabilities(self, *given: Any, **named: Any) -> ServerCapabilities:
-        """What is offered; since 2026-07-28 the SDK takes it for granted that every list changes."""
+        """The capabilities; for 2026-07-28 the SDK declares `listChanged` of every list."""
         declared = super().get_capabilities(*given, **named)
         for fixed in (declared.tools, declared.prompts):
             if fixed is not None:
                 fixed.list_changed = False
         if named.get("protocol_version") in MODERN_PROTOCOL_VERSIONS:
-            declared.extensions = {EXTENSION: {}}
+            declared.extensions = {protocol.EXTENSION: {}}
         else:
             declared.tasks = ServerTasksCapability.model_validate(protocol.CAPABILITY)
         return declared
@@ -127,6 +128,6 @@ class _MissionServer(Server[Any]):
         experimental_capabilities: dict[str, dict[str, Any]] | None = None,
         extensions: dict[str, dict[str, Any]] | None = None,
     ) -> InitializationOptions:
-        """What is declared at a handshake, over each transport."""
-        told = notification_options or NotificationOptions(resources_changed=True)
-        return super().create_initialization_options(told, experimental_capabilities, extensions)
+        """What the server declares at a handshake, over each transport."""
+        options = notification_options or NotificationOptions(resources_changed=True)
+        return super().create_initialization_options(options, experimental_capabilities, extensions)

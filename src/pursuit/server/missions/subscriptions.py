@@ -1,17 +1,17 @@
-"""Who hears that a mission moved on, in both eras of the protocol.
+"""Notifies clients that a mission changed: `resources/subscribe` of 2025, `subscriptions/listen` of 2026-07-28.
 
-Owns: the subscriptions of 2025-era connections and the listen streams of 2026-07-28. What there is to hear comes from
-`watches`. Invariant: nothing is watched that nobody listens to, a connection that is gone is forgotten with all its
-subscriptions, and one that reads slowly holds up nobody else.
+Invariant: the ledger is watched only for what a client subscribed to, a connection that ends takes its subscriptions
+along, and one that reads slowly holds up no other.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import ExitStack
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Self
 
 import anyio
 import anyio.abc
@@ -39,119 +39,123 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pursuit.core.state import STATUSES, TERMINAL
 from pursuit.errors import Fault, InvalidArgument, LedgerUnavailable, PursuitError, SessionNotFound, ValidationFailed
 from pursuit.ledger.contract import Bell, Ledger
-from pursuit.server.errors import Context, about, on_the_wire
+from pursuit.server.errors import Context, about, mcp_errors
 from pursuit.server.missions.resources import find
 from pursuit.service import Service
 
-# Who is to be told of what, and the tasks that notice it.
-# Invariant: a stream is watched from its first holder to its last, from the moment `hold` begins, and a change is
-# told at most once each `SPACING`, the last one always.
-
-SPACING = 0.1
-RETRY = 1.0
 _OPEN = tuple(status for status in STATUSES if status not in TERMINAL)
 _PAGE = 1_000
+LIST_CHANGED = ResourcesListChanged()
+ListResources = Callable[[Context, PaginatedRequestParams | None], Awaitable[ListResourcesResult]]
 
 logger = logging.getLogger(__name__)
 
-Look = tuple[str | None, frozenset[str]]
-"""The newest mission, and those that have not ended: if neither changes, nothing has begun or ended."""
+Snapshot = tuple[str | None, frozenset[str]]
+"""The newest mission, and those that have not ended: if neither changes, no mission has begun or ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionSettings:
+    """How often changes are published, and how many resources one connection or listen stream may follow."""
+
+    spacing: float = 0.1
+    """Seconds between two notifications of the same change."""
+    retry: float = 1.0
+    """Seconds until a ledger that failed is read again."""
+    most_uris: int = 1_000
 
 
 class _Watch:
-    """A stream (None: all of them), its bell, and what its holders want to be told."""
+    """A stream (None: all of them), its bell, and the events that its holders want published."""
 
-    def __init__(self, stream: str | None, bell: Bell, hung: ExitStack) -> None:
+    def __init__(self, stream: str | None, bell: Bell, resources: ExitStack) -> None:
         self.stream = stream
         self.bell = bell
-        self.hung = hung
+        self.resources = resources
         self.holders: Counter[ServerEvent] = Counter()
         self.scope = anyio.CancelScope()
-        self.known: Look | None = None
+        self.known: Snapshot | None = None
 
 
 class Watches:
-    """Everything that is watched in one process; its tasks live in the group that it is given."""
+    """The streams that this process watches; the tasks live in the group that it is given.
 
-    def __init__(self, ledger: Ledger, bus: SubscriptionBus, tasks: anyio.abc.TaskGroup) -> None:
+    Invariant: a stream is watched from its first holder to its last, from the moment `hold` begins. A change is
+    published at most once in `spacing` seconds, the last change always.
+    """
+
+    def __init__(
+        self, ledger: Ledger, bus: SubscriptionBus, tasks: anyio.abc.TaskGroup, settings: SubscriptionSettings
+    ) -> None:
+        self._settings = settings
         self._ledger = ledger
         self._bus = bus
         self._tasks = tasks
-        self._watches: dict[str | None, _Watch] = {}
-
-    @property
-    def watched(self) -> frozenset[str | None]:
-        """The missions that are watched now; None among them is the list."""
-        return frozenset(self._watches)
+        self.watches: dict[str | None, _Watch] = {}
 
     async def hold(self, stream: str | None, event: ServerEvent) -> None:
         """From here on `event` is published whenever the stream grows (None: when a mission began or ended)."""
-        watch = self._watches.get(stream) or self._begin(stream)
+        watch = self.watches.get(stream) or self._begin(stream)
         watch.holders[event] += 1
         if stream is not None:
             return
         try:
-            look = await self._look()
+            snapshot = await self._snapshot()
         except BaseException:
             self.release(stream, event)
             raise
-        # Whoever looked first counts: what changed since then is told to everybody.
-        watch.known = watch.known or look
+        # Two holders may read at the same time. The first snapshot counts: what changed since is published to both.
+        watch.known = watch.known or snapshot
 
     def release(self, stream: str | None, event: ServerEvent) -> None:
-        """One holder less; with the last one the watching ends."""
-        watch = self._watches[stream]
+        """Removes a holder; with the last one the watch ends."""
+        watch = self.watches[stream]
         watch.holders[event] -= 1
-        watch.holders += Counter()  # drops what nobody holds
+        watch.holders += Counter()  # drops the zeros
         if not watch.holders:
             self._end(watch)
 
-    def run(self, task: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Starts a task of somebody who is told; it ends with the group at the latest."""
-        self._tasks.start_soon(task)
-
     def close(self) -> None:
-        """Ends all watching."""
-        for watch in list(self._watches.values()):
+        """Ends all watches."""
+        for watch in list(self.watches.values()):
             self._end(watch)
 
     def _begin(self, stream: str | None) -> _Watch:
-        hung = ExitStack()
-        watch = _Watch(stream, hung.enter_context(self._ledger.bell(stream)), hung)
-        self._watches[stream] = watch
+        resources = ExitStack()
+        watch = _Watch(stream, resources.enter_context(self._ledger.bell(stream)), resources)
+        self.watches[stream] = watch
         self._tasks.start_soon(self._follow, watch)
         return watch
 
     def _end(self, watch: _Watch) -> None:
-        del self._watches[watch.stream]
+        del self.watches[watch.stream]
         watch.scope.cancel()
-        watch.hung.close()
+        watch.resources.close()
 
     async def _follow(self, watch: _Watch) -> None:
-        heard = False
+        rung = False
         with watch.scope:
             while True:
                 try:
-                    if not heard:
+                    if not rung:
                         await watch.bell.wait()
-                        heard = True
+                        rung = True
                     changed = watch.stream is not None or await self._list_changed(watch)
                 except LedgerUnavailable as error:
                     logger.warning("updates of missions are late: %s", error.message)
-                    await anyio.sleep(RETRY)
+                    await anyio.sleep(self._settings.retry)
                     continue
-                heard = False
+                rung = False
                 for event in tuple(watch.holders) if changed else ():
                     await self._bus.publish(event)
-                # What rings meanwhile is heard by the next wait, so the last change is always told.
-                await anyio.sleep(SPACING)
+                # The next wait returns at once if the bell rings meanwhile, so the last change is always published.
+                await anyio.sleep(self._settings.spacing)
 
     async def _list_changed(self, watch: _Watch) -> bool:
-        look = await self._look()
-        before, watch.known = watch.known, look
-        return before is not None and before != look
+        before, watch.known = watch.known, await self._snapshot()
+        return before is not None and before != watch.known
 
-    async def _look(self) -> Look:
+    async def _snapshot(self) -> Snapshot:
         newest = (await self._ledger.streams(kind="mission", status=STATUSES, limit=1)).rows
         names: set[str] = set()
         cursor: str | None = None
@@ -163,49 +167,43 @@ class Watches:
                 return (newest[0].name if newest else None), frozenset(names)
 
 
-MOST_URIS = 1_000
-"""How many resources one connection, or one listen stream, may follow."""
-
-LIST_CHANGED = ResourcesListChanged()
-ListResources = Callable[[Context, PaginatedRequestParams | None], Awaitable[ListResourcesResult]]
-
-
 class _Subscriber:
-    """A 2025-era connection: what it wants to hear of, and what it has not been told yet."""
+    """A 2025-era connection: what it subscribed to, and the notifications that are not sent yet."""
 
     def __init__(self, session: ServerSession) -> None:
         self.session = session
         self.wanted: dict[ServerEvent, str | None] = {}
         self.scope = anyio.CancelScope()
-        self._untold: dict[ServerEvent, None] = {}
-        self._stirred = anyio.Event()
+        self._unsent: dict[ServerEvent, None] = {}
+        self._pending = anyio.Event()
 
-    def hear(self, event: ServerEvent) -> None:
-        """Remembers what to tell, once, however slowly the connection takes it."""
+    def publish(self, event: ServerEvent) -> None:
+        """Keeps an event to send, once, however slowly the connection reads."""
         if event in self.wanted:
-            self._untold[event] = None
-            self._stirred.set()
+            self._unsent[event] = None
+            self._pending.set()
 
-    async def tell(self) -> None:
-        """Tells the connection, for as long as it is there."""
+    async def send(self) -> None:
+        """Sends notifications until the connection ends."""
         with self.scope:
             while True:
-                await self._stirred.wait()
-                self._stirred = anyio.Event()
-                while self._untold:
-                    event = next(iter(self._untold))
-                    del self._untold[event]
+                await self._pending.wait()
+                self._pending = anyio.Event()
+                while self._unsent:
+                    event = next(iter(self._unsent))
+                    del self._unsent[event]
                     if isinstance(event, ResourceUpdated):
                         await self.session.send_resource_updated(event.uri)
                     else:
                         await self.session.send_resource_list_changed()
 
 
-class Updates:
-    """An async context manager; it is entered before, and left after, the server that has its handlers."""
+class Subscriptions:
+    """The handlers of subscriptions; an async context manager that the server's life lies within."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, settings: SubscriptionSettings | None = None) -> None:
         self._service = service
+        self._settings = settings or SubscriptionSettings()
         self._bus = InMemorySubscriptionBus()
         self._streams = ListenHandler(self._bus)
         self._subscribers: dict[Connection, _Subscriber] = {}
@@ -214,7 +212,7 @@ class Updates:
     async def __aenter__(self) -> Self:
         self._tasks = anyio.create_task_group()
         await self._tasks.__aenter__()
-        self._open = Watches(self._service.ledger, self._bus, self._tasks)
+        self._open = Watches(self._service.ledger, self._bus, self._tasks, self._settings)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -227,24 +225,24 @@ class Updates:
 
     @property
     def watched(self) -> frozenset[str | None]:
-        """The missions that somebody listens to now; None among them is the list of missions."""
-        return self._open.watched if self._open is not None else frozenset()
+        """The missions that a client follows now; None among them is the list of missions."""
+        return frozenset() if self._open is None else frozenset(self._open.watches)
 
     @property
     def connections(self) -> int:
-        """How many 2025-era connections are to be told something."""
+        """How many 2025-era connections have a subscription."""
         return len(self._subscribers)
 
     async def subscribe(self, ctx: Context, params: SubscribeRequestParams) -> EmptyResult:
-        """2025: this connection is told when the resource changes."""
+        """2025: notifies this connection when the resource changes."""
         with about(ctx, params.uri):
             address, _ = await find(self._service, params.uri)
-        with on_the_wire():
+        with mcp_errors():
             await self._want(ctx, address.mission_id, ResourceUpdated(params.uri))
         return EmptyResult()
 
     async def unsubscribe(self, ctx: Context, params: UnsubscribeRequestParams) -> EmptyResult:
-        """2025: no longer; what was never subscribed to, or is gone, is fine."""
+        """2025: ends a subscription; one that does not exist is fine."""
         subscriber = self._subscribers.get(_connection(ctx))
         event = ResourceUpdated(params.uri)
         if subscriber is not None and event in subscriber.wanted:
@@ -252,14 +250,14 @@ class Updates:
         return EmptyResult()
 
     def with_list_changes(self, handler: ListResources) -> ListResources:
-        """The handler of `resources/list`; 2025-era connections that used it are told when the list changes.
+        """The handler of `resources/list`; a 2025-era connection that used it is notified when the list changes.
 
-        For servers that declare `listChanged` of resources.
+        In 2025 `listChanged` needs no subscription; watching begins with the first list that a client has seen.
         """
 
         async def listing(ctx: Context, params: PaginatedRequestParams | None) -> ListResourcesResult:
             if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
-                with on_the_wire():
+                with mcp_errors():
                     await self._want(ctx, None, LIST_CHANGED)
             return await handler(ctx, params)
 
@@ -269,19 +267,19 @@ class Updates:
         """2026-07-28: one stream of what was asked for, until the client leaves it."""
         wanted = params.notifications
         with ExitStack() as held:
-            with on_the_wire():
+            with mcp_errors():
                 targets = await self._targets(wanted.resource_subscriptions or ())
                 if wanted.resources_list_changed:
                     targets[LIST_CHANGED] = None
                 for event, stream in targets.items():
                     await self._watches.hold(stream, event)
-                    held.callback(self._let_go, stream, event)
+                    held.callback(self._release, stream, event)
             return await self._streams(ctx, params)
 
     @property
     def _watches(self) -> Watches:
         if self._open is None:
-            raise RuntimeError("Updates is used outside of its `async with`")
+            raise RuntimeError("Subscriptions is used outside of its `async with`")
         return self._open
 
     async def _targets(self, uris: Iterable[str]) -> dict[ServerEvent, str | None]:
@@ -289,8 +287,8 @@ class Updates:
         targets: dict[ServerEvent, str | None] = {}
         faults: list[Fault] = []
         for place, uri in enumerate(uris):
-            if place == MOST_URIS:
-                raise _too_many()
+            if place == self._settings.most_uris:
+                raise self._too_many()
             try:
                 address, _ = await find(self._service, uri)
                 targets[ResourceUpdated(uri)] = address.mission_id
@@ -304,8 +302,8 @@ class Updates:
         subscriber = self._subscriber(ctx)
         if event in subscriber.wanted:
             return
-        if len(subscriber.wanted) >= MOST_URIS:
-            raise _too_many()
+        if len(subscriber.wanted) >= self._settings.most_uris:
+            raise self._too_many()
         subscriber.wanted[event] = stream
         try:
             await self._watches.hold(stream, event)
@@ -314,14 +312,14 @@ class Updates:
             raise
 
     def _subscriber(self, ctx: Context) -> _Subscriber:
-        """What is known of this connection; with its end all of it goes."""
+        """The subscriptions of this connection, which end with it."""
         connection = _connection(ctx)
         found = self._subscribers.get(connection)
         if found is None:
             found = self._subscribers[connection] = _Subscriber(ctx.session)
-            unsubscribe = self._bus.subscribe(found.hear)
+            unsubscribe = self._bus.subscribe(found.publish)
             connection.exit_stack.callback(self._forget, connection, unsubscribe)
-            self._watches.run(found.tell)
+            self._tasks.start_soon(found.send)
         return found
 
     def _forget(self, connection: Connection, unsubscribe: Callable[[], None]) -> None:
@@ -329,18 +327,18 @@ class Updates:
         unsubscribe()
         subscriber.scope.cancel()
         for event, stream in subscriber.wanted.items():
-            self._let_go(stream, event)
+            self._release(stream, event)
 
-    def _let_go(self, stream: str | None, event: ServerEvent) -> None:
+    def _release(self, stream: str | None, event: ServerEvent) -> None:
         # A connection may outlive us by a moment; then nothing is watched any more.
         if self._open is not None:
             self._open.release(stream, event)
 
-
-def _too_many() -> PursuitError:
-    return InvalidArgument(f"one connection can follow {MOST_URIS} resources at most; unsubscribe from some")
+    def _too_many(self) -> PursuitError:
+        most = self._settings.most_uris
+        return InvalidArgument(f"one connection can follow {most} resources at most; unsubscribe from some")
 
 
 def _connection(ctx: Context) -> Connection:
-    # A handler is given no other way to the connection: what ends with it, and by what to know it again.
+    # The SDK gives a handler no public way to the connection.
     return ctx.session._connection  # pyright: ignore[reportPrivateUsage]

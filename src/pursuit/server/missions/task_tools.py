@@ -1,115 +1,62 @@
-"""The four tools about tasks: look, tail, cancel, wait.
+"""The four `task_*` tools, and the configured commands as tools that start tasks.
 
-Owns: names, words, schemas, and how each becomes a verb of the service. Knows no wire.
-Invariant: a caller sees the tasks of its own requestor; somebody else's id is as unknown as one that never was.
+Invariants: a caller sees the tasks of its own requestor only; another requestor's id is as unknown as one that never
+existed. The call of a command ends with its task: a caller that goes away stops the command, a server that stops does
+not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Annotated, Any
+import warnings
+from collections import OrderedDict
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Annotated, Any, Self, get_args
 
 import anyio
-from mcp_types import Tool, ToolAnnotations
+import anyio.lowlevel
+from anyio.abc import TaskGroup
+from mcp_types import EmptyResult, LoggingLevel, SetLevelRequestParams, ToolAnnotations
 from pydantic import AfterValidator, Field
 
+from pursuit.config.commands import CommandConfig
 from pursuit.core.base_model import InputModel, Number, Whole
 from pursuit.core.tasks import TASK_STATUSES, TaskState
-from pursuit.server.errors import Context, caller_of
-from pursuit.server.missions import arguments, tools
-from pursuit.server.missions.arguments import COUNT, NUMBER, TEXT, TIME, Cursor, Reason, listed, parse, record
-from pursuit.server.missions.tools import READS
+from pursuit.runtime import Runtime
+from pursuit.server.errors import Context, caller_of, sendable
+from pursuit.server.missions.mission_tools import CURSOR, Cursor, Reason
+from pursuit.server.missions.tools import (
+    COUNT,
+    FLAG,
+    NUMBER,
+    OBJECT,
+    READS,
+    TEXT,
+    TIME,
+    Result,
+    Schema,
+    ServerTool,
+    array,
+    page_lines,
+    record,
+    result,
+)
+from pursuit.server.tasks.promotion import Plan
+from pursuit.service.audit import Caller
+from pursuit.service.command_tools import command_tool, permit_directly
 from pursuit.service.tasks import Tasks, requestor_of
 from pursuit.tasks.record import is_task_id
-
-# What a client may say to the tools about tasks.
-# Invariant: wrong arguments are refused with every fault at once.
 
 MOST_LINES = 10_000
 LONGEST_WAIT = 86_400
 USUAL_WAIT = 50.0
-"""Less than the minute after which most clients give a request up."""
-
-
-def _a_task_id(value: str) -> str:
-    if not is_task_id(value):
-        raise ValueError("is no task id; one is `task-` and 32 hex digits, as task_status says")
-    return value
-
-
-TaskId = Annotated[str, AfterValidator(_a_task_id), Field(json_schema_extra={"pattern": "^task-[0-9a-f]{32}$"})]
-
-
-class OfTask(InputModel):
-    """A task by its id."""
-
-    task_id: TaskId
-
-
-class Look(InputModel):
-    """One task, or all."""
-
-    task_id: TaskId | None = None
-    cursor: Cursor | None = None
-
-
-class Tail(OfTask):
-    """How much of the output."""
-
-    lines: Annotated[Whole, Field(ge=1, le=MOST_LINES)] = 100
-
-
-class Cancel(OfTask):
-    """Why."""
-
-    reason: Reason | None = None
-
-
-class Wait(OfTask):
-    """For how long."""
-
-    timeout_seconds: Annotated[Number, Field(gt=0, le=LONGEST_WAIT)] = USUAL_WAIT
-
-
-# Progress of a task, told to the client whose request waits for it.
-# Invariant: a slow client gets the latest word, and never holds up the work.
-
+"""Seconds; most clients give a request up after a minute."""
 LONGEST_MESSAGE = 200
-
-
-async def told_to_the_end(ctx: Context, tasks: Tasks, task_id: str, requestor: str) -> TaskState:
-    """Tells the client of each change until the task has ended; its last state."""
-    state = await tasks.get(task_id, requestor=requestor)
-    rising = Rising()
-    async for state in tasks.store.follow(task_id, requestor=requestor):
-        number = rising.next(state.done)
-        if not state.terminal and state.message is not None:
-            await ctx.session.report_progress(number, state.total, state.message[:LONGEST_MESSAGE])
-    return state
-
-
-class Rising:
-    """Numbers for MCP, where each must be above the one before: between two units they creep towards the next."""
-
-    def __init__(self) -> None:
-        self._done = -1.0
-        self._times = 0
-
-    def next(self, done: float) -> float:
-        """The number to tell for so many units done."""
-        if done > self._done:
-            self._done, self._times = done, 0
-            return done
-        self._times += 1
-        return self._done + 1 - 1 / (self._times + 1)
-
+MOST_ERROR_LINES = 20
 
 STOPS = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
-TASK = "The task's id, from a tool that started it or from task_status."
-MOST_TEXT_LINES = 20
-TASK_ID: arguments.Schema = {"type": "string", "pattern": "^task-[0-9a-f]{32}$"}
-RECORD = record(
+TASK_ID: Schema = {"type": "string", "pattern": "^task-[0-9a-f]{32}$"}
+TASK = record(
     {
         "task_id": TASK_ID,
         "kind": TEXT,
@@ -125,167 +72,313 @@ RECORD = record(
         "current_item": TEXT,
         "ended_at": TIME,
         "exit_code": {"type": "integer"},
-        "error": {"type": "object"},
-        "cancel_ordered": {"type": "boolean"},
-        "input_requests": {"type": "object"},
+        "error": OBJECT,
+        "cancel_ordered": FLAG,
+        "input_requests": OBJECT,
         "log_position": COUNT,
         "result": {"type": "object", "description": "What the tool call answered, once it has ended."},
     },
 )
 
-Result = dict[str, Any]
+
+def _task_id(value: str) -> str:
+    if not is_task_id(value):
+        raise ValueError("is no task id; one is `task-` and 32 hex digits, as task_status says")
+    return value
 
 
-class TaskVerbs:
-    """What the tools do."""
+TaskId = Annotated[str, AfterValidator(_task_id), Field(json_schema_extra={"pattern": TASK_ID["pattern"]})]
+
+
+class StatusArguments(InputModel):
+    """One task, or all."""
+
+    task_id: TaskId | None = None
+    cursor: Cursor | None = None
+
+
+class TailArguments(InputModel):
+    """How much of the output."""
+
+    task_id: TaskId
+    lines: Annotated[Whole, Field(ge=1, le=MOST_LINES)] = 100
+
+
+class CancelArguments(InputModel):
+    """Which task, and why."""
+
+    task_id: TaskId
+    reason: Reason | None = None
+
+
+class WaitArguments(InputModel):
+    """For how long."""
+
+    task_id: TaskId
+    timeout_seconds: Annotated[Number, Field(gt=0, le=LONGEST_WAIT)] = USUAL_WAIT
+
+
+class TaskTools:
+    """The handlers of the tools about tasks."""
 
     def __init__(self, tasks: Tasks) -> None:
         self._tasks = tasks
 
-    async def status(self, ctx: Context, asked: Look) -> Result:
-        """One task with its result, or the list."""
+    def tools(self) -> list[ServerTool]:
+        """The declarations, in the order of `tools/list`."""
+        task = {"task_id": "The task's id, from a tool that started it or from task_status."}
+        return [
+            ServerTool(
+                name="task_status",
+                title="How tasks stand",
+                description="A task's status, progress and, once it has ended, its result; without task_id the list of "
+                "your tasks, newest first.",
+                arguments=StatusArguments,
+                result=record({"tasks": array(TASK)}, {"next_cursor": TEXT}),
+                annotations=READS,
+                handler=self._status,
+                descriptions={**task, **CURSOR},
+            ),
+            ServerTool(
+                name="task_tail",
+                title="What a task wrote",
+                description="The last lines of a command's output, standard output and standard error together.",
+                arguments=TailArguments,
+                result=record({"task_id": TASK_ID, "lines": array(TEXT)}),
+                annotations=READS,
+                handler=self._tail,
+                descriptions={**task, "lines": "How many."},
+            ),
+            ServerTool(
+                name="task_cancel",
+                title="Stop a task",
+                description="Stop a task with every process that it started: SIGTERM, some seconds of grace, SIGKILL. "
+                "One that has ended stays as it is.",
+                arguments=CancelArguments,
+                result=TASK,
+                annotations=STOPS,
+                handler=self._cancel,
+                descriptions={**task, "reason": "Why; it is kept."},
+            ),
+            ServerTool(
+                name="task_wait",
+                title="Wait for a task",
+                description="Wait until a task has ended and get its result; if timeout_seconds are over first, it is "
+                "still `working`: call again.",
+                arguments=WaitArguments,
+                result=TASK,
+                annotations=READS,
+                handler=self._wait,
+                descriptions={**task, "timeout_seconds": "How long to wait at most."},
+            ),
+        ]
+
+    async def _status(self, ctx: Context, asked: StatusArguments) -> Result:
         requestor = requestor_of(caller_of(ctx))
         if asked.task_id is not None:
-            return {"tasks": [await self._tasks.show(asked.task_id, requestor=requestor)]}
-        return await self._tasks.list(requestor=requestor, cursor=asked.cursor)
+            shown = await self._tasks.show(asked.task_id, requestor=requestor)
+            return result({"tasks": [shown]}, _task_lines(shown))
+        page = await self._tasks.list(requestor=requestor, cursor=asked.cursor)
+        return result(page, page_lines(["\n".join(_task_lines(row)) for row in page["tasks"]], page, none="no tasks"))
 
-    async def tail(self, ctx: Context, asked: Tail) -> Result:
-        """The end of what a command wrote."""
+    async def _tail(self, ctx: Context, asked: TailArguments) -> Result:
         lines = await self._tasks.tail(asked.task_id, asked.lines, requestor=requestor_of(caller_of(ctx)))
-        return {"task_id": asked.task_id, "lines": lines}
+        return result({"task_id": asked.task_id, "lines": lines}, lines or ["it has written nothing"])
 
-    async def cancel(self, ctx: Context, asked: Cancel) -> Result:
-        """Stops it, and waits a while for its end."""
+    async def _cancel(self, ctx: Context, asked: CancelArguments) -> Result:
         caller = caller_of(ctx)
         await self._tasks.get(asked.task_id, requestor=requestor_of(caller))
         await self._tasks.stop(asked.task_id, caller=caller, reason=asked.reason)
-        return await self._tasks.show(asked.task_id)
+        shown = await self._tasks.show(asked.task_id)
+        return result(shown, _task_lines(shown))
 
-    async def wait(self, ctx: Context, asked: Wait) -> Result:
-        """The task once it has ended, or as it stands when the time is over; progress is passed on."""
+    async def _wait(self, ctx: Context, asked: WaitArguments) -> Result:
         requestor = requestor_of(caller_of(ctx))
         with anyio.move_on_after(asked.timeout_seconds):
-            await told_to_the_end(ctx, self._tasks, asked.task_id, requestor)
-        return await self._tasks.show(asked.task_id, requestor=requestor)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskTool:
-    """One tool: `answer` is its verb, `lines` what people read of the answer."""
-
-    name: str
-    title: str
-    description: str
-    shape: type[InputModel]
-    gives: arguments.Schema
-    annotations: ToolAnnotations
-    answer: Callable[[TaskVerbs, Context, Any], Awaitable[Result]]
-    lines: tools.Lines
-    words: dict[str, str] = field(default_factory=dict[str, str])
-
-
-class BoundTaskTool:
-    """A tool with the tasks that it is about."""
-
-    refused: Mapping[str, Any] = {}
-
-    def __init__(self, tool: TaskTool, verbs: TaskVerbs) -> None:
-        self._tool = tool
-        self._verbs = verbs
-        self.name = tool.name
-
-    def declared(self) -> Tool:
-        """The tool as clients see it."""
-        tool = self._tool
-        return Tool(
-            name=tool.name,
-            title=tool.title,
-            description=tool.description,
-            input_schema=arguments.input_schema(tool.shape, tool.words),
-            output_schema=tool.gives,
-            annotations=tool.annotations,
-        )
-
-    async def call(self, ctx: Context, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Answers a call."""
-        answer = await self._tool.answer(self._verbs, ctx, parse(self._tool.shape, arguments))
-        return tools.result(answer, self._tool.lines(answer))
-
-
-def task_tools(tasks: Tasks) -> Sequence[BoundTaskTool]:
-    """The tools about these tasks."""
-    verbs = TaskVerbs(tasks)
-    return [BoundTaskTool(tool, verbs) for tool in TASK_TOOLS]
-
-
-def _lines_of(answer: Mapping[str, Any]) -> list[str]:
-    rows: Sequence[Mapping[str, Any]] = answer["tasks"]
-    lines = [line for row in rows[: tools.MOST_ROWS] for line in _task_lines(row)]
-    if len(rows) > tools.MOST_ROWS:
-        lines.append(f"… and {len(rows) - tools.MOST_ROWS} more on this page")
-    if "next_cursor" in answer:
-        lines.append(f"next_cursor: {answer['next_cursor']}")
-    return lines or ["no tasks"]
+            await _report_until_ended(ctx, self._tasks, asked.task_id, requestor)
+        shown = await self._tasks.show(asked.task_id, requestor=requestor)
+        return result(shown, _task_lines(shown))
 
 
 def _task_lines(row: Mapping[str, Any]) -> list[str]:
     units = f", {row['units_done']} of {row['units_total']} units" if "units_total" in row else ""
-    said = f": {row['message']}" if "message" in row else ""
-    head = f"{row['task_id']} ({row['title'][:80]}) is {row['status']}{units}{said}"
+    message = f": {row['message']}" if "message" in row else ""
+    head = f"{row['task_id']} ({row['title'][:80]}) is {row['status']}{units}{message}"
     failed: Mapping[str, Any] = row.get("result", {}).get("structuredContent") or {}
-    return [head, *(f"stderr: {line}" for line in failed.get("stderr_tail", ())[-MOST_TEXT_LINES:])]
+    return [head, *(f"stderr: {line}" for line in failed.get("stderr_tail", ())[-MOST_ERROR_LINES:])]
 
 
-def _tail_lines(answer: Mapping[str, Any]) -> list[str]:
-    return answer["lines"] or ["it has written nothing"]
+async def _report_until_ended(ctx: Context, tasks: Tasks, task_id: str, requestor: str) -> TaskState:
+    """Reports progress to the client until the task has ended; its last state. A slow client gets the latest one."""
+    state = await tasks.get(task_id, requestor=requestor)
+    rising = Rising()
+    async for state in tasks.store.follow(task_id, requestor=requestor):
+        number = rising.next(state.done)
+        if not state.terminal and state.message is not None:
+            await ctx.session.report_progress(number, state.total, state.message[:LONGEST_MESSAGE])
+    return state
 
 
-TASK_TOOLS = (
-    TaskTool(
-        name="task_status",
-        title="How tasks stand",
-        description="A task's status, progress and, once it has ended, its result; without task_id the list of your "
-        "tasks, newest first.",
-        shape=Look,
-        gives=record({"tasks": listed(RECORD)}, {"next_cursor": TEXT}),
-        annotations=READS,
-        answer=TaskVerbs.status,
-        lines=_lines_of,
-        words={"task_id": TASK, "cursor": "next_cursor of the page before."},
-    ),
-    TaskTool(
-        name="task_tail",
-        title="What a task wrote",
-        description="The last lines of a command's output, standard output and standard error together.",
-        shape=Tail,
-        gives=record({"task_id": TASK_ID, "lines": listed(TEXT)}),
-        annotations=READS,
-        answer=TaskVerbs.tail,
-        lines=_tail_lines,
-        words={"task_id": TASK, "lines": "How many."},
-    ),
-    TaskTool(
-        name="task_cancel",
-        title="Stop a task",
-        description="Stop a task with every process that it started: SIGTERM, some seconds of grace, SIGKILL. One that "
-        "has ended stays as it is.",
-        shape=Cancel,
-        gives=RECORD,
-        annotations=STOPS,
-        answer=TaskVerbs.cancel,
-        lines=_task_lines,
-        words={"task_id": TASK, "reason": "Why; it is kept."},
-    ),
-    TaskTool(
-        name="task_wait",
-        title="Wait for a task",
-        description="Wait until a task has ended and get its result; if timeout_seconds are over first, it is still "
-        "`working`: call again.",
-        shape=Wait,
-        gives=RECORD,
-        annotations=READS,
-        answer=TaskVerbs.wait,
-        lines=_task_lines,
-        words={"task_id": TASK, "timeout_seconds": "How long to wait at most."},
-    ),
+class Rising:
+    """Progress numbers for MCP, where each must exceed the one before: between two units they approach the next."""
+
+    def __init__(self) -> None:
+        self._done = -1.0
+        self._times = 0
+
+    def next(self, done: float) -> float:
+        """The number to report for so many units done."""
+        if done > self._done:
+            self._done, self._times = done, 0
+            return done
+        self._times += 1
+        return self._done + 1 - 1 / (self._times + 1)
+
+
+LEVELS: tuple[LoggingLevel, ...] = get_args(LoggingLevel)
+LEVEL: LoggingLevel = "info"
+"""Of a line on standard error: many programs write their progress there."""
+LONGEST_LOG = 2_000
+ALL_LINES = 1_000_000
+"""A quick command has written lines before the server follows its output."""
+LAST_LINES_SECONDS = 1.0
+"""For the rest of the lines once the task has ended."""
+MOST_CONNECTIONS = 1_000
+
+COMMAND = record(
+    {"status": {"type": "string", "enum": ["completed", "failed", "cancelled"]}, "task_id": TASK_ID},
+    {
+        "exit_code": {"type": "integer"},
+        "signal": TEXT,
+        "units_done": COUNT,
+        "units_total": NUMBER,
+        "last_item": TEXT,
+        "failure_lines": array(TEXT),
+        "stderr_tail": array(TEXT),
+        "duration_seconds": NUMBER,
+        "disclaimer": TEXT,
+        "reason": TEXT,
+    },
 )
+
+
+class CommandTools:
+    """The commands of a runtime as tools. Use it as an async context manager around serving."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self.levels = LogLevels()
+        self._stopping = False
+        self._group: TaskGroup
+
+    async def __aenter__(self) -> Self:
+        self._group = anyio.create_task_group()
+        await self._group.__aenter__()
+        self._group.start_soon(self._notice_stop)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        self._group.cancel_scope.cancel()
+        return await self._group.__aexit__(kind, value, trace)
+
+    async def _notice_stop(self) -> None:
+        """Notices that the whole server stops; a handler cannot tell that from the end of its own request."""
+        try:
+            await anyio.sleep_forever()
+        finally:
+            self._stopping = True
+
+    def tools(self) -> list[ServerTool]:
+        """The declarations, in the order of the configuration."""
+        return [self._tool(config) for config in self._runtime.tasks.commands.values()]
+
+    def _tool(self, config: CommandConfig) -> ServerTool:
+        tool = command_tool(config)
+        tasks, name = self._runtime.tasks, config.name
+
+        async def call(ctx: Context, arguments: Mapping[str, Any]) -> Result:
+            permit_directly(self._runtime.toolbox.host, tool, arguments)
+            caller = caller_of(ctx)
+            state = await tasks.call(name, arguments, caller=caller)
+            try:
+                async with anyio.create_task_group() as group:
+                    group.start_soon(self._log_errors, ctx, name, state.task_id)
+                    state = await _report_until_ended(ctx, tasks, state.task_id, requestor_of(caller))
+                    group.cancel_scope.deadline = anyio.current_time() + LAST_LINES_SECONDS
+            except anyio.get_cancelled_exc_class():
+                await self._caller_gone(state.task_id, caller)
+                raise
+            found = await tasks.store.result(state)
+            if found is None:
+                text = state.message or "the command has no result"
+                found = {"content": [{"type": "text", "text": text}], "isError": True}
+            return {"resultType": "complete", **found}
+
+        async def plan(ctx: Context, arguments: Mapping[str, Any]) -> Plan:
+            """A task from its beginning, which any process can resume."""
+            permit_directly(self._runtime.toolbox.host, tool, arguments)
+            job = tasks.job(name, arguments, caller=caller_of(ctx))
+            return Plan(title=config.title or name, when="at once", kind=job.kind, origin=job.origin, work=job.work)
+
+        purpose = config.description or config.title or f"Runs {name}."
+        return ServerTool(
+            name=name,
+            title=config.title,
+            description=f"{purpose} It may take long: it reports progress, and task_status, task_tail and task_cancel "
+            "know its task.",
+            arguments=config.input_schema(),
+            result=COMMAND,
+            annotations=ToolAnnotations(
+                read_only_hint=tool.traits.read_only,
+                destructive_hint=tool.traits.destructive,
+                idempotent_hint=tool.traits.idempotent,
+                open_world_hint=True,
+            ),
+            handler=call,
+            plan=plan,
+        )
+
+    async def _caller_gone(self, task_id: str, caller: Caller) -> None:
+        """Stops the command of a caller that has gone; when the server stops, the command runs on.
+
+        Both look the same to a handler: it is cancelled. A server that stops cancels `_notice_stop` in the same
+        moment, so a few passes of the event loop later `_stopping` is set.
+        """
+        with anyio.CancelScope(shield=True):
+            for _ in range(3):
+                await anyio.lowlevel.checkpoint()
+        if not self._stopping:
+            await self._runtime.tasks.stop(task_id, caller=caller, reason="the caller went away")
+
+    async def _log_errors(self, ctx: Context, name: str, task_id: str) -> None:
+        """Sends what the command writes to standard error as log messages, to a client that wants them."""
+        if not self.levels.wanted(ctx):
+            return
+        async for text in self._runtime.tasks.follow(task_id, ALL_LINES, errors=True):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                # Deprecated in 2026-07-28, and what the clients of today read.
+                send = ctx.session.send_log_message  # pyright: ignore[reportDeprecated]
+                sending = send(LEVEL, sendable(text[:LONGEST_LOG]), name, ctx.request_id)
+            await sending
+
+
+class LogLevels:
+    """Which log messages each connection of the 2025 era wants; all, unless it says otherwise."""
+
+    def __init__(self) -> None:
+        self._least: OrderedDict[int, LoggingLevel] = OrderedDict()
+
+    async def set(self, ctx: Context, params: SetLevelRequestParams) -> EmptyResult:
+        """Answers `logging/setLevel`."""
+        self._least[id(ctx.session.client_params)] = params.level
+        while len(self._least) > MOST_CONNECTIONS:
+            self._least.popitem(last=False)
+        return EmptyResult()
+
+    def wanted(self, ctx: Context) -> bool:
+        """Whether a connection wants lines of standard error."""
+        least = self._least.get(id(ctx.session.client_params), LEVELS[0])
+        return LEVELS.index(least) <= LEVELS.index(LEVEL)

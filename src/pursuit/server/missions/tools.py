@@ -1,51 +1,113 @@
-"""The table of the nine tools: what each is called, what it says of itself, and who answers.
+"""Declares MCP tools and dispatches calls to them.
 
-Owns: names, words, annotations. Invariant: an annotation is true: what says that it only reads changes nothing.
+A `ServerTool` holds everything about one tool: name, arguments, result and handler. The `mission_*` tools, the `task_*`
+tools and the configured commands all go through the same `ToolDispatch`, as a plain call or as a task.
+Invariant: a refused call is a tool result with `code`, `message` and `details`; only a message that breaks the protocol
+is a protocol error. What the argument model refuses, the input schema does not promise.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
 
-from mcp_types import Tool, ToolAnnotations, ToolExecution
+import anyio
+from mcp.shared.exceptions import MCPError
+from mcp_types import (
+    INVALID_PARAMS,
+    CallToolRequestParams,
+    InputRequiredResult,
+    ListToolsResult,
+    PaginatedRequestParams,
+    Tool,
+    ToolAnnotations,
+    ToolExecution,
+)
+from pydantic import ValidationError
 
-from pursuit.core.base_model import InputModel
-from pursuit.errors import PursuitError, ValidationFailed
-from pursuit.server.approval_form import how_to_approve
-from pursuit.server.errors import Context
-from pursuit.server.missions import arguments
-from pursuit.server.missions.handlers import Missions, Result
+from pursuit.core.base_model import LARGEST, InputModel, faults_of
+from pursuit.core.patterns import MAX_EXPRESSION, MAX_PATH, MAX_PATTERN, MAX_SCRIPT
+from pursuit.errors import Fault, PursuitError, ValidationFailed
+from pursuit.server.errors import Context, one_page
+from pursuit.server.missions.elicitation import AskClient, Elicitation
+from pursuit.server.tasks.promotion import DetachedSession, Plan, detached
+from pursuit.tasks.execution import TaskContext
 
-# A tool's answer: structured for programs, a few lines for people.
-# Invariant: a refusal is a tool error with `code`, `message` and `details`, never a failed request.
+Schema = dict[str, Any]
+Result = dict[str, Any]
+"""A `CallToolResult` as a plain mapping, which takes half the time of a model."""
 
-StructuredContent = Mapping[str, Any]
-Lines = Callable[[StructuredContent], list[str]]
-
+READS = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
+TEXT: Schema = {"type": "string"}
+COUNT: Schema = {"type": "integer", "minimum": 0}
+NUMBER: Schema = {"type": "number"}
+FLAG: Schema = {"type": "boolean"}
+OBJECT: Schema = {"type": "object"}
+TIME: Schema = {"type": "string", "description": "ISO 8601, UTC"}
 MOST_ROWS = 20
+"""Rows of a list that the text for people shows."""
 
 
-def result(answer: StructuredContent, lines: list[str]) -> dict[str, Any]:
-    """The answer of a call that was done."""
-    return _result(answer, lines, is_error=False)
+def array(items: Schema) -> Schema:
+    """The schema of an array of these."""
+    return {"type": "array", "items": items}
 
 
-def refusal(error: PursuitError, besides: StructuredContent) -> dict[str, Any]:
-    """The answer of a call that was refused; `besides` is what such an answer has unless the error knows more."""
-    body = {**besides, **json.loads(json.dumps(error.as_dict(), default=str).encode(errors="replace"))}
-    if "iterations" in error.details:
-        body["iterations"] = body["details"].pop("iterations")
-    lines = [f"{error.code}: {error.message}"]
-    if isinstance(error, ValidationFailed):
-        lines += [f"- {fault}" for fault in error.faults]
-    return _result(body, lines, is_error=True)
+def record(required: dict[str, Schema], optional: dict[str, Schema] | None = None) -> Schema:
+    """The schema of an object with these keys; later releases may add keys."""
+    return {"type": "object", "properties": {**required, **(optional or {})}, "required": list(required)}
 
 
-def _result(body: StructuredContent, lines: list[str], *, is_error: bool) -> dict[str, Any]:
-    """A result as the wire has it: a plain mapping costs half of what a model does."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerTool:
+    """One tool.
+
+    `arguments` is the model that parses a call's arguments, or the JSON Schema of a handler that checks them itself.
+    `descriptions` explains the arguments by name. `refusal` is what the structured content of a refused call has beside
+    the error. `plan` says what a call is as a task; without it no call of the tool becomes one.
+    """
+
+    name: str
+    title: str | None
+    description: str
+    arguments: type[InputModel] | Schema
+    result: Schema
+    annotations: ToolAnnotations
+    handler: Callable[[Context, Any], Awaitable[Result]]
+    descriptions: Mapping[str, str] = field(default_factory=dict[str, str])
+    refusal: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    plan: Callable[[Context, Any], Awaitable[Plan]] | None = None
+
+    def declared(self) -> Tool:
+        """The tool as `tools/list` shows it."""
+        model = self.arguments
+        return Tool(
+            name=self.name,
+            title=self.title,
+            description=self.description,
+            input_schema=model if isinstance(model, dict) else _input_schema(model, self.descriptions),
+            output_schema=self.result,
+            annotations=self.annotations,
+            execution=None if self.plan is None else ToolExecution(task_support="optional"),
+        )
+
+    def parse(self, given: Mapping[str, Any]) -> Any:
+        """The arguments as the handler takes them; raises `ValidationFailed` with every fault."""
+        model = self.arguments
+        if isinstance(model, dict):
+            return given
+        try:
+            return model.model_validate(given)
+        except ValidationError as error:
+            raise ValidationFailed(faults_of(error, model)) from None
+        except RecursionError:
+            raise ValidationFailed([Fault(field="(input)", reason="nests too deep")]) from None
+
+
+def result(body: Mapping[str, Any], lines: Sequence[str], *, is_error: bool = False) -> Result:
+    """A tool's result: structured for programs, a few lines for people."""
     text = "\n".join(lines).encode(errors="replace").decode()
     return {
         "resultType": "complete",
@@ -55,286 +117,171 @@ def _result(body: StructuredContent, lines: list[str], *, is_error: bool) -> dic
     }
 
 
-def started(answer: StructuredContent) -> list[str]:
-    """A mission that was accepted."""
-    return [
-        f"{answer['session_id']} is {answer['status']}; nothing runs yet.",
-        *(f"warning: {warning}" for warning in answer["warnings"]),
-        f"Proposer: {answer['proposer']}. Go on with mission_iterate.",
-    ]
-
-
-def status(answer: StructuredContent) -> list[str]:
-    """How a mission stands."""
-    criteria: list[StructuredContent] = answer["criteria"]
-    met = sum(row["status"] == "met" for row in criteria)
-    head = f"{answer['session_id']}: {answer['status']}"
-    if "waiting_for" in answer:
-        head += f", waiting for {answer['waiting_for']}"
-    if "verdict" in answer:
-        head += f" ({answer['verdict']}: {answer['verdict_reason']})"
-    used = answer["budget"]["used"]
-    lines = [
-        head,
-        f"goal: {answer['directive'][:200]}",
-        f"{answer['iteration_count']} iterations, {used['tool_calls']} calls; {met} of {len(criteria)} criteria met",
-    ]
-    for row in criteria:
-        need = "" if row["required"] else " (optional)"
-        lines.append(f"- {row['criterion_id']}: {row['status']}{need}")
-    return [*lines, *_approvals(answer)]
-
-
-def iterated(answer: StructuredContent) -> list[str]:
-    """What iterations came to."""
-    rows: list[StructuredContent] = answer["iterations"]
-    lines = [f"{answer['session_id']} is {answer['status']} after {len(rows)} iteration{'s' * (len(rows) != 1)}."]
-    lines += [_iteration(row) for row in rows[-MOST_ROWS:]]
-    return [*lines, *_approvals(answer)]
-
-
-def checkpoint(answer: StructuredContent) -> list[str]:
-    """The verdict again."""
-    return [f"{answer['session_id']}: {_iteration(answer)}"]
-
-
-def ended(answer: StructuredContent) -> list[str]:
-    """Where an operator's word left a mission."""
-    return [f"{answer['session_id']} is {answer['status']}."]
-
-
-def history(answer: StructuredContent) -> list[str]:
-    """Some iterations."""
-    rows: list[StructuredContent] = answer["iterations"]
-    lines = [_iteration(row) for row in rows[:MOST_ROWS]]
+def page_lines(rows: Sequence[str], answer: Mapping[str, Any], *, none: str) -> list[str]:
+    """The first rows of a page of a list, how many more there are, and where the next page begins."""
+    lines = list(rows[:MOST_ROWS]) or [none]
     if len(rows) > MOST_ROWS:
         lines.append(f"… and {len(rows) - MOST_ROWS} more on this page")
-    return [*(lines or ["no iteration has ended yet"]), *_more(answer)]
+    if "next_cursor" in answer:
+        lines.append(f"next_cursor: {answer['next_cursor']}")
+    return lines
 
 
-def listing(answer: StructuredContent) -> list[str]:
-    """Some missions."""
-    rows: list[StructuredContent] = answer["sessions"]
-    lines = [
-        f"{row['session_id']}  {row['status']}  {row['iteration_count']} iterations  {row['directive'][:80]}"
-        for row in rows[:MOST_ROWS]
-    ]
-    if len(rows) > MOST_ROWS:
-        lines.append(f"… and {len(rows) - MOST_ROWS} more on this page")
-    return [*(lines or ["no missions"]), *_more(answer)]
+class ToolDispatch:
+    """Answers `tools/list` and `tools/call`, and makes calls as tasks for the tasks middleware."""
+
+    def __init__(self, tools: Sequence[ServerTool], elicitation: Elicitation) -> None:
+        self._tools = {tool.name: tool for tool in tools}
+        self._elicitation = elicitation
+        self._listed: ListToolsResult | None = None
+
+    async def list(self, _ctx: Context, params: PaginatedRequestParams | None) -> ListToolsResult:
+        """All tools, on one page."""
+        one_page(params)
+        return self._listing()
+
+    def input_schema(self, name: str) -> Schema | None:
+        """What a tool takes; None if there is no such tool."""
+        return next((tool.input_schema for tool in self._listing().tools if tool.name == name), None)
+
+    async def call(self, ctx: Context, params: CallToolRequestParams) -> Result | InputRequiredResult:
+        """Answers a call; a refusal is a result, too."""
+        tool = self._find(params.name)
+        try:
+            return await tool.handler(ctx, tool.parse(params.arguments or {}))
+        except (PursuitError, AskClient, BaseExceptionGroup) as error:
+            match _unwrapped(error):
+                case AskClient() as questions:
+                    return questions.result
+                case PursuitError() as refused:
+                    return _refusal(refused, tool.refusal)
+                case _:
+                    raise
+
+    async def plan(self, ctx: Context) -> Plan:
+        """What the call of a request would be as a task."""
+        params = _call_params(ctx.params or {})
+        tool = self._find(params.name)
+        if tool.plan is None:
+            return Plan(title=tool.name, when="never")
+        return await tool.plan(ctx, tool.parse(params.arguments or {}))
+
+    def performer(self, ctx: Context) -> DetachedCall:
+        """How the call of a request is made as a task."""
+        return DetachedCall(self, ctx, self._elicitation)
+
+    def _find(self, name: str) -> ServerTool:
+        tool = self._tools.get(name)
+        if tool is None:
+            raise MCPError(INVALID_PARAMS, f"Unknown tool: {name[:100]!r}; there are {', '.join(self._tools)}")
+        return tool
+
+    def _listing(self) -> ListToolsResult:
+        if self._listed is None:
+            self._listed = ListToolsResult(tools=[tool.declared() for tool in self._tools.values()])
+        return self._listed
 
 
-def _iteration(row: StructuredContent) -> str:
-    return f"iteration {row['iteration_index']}: {row['verdict']} ({row['verdict_reason']})"
+class DetachedCall:
+    """One call whose client does not wait for it; repeated with the client's answers until it ends."""
+
+    def __init__(self, dispatch: ToolDispatch, ctx: Context, elicitation: Elicitation) -> None:
+        self._dispatch = dispatch
+        self._ctx = ctx
+        self._elicitation = elicitation
+        self._session = DetachedSession(ctx.session)
+        self.long = anyio.Event()
+
+    def attach(self, task: TaskContext) -> None:
+        """Progress goes to this task from here on."""
+        self._session.task = task
+
+    async def answered_elsewhere(self, questions: Mapping[str, Any]) -> None:
+        """Returns when the mission waits for none of these questions any more."""
+        arguments = _call_params(self._ctx.params or {}).arguments or {}
+        await self._elicitation.until_answered(str(arguments.get("session_id")), questions)
+
+    async def perform(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Makes the call."""
+        answer = await self._dispatch.call(detached(self._ctx, self._session, params), _call_params(params))
+        if isinstance(answer, InputRequiredResult):
+            return answer.model_dump(mode="json", by_alias=True, exclude_none=True)
+        return answer
 
 
-def _approvals(answer: StructuredContent) -> list[str]:
-    """What waits for a person's yes, and how the operator gives it."""
-    rows: list[StructuredContent] = answer.get("pending_approvals", [])
-    return [f"{row['tool']} needs the operator's yes: {how_to_approve(row['approval_id'])}" for row in rows[:MOST_ROWS]]
+def _call_params(params: Mapping[str, Any]) -> CallToolRequestParams:
+    try:
+        given = {key: value for key, value in params.items() if key != "task"}
+        return CallToolRequestParams.model_validate(given, by_name=False)
+    except ValidationError:
+        raise MCPError(INVALID_PARAMS, "Invalid request parameters", "") from None
 
 
-def _more(answer: StructuredContent) -> list[str]:
-    return [f"next_cursor: {answer['next_cursor']}"] if "next_cursor" in answer else []
+def _unwrapped(error: BaseException) -> BaseException:
+    """The one error inside the groups that task groups wrapped it in."""
+    match error:
+        case BaseExceptionGroup(exceptions=(inner,)):
+            return _unwrapped(inner)
+        case _:
+            return error
 
 
-READS = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
-ADDS = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=False)
-DRIVES = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
-ENDS = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=False)
-
-SESSION = "The mission's id, from mission_start or mission_list."
-CURSOR = "next_cursor of the page before."
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MissionTool:
-    """One tool: `answer` is its verb, `lines` what people read of the answer, `refused` what a refusal has besides."""
-
-    name: str
-    title: str
-    description: str
-    shape: type[InputModel]
-    gives: arguments.Schema
-    annotations: ToolAnnotations
-    answer: Callable[[Missions, Context, Any], Awaitable[Result]]
-    lines: Lines
-    words: dict[str, str] = field(default_factory=dict[str, str])
-    refused: dict[str, Any] = field(default_factory=dict[str, Any])
-    long: bool = False
-    """Whether it may take so long that a client can have it as a task."""
-
-    def declared(self) -> Tool:
-        """The tool as clients see it."""
-        return Tool(
-            name=self.name,
-            title=self.title,
-            description=self.description,
-            input_schema=arguments.input_schema(self.shape, self.words),
-            output_schema=self.gives,
-            annotations=self.annotations,
-            execution=ToolExecution(task_support="optional") if self.long else None,
-        )
+def _refusal(error: PursuitError, beside: Mapping[str, Any]) -> Result:
+    body = {**beside, **json.loads(json.dumps(error.as_dict(), default=str).encode(errors="replace"))}
+    if "iterations" in error.details:
+        body["iterations"] = body["details"].pop("iterations")
+    lines = [f"{error.code}: {error.message}"]
+    if isinstance(error, ValidationFailed):
+        lines += [f"- {fault}" for fault in error.faults]
+    return result(body, lines, is_error=True)
 
 
-TOOLS = (
-    MissionTool(
-        name="mission_start",
-        title="Start a mission",
-        description=(
-            "Accept a goal with criteria that a machine can check, a budget and the tools it may use. Nothing runs "
-            "yet: drive it with mission_iterate. The answer says who proposes the calls; client is you. "
-            "All faults of the input are reported at once. The prompt write_criteria shows how to write good criteria."
-        ),
-        shape=arguments.Start,
-        gives=arguments.STARTED,
-        annotations=ADDS,
-        answer=Missions.start,
-        lines=started,
-        words={
-            "directive": "The goal in words.",
-            "criteria": "What must be true at the end, each with an id, a kind and `required`. Name a `source` tool "
-            "where several could report the value.",
-            "budget": "Caps; max_iterations or max_wall_clock_seconds must be real unless unbounded. -1 is no cap.",
-            "tool_allowlist": "Names (server.tool) or globs of the tools it may call; or set allow_all_tools.",
-            "allow_all_tools": "Instead of tool_allowlist: every tool of every configured server.",
-            "checkpoint_cadence": "When criteria are looked at; every iteration unless you say otherwise.",
-            "stagnation_threshold": "Checkpoints without progress until it gives up: 1 to 1000, or off. Unless given "
-            "it is 3, and off for the proposers repeat and search.",
-            "pace": "Least seconds between iterations, growing while nothing changes.",
-            "observe": "Rules that lift a metric out of a tool's result by JMESPath or regular expression.",
-            "proposer": "Who suggests the calls: client (you, with mission_iterate), sampling (your client's model), "
-            "model (one that the operator lets clients name), script, search, repeat or replay. Unless given it is "
-            "sampling if your client declares it, else "
-            "the configured model, else client.",
-            "allow_scripted_strategies": "Whether proposals may be scripts.",
-            "lessons": "Whether a language model that proposes is told what similar missions learned.",
-            "policy": "Tools that this mission may not use (deny) or asks about first (ask); it can only tighten.",
-            "use_sampling": "Whether your client's model proposes by sampling: true requires it, false rules it out.",
-            "sampling_model_preferences": "MCP's model preferences: hints, costPriority, speedPriority, "
-            "intelligencePriority.",
-            "fleet": "Lets the mission start child missions out of its own budget, by the tool fleet.spawn.",
-        },
-    ),
-    MissionTool(
-        name="mission_status",
-        title="How a mission stands",
-        description="Status, criteria with their evidence, budget with what is used, metrics and the latest verdict.",
-        shape=arguments.Session,
-        gives=arguments.STATE,
-        annotations=READS,
-        answer=Missions.status,
-        lines=status,
-        words={"session_id": SESSION},
-    ),
-    MissionTool(
-        name="mission_iterate",
-        title="Drive a mission",
-        description=(
-            "Advance a mission by iterations: propose, execute, observe, verify, evaluate, decide. Stops early when "
-            "it ends, has to wait, or it is your turn to propose. With the proposer client give the next calls as "
-            "`proposal`. With background=true the server drives on and answers at once; watch it with mission_status "
-            "or the resource mission://ID. Its tool calls can change the world."
-        ),
-        shape=arguments.Iterate,
-        gives=arguments.ITERATED,
-        annotations=DRIVES,
-        answer=Missions.iterate,
-        lines=iterated,
-        words={
-            "session_id": SESSION,
-            "max_iterations_this_call": "How far to go, also in the background.",
-            "proposal": "For the proposer client: exactly one of tool_calls and script. No calls is nothing to do.",
-            "background": "Answer at once and drive on in the server, also after you have gone.",
-            "after": "How many iterations you know of: an answer that you missed is repeated, nothing is run twice.",
-        },
-        refused={"iterations": []},
-        long=True,
-    ),
-    MissionTool(
-        name="mission_checkpoint",
-        title="The latest verdict again",
-        description="Decide the latest iteration again from what was recorded; changes nothing.",
-        shape=arguments.Session,
-        gives=arguments.CHECKPOINT,
-        annotations=READS,
-        answer=Missions.checkpoint,
-        lines=checkpoint,
-        words={"session_id": SESSION},
-    ),
-    MissionTool(
-        name="mission_complete",
-        title="Call a mission done",
-        description="End a mission as completed on your word, also in the middle of a call. The reason is kept.",
-        shape=arguments.Complete,
-        gives=arguments.WHERE,
-        annotations=ENDS,
-        answer=Missions.complete,
-        lines=ended,
-        words={"session_id": SESSION, "reason": "Why; it is in the report."},
-    ),
-    MissionTool(
-        name="mission_abort",
-        title="Stop a mission",
-        description="End a mission as terminated, or with pause=true stop it so that mission_resume lets it go on.",
-        shape=arguments.Abort,
-        gives=arguments.WHERE,
-        annotations=ENDS,
-        answer=Missions.abort,
-        lines=ended,
-        words={"session_id": SESSION, "pause": "Stop, but stay resumable.", "reason": "Why; it is kept."},
-    ),
-    MissionTool(
-        name="mission_resume",
-        title="Let a mission go on",
-        description="Let a paused or failed mission go on. It does not drive it: call mission_iterate.",
-        shape=arguments.Session,
-        gives=arguments.WHERE,
-        annotations=ADDS,
-        answer=Missions.resume,
-        lines=ended,
-        words={"session_id": SESSION},
-    ),
-    MissionTool(
-        name="mission_history",
-        title="The iterations of a mission",
-        description="What each iteration did and came to, 100 a page; full adds calls, observations and criteria.",
-        shape=arguments.History,
-        gives=arguments.HISTORY,
-        annotations=READS,
-        answer=Missions.history,
-        lines=history,
-        words={"session_id": SESSION, "format": "How much of each iteration.", "cursor": CURSOR},
-    ),
-    MissionTool(
-        name="mission_list",
-        title="The missions",
-        description="All missions in this ledger, newest first, whoever started them.",
-        shape=arguments.Listing,
-        gives=arguments.LISTING,
-        annotations=READS,
-        answer=Missions.list,
-        lines=listing,
-        words={"status": "Only those with this status.", "cursor": CURSOR},
-    ),
+# The lengths that validators in `core` check and pydantic cannot put into a schema: definition, field, least, most.
+_LENGTHS = (
+    ("Predicate", "expression", 1, MAX_EXPRESSION),
+    ("Expectation", "predicate", 1, MAX_EXPRESSION),
+    ("ScriptProposer", "script", 1, MAX_SCRIPT),
+    ("Proposal", "script", 1, MAX_SCRIPT),
+    ("ObserveRule", "regex", 0, MAX_PATTERN),
+    ("ObserveRule", "jmespath", 1, MAX_PATH),
 )
+# Bounds beside a validator of ours keep pydantic's own names.
+_KEYWORDS = {"ge": "minimum", "le": "maximum", "gt": "exclusiveMinimum", "lt": "exclusiveMaximum"}
 
 
-_ALONE = {
-    "mission_list": {
-        "title": "The mission",
-        "description": "The mission that is served here, and the children that it started.",
-    }
-}
-OF_ONE_MISSION = tuple(
-    replace(
-        tool,
-        **_ALONE.get(tool.name, {}),
-        words={
-            key: "The mission's id, from mission_list." if word == SESSION else word for key, word in tool.words.items()
-        },
-    )
-    for tool in TOOLS
-    if tool.name != "mission_start"
-)
-"""The tools where one mission is served: none begins another."""
+def _input_schema(model: type[InputModel], descriptions: Mapping[str, str]) -> Schema:
+    """The arguments as JSON Schema, each with its description."""
+    schema = cast("Schema", _plain(model.model_json_schema()))
+    schema.pop("description", None)
+    definitions = cast("dict[str, Schema]", schema.get("$defs", {}))
+    for definition in definitions.values():
+        if "const" in definition["properties"].get("kind", {}):
+            definition["required"] = ["kind", *definition.get("required", ())]
+            definition["properties"]["kind"].pop("default", None)
+    for name, key, least, most in _LENGTHS:
+        if name in definitions:
+            declared = definitions[name]["properties"][key]
+            text = next((form for form in declared.get("anyOf", ()) if form["type"] == "string"), declared)
+            text.update(minLength=least, maxLength=most)
+    for name, text in descriptions.items():
+        schema["properties"][name]["description"] = text
+    return schema
+
+
+def _plain(value: Any) -> Any:
+    """A schema of pydantic's in the keywords of JSON Schema alone, without titles and defaults that say nothing."""
+    if isinstance(value, list):
+        return [_plain(item) for item in cast("list[Any]", value)]
+    if not isinstance(value, dict):
+        return value
+    plain: Schema = {}
+    for key, item in cast("dict[str, Any]", value).items():
+        if key == "properties":
+            plain[key] = {name: _plain(inner) for name, inner in item.items()}
+        elif not (
+            key in ("title", "discriminator")
+            or (key == "default" and (item is None or isinstance(item, dict)))
+            or (key in _KEYWORDS and abs(item) >= LARGEST)
+        ):
+            plain[_KEYWORDS.get(key, key)] = _plain(item)
+    return plain

@@ -1,8 +1,7 @@
-"""A call that is a task, or becomes one while it is under way.
+"""Runs calls as tasks: from the beginning, or promoted when they take long.
 
-Owns: the way from a call's outcome to a task's ending, its questions in between, and the moment when a call that takes
-long is handed to the task host. Does not know: messages or servers. Invariant: a client is told of a task only when it
-is durable; a call is made once however it ends, and one that its client gives up before that is cancelled.
+Invariant: a client hears of a task only when it is durable. A call is made once, and is cancelled when its client gives
+up before it is a task.
 """
 
 from __future__ import annotations
@@ -27,14 +26,19 @@ from pursuit.tasks.execution import TaskContext
 from pursuit.tasks.host import TaskHost, Work
 from pursuit.tasks.store import Ending
 
-GRACE = 0.5
-"""Seconds that a call of a client of the second generation has to end in before it becomes a task."""
-
 MOST_ROUNDS = 100
 DISMISSED: JsonObject = {"action": "cancel"}
 LONGEST_WHY = 2_000
 
 When = Literal["never", "late", "at once", "must be"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromotionSettings:
+    """When a call of a second-generation client becomes a task."""
+
+    grace: float = 0.5
+    """Seconds that the call has to end in before."""
 
 
 class Performer(Protocol):
@@ -43,23 +47,23 @@ class Performer(Protocol):
     long: anyio.Event
 
     def attach(self, task: TaskContext) -> None:
-        """From here on this task hears of the call's progress."""
+        """The call's progress goes to this task from here on."""
         ...
 
     async def perform(self, params: JsonObject) -> JsonObject:
-        """Makes the call, or goes on with it; a result that asks is `input_required`, as the new era has it."""
+        """Makes the call, or continues it; a result with questions is `input_required`, as in 2026-07-28."""
         ...
 
     async def answered_elsewhere(self, questions: JsonObject) -> None:
-        """Returns when none of these questions needs an answer any more; where that cannot be, never."""
+        """Returns when none of these questions needs an answer any more; never, if that cannot happen."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a call would be as a task; `origin` is what its work can be taken up again by after a crash.
+    """What a call would be as a task; `origin` is what a process needs to resume it after a crash.
 
-    `when` is what the server decides for the second generation; `work` does something else than make the call.
+    `when` is what the server decides for the second generation. `work` replaces making the call.
     """
 
     title: str
@@ -71,7 +75,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskCall:
-    """One call: whose it is, what it is to be, and how it is made."""
+    """One call: who makes it, what it is as a task, and how it is made."""
 
     plan: Plan
     requestor: str
@@ -80,59 +84,59 @@ class TaskCall:
     performer: Performer
 
 
-class Carrier:
-    """Carries calls on; the group is where calls run that are no tasks yet."""
+class CallRunner:
+    """Runs calls; those that are no tasks yet run in the group."""
 
-    def __init__(self, host: TaskHost, tasks: anyio.abc.TaskGroup) -> None:
+    def __init__(self, host: TaskHost, tasks: anyio.abc.TaskGroup, settings: PromotionSettings) -> None:
         self._host = host
         self._tasks = tasks
+        self._settings = settings
 
-    async def begin(self, errand: TaskCall, *, ttl: float | None = None) -> TaskState:
+    async def begin(self, call: TaskCall, *, ttl: float | None = None) -> TaskState:
         """A task from its beginning. Raises `TooManyTasks` or `ValidationFailed`, and then nothing was begun."""
-        plan = errand.plan
 
         async def work(task: TaskContext) -> Ending:
-            errand.performer.attach(task)
-            return await _ending(lambda: _rounds(task, errand, errand.performer.perform(errand.params)))
+            call.performer.attach(task)
+            return await _ending(_rounds(task, call, call.performer.perform(call.params)))
 
-        return await self._record(errand, plan.work or work, ttl)
+        return await self._record(call, call.plan.work or work, ttl)
 
-    async def carry(self, errand: TaskCall) -> JsonObject | TaskState:
-        """The result of a call that ends soon, else the task that it has become."""
-        call = _UnderWay(errand)
-        self._tasks.start_soon(call.run)
+    async def run(self, call: TaskCall) -> JsonObject | TaskState:
+        """The result of a call that ends soon, else the task that it became."""
+        running = _RunningCall(call)
+        self._tasks.start_soon(running.run)
         state: TaskState | None = None
         try:
-            with anyio.move_on_after(GRACE):
-                await _either(call.over, errand.performer.long)
-            if not call.over.is_set():
-                with anyio.CancelScope(shield=True):  # either it is a task, or its client gave it up before
-                    state = await self._record(errand, call.follow, None)
-        except TooManyTasks:  # then its client waits, as any other one does
-            await call.over.wait()
+            with anyio.move_on_after(self._settings.grace):
+                await _either(running.over, call.performer.long)
+            if not running.over.is_set():
+                with anyio.CancelScope(shield=True):  # a client that gives up here leaves a durable task behind
+                    state = await self._record(call, running.follow, None)
+        except TooManyTasks:  # then its client waits for the result
+            await running.over.wait()
         finally:
             if state is None:
-                call.scope.cancel()
-        return call.result() if state is None else state
+                running.scope.cancel()
+        return running.result() if state is None else state
 
-    async def _record(self, errand: TaskCall, work: Work, ttl: float | None) -> TaskState:
-        plan = errand.plan
+    async def _record(self, call: TaskCall, work: Work, ttl: float | None) -> TaskState:
+        plan = call.plan
         return await self._host.begin(
             work,
             kind=plan.kind,
             title=plan.title,
-            requestor=errand.requestor,
-            by=errand.by,
+            requestor=call.requestor,
+            by=call.by,
             ttl=ttl,
             origin=plan.origin,
         )
 
 
-class _UnderWay:
-    """A call that nobody has handed to the host yet."""
+class _RunningCall:
+    """A call under way that is no task yet."""
 
-    def __init__(self, errand: TaskCall) -> None:
-        self._errand = errand
+    def __init__(self, call: TaskCall) -> None:
+        self._call = call
         self._outcome: JsonObject | Exception | None = None
         self.over = anyio.Event()
         self.scope = anyio.CancelScope()
@@ -141,8 +145,8 @@ class _UnderWay:
         """Makes the call; never raises but when cancelled."""
         try:
             with self.scope:
-                self._outcome = await self._errand.performer.perform(self._errand.params)
-        except Exception as error:  # noqa: BLE001 - the boundary to whoever waits, who gets it
+                self._outcome = await self._call.performer.perform(self._call.params)
+        except Exception as error:  # noqa: BLE001 - `result` raises it to the request that waits
             self._outcome = error
         if self._outcome is not None:
             self.over.set()
@@ -154,9 +158,9 @@ class _UnderWay:
         return self._outcome or {}
 
     async def follow(self, task: TaskContext) -> Ending:
-        """The rest of the call as the work of a task; whoever cuts it cuts the call."""
-        self._errand.performer.attach(task)
-        return await _ending(lambda: _rounds(task, self._errand, self._wait()))
+        """The rest of the call as the work of a task; cancelling that cancels the call."""
+        self._call.performer.attach(task)
+        return await _ending(_rounds(task, self._call, self._wait()))
 
     async def _wait(self) -> JsonObject:
         try:
@@ -178,57 +182,53 @@ async def _either(*events: anyio.Event) -> None:
             waiting.start_soon(wait, event)
 
 
-async def _rounds(task: TaskContext, errand: TaskCall, first: Awaitable[JsonObject]) -> JsonObject:
-    """The result in the end; what the call asks meanwhile is asked of the task's requestor, each question once."""
-    result, params = await first, errand.params
+async def _rounds(task: TaskContext, call: TaskCall, first: Awaitable[JsonObject]) -> JsonObject:
+    """The final result; the task's requestor gets each question that the call asks meanwhile, once."""
+    result, params = await first, call.params
     for number in range(MOST_ROUNDS):
         if result.get("resultType") != "input_required":
             return result
         again = {key: value for key, value in params.items() if key not in ("inputResponses", "requestState")}
         questions = obj(result.get("inputRequests"))
         if questions:
-            # A server may ask a second time under the same name, and a question of ours is answered once.
+            # A server may ask again under the same name, while a task takes one answer for each name.
             named = {key if number == 0 else f"{key}-{number + 1}": key for key in questions}
             asked = {name: obj(questions[key]) for name, key in named.items()}
-            said = await answers_to(task, asked, partial(errand.performer.answered_elsewhere, questions))
+            said = await answers_to(task, asked, partial(call.performer.answered_elsewhere, questions))
             if said.keys() != named.keys():
-                await anyio.sleep_forever()  # it has ended meanwhile, and whoever ended it cuts this
+                await anyio.sleep_forever()  # the task has ended meanwhile; its end cancels this
             again["inputResponses"] = {named[name]: answer for name, answer in said.items()}
         if "requestState" in result:
             again["requestState"] = result["requestState"]
-        result = await errand.performer.perform(again)
+        result = await call.performer.perform(again)
     raise MCPError(INTERNAL_ERROR, f"the call asked {MOST_ROUNDS} times and did not come to an end")
 
 
 async def answers_to(
     task: TaskContext, questions: Mapping[str, JsonObject], elsewhere: Callable[[], Awaitable[None]]
 ) -> JsonObject:
-    """What the requestor answers; a question that somebody else answered meanwhile counts as dismissed here."""
+    """What the requestor answers; a question that another caller answered meanwhile counts as dismissed here."""
     said: JsonObject = {}
 
-    async def look() -> None:
+    async def dismiss() -> None:
         await elsewhere()
-        await task.store.answer(task.task_id, dict.fromkeys(questions, DISMISSED), by="somebody else")
+        await task.store.answer(task.task_id, dict.fromkeys(questions, DISMISSED), by="another caller")
 
     async with anyio.create_task_group() as both:
-        both.start_soon(look)
+        both.start_soon(dismiss)
         said = await task.ask(questions)
         both.cancel_scope.cancel()
     return said
 
 
-async def _ending(run: Callable[[], Awaitable[JsonObject]]) -> Ending:
-    """What the work came to."""
+async def _ending(work: Awaitable[JsonObject]) -> Ending:
+    """How a task ends: with the tool's result, stored without what belongs to one protocol version, or an error."""
     try:
-        return ending_of(await run())
+        result = await work
     except PursuitError as error:
-        return failed(wire_error(error))
+        return _failed(wire_error(error))
     except MCPError as error:
-        return failed(error)
-
-
-def ending_of(result: JsonObject) -> Ending:
-    """A tool's result as a task's ending: stored as the tool gave it, without the envelope of an era."""
+        return _failed(error)
     bare = {key: value for key, value in result.items() if key != "resultType"}
     meta = obj(bare.get("_meta"))
     if SERVER_INFO_META_KEY in meta:
@@ -239,7 +239,7 @@ def ending_of(result: JsonObject) -> Ending:
     return Ending(status="failed", message=_text(bare), result=bare)
 
 
-def failed(error: MCPError) -> Ending:
+def _failed(error: MCPError) -> Ending:
     """A JSON-RPC error as a task's ending."""
     body: dict[str, Any] = {"code": error.code, "message": error.message}
     if error.data is not None:
@@ -253,23 +253,21 @@ def _text(result: JsonObject) -> str:
     return next((text for text in texts if isinstance(text, str)), "the tool failed")[:LONGEST_WHY]
 
 
-# A request whose answer its client no longer waits for.
-# Invariant: a handler sees a client of the new era, so what it wants to ask it returns as questions; its progress
-# goes to whoever follows the task.
-
-
 class DetachedSession:
-    """The way back to a client: over its request while it waits, then into the task."""
+    """The session of a call whose client may stop waiting: progress goes to the request, then to the task.
 
-    def __init__(self, session: ServerSession, task: TaskContext | None = None) -> None:
+    It cannot send requests: a handler sees a client of 2026-07-28 and returns its questions.
+    """
+
+    def __init__(self, session: ServerSession) -> None:
         self.client_params: InitializeRequestParams | None = session.client_params
         self.client_capabilities: ClientCapabilities | None = session.client_capabilities
         self.can_send_request = False
-        self.task = task
+        self.task: TaskContext | None = None
         self._session = session
 
     async def report_progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
-        """Tells how far the call is."""
+        """Reports how far the call is."""
         if self.task is not None:
             await self.task.update_status(message, done=progress, total=total)
         else:

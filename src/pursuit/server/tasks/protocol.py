@@ -1,6 +1,4 @@
-"""The words of both generations of MCP tasks, and which of them a request speaks.
-
-Owns: names that stand in messages, and what a request says of itself. Knows no task. Pure.
+"""The messages of both generations of MCP tasks, and which generation a request is of.
 
 The first generation is in the core of 2025-11-25 (SEP-1686); the second is an extension of 2026-07-28 (SEP-2663). They
 are not compatible on the wire.
@@ -36,13 +34,13 @@ IMMEDIATE = "io.modelcontextprotocol/model-immediate-response"
 FIRST_VERSIONS = frozenset({"2025-11-25"})
 
 Generation = Literal[0, 1, 2]
-"""0 is a client of a version without tasks, or of the new era without the extension on this request."""
+"""0: a client of a version without tasks, or of 2026-07-28 without the extension on this request."""
 
 JsonObject = Mapping[str, Any]
 
 
 def is_modern(ctx: Context) -> bool:
-    """Whether the request is of the era without handshakes."""
+    """Whether the request is of 2026-07-28, which has no handshake."""
     return ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
 
 
@@ -55,7 +53,7 @@ def generation_of(ctx: Context) -> Generation:
 
 
 def capabilities_of(ctx: Context) -> JsonObject:
-    """What the client says that it can do: on this request, or when it shook hands."""
+    """The client's capabilities: of this request, or of the handshake."""
     if is_modern(ctx):
         meta = obj((ctx.params or {}).get("_meta"))
         return obj(meta.get(CLIENT_CAPABILITIES_META_KEY))
@@ -64,7 +62,7 @@ def capabilities_of(ctx: Context) -> JsonObject:
 
 
 def missing_extension() -> MCPError:
-    """What a client is told that did not declare the extension on this request."""
+    """The error for a client that did not declare the extension on this request."""
     return MCPError(
         MISSING_REQUIRED_CLIENT_CAPABILITY,
         f"the request must declare the extension {EXTENSION} in its capabilities",
@@ -73,9 +71,9 @@ def missing_extension() -> MCPError:
 
 
 def task_id_of(ctx: Context) -> str:
-    """The task that a request is about; over HTTP the new era names it in a header, too.
+    """The task that a request is about; over HTTP a request of 2026-07-28 names it in a header, too.
 
-    A header that says something else is refused. Clients must send it; FastMCP 4.1 does not, and is served.
+    A header with another id is refused. Clients must send the header; FastMCP 4.1 does not, and is served.
     """
     task_id = (ctx.params or {}).get("taskId")
     if is_modern(ctx) and ctx.request is not None:
@@ -88,37 +86,36 @@ def task_id_of(ctx: Context) -> str:
 
 
 def obj(value: object) -> JsonObject:
-    """A part of a message that should be an object; empty where it is none."""
+    """A part of a message that should be an object; empty if it is none."""
     return cast("JsonObject", value) if isinstance(value, Mapping) else {}
 
 
-# How often a client should look at a task, and what becomes of one that looks more often.
-# Invariant: a client that polls too fast is answered late, by half an interval at most and at once when something
-# changes; it is never refused and misses nothing. A task that ends after 0.2 s is seen soon after: the interval
-# begins at 100 ms and grows with the task's age, to a fifth of it and five seconds at most. Nobody is told to wait
-# longer than a second for a task that waits for an answer.
-
+# Seconds between two polls. A task that ends after 0.2 s is seen soon after: the interval begins at 100 ms and grows
+# to a fifth of the task's age, five seconds at most; one second at most while the task waits for an answer.
 SHORTEST, LONGEST, WHILE_ASKING = 0.1, 5.0, 1.0
 SHARE_OF_AGE = 0.2
 LONGEST_HOLD = 0.5
-MOST = 4_096
+MOST_TASKS = 4_096
 
 
 def interval(state: TaskState, now: float) -> int:
-    """How long a client should wait until it asks again, in milliseconds."""
+    """How long a client should wait until it polls again, in milliseconds."""
     longest = WHILE_ASKING if state.status == "input_required" else LONGEST
     return round(1_000 * min(longest, max(SHORTEST, SHARE_OF_AGE * (now - state.created_at))))
 
 
-class Pace:
-    """Holds the answers to clients that ask too often."""
+class PollingLimiter:
+    """Delays the results for clients that poll too often.
+
+    The delay is half an interval at most and ends when the task changes; a client is never refused and misses nothing.
+    """
 
     def __init__(self, store: TaskStore) -> None:
         self._store = store
         self._answered: OrderedDict[str, tuple[float, int]] = OrderedDict()
 
-    async def kept(self, state: TaskState) -> TaskState:
-        """The task as it is to be shown: at once, or as soon as it changes or half its interval is over."""
+    async def hold(self, state: TaskState) -> TaskState:
+        """The task as the client gets it: now, or as soon as it changes or half its interval is over."""
         last, seen = self._answered.get(state.task_id, (0.0, -1))
         if state.seq == seen and not state.terminal:
             due = last + min(LONGEST_HOLD, interval(state, self._store.now()) / 2_000)
@@ -126,21 +123,17 @@ class Pace:
                 state = await self._store.wait(state.task_id, lambda now: now.seq > seen)
         self._answered[state.task_id] = (time.monotonic(), state.seq)
         self._answered.move_to_end(state.task_id)
-        while len(self._answered) > MOST:
+        while len(self._answered) > MOST_TASKS:
             self._answered.popitem(last=False)
         return state
 
-
-# A task as the first generation has it: 2025-11-25, SEP-1686.
-# Invariant: `related-task` stands where the protocol wants it (what `tasks/result` gives and asks) and nowhere else.
-# Here a tool's result with `isError` is a task that `failed`; its payload is still that result.
 
 STATUS = "notifications/tasks/status"
 CAPABILITY: JsonObject = {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}
 
 
 def v2025_task(state: TaskState, now: float) -> dict[str, Any]:
-    """The task itself."""
+    """A task of the first generation. A tool's result with `isError` is a task that `failed`, with that result."""
     body: dict[str, Any] = {
         "taskId": state.task_id,
         "status": state.status,
@@ -153,18 +146,18 @@ def v2025_task(state: TaskState, now: float) -> dict[str, Any]:
 
 
 def v2025_created(state: TaskState, now: float) -> dict[str, Any]:
-    """What a call that became a task is answered with, and what a model can be told meanwhile."""
+    """The result of a call that became a task, with a text that a model can read meanwhile."""
     words = f"{state.title} goes on as the task {state.task_id}; its result is there when that has ended."
     return {"task": v2025_task(state, now), "_meta": {IMMEDIATE: sendable(words)}}
 
 
 def related(body: JsonObject, task_id: str) -> dict[str, Any]:
-    """A result, or the parameters of a request, with the task that it belongs to."""
+    """A result, or the parameters of a request, with the task that it belongs to; only around `tasks/result`."""
     return {**body, "_meta": {**obj(body.get("_meta")), RELATED: {"taskId": task_id}}}
 
 
 def payload(state: TaskState, result: JsonObject | None) -> dict[str, Any]:
-    """What the call would have been answered with; raises the error that it would have got."""
+    """The result that the call would have had; raises the error that it would have had."""
     if state.error is not None:
         raise MCPError(state.error["code"], state.error["message"], state.error.get("data"))
     if result is not None:
@@ -173,19 +166,16 @@ def payload(state: TaskState, result: JsonObject | None) -> dict[str, Any]:
     raise MCPError(INTERNAL_ERROR, sendable(words), {"taskId": state.task_id, "status": state.status})
 
 
-# A task as the second generation has it: the extension of 2026-07-28, SEP-2663.
-# Invariant: what is inlined is there exactly in the status that it belongs to, and no `related-task` goes out. Here
-# `failed` is for JSON-RPC errors alone: a tool's result with `isError` is a task that `completed`.
-
 COMPLETE: JsonObject = {"resultType": "complete"}
-"""How an update and a cancel are acknowledged."""
+"""The result of `tasks/update` and `tasks/cancel`."""
 
 
 def v2026_task(state: TaskState, now: float) -> dict[str, Any]:
-    """The task itself."""
+    """A task of the second generation. `failed` is for JSON-RPC errors; a result with `isError` is `completed`."""
+    has_result = state.error is None and (state.result is not None or state.blob is not None)
     body: dict[str, Any] = {
         "taskId": state.task_id,
-        "status": _status(state),
+        "status": "completed" if state.status == "failed" and has_result else state.status,
         "createdAt": iso(state.created_at),
         "lastUpdatedAt": iso(state.updated_at),
         "ttlMs": None if state.ttl is None else max(1, round(state.ttl * 1_000)),
@@ -195,12 +185,12 @@ def v2026_task(state: TaskState, now: float) -> dict[str, Any]:
 
 
 def v2026_created(state: TaskState, now: float) -> dict[str, Any]:
-    """What a call that became a task is answered with."""
+    """The result of a call that became a task."""
     return {"resultType": "task", **v2026_task(state, now)}
 
 
 def detailed(state: TaskState, asked: JsonObject, result: JsonObject | None, now: float) -> dict[str, Any]:
-    """The task with its questions, its result or its error; `asked` are the questions for this client."""
+    """The task with its questions, its result or its error; `asked` holds the questions for this client."""
     body = {**COMPLETE, **v2026_task(state, now)}
     match body["status"]:
         case "input_required":
@@ -212,8 +202,3 @@ def detailed(state: TaskState, asked: JsonObject, result: JsonObject | None, now
             return {**body, "error": why if state.error is None else dict(state.error)}
         case _:
             return body
-
-
-def _status(state: TaskState) -> str:
-    has_result = state.error is None and (state.result is not None or state.blob is not None)
-    return "completed" if state.status == "failed" and has_result else state.status
