@@ -39,7 +39,7 @@ from pursuit.core.events import (
     Source,
     WaitBegan,
 )
-from pursuit.core.mission import CAPS, GUARDED, Mission
+from pursuit.core.mission import CAPS, Mission
 from pursuit.core.observe import leaves, source_matches
 from pursuit.core.series import Point, better
 from pursuit.core.state import SCRIPT_SOURCE, CallRecord, Iteration, MissionState, error_key, script_view
@@ -87,7 +87,7 @@ def refused(state: MissionState, event: CallRefused) -> None:
 def settled(state: MissionState, event: CallSettled) -> None:
     """A call has an outcome, and what it said counts."""
     state.elapsed = max(state.elapsed, event.elapsed)
-    call = state.open.calls.get(event.call_id) if state.open is not None else None
+    call = state.call(event.call_id)
     if call is None:
         return
     call.outcome = event.outcome
@@ -99,7 +99,7 @@ def settled(state: MissionState, event: CallSettled) -> None:
         state.succeeded[call.tool] = state.succeeded.get(call.tool, 0) + 1
         state.last_success[call.tool] = Source(tool=call.tool, call_id=call.call_id, iteration=call.iteration)
     learn(state, event.metrics, event.events, tool=call.tool, call_id=call.call_id, order=call.order)
-    if state.guarded and call.purpose != "check":
+    if call.purpose != "check" and state.open is not None and state.open.guarded:
         _guard(state, call)
 
 
@@ -116,7 +116,7 @@ def learn(
     state: MissionState, metrics: dict[str, Any], events: list[dict[str, Any]], *, tool: str, call_id: str, order: int
 ) -> None:
     """Takes metrics and events into the state, each with whose word it is."""
-    iteration = state.open.index if state.open is not None else state.iteration_count
+    iteration = state.current_index
     for name, value in metrics.items():
         # The later call wins, not the one that happened to come back later.
         if (iteration, order) >= state.metric_order.get(name, (0, 0)):
@@ -172,7 +172,6 @@ def _created(event: MissionCreated) -> MissionState:
         thresholds=tuple(c for c in mission.criteria if isinstance(c, MetricThreshold)),
         asks=any(isinstance(c, Check | Predicate) for c in mission.criteria),
         stagnation=mission.stagnation,
-        guarded=mission.proposer.kind in GUARDED,
         parameters=event.parameters,
         warnings=tuple(event.warnings),
         file=event.file,

@@ -254,8 +254,8 @@ AnyProposer = Annotated[
     Field(discriminator="kind"),
 ]
 
-GUARDED = frozenset({"client", "replay", "model", "sampling"})
-"""The proposers that may go round in circles, so that a loop guard watches what they do."""
+GUARDED = frozenset({"client", "model", "sampling"})
+"""The proposers whose calls the loop guard watches."""
 
 
 def _threshold(value: object) -> object:

@@ -29,7 +29,7 @@ from pursuit.core.events import (
     Verdict,
     WaitingFor,
 )
-from pursuit.core.mission import Mission
+from pursuit.core.mission import GUARDED, Mission
 from pursuit.core.observe import value_of
 from pursuit.core.series import Events, Metrics, Point
 
@@ -91,6 +91,13 @@ class Iteration(msgspec.Struct, kw_only=True, gc=False):
     calls: dict[str, CallRecord] = {}
     script: ScriptEnded | None = None
     view: dict[str, Any] | None = None
+
+    @property
+    def guarded(self) -> bool:
+        """Whether the loop guard watches it: what a model or a client proposes, and a script not of the operator's."""
+        if self.proposed.script is not None:
+            return not self.proposed.own_script
+        return self.proposed.proposer in GUARDED
 
     def errors(self) -> list[tuple[str, str]]:
         """What went wrong, with the tool that it went wrong in."""
@@ -157,7 +164,6 @@ class MissionState:
     asks: bool = False
     """Whether it has criteria that the state alone does not decide: predicates and checks."""
     stagnation: int | None = None
-    guarded: bool = False
     parameters: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     warnings: tuple[str, ...] = ()
     file: str | None = None
@@ -248,6 +254,15 @@ class MissionState:
     def wall_clock(self) -> float:
         """Seconds that drivers have held the mission."""
         return self.elapsed_before + self.elapsed
+
+    @property
+    def current_index(self) -> int:
+        """The number of the open iteration, or of the next one."""
+        return self.open.index if self.open is not None else self.iteration_count
+
+    def call(self, call_id: str) -> CallRecord | None:
+        """A call of the open iteration."""
+        return self.open.calls.get(call_id) if self.open is not None else None
 
     def cap(self, name: str) -> float | None:
         """A cap in force, or None."""

@@ -23,9 +23,9 @@ from pursuit.core.events import (
 )
 from pursuit.core.mission import ClientProposer, Proposal
 from pursuit.core.state import Iteration, MissionState
+from pursuit.engine.admission import MustWait, Planned
 from pursuit.engine.context import Run, Tools
-from pursuit.engine.execute import MustWait, Planned, at_work, execute
-from pursuit.engine.scripts import run_script
+from pursuit.engine.execute import execute, run_script, running_tasks
 from pursuit.engine.verify import answers_for
 from pursuit.proposers.contract import Failed, Proposer, Waiting
 
@@ -117,9 +117,8 @@ async def act(run: Run) -> None:
     if proposed.script is not None and iteration.script is None:
         await run_script(run, iteration, proposed.script)
     elif proposed.calls:
-        guarded = proposed.proposer in ("client", "model", "sampling")
         calls = [
-            Planned(call_id=call.call_id, tool=call.tool, args=call.args, order=order, guarded=guarded)
+            Planned(call_id=call.call_id, tool=call.tool, args=call.args, order=order)
             for order, call in enumerate(proposed.calls)
         ]
         await execute(run, calls)
@@ -145,7 +144,7 @@ async def conclude(run: Run, asked: Asked) -> None:
     run.tell("evaluate")
 
     def close(state: MissionState) -> Sequence[Event]:
-        if state.status == "paused" or (state.stop is not None and at_work(state)):
+        if state.status == "paused" or (state.stop is not None and running_tasks(state)):
             return ()  # what works still is stopped before the iteration is closed
         if state.stop is None and (_unfinished(state) or (asked.answers is None and _due(state, asked))):
             return ()
