@@ -4,8 +4,7 @@ Importing this package imports no sandbox; a command that used one ends with `le
 """
 
 from pursuit.sandbox.pool import SandboxLimits, leave, monty_started
-from pursuit.sandbox.predicates import PredicateValue
-from pursuit.sandbox.sandbox import Sandbox
+from pursuit.sandbox.sandbox import PredicateValue, Sandbox
 from pursuit.sandbox.scripts import Script
 from pursuit.sandbox.values import (
     Calls,
