@@ -1,6 +1,6 @@
-"""What the audit holds: who asked for what, and what was refused.
+"""The events of the audit: who asked for what, and what was refused. Pure.
 
-Owns: its events and what is left out of them. Pure. Invariant: no secret and no large value gets into the audit.
+Invariant: no secret and no large value gets into the audit.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _SECRET = re.compile(
 
 
 class AuditEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
-    """A line of the audit; `call` ties a refusal to what was asked."""
+    """An entry of the audit; `call` ties a refusal to its request."""
 
     at: float
     call: str
 
 
 class ControlCalled(AuditEvent, frozen=True, kw_only=True):
-    """Somebody asked for a change; written before it is made."""
+    """A change was requested; written before it is made."""
 
     verb: str
     who: str
@@ -63,7 +63,7 @@ def decode_audit(body: bytes) -> AnyAuditEvent:
 
 
 def redacted(value: Any, depth: int = DEEPEST) -> Any:
-    """The value with secrets, long texts, long lists and deep nests cut out."""
+    """The value without secrets, with long texts, long lists and deep nesting cut."""
     match value:
         case None | bool() | int() | float():
             return value

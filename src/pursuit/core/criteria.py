@@ -1,7 +1,6 @@
-"""The six kinds of criteria: what a mission may ask of the world before it counts as done.
+"""The six kinds of criteria: what must hold before a mission counts as done. `evaluate` decides them.
 
-Owns: their shape and their limits. Does not decide them (`evaluate`). Invariant: a criterion that
-exists is well formed, so deciding one never has to ask whether it is.
+Invariant: a criterion that exists is well formed.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class Criterion(InputModel):
 def _bare_metric(value: str) -> str:
     bare = value.removeprefix("metrics.")
     if not bare:
-        raise ValueError("names no metric; write metrics.NAME or NAME")
+        raise ValueError("does not name a metric; write metrics.NAME or NAME")
     return bare
 
 
@@ -68,7 +67,7 @@ class MetricTrend(Criterion):
 
     @classmethod
     def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
-        """No window could ever hold enough points."""
+        """The window must be able to hold enough points."""
         least, window = given.get("min_points", 2), given.get("window", MAX_WINDOW)
         if isinstance(least, int) and isinstance(window, int) and 2 <= window < least <= MAX_WINDOW:
             yield Broken(f"min_points ({least}) cannot exceed window ({window})")
@@ -116,7 +115,7 @@ class Count(InputModel):
 class Expectation(InputModel):
     """What the result of a check must satisfy; everything that is given must hold.
 
-    An exit code among `never_exit_codes` says that the check can never be met any more: the mission is over then.
+    An exit code among `never_exit_codes` says that the check can never be met any more: it ends the mission.
     """
 
     exit_code: Whole | None = None
@@ -128,10 +127,10 @@ class Expectation(InputModel):
 
     @classmethod
     def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
-        """The exit code that is wanted does not say that it never comes."""
+        """The wanted exit code is not among those that say never."""
         wanted, never = given.get("exit_code"), given.get("never_exit_codes")
         if isinstance(never, list) and (0 if wanted is None else wanted) in never:
-            yield Broken("holds the exit code that the check is met by", "never_exit_codes")
+            yield Broken("contains the exit code that meets the check", "never_exit_codes")
 
     @field_validator("predicate")
     @classmethod
@@ -147,7 +146,7 @@ class Expectation(InputModel):
 class Check(Criterion):
     """A call that the runtime makes itself, and what its result must satisfy.
 
-    With `after` it has something to look at only once that tool was called, whatever came of the call.
+    With `after` there is nothing to check until that tool was called, whatever the outcome of the call.
     """
 
     kind: Literal["check"] = "check"
@@ -208,7 +207,7 @@ def describe(criterion: Criterion) -> str:
             return criterion.criterion_id
 
 
-# Criteria as Python reads best: `metric("mass") <= 2.4`, `event("certified")`.
+# Criteria in Python: `metric("mass") <= 2.4`, `event("certified")`.
 
 Direction = Literal["decreasing", "increasing", "non_increasing", "non_decreasing"]
 

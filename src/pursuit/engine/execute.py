@@ -158,7 +158,7 @@ async def _perform_or_cancel(run: Run, call: CallRecord, tool: Tool, timeout: fl
         return await _perform(run, call, tool, timeout)
     except anyio.get_cancelled_exc_class():
         with anyio.CancelScope(shield=True):
-            why = "stopped by the operator" if run.stop_heard else "the driver was stopped"
+            why = "stopped by the operator" if run.stop_ordered else "the driver was stopped"
             run.journal.stage(settle(run, call, "cancelled", error=why).event)
             await run.journal.flush()
         raise

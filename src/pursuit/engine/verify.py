@@ -53,10 +53,10 @@ def plan_check(run: Run, check: Check) -> Planned:
 
 
 async def answers_for(run: Run) -> dict[str, Answer]:
-    """What the sandbox says of each predicate, and each check that is due its result."""
+    """What the sandbox says of each predicate, and the result of each check that is due."""
     criteria = run.state.mission.criteria
     answers = await _predicates(run, [criterion for criterion in criteria if isinstance(criterion, Predicate)])
-    checks = [criterion for criterion in criteria if isinstance(criterion, Check) and _has_something(run, criterion)]
+    checks = [criterion for criterion in criteria if isinstance(criterion, Check) and _can_look(run, criterion)]
     for check in checks:
         if check.when == "checkpoint":
             answers[check.criterion_id] = await _checked(run, check)
@@ -67,8 +67,8 @@ async def answers_for(run: Run) -> dict[str, Answer]:
     return answers
 
 
-def _has_something(run: Run, check: Check) -> bool:
-    """Whether there is something to look at: its tool was called now or succeeded before, or it owes an answer."""
+def _can_look(run: Run, check: Check) -> bool:
+    """Whether there is something to check: its `after` was called now or succeeded before, or its last try failed."""
     if check.after is None or run.state.succeeded.get(check.after, 0) > 0:
         return True
     before = run.state.results.get(check.criterion_id)
@@ -88,7 +88,7 @@ async def _predicates(run: Run, predicates: Sequence[Predicate]) -> dict[str, An
 
 
 def _rest_is_met(run: Run, answers: Mapping[str, Answer]) -> bool:
-    """Whether every required criterion but the checks that wait for the others is met."""
+    """Whether every required criterion is met, except the checks that wait for the others."""
     status = {result.criterion_id: result.status for result in evaluate(run.state, answers)}
     return all(
         status[criterion.criterion_id] == "met"
@@ -142,7 +142,7 @@ async def _judge(run: Run, expect: Expectation, planned: Planned, record: CallRe
 
 
 def _exists(path: Path) -> bool:
-    """Whether a file can be seen there; a name that no file can have is none."""
+    """Whether there is a file; a name that no file can have is not an error."""
     try:
         return path.exists()
     except OSError:
