@@ -70,7 +70,7 @@ def test_an_unknown_tool_and_prose_go_back_with_the_reason(
     assert (state.verdict_reason, made) == ("criteria_met", [("world.step", "ok")])
     told = endpoint.prompts()
     assert "there is no tool 'world__fly'; the tools are world__look, world__step" in told[1]
-    assert "no tool was called, and words alone do nothing" in told[2]
+    assert "no tool was called, and text alone does nothing" in told[2]
     assert "I am done, the goal is met." in told[2]
 
 
@@ -91,7 +91,7 @@ def test_arguments_that_are_no_json_go_back(tmp_path: Path, monkeypatch: pytest.
     with scripted(monkeypatch, *replies) as endpoint:
         state, _found, _rows, made = pursued(tmp_path, mission(criteria=DONE, proposer=OPENAI))
     assert (state.verdict_reason, made) == ("criteria_met", [("world.step", "ok")])
-    assert all("are no JSON object" in told for told in endpoint.prompts()[1:])
+    assert all("are not a JSON object" in told for told in endpoint.prompts()[1:])
 
 
 @BOTH

@@ -19,7 +19,7 @@ from pursuit.core import events as ev
 from pursuit.core.fold import advance
 from pursuit.core.mission import ModelProposer
 from pursuit.core.state import MissionState
-from pursuit.proposers.choice import NobodyHere
+from pursuit.proposers.choice import NoSampler
 from pursuit.proposers.language import OfferedTool
 from pursuit.proposers.model import LONGEST, AskModel, ToolNames, lack_of_room
 from pursuit.proposers.prompt import LEAST, LIMIT, Prompt, Words, build_prompt
@@ -217,7 +217,7 @@ def asked() -> str:
     ]
     settings_of = state.mission.proposer
     assert isinstance(settings_of, ModelProposer)
-    return AskModel(settings_of, NobodyHere(), tools, lessons=["x", "y"], room=1_500).request(state).digest()
+    return AskModel(settings_of, NoSampler(), tools, lessons=["x", "y"], room=1_500).request(state).digest()
 
 
 CRITERIA = [

@@ -29,9 +29,9 @@ def draft(text: str) -> Draft:
     return Draft("said", text.encode())
 
 
-def on_ledger(path: Path, case: Callable[[SqliteLedger], Awaitable[None]], **given: float) -> None:
+def on_ledger(path: Path, case: Callable[[SqliteLedger], Awaitable[None]], *, patience: float = 10.0) -> None:
     async def body() -> None:
-        ledger = SqliteLedger.open(path, **given)
+        ledger = SqliteLedger.open(path, patience=patience)
         try:
             with anyio.fail_after(60):
                 await case(ledger)

@@ -228,9 +228,7 @@ class Driver:
             await _record_failure(run, error)
         except anyio.get_cancelled_exc_class():
             with anyio.CancelScope(shield=True), suppress(PursuitError):
-                await (
-                    run.journal.flush()
-                )  # a call that has just come back is settled first
+                await run.journal.flush()  # a call that has just come back is settled first
             raise
         return run.state
 

@@ -1,10 +1,8 @@
-"""What a language model is told: the goal, how the criteria stand, what is left, and what happened lately.
+"""The prompt for a language model: the goal, the criteria, the budget, and what happened lately.
 
-Owns: the words, their order, and what is left out when there is no room. Pure and deterministic: equal states give
-equal bytes. Invariants: system text and prompt together are never longer than the limit; the operator's own words come
-before all else and are whole wherever they fit; whatever was not written here stands on lines that begin with `| `,
-between two lines that carry the prompt's own mark, so no text of a tool, a client or a lesson can end its block or look
-like the runtime's word.
+Pure and deterministic: equal states give equal bytes. System text and prompt together are never longer than the limit.
+The operator's texts come first and are whole wherever they fit. Every quoted line begins with `| `, between two lines
+that carry the prompt's own mark, so no text of a tool, a client or a lesson can end its block or pass as the runtime's.
 """
 
 from __future__ import annotations
@@ -25,9 +23,6 @@ from pursuit.core.state import CallRecord, Iteration, MissionState, call_value
 from pursuit.core.truncate import cut_to
 from pursuit.proposers.language import OfferedTool
 
-# Quoted text in a prompt: lines that cannot be mistaken for the runtime's own, in as many bytes as there are.
-# Invariant: a block measures at most what it was given, and no text in it can end its line, its quote or its fence.
-
 QUOTE = "| "
 NO_MARK = "0" * 16
 LEAST_ROW = 160
@@ -38,7 +33,7 @@ _ODD = re.compile(
 
 
 class Block(NamedTuple):
-    """Quoted lines, what they are, and the runtime's word about them."""
+    """Quoted lines with their kind, under a title of the runtime's."""
 
     title: str
     kind: str
@@ -56,30 +51,30 @@ class Block(NamedTuple):
 
 @dataclass(slots=True)
 class Page:
-    """Blocks that together have so much room, each its share of it."""
+    """Blocks that share a number of bytes."""
 
     room: int
     used: int = 0
     blocks: list[Block] = field(default_factory=list[Block])
 
     def add(self, block: Block) -> None:
-        """One more block, as it is."""
+        """Adds a block as it is."""
         self.used += block.size
         self.blocks.append(block)
 
     def rows(self, kind: str, title: str, rows: Iterable[Any], *, share: int, least: int = 0) -> None:
-        """One JSON value on each line; those at the end go first if there are too many, and it is said how many."""
+        """Adds a block of JSON values, one on each line; if there are too many, the last ones are only counted."""
         room = max(self.room // share, least) - around(kind, title)
         self.add(Block(title, kind, _fitting(list(rows), room)))
 
 
 def around(kind: str, title: str) -> int:
-    """What a block takes besides its lines, and the gap after it."""
+    """The bytes of a block without its lines, with the gap after it."""
     return Block(title, kind, ()).size + 1
 
 
 def divided(room: int, wanted: Sequence[int], weights: Sequence[int] | None = None) -> list[int]:
-    """So much for each: what it wants, or else its part of what the modest ones leave."""
+    """The bytes for each: what it wants, or its share of what the smaller ones leave."""
     shares = list(weights or [1] * len(wanted))
     given: list[int] = [0] * len(wanted)
     waiting: list[int] = list(range(len(wanted)))
@@ -99,7 +94,7 @@ def divided(room: int, wanted: Sequence[int], weights: Sequence[int] | None = No
 
 
 def quoted(text: str, room: int | None = None) -> list[str]:
-    """The text line by line, each behind the quote, as far as it fits."""
+    """The text line by line, each quoted, as far as it fits."""
     lines: list[str] = []
     for line in _BREAKS.split(text.encode(errors="replace").decode()):
         shown = QUOTE + _ODD.sub("\N{REPLACEMENT CHARACTER}", line)
@@ -115,7 +110,7 @@ def quoted(text: str, room: int | None = None) -> list[str]:
 
 
 def fairly(rows: Sequence[Any], room: int) -> list[str]:
-    """The rows whole, but for those longer than an even part of the room; the last ones go if it is too small."""
+    """The rows, whole unless they are longer than an even share of the room; if it is too small, the last ones go."""
     lines = [whole(row) for row in rows]
     parts = divided(room - 40, [bytes_of(line) for line in lines])
     return _kept(
@@ -137,7 +132,7 @@ def _fitting(rows: Sequence[Any], room: int) -> list[str]:
 
 
 def _kept(lines: Iterable[str], count: int, room: int) -> list[str]:
-    """As many of the lines as fit, from the first on; the rest is counted."""
+    """The first lines, as many as fit; the rest is counted."""
     kept: list[str] = []
     for line in lines:
         if bytes_of(line) > room - 40:
@@ -148,7 +143,7 @@ def _kept(lines: Iterable[str], count: int, room: int) -> list[str]:
 
 
 def bytes_of(line: str) -> int:
-    """What a line takes, its break included."""
+    """The bytes of a line, its break included."""
     return len(line.encode()) + 1
 
 
@@ -160,7 +155,7 @@ def row_of(value: Any, most: int) -> str:
 def whole(value: Any) -> str:
     """A value on one quoted line, however long that is."""
     text = msgspec.json.encode(value).decode()
-    # In JSON such a character only ever stands inside a text, where it may be written like this.
+    # In JSON such a character occurs only inside a text, where it may be escaped.
     return QUOTE + _ODD.sub(lambda found: _escaped(found.group()), text)
 
 
@@ -177,7 +172,7 @@ _CALLS = 32
 _RESERVE = 3 * 1024
 _BUDGET = 640
 _WEIGHTS = {"goal": 4, "instructions": 2, "criteria": 3}
-"""How the operator's words share what there is when they do not fit."""
+"""How the operator's texts share the room if they do not fit."""
 
 _SYSTEM = """\
 You pursue a goal for an operator by calling tools. You are asked once for each iteration; answer with the tool calls \
@@ -201,10 +196,10 @@ script merely claims counts as nothing; only the results of its calls do."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Words:
-    """What a prompt is made of besides the state."""
+    """The parts of a prompt besides the state."""
 
     name_of: Callable[[str], str]
-    """How a tool is called in front of the model."""
+    """The name of a tool as the model sees it."""
     nothing: str
     script: str | None = None
     instructions: str | None = None
@@ -258,10 +253,10 @@ def build_prompt(state: MissionState, words: Words) -> Prompt:
 
 
 def lacking(mission: Mission, words: Words) -> int:
-    """How many bytes more a prompt would need to hold the goal, the instructions and the criteria whole."""
+    """How many more bytes a prompt needs to hold the goal, the instructions and the criteria whole."""
     room = max(words.limit, LEAST) - len(_system(words.nothing, words.script).encode())
     own = _whole_words(mission, words.instructions, _criteria(mission, {}))
-    # Room that is added is not all theirs while the rest has its part of it.
+    # The rest takes its part of the room that is added.
     need, limit = sum(block.size for block in own), room
     while need > limit - _reserve(limit):
         limit += max(1, need - (limit - _reserve(limit)))
@@ -273,7 +268,7 @@ def _system(nothing: str, script: str | None) -> str:
 
 
 def _reserve(room: int) -> int:
-    """What the operator's words leave to the rest, the newest results above all."""
+    """What the operator's texts leave to the rest, above all to the newest results."""
     return max(room // 8, _RESERVE)
 
 
@@ -310,7 +305,7 @@ def _whole_words(mission: Mission, instructions: str | None, rows: Sequence[Mapp
 
 
 def _criteria(mission: Mission, results: Mapping[str, CriterionResult]) -> list[dict[str, Any]]:
-    """Each criterion and how it stands, without its evidence: that is no word of the operator's."""
+    """Each criterion with its status, without its evidence, which is not the operator's text."""
     rows: list[dict[str, Any]] = []
     for criterion in mission.criteria:
         result = results.get(criterion.criterion_id)
@@ -325,15 +320,15 @@ def _criteria(mission: Mission, results: Mapping[str, CriterionResult]) -> list[
 
 
 def _open_first(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows with those that are not met before those that are, and what is required before what is not."""
+    """The rows, those that are not met first, then the required ones."""
     return sorted(rows, key=lambda row: (row["status"] == "met", row.get("required") is False))
 
 
 def _with_evidence(
     rows: Sequence[dict[str, Any]], results: Mapping[str, CriterionResult], spare: int
 ) -> list[dict[str, Any]]:
-    """The rows with so many bytes of evidence among them; what is not met yet has it first."""
-    told: dict[str, dict[str, Any]] = {row["id"]: row for row in rows}
+    """The rows with at most `spare` bytes of evidence; those that are not met get it first."""
+    shown_rows: dict[str, dict[str, Any]] = {row["id"]: row for row in rows}
     found = [row for row in _open_first(rows) if _evidence(results, row) is not None]
     each = min(max(spare // max(len(found), 1), 80), _RESULT)
     for row in found:
@@ -343,8 +338,8 @@ def _with_evidence(
         if size > min(each, spare):
             continue
         spare -= size
-        told[row["id"]] = {**row, "evidence": shown}
-    return list(told.values())
+        shown_rows[row["id"]] = {**row, "evidence": shown}
+    return list(shown_rows.values())
 
 
 def _added(row: dict[str, Any], evidence: Any) -> int:
@@ -369,7 +364,7 @@ def _budget(state: MissionState) -> dict[str, Any]:
 
 
 def _metrics(state: MissionState) -> list[dict[str, Any]]:
-    """Those that a criterion names, with their best; then the rest."""
+    """The metrics that a criterion names, with their best value; then the rest."""
     rows: dict[str, dict[str, Any]] = {}
     for criterion in state.thresholds:
         point = state.best.get(criterion.criterion_id)
@@ -381,7 +376,7 @@ def _metrics(state: MissionState) -> list[dict[str, Any]]:
 
 
 def _history(state: MissionState, words: Words, room: int) -> list[Block]:
-    """The newest iterations that fit, oldest first; what is older is counted."""
+    """The newest iterations that fit, oldest first; older ones are counted."""
     title = "The last iterations, oldest first:"
     room -= around("history", title) + 120
     kept: list[str] = []
@@ -401,7 +396,7 @@ def _history(state: MissionState, words: Words, room: int) -> list[Block]:
 
 
 def _iteration(iteration: Iteration, words: Words, room: int) -> list[str]:
-    """One iteration: a line for it, and one for each call, previewed."""
+    """One iteration: a line for it, and a line with a preview for each call."""
     head: dict[str, Any] = {"iteration": iteration.index}
     if iteration.proposed.rationale:
         head["rationale"] = iteration.proposed.rationale
@@ -419,8 +414,9 @@ def _iteration(iteration: Iteration, words: Words, room: int) -> list[str]:
 
 
 def _call(call: CallRecord, words: Words, most: int) -> str:
-    row: dict[str, Any] = {"call": words.name_of(call.tool), "args": _shortened(call.args, _ARGS)}
-    row["outcome"] = call.outcome or "under way"
+    args = cut_to(call.args, _ARGS, lambda shown: len(whole(shown)))
+    row: dict[str, Any] = {"call": words.name_of(call.tool), "args": args}
+    row["outcome"] = call.outcome or "running"
     if call.error is not None:
         row["error"] = call.error
     elif call.outcome == "ok":
@@ -428,32 +424,24 @@ def _call(call: CallRecord, words: Words, most: int) -> str:
     return row_of(row, most)
 
 
-def _shortened(value: Any, most: int) -> Any:
-    return cut_to(value, most, lambda shown: len(whole(shown)))
-
-
-# Which of a mission's tools a language model is offered.
-# Invariant: those that are offered are whole and together within the room, however they are told; the same tools in
-# the same order give the same offer.
-
 ROOM = 64 * 1024
 LONGEST_DESCRIPTION = 1_024
 
 
 class Offer(NamedTuple):
-    """The tools that there is room for, and the names of the others."""
+    """The tools that fit, and the names of the others."""
 
     tools: list[OfferedTool]
     left_off: list[str]
 
 
 def as_row(tool: OfferedTool) -> str:
-    """A tool on one line of ASCII, in which nothing can look like another line; natively it is never longer."""
+    """A tool on one line of ASCII, in which nothing can look like another line; a provider's form is never longer."""
     return json.dumps({"tool": tool.name, "description": tool.description, "args": tool.schema}, default=str)
 
 
 def offer(tools: Sequence[OfferedTool], room: int = ROOM) -> Offer:
-    """The tools in their order; one that does not fit any more is left off whole, a smaller one after it may fit."""
+    """The tools in their order, each whole; one that does not fit is left off, a smaller one after it may fit."""
     found = Offer([], [])
     for tool in tools:
         size = len(as_row(tool)) + 1

@@ -25,7 +25,7 @@ MAX_VALUE = 64 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredicateValue:
-    """What an expression came to. A value that is no JSON, or too long, is a text, and `is_json` is false."""
+    """The result of an expression. A value that is not JSON, or too long, is a text, and `is_json` is false."""
 
     value: Any = None
     error: str | None = None
@@ -71,7 +71,7 @@ class Sandbox:
                         if outcome.leaves_traces:
                             break
             except SessionLostError as error:
-                # Lost twice at the same place: it is the expression, or there are no workers to be had.
+                # Lost twice at the same place: it is the expression, or no worker is available.
                 if lost_at == len(values):
                     values.append(PredicateValue(error=bounded(str(error))))
                 else:
@@ -100,7 +100,7 @@ async def _evaluated(session: AsyncMontySession, expression: str, variables: Map
         raise SessionLostError(f"the sandbox worker died: {error}") from error
     except library.MontyError as error:
         if isinstance(error.exception(), TimeoutError):
-            # Monty's clock is the wall's: on a busy machine a harmless expression deserves a second try.
+            # Monty counts wall-clock time: on a busy machine a harmless expression deserves a second try.
             raise SessionLostError(str(error)) from error
         spoilt = isinstance(error.exception(), MemoryError | RecursionError)
         return _Outcome(PredicateValue(error=bounded(str(error))), spoilt or _leaves_traces(text))
@@ -138,7 +138,7 @@ def _resources(limits: SandboxLimits) -> ResourceLimits:
 
 
 def _policy() -> OSPolicy:
-    # A verdict is a function of the observation alone, so there is neither a clock nor chance.
+    # A verdict is a function of the observation alone, so there is neither a clock nor randomness.
     return {
         "datetime": datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC),
         "sleep": "zero",
