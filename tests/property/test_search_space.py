@@ -37,7 +37,8 @@ def parameters(draw: st.DrawFn) -> Parameter:
         return Parameter(low=low, high=low + draw(st.integers(5, 500)), step=step, log=kind == "intlog", kind="int")
     low = draw(st.floats(1e-3, 1e3)) if kind == "log" else draw(bounds)
     high = low + draw(st.floats(1, 1e4))
-    return Parameter(low=low, high=high, step=draw(st.floats(0.01, 1)) if kind == "step" else None, log=kind == "log")
+    step = draw(st.floats(0.01, min(1.0, high - low))) if kind == "step" else None
+    return Parameter(low=low, high=high, step=step, log=kind == "log")
 
 
 spaces = st.dictionaries(st.text("abc", min_size=1, max_size=3), parameters(), min_size=1, max_size=5)

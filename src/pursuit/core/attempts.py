@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import msgspec
 from msgspec import structs
+
+from pursuit.core.events import encode
 
 BudgetName = Literal["calls", "evaluations", "wall_seconds"]
 AttemptStatus = Literal["open", "claimed", "submitted", "scored"]
@@ -138,18 +140,8 @@ AnyAttemptEvent = (
     | AttemptScored
 )
 
-_encoder = msgspec.json.Encoder()
-_decoder: msgspec.json.Decoder[AnyAttemptEvent] = msgspec.json.Decoder(AnyAttemptEvent)
-
-
-def encode_attempt(event: AnyAttemptEvent) -> tuple[str, bytes]:
-    """The event's type name and bytes."""
-    return type(event).__name__, _encoder.encode(event)
-
-
-def decode_attempt(body: bytes) -> AnyAttemptEvent:
-    """The event from stored bytes."""
-    return _decoder.decode(body)
+encode_attempt: Callable[[AnyAttemptEvent], tuple[str, bytes]] = encode
+decode_attempt: Callable[[bytes], AnyAttemptEvent] = msgspec.json.Decoder(AnyAttemptEvent).decode
 
 
 def submission_digest(submission: Mapping[str, Any]) -> str:

@@ -6,10 +6,12 @@ Invariant: no secret and no large value gets into the audit.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
+
+from pursuit.core.events import encode
 
 REDACTED = "[redacted]"
 LONGEST_TEXT = 500
@@ -48,18 +50,8 @@ class ControlRefused(AuditEvent, frozen=True, kw_only=True):
 
 AnyAuditEvent = ControlCalled | ControlRefused
 
-_encoder = msgspec.json.Encoder()
-_decoder: msgspec.json.Decoder[AnyAuditEvent] = msgspec.json.Decoder(AnyAuditEvent)
-
-
-def encode_audit(event: AnyAuditEvent) -> tuple[str, bytes]:
-    """The event's type name and bytes."""
-    return type(event).__name__, _encoder.encode(event)
-
-
-def decode_audit(body: bytes) -> AnyAuditEvent:
-    """The event from stored bytes."""
-    return _decoder.decode(body)
+encode_audit: Callable[[AnyAuditEvent], tuple[str, bytes]] = encode
+decode_audit: Callable[[bytes], AnyAuditEvent] = msgspec.json.Decoder(AnyAuditEvent).decode
 
 
 def redacted(value: Any, depth: int = DEEPEST) -> Any:

@@ -55,8 +55,13 @@ class Spawns:
             faults = "; ".join(f"{fault.field}: {fault.reason}" for fault in error.faults)
             raise Refused("denied", f"this child cannot be started: {faults}") from None
         tools = child.tool_allowlist or []
-        if not fleet.share_tools and fleet.at_once > 1:
-            self._require_free(tools)
+        taken = next((tool for tool in tools if tool in self._busy), None)
+        if taken is not None and not fleet.share_tools and fleet.at_once > 1:
+            raise Refused(
+                "denied",
+                f"{taken} may write and {self._busy[taken]} uses it; wait for that child, give this one other tools, "
+                "or set fleet.share_tools = true",
+            )
         wanted = reservation(child.budget)
         if (short := self._budget.lacks(wanted)) is not None:
             raise Refused("skipped", f"the budget has no room for this child: {short}")
@@ -64,15 +69,6 @@ class Spawns:
         self._begun += 1
         self._occupy(tools, name)
         return wanted
-
-    def _require_free(self, tools: Sequence[str]) -> None:
-        taken = [tool for tool in tools if tool in self._busy]
-        if taken:
-            raise Refused(
-                "denied",
-                f"{taken[0]} may write and {self._busy[taken[0]]} uses it; wait for that child, give this one other "
-                "tools, or set fleet.share_tools = true",
-            )
 
     def _occupy(self, tools: Sequence[str], name: str) -> None:
         self._busy.update({tool: name for tool in tools if self._mutates(tool)})

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, Self, cast
 
-from pydantic import Field, StringConstraints, field_validator
+from pydantic import AfterValidator, Field, StringConstraints
 
 from pursuit.core.base_model import Args, Broken, Flag, InputModel, Name, Number, Text, Whole
 from pursuit.core.patterns import checked_expression, checked_pattern
@@ -40,30 +40,29 @@ def _bare_metric(value: str) -> str:
     return bare
 
 
+MetricName = Annotated[Name, AfterValidator(_bare_metric)]
+
+
 class MetricThreshold(Criterion):
     """The latest value of a metric compares with a number."""
 
     kind: Literal["metric_threshold"] = "metric_threshold"
-    metric: Name
+    metric: MetricName
     op: Comparison
     target: Number
     source: Name | None = None
     scope: Literal["mission", "iteration"] = "mission"
-
-    _strip = field_validator("metric")(_bare_metric)
 
 
 class MetricTrend(Criterion):
     """The least-squares slope over the last points of a metric has a sign."""
 
     kind: Literal["metric_trend"] = "metric_trend"
-    metric: Name
+    metric: MetricName
     direction: Literal["decreasing", "increasing", "non_increasing", "non_decreasing"]
     window: Annotated[Whole, Field(ge=2, le=MAX_WINDOW)] = MAX_WINDOW
     min_points: Annotated[Whole, Field(ge=2, le=MAX_WINDOW)] = 2
     source: Name | None = None
-
-    _strip = field_validator("metric")(_bare_metric)
 
     @classmethod
     def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
@@ -90,26 +89,23 @@ class ToolCallSucceeded(Criterion):
     min_count: Annotated[Whole, Field(ge=1)] = 1
 
 
+Expression = Annotated[str, AfterValidator(checked_expression)]
+Pattern = Annotated[Name, AfterValidator(checked_pattern)]
+
+
 class Predicate(Criterion):
     """One Python expression over `obs`, run in the sandbox."""
 
     kind: Literal["predicate"] = "predicate"
-    expression: str
-
-    _checked = field_validator("expression")(checked_expression)
+    expression: Expression
 
 
 class Count(InputModel):
     """How many matches a result must have."""
 
-    pattern: Name
+    pattern: Pattern
     op: Comparison = ">="
     target: Annotated[Whole, Field(ge=0)] = 1
-
-    @field_validator("pattern")
-    @classmethod
-    def _compiles(cls, value: str) -> str:
-        return checked_pattern(value)
 
 
 class Expectation(InputModel):
@@ -120,10 +116,10 @@ class Expectation(InputModel):
 
     exit_code: Whole | None = None
     never_exit_codes: Annotated[list[Whole], Field(max_length=256)] = Field(default_factory=list[int])
-    predicate: str | None = None
+    predicate: Expression | None = None
     file: Name | None = None
     count: Count | None = None
-    text: Name | None = None
+    text: Pattern | None = None
 
     @classmethod
     def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
@@ -131,16 +127,6 @@ class Expectation(InputModel):
         wanted, never = given.get("exit_code"), given.get("never_exit_codes")
         if isinstance(never, list) and (0 if wanted is None else wanted) in never:
             yield Broken("contains the exit code that meets the check", "never_exit_codes")
-
-    @field_validator("predicate")
-    @classmethod
-    def _expression(cls, value: str | None) -> str | None:
-        return None if value is None else checked_expression(value)
-
-    @field_validator("text")
-    @classmethod
-    def _pattern(cls, value: str | None) -> str | None:
-        return None if value is None else checked_pattern(value)
 
 
 class Check(Criterion):

@@ -6,7 +6,7 @@ Pure and total: the same facts always give the same verdict.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, assert_never
+from typing import NamedTuple, assert_never
 
 from pursuit.core.evaluate import out_of_reach, required_met
 from pursuit.core.events import CompletionOrdered, CriterionResult, Facts, Verdict
@@ -108,10 +108,11 @@ def facts_of(state: MissionState, results: Sequence[CriterionResult], *, checkpo
     """Everything that the cascade needs, from the state at the end of its open iteration."""
     iteration = state.open
     waits = state.mission.budget.on_exhausted == "wait"
+    stop = None if state.stop is None else "complete" if isinstance(state.stop, CompletionOrdered) else "abort"
     return Facts(
         checkpoint=checkpoint,
         required_met=checkpoint and required_met(state.mission.criteria, results),
-        operator_stop=_stop(state),
+        operator_stop=stop,
         operator_reason=state.stop.reason if state.stop is not None else None,
         cap=None if waits else cap,
         proposer_failures=state.proposer_failures,
@@ -121,12 +122,6 @@ def facts_of(state: MissionState, results: Sequence[CriterionResult], *, checkpo
         new_error=None if iteration is None else _new_error(state, iteration),
         never=out_of_reach(state.mission.criteria, results) if checkpoint else None,
     )
-
-
-def _stop(state: MissionState) -> Literal["complete", "abort"] | None:
-    if state.stop is None:
-        return None
-    return "complete" if isinstance(state.stop, CompletionOrdered) else "abort"
 
 
 def _no_progress(state: MissionState, results: Sequence[CriterionResult]) -> int:

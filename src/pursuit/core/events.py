@@ -376,8 +376,8 @@ entry here.
 """
 
 
-def encode(event: Event) -> tuple[str, bytes]:
-    """The event's type name and bytes, as the ledger stores them."""
+def encode(event: msgspec.Struct) -> tuple[str, bytes]:
+    """The type name and the bytes of an event, of a mission or of another stream, as the ledger stores them."""
     return type(event).__name__, _encoder.encode(event)
 
 

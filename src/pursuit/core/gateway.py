@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import msgspec
 
 from pursuit.core.approvals import GRANTS, tool_scope
-from pursuit.core.events import Permission
+from pursuit.core.events import Permission, encode
 
 GatewayOutcome = Literal["ok", "failed", "asked", "cancelled", "unknown"]
 
@@ -103,18 +103,8 @@ AnyGatewayEvent = (
     | GatewayClosed
 )
 
-_encoder = msgspec.json.Encoder()
-_decoder: msgspec.json.Decoder[AnyGatewayEvent] = msgspec.json.Decoder(AnyGatewayEvent)
-
-
-def encode_gateway(event: AnyGatewayEvent) -> tuple[str, bytes]:
-    """The event's type name and bytes."""
-    return type(event).__name__, _encoder.encode(event)
-
-
-def decode_gateway(body: bytes) -> AnyGatewayEvent:
-    """The event from stored bytes."""
-    return _decoder.decode(body)
+encode_gateway: Callable[[AnyGatewayEvent], tuple[str, bytes]] = encode
+decode_gateway: Callable[[bytes], AnyGatewayEvent] = msgspec.json.Decoder(AnyGatewayEvent).decode
 
 
 def fingerprint(tool: str, args: Mapping[str, Any]) -> str:

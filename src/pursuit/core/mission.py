@@ -115,24 +115,17 @@ class ObserveRule(InputModel):
 
     tool: Name
     metric: Name
-    jmespath: Text | None = None
-    regex: Text | None = None
-
-    @field_validator("regex")
-    @classmethod
-    def _pattern(cls, value: str | None) -> str | None:
-        return None if value is None else checked_pattern(value)
-
-    @field_validator("jmespath")
-    @classmethod
-    def _path(cls, value: str | None) -> str | None:
-        return None if value is None else checked_path(value)
+    jmespath: Annotated[Text, AfterValidator(checked_path)] | None = None
+    regex: Annotated[Text, AfterValidator(checked_pattern)] | None = None
 
     @classmethod
     def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
         """A rule has one way to find its value."""
         if (given.get("jmespath") is None) == (given.get("regex") is None):
             yield Broken("needs exactly one of jmespath and regex")
+
+
+Script = Annotated[str, AfterValidator(checked_script)]
 
 
 class ToolCall(InputModel):
@@ -146,13 +139,8 @@ class Proposal(InputModel):
     """What to do in one iteration: calls, or a script; an empty list of calls is nothing to do."""
 
     tool_calls: Annotated[list[ToolCall], Field(max_length=256)] | None = None
-    script: str | None = None
+    script: Script | None = None
     rationale: Annotated[str, StringConstraints(max_length=8_192)] | None = None
-
-    @field_validator("script")
-    @classmethod
-    def _checked(cls, value: str | None) -> str | None:
-        return None if value is None else checked_script(value)
 
     @classmethod
     def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
@@ -181,9 +169,7 @@ class ScriptProposer(InputModel):
     """The operator's own script, run once for each iteration."""
 
     kind: Literal["script"] = "script"
-    script: str
-
-    _checked = field_validator("script")(checked_script)
+    script: Script
 
 
 class ClientProposer(InputModel):

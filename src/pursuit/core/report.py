@@ -198,15 +198,8 @@ def _count_call(tally: _Tally, event: CallSettled) -> None:
 
 def _count_refusal(tally: _Tally, event: CallRefused) -> None:
     tally.outcomes[event.outcome] = tally.outcomes.get(event.outcome, 0) + 1
-    tally.refused.append(
-        {
-            "call_id": event.call_id,
-            "iteration": event.iteration,
-            "tool": event.tool,
-            "outcome": event.outcome,
-            "reason": event.reason,
-        }
-    )
+    place = {"call_id": event.call_id, "iteration": event.iteration, "tool": event.tool}
+    tally.refused.append({**place, "outcome": event.outcome, "reason": event.reason})
 
 
 def _count_script(tally: _Tally, event: ScriptEnded) -> None:

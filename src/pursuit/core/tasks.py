@@ -9,11 +9,13 @@ Invariant: the first settlement counts; whatever comes after it is kept as a fac
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 import msgspec
+
+from pursuit.core.events import encode
 
 TaskKind = Literal["process", "call", "mission", "child", "work"]
 TaskStatus = Literal["working", "input_required", "completed", "failed", "cancelled"]
@@ -106,18 +108,8 @@ AnyTaskEvent = (
     TaskCreated | TaskAdopted | TaskProgressed | InputAsked | InputAnswered | CancelOrdered | TaskSettled | WordDropped
 )
 
-_encoder = msgspec.json.Encoder()
-_decoder: msgspec.json.Decoder[AnyTaskEvent] = msgspec.json.Decoder(AnyTaskEvent)
-
-
-def encode_task(event: AnyTaskEvent) -> tuple[str, bytes]:
-    """The event's type name and bytes."""
-    return type(event).__name__, _encoder.encode(event)
-
-
-def decode_task(body: bytes) -> AnyTaskEvent:
-    """The event from stored bytes."""
-    return _decoder.decode(body)
+encode_task: Callable[[AnyTaskEvent], tuple[str, bytes]] = encode
+decode_task: Callable[[bytes], AnyTaskEvent] = msgspec.json.Decoder(AnyTaskEvent).decode
 
 
 @dataclass(slots=True, kw_only=True)
@@ -225,16 +217,10 @@ def advance_task(state: TaskState, event: AnyTaskEvent) -> None:
 
 
 def _progressed(state: TaskState, event: TaskProgressed | TaskSettled) -> None:
-    if event.message is not None:
-        state.message = event.message
-    if event.done is not None:
-        state.done = event.done
-    if event.item is not None:
-        state.item = event.item
-    if event.mark is not None:
-        state.mark = event.mark
-    if isinstance(event, TaskProgressed) and event.total is not None:
-        state.total = event.total
+    """Takes over what the event gives; what it leaves out stays as it was."""
+    for name in ("message", "done", "total", "item", "mark"):
+        if (value := getattr(event, name, None)) is not None:
+            setattr(state, name, value)
 
 
 def _settled(state: TaskState, event: TaskSettled) -> None:

@@ -27,6 +27,9 @@ from referencing.jsonschema import DRAFT202012, EMPTY_REGISTRY, specification_wi
 from pursuit.core.patterns import Patience, Unfinished, checked_pattern, find
 
 SECONDS = 1.0
+"""For the check of one value."""
+READING_SECONDS = 3.0
+"""For the check of a schema itself, once for each: enough for half a megabyte."""
 _STEPS = 8
 """Between two looks at the clock; each may take as long as the schema or the value is large."""
 
@@ -58,9 +61,9 @@ _clock: ContextVar[_Clock | None] = ContextVar("clock", default=None)
 
 
 @contextmanager
-def bounded(seconds: float | None = None) -> Generator[None]:
-    """One check, whose steps and patterns share this processor time (default: `SECONDS`)."""
-    mark = _clock.set(_Clock(SECONDS if seconds is None else seconds))
+def bounded(seconds: float) -> Generator[None]:
+    """One check, whose steps and patterns share this processor time."""
+    mark = _clock.set(_Clock(seconds))
     try:
         yield
     finally:
@@ -269,9 +272,6 @@ def _joined(place: str, key: str) -> str:
     return f"{place}.{key}".removeprefix(".")
 
 
-READING_SECONDS = 3.0
-"""For the check of a schema itself, once for each: enough for half a megabyte."""
-
 _MOST_FAULTS = 20
 _MOST_ERRORS = 1_000
 _UNUSABLE = (
@@ -291,10 +291,10 @@ class Validator:
     def __init__(self, compiled: SchemaValidator) -> None:
         self._compiled = compiled
 
-    def faults(self, arguments: Mapping[str, Any]) -> list[str]:
+    def faults(self, arguments: Mapping[str, Any], seconds: float = SECONDS) -> list[str]:
         """Everything that is wrong with the arguments, with its place; or `UnusableSchema`, or `Unfinished`."""
         try:
-            with bounded():
+            with bounded(seconds):
                 if self._compiled.is_valid(arguments):
                     return []
                 errors = islice(self._compiled.iter_errors(arguments), _MOST_ERRORS)
@@ -308,10 +308,10 @@ class Validator:
         return [_sentence(error) for error in ordered[:_MOST_FAULTS]]
 
 
-def compiled(schema: Mapping[str, Any]) -> Validator:
+def compiled(schema: Mapping[str, Any], seconds: float = READING_SECONDS) -> Validator:
     """The validator of a schema, or `UnusableSchema`."""
     try:
-        found = _compiled(msgspec.json.encode(schema))
+        found = _compiled(msgspec.json.encode(schema), seconds)
     except (*_UNUSABLE, RecursionError) as error:
         raise UnusableSchema(str(error)) from error
     if isinstance(found, str):
@@ -319,12 +319,12 @@ def compiled(schema: Mapping[str, Any]) -> Validator:
     return found
 
 
-def schema_faults(schema: Mapping[str, Any]) -> list[tuple[str, str]]:
+def schema_faults(schema: Mapping[str, Any], seconds: float = READING_SECONDS) -> list[tuple[str, str]]:
     """Everything that makes a schema unusable, each with its place in it; nothing if it can be used."""
     body: Any = msgspec.json.decode(msgspec.json.encode(schema))
     chosen = _dialect(body)
     try:
-        with bounded(READING_SECONDS):
+        with bounded(seconds):
             wrong = islice(bounded_kind(chosen)(chosen.META_SCHEMA).iter_errors(body), _MOST_ERRORS)
             errors: list[jsonschema.ValidationError] = list(wrong)
     except Unfinished as error:
@@ -347,12 +347,12 @@ def schema_faults(schema: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 @lru_cache(maxsize=1_024)
-def _compiled(schema: bytes) -> Validator | str:
+def _compiled(schema: bytes, seconds: float) -> Validator | str:
     """The validator, or why there is none; cached, because reading a schema costs as much as hundreds of checks."""
     body = msgspec.json.decode(schema)
     kind = _dialect(body)
     try:
-        with bounded(READING_SECONDS):
+        with bounded(seconds):
             checker = bounded_kind(kind)(kind.META_SCHEMA, format_checker=kind.FORMAT_CHECKER)
             wrong: jsonschema.ValidationError | None = next(checker.iter_errors(body), None)
     except Unfinished as error:

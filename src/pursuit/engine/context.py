@@ -15,7 +15,7 @@ import anyio
 
 from pursuit.core.events import AbortOrdered, BudgetExtended, CompletionOrdered, MissionPaused, OperatorWord
 from pursuit.core.state import MissionState
-from pursuit.core.tools import ProgressFn, Tool, ToolResult
+from pursuit.core.tools import Later, ProgressFn, Tool, ToolResult
 from pursuit.engine.journal import Journal
 from pursuit.ledger.contract import Ledger
 from pursuit.policy.rules import Ruling
@@ -109,8 +109,8 @@ Phase = Literal["propose", "execute", "verify", "evaluate", "decided", "waiting"
 Observer = Callable[[str, Phase, MissionState], None]
 
 
-class Tools(Protocol):
-    """The tools of one mission, whichever servers offer them."""
+class Tools(Later, Protocol):
+    """The tools of one mission, whichever servers offer them; a `long` tool is called as a task."""
 
     @property
     def asking(self) -> bool:
@@ -137,18 +137,6 @@ class Tools(Protocol):
         self, tool: Tool, arguments: Mapping[str, Any], *, call_id: str, on_progress: ProgressFn | None = None
     ) -> ToolResult | Awaitable[ToolResult]:
         """Sends a call. An answer that is there at once is returned as it is, any other is awaited."""
-        ...
-
-    async def begin(self, tool: Tool, arguments: Mapping[str, Any], *, task_id: str, call_id: str) -> None:
-        """Begins a call whose answer comes later, as the task with that id; see `core.tools.Later`."""
-        ...
-
-    async def outcome(self, task_id: str, *, within: float = 0.0) -> ToolResult | None:
-        """What such a call came to, or None if it still runs after that many seconds."""
-        ...
-
-    async def cancel(self, task_id: str, *, reason: str) -> None:
-        """Stops such a call."""
         ...
 
 
@@ -199,8 +187,7 @@ class Run:
 
     def wall_clock_left(self) -> float | None:
         """Seconds until the wall-clock cap, or None."""
-        cap = self.state.budget["max_wall_clock_seconds"]
-        return None if cap == -1 else self._left_of(cap)
+        return self._left_of(self.state.budget["max_wall_clock_seconds"])
 
     def _left_of(self, cap: float) -> float | None:
         return None if cap == -1 else cap - self.state.elapsed_before - self.elapsed()

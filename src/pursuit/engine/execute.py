@@ -423,7 +423,13 @@ async def _value(run: Run, record: CallRecord | None) -> Any:
         return ScriptFailure(message="the call was not made: the mission was stopped")
     if record.outcome != "ok":
         return ScriptFailure(message=f"{record.tool} {record.outcome}: {record.error}")
-    if record.blob is not None:
-        body = await run.ledger.blob(record.blob)
-        return value_of(msgspec.json.decode(body)) if body is not None else record.preview
-    return value_of(record.result)
+    result = await whole_result(run, record)
+    return record.preview if result is None else value_of(result)
+
+
+async def whole_result(run: Run, record: CallRecord) -> Mapping[str, Any] | None:
+    """The result of a call, a large one from its blob; None if that is gone."""
+    if record.blob is None:
+        return record.result
+    body = await run.ledger.blob(record.blob)
+    return None if body is None else msgspec.json.decode(body)

@@ -29,7 +29,7 @@ from pursuit.proposers.language import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class _Use:
     input_tokens: int
     output_tokens: int
@@ -141,14 +141,7 @@ class RecordedModel:
                 error = str(failed)
         if limit.ran_out:
             error = f"{self.name}: {limit.why()}"
-        event = self._stage(request, answer, error, self.run.clock.monotonic() - began)
-        with anyio.CancelScope(shield=True):  # the answer is paid for, also if the driver is cancelled now
-            await self.run.journal.flush()
-        return event
-
-    def _stage(
-        self, request: ModelRequest, answer: ModelAnswer | None, error: str | None, seconds: float
-    ) -> ModelAnswered:
+        seconds = self.run.clock.monotonic() - began
         body = b"" if answer is None else msgspec.json.encode(answer)
         blob = hashlib.sha256(body).hexdigest() if len(body) > self.run.settings.inline_result else None
         event = ModelAnswered(
@@ -165,6 +158,8 @@ class RecordedModel:
             elapsed=self.run.elapsed(),
         )
         self.run.journal.stage(event, None if blob is None else {blob: body})
+        with anyio.CancelScope(shield=True):  # the answer is paid for, also if the driver is cancelled now
+            await self.run.journal.flush()
         return event
 
     async def _read(self, known: ModelAnswered) -> ModelAnswer:

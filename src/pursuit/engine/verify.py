@@ -21,7 +21,7 @@ from pursuit.core.series import COMPARE
 from pursuit.core.state import CallRecord, observation_view
 from pursuit.engine.admission import Planned
 from pursuit.engine.context import Run
-from pursuit.engine.execute import execute
+from pursuit.engine.execute import execute, whole_result
 
 
 def plan_check(run: Run, check: Check) -> Planned:
@@ -111,7 +111,7 @@ async def _checked(run: Run, check: Check) -> Answer:
 
 async def _judge(run: Run, expect: Expectation, planned: Planned, record: CallRecord, source: Source) -> Answer:
     """Whether everything that the check expects of its result holds."""
-    result = await _whole_result(run, record)
+    result = await whole_result(run, record) or {}
     value = value_of(result)
     text = _text(result, value)
     verdicts: dict[str, Any] = {}
@@ -147,13 +147,6 @@ def _exists(path: Path) -> bool:
         return path.exists()
     except OSError:
         return False
-
-
-async def _whole_result(run: Run, record: CallRecord) -> Mapping[str, Any]:
-    if record.blob is None:
-        return record.result
-    body = await run.ledger.blob(record.blob)
-    return msgspec.json.decode(body) if body is not None else {}
 
 
 def _text(result: Mapping[str, Any], value: Any) -> str:

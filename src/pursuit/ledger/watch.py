@@ -116,13 +116,9 @@ class Bells:
         finally:
             del self._waiting[sleeper]
             if self._looking is sleeper:
-                self._hand_over()
-
-    def _hand_over(self) -> None:
-        self._looking = None
-        successor = next(iter(self._waiting.values()), None)
-        if successor is not None:
-            successor.stirred.set()
+                self._looking = None
+                if successor := next(iter(self._waiting.values()), None):
+                    successor.stirred.set()
 
     def _look(self) -> None:
         self._require_open()

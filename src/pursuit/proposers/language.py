@@ -20,17 +20,10 @@ _PER = 1_000_000
 
 
 class Used(Protocol):
-    """What a request used."""
+    """What a request used: the tokens read and written."""
 
-    @property
-    def input_tokens(self) -> int:
-        """Tokens read."""
-        ...
-
-    @property
-    def output_tokens(self) -> int:
-        """Tokens written."""
-        ...
+    input_tokens: int
+    output_tokens: int
 
 
 class Priced(Protocol):

@@ -80,17 +80,15 @@ class Aim:
         needed = [name for name in self.metrics if name not in untold]
         if not needed or any(name not in metrics for name in needed):
             return None
-        value = None if self.objective is None else self._value(self.objective, metrics)
+        own, value = self.objective, None
+        if own is not None:
+            value = _bounded(own.of(metrics[own.metric])) if own.metric in metrics else 0.0
         excess = tuple(0.0 if one.metric in untold else _excess(one, metrics[one.metric]) for one in self.limits)
         beyond = dict(zip((one.criterion_id for one in self.limits), excess, strict=True))
         giving = 0.0 if self.gives_way is None else beyond.pop(self.gives_way, 0.0)
         firm = sum(max(0.0, one) for one in beyond.values())
         met = [one.metric in metrics and holds(one, metrics[one.metric]) for one in self.wanted]
         return Score(value, excess, bool(met) and all(met), firm, giving)
-
-    @staticmethod
-    def _value(objective: Objective, metrics: Mapping[str, float]) -> float:
-        return _bounded(objective.of(metrics[objective.metric])) if objective.metric in metrics else 0.0
 
 
 def aim_of(mission: Mission, search: SearchProposer, tool: str) -> tuple[Aim, list[Fault]]:

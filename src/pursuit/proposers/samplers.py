@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import optuna
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, TrialState
 
 from pursuit.core.search import Sampler
@@ -111,8 +111,9 @@ class Fresh(optuna.samplers.BaseSampler):
         found = inner.sample_relative(study, trial, inner.infer_relative_search_space(study, trial))
         for name, one in search_space.items():
             if name not in found:
-                single = _only(one) if one.single() else None
-                found[name] = inner.sample_independent(study, trial, name, one) if single is None else single
+                # A distribution with one value: the low end of a range, or the first choice.
+                only: Any = getattr(one, "low", 0)
+                found[name] = only if one.single() else inner.sample_independent(study, trial, name, one)
         return self._space.to_optuna(self._points.fresh(self._space.from_optuna(found)))
 
     def sample_independent(
@@ -126,17 +127,6 @@ class Fresh(optuna.samplers.BaseSampler):
     ) -> None:
         """Passes the end of a trial on to the other sampler."""
         self._inner.after_trial(study, trial, state, values)
-
-
-def _only(one: BaseDistribution) -> float | int | None:
-    """The only value of a distribution with one value."""
-    match one:
-        case IntDistribution() | FloatDistribution():
-            return one.low
-        case CategoricalDistribution():
-            return 0
-        case _:
-            return None
 
 
 LARGEST_SEED = 2**32
@@ -160,7 +150,8 @@ class Study:
             self._steady = optuna.samplers.CmaEsSampler(seed=seed % LARGEST_SEED, warn_independent_sampling=False)
         self._points = Points.of(space, seed)
         with _silence():
-            self._study = optuna.create_study(sampler=self._sampler(self._steady or self._random(0)))
+            first = self._steady or optuna.samplers.RandomSampler(seed=0)
+            self._study = optuna.create_study(sampler=self._sampler(first))
 
     @property
     def remembers(self) -> bool:
@@ -174,7 +165,8 @@ class Study:
                 inner = optuna.samplers.TPESampler(seed=self._seed_of(self._count), multivariate=True)
                 self._study.sampler = self._sampler(inner)
             case "random":
-                self._study.sampler = self._sampler(self._random(self._seed_of(self._count)))
+                inner = optuna.samplers.RandomSampler(seed=self._seed_of(self._count))
+                self._study.sampler = self._sampler(inner)
             case _:
                 pass
         return self._begun()
@@ -204,10 +196,6 @@ class Study:
 
     def _sampler(self, inner: optuna.samplers.BaseSampler) -> optuna.samplers.BaseSampler:
         return inner if self._points is None else Fresh(inner, self.space, self._points)
-
-    @staticmethod
-    def _random(seed: int) -> optuna.samplers.BaseSampler:
-        return optuna.samplers.RandomSampler(seed=seed)
 
     def tell(self, score: Score | None, *, failed: bool = False, made: bool = True) -> None:
         """Tells the oldest trial that is not told yet: no score means no result, `failed` arguments to avoid.

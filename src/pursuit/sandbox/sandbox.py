@@ -95,7 +95,7 @@ async def _evaluated(session: AsyncMontySession, expression: str, variables: Map
     except SyntaxProblem as problem:
         return _Outcome(PredicateValue(error=f"the expression {problem}"))
     try:
-        raw = await session.feed_run(text, inputs=dict(variables), print_callback=_discard)
+        raw = await session.feed_run(text, inputs=dict(variables), print_callback=lambda _stream, _text: None)
     except library.MontyCrashedError as error:
         raise SessionLostError(f"the sandbox worker died: {error}") from error
     except library.MontyError as error:
@@ -123,10 +123,6 @@ def _leaves_traces(text: str) -> bool:
         isinstance(node, ast.NamedExpr) or (isinstance(node, ast.Name) and node.id in {"exec", "eval"})
         for node in ast.walk(ast.parse(text, mode="eval"))
     )
-
-
-def _discard(_stream: str, _text: str) -> None:
-    """What an expression prints goes nowhere."""
 
 
 def _resources(limits: SandboxLimits) -> ResourceLimits:

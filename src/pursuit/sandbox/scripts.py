@@ -121,14 +121,6 @@ RESERVED = frozenset({"call", "mission", "state"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Misspelt:
-    """A call that cannot be made: the Python exception that the script sees."""
-
-    exception: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """A call that can be made."""
 
@@ -156,7 +148,8 @@ def spellings(names: Iterable[str], reserved: frozenset[str] = frozenset()) -> d
 class Toolbox:
     """The tools of a mission as a script writes them: `server.tool(…)` and `call("server.tool", {…})`.
 
-    Every tool is reachable through `call`; a spelling that could mean two tools means none.
+    Every tool is reachable through `call`; a spelling that could mean two tools means none. A call that cannot be made
+    raises the exception that the script sees.
     """
 
     def __init__(self, tools: Mapping[str, Mapping[str, Sequence[str]]]) -> None:
@@ -177,49 +170,41 @@ class Toolbox:
         """The tool for each attribute that Monty takes for private and does not ask its host about."""
         return {name: f"{server}.{tool}" for name, tool in self._tools[server].items() if name.startswith("_")}
 
-    def method(self, server: str, attribute: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Request | Misspelt:
+    def method(self, server: str, attribute: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Request:
         """`server.attribute(*args, **kwargs)`."""
         tool = self.tool(server, attribute)
         if tool is None:
-            near = self.near(attribute, self._tools[server])
-            return Misspelt(exception="AttributeError", message=f"{server} has no tool {attribute!r}{near}")
+            raise AttributeError(f"{server} has no tool {attribute!r}{self.missing(server, attribute)}")
         return self.bound(tool, args, kwargs)
 
-    def bound(self, tool: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Request | Misspelt:
+    def bound(self, tool: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Request:
         """Positional arguments take the names of the schema, in its order."""
         parameters = self._parameters[tool]
         if len(args) > len(parameters):
-            return _wrong(f"{tool} takes {len(parameters)} positional arguments but {len(args)} were given")
+            raise TypeError(f"{tool} takes {len(parameters)} positional arguments but {len(args)} were given")
         arguments = dict(zip(parameters, args, strict=False))
         spelt = spellings(parameters)
         for key, value in kwargs.items():
             name = key if key in parameters else spelt.get(key, key)
             if name in arguments:
-                return _wrong(f"{tool} got two values for the argument {name!r}")
+                raise TypeError(f"{tool} got two values for the argument {name!r}")
             arguments[name] = value
         return Request(tool=tool, arguments=arguments)
 
-    def called(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Request | Misspelt:
+    def called(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Request:
         """`call(name, args)`."""
         given = {**dict(zip(("name", "args"), args, strict=False)), **kwargs}
-        if len(args) + len(kwargs) != len(given) or not {"name"} <= given.keys() <= {"name", "args"}:
-            return _wrong('write call("server.tool", {"argument": value})')
-        name, arguments = given["name"], given.get("args")
-        if not isinstance(name, str) or not isinstance(arguments, dict | None):
-            return _wrong('write call("server.tool", {"argument": value})')
+        name, arguments = given.get("name"), given.get("args")
+        known = len(args) + len(kwargs) == len(given) and given.keys() <= {"name", "args"}
+        if not known or not isinstance(name, str) or not isinstance(arguments, dict | None):
+            raise TypeError('write call("server.tool", {"argument": value})')
         if name not in self._parameters:
-            near = self.near(name, self._parameters)
-            return Misspelt(exception="LookupError", message=f"there is no tool {name!r}{near}")
+            raise LookupError(f"there is no tool {name!r}{self.near(name, self._parameters)}")
         return Request(tool=name, arguments=dict(cast("dict[str, Any]", arguments or {})))
 
     def knows(self, tool: str) -> bool:
         """Whether this is the qualified name of a tool."""
         return tool in self._parameters
-
-    def unknown_name(self, name: str) -> Misspelt:
-        """A function that the script neither defined nor was given."""
-        near = self.near(name, [*self.servers, *RESERVED])
-        return Misspelt(exception="NameError", message=f"name {name!r} is not defined{near}")
 
     def missing(self, server: str | None, name: str) -> str:
         """The hint for a name, or an attribute of a server, that is not there."""
@@ -233,10 +218,6 @@ class Toolbox:
         if close:
             return f"; did you mean {', '.join(close)}?"
         return f"; there is {', '.join(names)}" if 0 < len(names) <= 12 else ""
-
-
-def _wrong(message: str) -> Misspelt:
-    return Misspelt(exception="TypeError", message=message)
 
 
 MAX_ARGUMENTS = 1024 * 1024
@@ -416,40 +397,36 @@ class Script:
 
     def _requested(self, snapshot: AsyncFunctionSnapshot) -> ExternalSettledResult | None:
         """Records the call for the host, or settles it here: a report about the mission, or a mistake."""
+        args, kwargs = snapshot.args, snapshot.kwargs
         receiver, name = snapshot.object_id, str(snapshot.function_name)
-        if receiver == _MISSION:
-            return self._stated(name, snapshot)
         server = None if receiver is None else self._servers.get(receiver)
-        if server is not None:
-            request = self._toolbox.method(server, name, snapshot.args, snapshot.kwargs)
-        elif name == "call":
-            request = self._toolbox.called(snapshot.args, snapshot.kwargs)
-        elif self._toolbox.knows(name):
-            request = self._toolbox.bound(name, snapshot.args, snapshot.kwargs)
-        else:
-            request = self._toolbox.unknown_name(name)
-        if isinstance(request, Misspelt):
-            return _raised(request.exception, request.message)
-        return self._asked_for(request, snapshot.call_id)
+        try:
+            if receiver == _MISSION:
+                self._observations.state(name, args, kwargs)
+                return {"return_value": None}
+            if server is not None:
+                request = self._toolbox.method(server, name, args, kwargs)
+            elif name == "call":
+                request = self._toolbox.called(args, kwargs)
+            elif self._toolbox.knows(name):
+                request = self._toolbox.bound(name, args, kwargs)
+            else:
+                raise NameError(f"name {name!r} is not defined{self._toolbox.missing(None, name)}")
+            self._ask(request, snapshot.call_id)
+        except (TypeError, ValueError, AttributeError, LookupError, NameError) as error:
+            return _raised(type(error).__name__, str(error))
+        return None
 
-    def _asked_for(self, request: Request, call_id: int) -> ExternalSettledResult | None:
+    def _ask(self, request: Request, call_id: int) -> None:
         try:
             arguments = as_json(request.arguments)
         except NotJsonError as error:
-            return _raised("TypeError", f"the arguments of {request.tool} must be JSON: {error}")
+            raise TypeError(f"the arguments of {request.tool} must be JSON: {error}") from None
         if len(canonical(arguments)) > MAX_ARGUMENTS:
-            return _raised("ValueError", f"the arguments of {request.tool} have more than {MAX_ARGUMENTS} characters")
+            raise ValueError(f"the arguments of {request.tool} have more than {MAX_ARGUMENTS} characters")
         call = ScriptCall(index=self._count, tool=request.tool, arguments=arguments)
         self._count += 1
         self._asked[call.index] = (call, call_id)
-        return None
-
-    def _stated(self, method: str, snapshot: AsyncFunctionSnapshot) -> ExternalSettledResult:
-        try:
-            self._observations.state(method, snapshot.args, snapshot.kwargs)
-        except (TypeError, ValueError, AttributeError) as error:
-            return _raised(type(error).__name__, str(error))
-        return {"return_value": None}
 
     def _print(self, _stream: str, text: str) -> None:
         if len(self._printed) < MAX_PRINTED:
