@@ -21,7 +21,6 @@ from jmespath.visitor import TreeInterpreter
 if TYPE_CHECKING:
     import regex
 
-
 MAX_PATTERN = 1_000
 MAX_REPEATS = 20_000
 MAX_TEXT = 150_000

@@ -35,7 +35,6 @@ from pursuit.proposers.objective import aim_of
 if TYPE_CHECKING:
     from pursuit.proposers.samplers import Study
 
-
 _SPENT = f"{BudgetExhausted.code}: "
 """The beginning of the error of a tool that answers no more calls, whatever their arguments."""
 UNMADE = frozenset({"skipped", "cancelled"})
