@@ -299,7 +299,7 @@ def test_tools_that_there_is_no_room_for_are_left_off_and_named(
     rows = [tool if model == ANTHROPIC else tool["function"] for tool in request["body"]["tools"]]
     assert [row["name"] for row in rows] == ["world__step", "world__look", "do_nothing"]
     (told,) = endpoint.prompts()
-    assert re.search(r'not described here for want of room:\n<<< \w+ tools\n\| "world__long"\n>>>', told)
+    assert re.search(r'not described here, because there is no room:\n<<< \w+ tools\n\| "world__long"\n>>>', told)
 
 
 INJECTIONS = Path(__file__).parents[1] / "data" / "injections.txt"

@@ -18,7 +18,7 @@ from pursuit.core.state import MissionState
 from pursuit.errors import ValidationFailed
 from pursuit.proposers.contract import Failed, Waiting
 from pursuit.proposers.language import LanguageModel, ModelRequest, NoAnswer, NoAnswerYet, OfferedTool, OutOfBudget
-from pursuit.proposers.prompt import LIMIT, LONGEST_DESCRIPTION, ROOM, Words, build_prompt, lacking, offer
+from pursuit.proposers.prompt import LIMIT, LONGEST_DESCRIPTION, ROOM, PromptParts, build_prompt, lacking, offer
 
 LONGEST = 64
 _ODD = re.compile(r"[^A-Za-z0-9_-]")
@@ -129,7 +129,7 @@ class AskModel:
     def request(self, state: MissionState, reasons: Sequence[str] = ()) -> ModelRequest:
         """The question for the next iteration."""
         scripted = state.mission.allow_scripted_strategies
-        words = Words(
+        parts = PromptParts(
             name_of=self._names.shown,
             nothing=NOTHING,
             script=SCRIPT if scripted else None,
@@ -140,7 +140,7 @@ class AskModel:
             left_off=self._offer.left_off,
             limit=self._limit,
         )
-        prompt = build_prompt(state, words)
+        prompt = build_prompt(state, parts)
         own = (_DO_NOTHING, _RUN_SCRIPT) if scripted else (_DO_NOTHING,)
         return ModelRequest(
             system=prompt.system,
@@ -209,8 +209,8 @@ def lack_of_room(mission: Mission, limit: int) -> int:
         return 0
     script = SCRIPT if mission.allow_scripted_strategies else None
     instructions = mission.proposer.instructions
-    words = Words(name_of=str, nothing=NOTHING, script=script, instructions=instructions, limit=limit)
-    return lacking(mission, words)
+    parts = PromptParts(name_of=str, nothing=NOTHING, script=script, instructions=instructions, limit=limit)
+    return lacking(mission, parts)
 
 
 def _as_json(answer: ModelAnswer) -> dict[str, Any]:

@@ -195,7 +195,7 @@ script merely claims counts as nothing; only the results of its calls do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Words:
+class PromptParts:
     """The parts of a prompt besides the state."""
 
     name_of: Callable[[str], str]
@@ -224,38 +224,38 @@ class Prompt:
         return len(self.system.encode()) + len(self.prompt.encode())
 
 
-def build_prompt(state: MissionState, words: Words) -> Prompt:
+def build_prompt(state: MissionState, parts: PromptParts) -> Prompt:
     """The prompt for the next iteration of a mission."""
-    system = _system(words.nothing, words.script)
-    room = max(words.limit, LEAST) - len(system.encode())
-    own = _operators_words(state.mission, words.instructions, state.results, room)
+    system = _system(parts.nothing, parts.script)
+    room = max(parts.limit, LEAST) - len(system.encode())
+    own = _operators_words(state.mission, parts.instructions, state.results, room)
     page = Page(room - sum(block.size for block in own))
     page.rows("budget", "The budget, and what is used of it:", [_budget(state)], share=10, least=_BUDGET)
     if state.metrics:
         page.rows("metrics", "The last values, and the best so far:", _metrics(state), share=12)
-    if words.lessons:
-        page.rows("lessons", "Lessons of earlier missions, which may help:", words.lessons, share=20)
+    if parts.lessons:
+        page.rows("lessons", "Lessons of earlier missions, which may help:", parts.lessons, share=20)
     if state.last_ended is not None and state.last_ended.rationale:
         verdict = {"verdict": state.last_ended.verdict, "reason": state.last_ended.rationale}
         page.rows("verdict", "What the last verdict says:", [verdict], share=20)
-    if words.left_off:
-        page.rows("tools", "Tools that are not described here for want of room:", words.left_off, share=24)
+    if parts.left_off:
+        page.rows("tools", "Tools that are not described here, because there is no room:", parts.left_off, share=24)
     ask = f"This is iteration {state.iteration_count}. What should it do?"
     tail = Page(page.room // 5)  # all shares together leave a good part to the iterations
-    if words.reasons:
-        tail.rows("refused", "Your last answer for this iteration was:", [words.refused], share=3)
-        tail.rows("reasons", "It was refused, for these reasons; mend them:", words.reasons, share=2)
+    if parts.reasons:
+        tail.rows("refused", "Your last answer for this iteration was:", [parts.refused], share=3)
+        tail.rows("reasons", "It was refused for these reasons; fix them:", parts.reasons, share=2)
     left = page.room - page.used - tail.used - len(ask) - 8
-    history = _history(state, words, left)
+    history = _history(state, parts, left)
     blocks = [*own, *page.blocks, *history, *tail.blocks]
     mark = hashlib.sha256(repr(blocks).encode()).hexdigest()[: len(NO_MARK)]
     return Prompt(system, "\n\n".join([*(block.shown(mark) for block in blocks), ask]))
 
 
-def lacking(mission: Mission, words: Words) -> int:
+def lacking(mission: Mission, parts: PromptParts) -> int:
     """How many more bytes a prompt needs to hold the goal, the instructions and the criteria whole."""
-    room = max(words.limit, LEAST) - len(_system(words.nothing, words.script).encode())
-    own = _whole_words(mission, words.instructions, _criteria(mission, {}))
+    room = max(parts.limit, LEAST) - len(_system(parts.nothing, parts.script).encode())
+    own = _whole_words(mission, parts.instructions, _criteria(mission, {}))
     # The rest takes its part of the room that is added.
     need, limit = sum(block.size for block in own), room
     while need > limit - _reserve(limit):
@@ -375,14 +375,14 @@ def _metrics(state: MissionState) -> list[dict[str, Any]]:
     return [*rows.values(), *({"metric": name, "last": state.metrics[name]} for name in rest)]
 
 
-def _history(state: MissionState, words: Words, room: int) -> list[Block]:
+def _history(state: MissionState, parts: PromptParts, room: int) -> list[Block]:
     """The newest iterations that fit, oldest first; older ones are counted."""
     title = "The last iterations, oldest first:"
     room -= around("history", title) + 120
     kept: list[str] = []
     shown = 0
     for iteration in reversed(state.recent):
-        lines = _iteration(iteration, words, room)
+        lines = _iteration(iteration, parts, room)
         size = sum(bytes_of(line) for line in lines)
         if size > room:
             break
@@ -395,7 +395,7 @@ def _history(state: MissionState, words: Words, room: int) -> list[Block]:
     return [Block(title, "history", kept)] if kept or older > 0 else []
 
 
-def _iteration(iteration: Iteration, words: Words, room: int) -> list[str]:
+def _iteration(iteration: Iteration, parts: PromptParts, room: int) -> list[str]:
     """One iteration: a line for it, and a line with a preview for each call."""
     head: dict[str, Any] = {"iteration": iteration.index}
     if iteration.proposed.rationale:
@@ -410,12 +410,12 @@ def _iteration(iteration: Iteration, words: Words, room: int) -> list[str]:
         head["calls"] = f"{len(calls)}, of which the last {most} are shown"
     lines = [row_of(head, min(_RESULT, max(room // 4, 100)))]
     each = max(100, min(_RESULT, room // (2 * min(most, len(calls) or 1))))
-    return [*lines, *(_call(call, words, each) for call in calls[-most:])]
+    return [*lines, *(_call(call, parts, each) for call in calls[-most:])]
 
 
-def _call(call: CallRecord, words: Words, most: int) -> str:
+def _call(call: CallRecord, parts: PromptParts, most: int) -> str:
     args = cut_to(call.args, _ARGS, lambda shown: len(whole(shown)))
-    row: dict[str, Any] = {"call": words.name_of(call.tool), "args": args}
+    row: dict[str, Any] = {"call": parts.name_of(call.tool), "args": args}
     row["outcome"] = call.outcome or "running"
     if call.error is not None:
         row["error"] = call.error

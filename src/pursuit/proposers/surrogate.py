@@ -67,7 +67,7 @@ LEADERS = 30
 GAPS = (0.05, 0.005, 0.0005, 0.0, 0.0)
 """The least distance of the next point from every known point, in turns: far to explore, none to exploit."""
 
-ROUNDS, PARENTS, CHILDREN, STROLLS = 12, 30, 150, 100
+ROUNDS, PARENTS, CHILDREN, PERTURBED = 12, 30, 150, 100
 TAKEN = 1e3
 GAIN = {True: 1e-3, False: 1e-4}
 """The least gain that counts, as a share: after a fresh start, and while polishing the best."""
@@ -128,8 +128,8 @@ class Surrogate(optuna.samplers.BaseSampler):
         if len(self._points) - first < self.space.width + 2:
             return self.space.snap(chance.random((1, self.space.width)))[0]
         if self.space.size is not None and self.space.size <= LISTABLE:
-            return _Outlook(self, first, number, chance).best_of(self.space.everything())
-        return _Outlook(self, first, number, chance).search()
+            return _Models(self, first, number, chance).best_of(self.space.everything())
+        return _Models(self, first, number, chance).search()
 
     @property
     def _design_size(self) -> int:
@@ -198,7 +198,7 @@ class Epochs:
         return total <= self._best[0] and value < self._best[1] - least * abs(self._best[1])
 
 
-class _Outlook:
+class _Models:
     """The models of all metrics for one choice of a point, and what they promise."""
 
     def __init__(self, sampler: Surrogate, first: int, number: int, chance: Generator) -> None:
@@ -227,16 +227,16 @@ class _Outlook:
         """The most promising point that a small evolution on the models finds; it makes no evaluation."""
         chance, width = self._chance, self._space.width
         starts = np.repeat(self._leaders, 200 // len(self._leaders), axis=0)
-        pool = self._space.snap(np.vstack([chance.random((100, width)), self._strolled(starts, -3.0, -0.5)]))
+        pool = self._space.snap(np.vstack([chance.random((100, width)), self._perturbed(starts, -3.0, -0.5)]))
         for _ in range(ROUNDS):
             parents = pool[self._ranked(pool)[:PARENTS]]
             a, b, c = chance.integers(0, len(parents), (3, CHILDREN))
             children = parents[a] + chance.uniform(0.2, 0.9, (CHILDREN, 1)) * (parents[b] - parents[c])
-            strolls = self._strolled(parents[chance.integers(0, min(10, len(parents)), STROLLS)], -4.5, -1.0)
-            pool = np.vstack([parents, self._space.snap(np.vstack([children, strolls]))])
+            perturbed = self._perturbed(parents[chance.integers(0, min(10, len(parents)), PERTURBED)], -4.5, -1.0)
+            pool = np.vstack([parents, self._space.snap(np.vstack([children, perturbed]))])
         return self.best_of(pool)
 
-    def _strolled(self, rows: Rows, least: float, most: float) -> Rows:
+    def _perturbed(self, rows: Rows, least: float, most: float) -> Rows:
         """The rows moved a little, in steps of many sizes, over the grid and to other choices."""
         chance, count = self._chance, len(self._space.ranges)
         moved = rows.copy()

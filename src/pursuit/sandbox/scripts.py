@@ -60,7 +60,7 @@ class Observations:
         self.events: list[dict[str, Any]] = []
         self._size = 0
 
-    def state(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    def record(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Records one report, or raises the `TypeError`, `ValueError` or `AttributeError` that the script sees."""
         match method:
             case "observe":
@@ -402,7 +402,7 @@ class Script:
         server = None if receiver is None else self._servers.get(receiver)
         try:
             if receiver == _MISSION:
-                self._observations.state(name, args, kwargs)
+                self._observations.record(name, args, kwargs)
                 return {"return_value": None}
             if server is not None:
                 request = self._toolbox.method(server, name, args, kwargs)
