@@ -55,7 +55,7 @@ def test_bad_arguments_are_mended_after_the_reasons_came_back(
     assert [one.attempt for one in found[ModelAsked]] == [0, 1]
     assert len(endpoint.seen) == 2
     again = endpoint.prompts()[1]
-    assert "It was refused, for these reasons" in again
+    assert "It was refused for these reasons" in again
     assert "tool_calls[0].args" in again
     assert '"args":{"amount":"lots"}' in again, "the model sees what it said"
 
