@@ -83,7 +83,7 @@ def test_what_the_clients_model_does_wrong_goes_back_to_it_with_the_reasons(
             assert told["status"] == "completed" and here.taken == [3]
             texts = [getattr(params.messages[0].content, "text", "") for params in here.asked]
             reasons = [text.partition("It was refused for these reasons")[2] for text in texts]
-            assert reasons[0] == "" and ("words alone" if mode == "native" else "no JSON object") in reasons[1]
+            assert reasons[0] == "" and ("text alone" if mode == "native" else "not a JSON object") in reasons[1]
             assert "amount" in reasons[2] and "far" in reasons[2]
 
     anyio.run(main)
