@@ -196,8 +196,9 @@ GUARANTEES = {
             "unit/test_engine_loop_guard.py::test_the_third_identical_call_in_a_row_is_refused_until_something_changes",
             "unit/test_engine_loop_guard.py::test_a_call_whose_result_changes_is_never_refused",
             "unit/test_engine_loop_guard.py::test_the_runtimes_own_checks_do_not_hide_a_loop",
-            "unit/test_engine_loop_guard.py::test_the_loop_guard_leaves_the_operators_own_proposers_alone",
+            "unit/test_engine_loop_guard.py::test_the_loop_guard_leaves_the_operators_own_proposers_and_replays_alone",
             "unit/test_engine_loop_guard.py::test_the_loop_guard_watches_scripts_that_others_propose",
+            "unit/test_engine_loop_guard.py::test_the_loop_guard_watches_scripts_in_a_replay_and_does_not_count_its_calls",
         ),
     ),
     "check-is-a-recorded-call": Guarantee(
@@ -206,6 +207,8 @@ GUARANTEES = {
             "unit/test_engine_checks.py::test_a_check_runs_only_when_all_else_is_met_and_is_recorded_like_any_call",
             "unit/test_engine_checks.py::test_a_check_for_every_checkpoint_runs_at_checkpoints_and_nowhere_else",
             "unit/test_engine_checks.py::test_a_check_counts_into_max_tool_calls",
+            "unit/test_engine_checks.py::"
+            "test_a_repeatable_check_that_a_pause_cut_off_runs_again_when_the_mission_goes_on",
         ),
     ),
     "bad-proposal-counts-nothing": Guarantee(

@@ -13,7 +13,7 @@ from ledger_backends import Backend, check, drafts, every_backend, opened
 
 from pursuit.errors import Conflict, InvalidArgument
 from pursuit.ledger.contract import Ledger
-from pursuit.ledger.sqlite import MOST_WORDS, telling_words
+from pursuit.ledger.sqlite import MOST_WORDS, search_words
 
 TEXTS = {
     "m1": "Get p95 latency of the checkout under 200 ms\nCaching the basket lowered p95_latency_ms to 180.",
@@ -164,7 +164,7 @@ def test_any_text_is_a_safe_search(backend: Backend, tmp_path: Path) -> None:
         @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
         @given(st.one_of(st.text(), st.lists(st.sampled_from([*HOSTILE, "latency", "deploy", "OR"])).map(" ".join)))
         def hunt(text: str) -> None:
-            assert all(word.isalnum() for word in telling_words(text))
+            assert all(word.isalnum() for word in search_words(text))
             assert set(portal.call(names, ledger, text)) <= {*TEXTS}
 
         hunt()
@@ -175,6 +175,6 @@ def test_any_text_is_a_safe_search(backend: Backend, tmp_path: Path) -> None:
 
 
 def test_what_is_looked_for_is_bounded() -> None:
-    assert len(telling_words(" ".join(f"word{number}" for number in range(10_000)))) == MOST_WORDS
-    assert max(map(len, telling_words("x" * 100_000))) <= 64
-    assert telling_words("Latency, latency; LATENCY") == ["latency"]
+    assert len(search_words(" ".join(f"word{number}" for number in range(10_000)))) == MOST_WORDS
+    assert max(map(len, search_words("x" * 100_000))) <= 64
+    assert search_words("Latency, latency; LATENCY") == ["latency"]

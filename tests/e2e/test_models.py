@@ -55,7 +55,7 @@ def test_bad_arguments_are_mended_after_the_reasons_came_back(
     assert [one.attempt for one in found[ModelAsked]] == [0, 1]
     assert len(endpoint.seen) == 2
     again = endpoint.prompts()[1]
-    assert "It was refused, for these reasons" in again
+    assert "It was refused for these reasons" in again
     assert "tool_calls[0].args" in again
     assert '"args":{"amount":"lots"}' in again, "the model sees what it said"
 
@@ -70,7 +70,7 @@ def test_an_unknown_tool_and_prose_go_back_with_the_reason(
     assert (state.verdict_reason, made) == ("criteria_met", [("world.step", "ok")])
     told = endpoint.prompts()
     assert "there is no tool 'world__fly'; the tools are world__look, world__step" in told[1]
-    assert "no tool was called, and words alone do nothing" in told[2]
+    assert "no tool was called, and text alone does nothing" in told[2]
     assert "I am done, the goal is met." in told[2]
 
 
@@ -91,7 +91,7 @@ def test_arguments_that_are_no_json_go_back(tmp_path: Path, monkeypatch: pytest.
     with scripted(monkeypatch, *replies) as endpoint:
         state, _found, _rows, made = pursued(tmp_path, mission(criteria=DONE, proposer=OPENAI))
     assert (state.verdict_reason, made) == ("criteria_met", [("world.step", "ok")])
-    assert all("are no JSON object" in told for told in endpoint.prompts()[1:])
+    assert all("are not a JSON object" in told for told in endpoint.prompts()[1:])
 
 
 @BOTH
@@ -299,7 +299,7 @@ def test_tools_that_there_is_no_room_for_are_left_off_and_named(
     rows = [tool if model == ANTHROPIC else tool["function"] for tool in request["body"]["tools"]]
     assert [row["name"] for row in rows] == ["world__step", "world__look", "do_nothing"]
     (told,) = endpoint.prompts()
-    assert re.search(r'not described here for want of room:\n<<< \w+ tools\n\| "world__long"\n>>>', told)
+    assert re.search(r'not described here, because there is no room:\n<<< \w+ tools\n\| "world__long"\n>>>', told)
 
 
 INJECTIONS = Path(__file__).parents[1] / "data" / "injections.txt"

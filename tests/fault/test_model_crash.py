@@ -43,7 +43,7 @@ def place_of(request: dict[str, Any]) -> Place:
     told = request["body"]["messages"][-1]["content"]
     found = re.search(r"This is iteration (\d+)\.", told)
     assert found is not None
-    return int(found[1]), told.count("It was refused, for these reasons")
+    return int(found[1]), told.count("It was refused for these reasons")
 
 
 def reply_to(request: dict[str, Any]) -> Reply:

@@ -22,6 +22,7 @@ from pursuit.config.servers import ClientSettings, ServerConfig
 from pursuit.core.events import CallSettled, ModelAnswered
 from pursuit.core.tools import ToolOverride
 from pursuit.policy.rules import OperatorPolicy
+from pursuit.proposers.provider import Providers, Retries
 from pursuit.upstream import tasks
 
 DYING = Path(__file__).parent.parent / "servers" / "dying.py"
@@ -171,18 +172,20 @@ def test_a_task_of_the_server(when: str, restart: bool, tmp_path: Path) -> None:
     assert (tasks.LOST in (last.error or "")) == (when == "after")
 
 
+QUICK = Providers(retries=Retries(first_pause=0.01))
+
+
 @BOTH
 @WHEN
 def test_a_request_to_a_language_model(when: str, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pursuit.proposers.provider.FIRST_PAUSE", 0.01)
     endpoint = scripted(monkeypatch, Reply(fault="cut"))
     if when == "after":
         with endpoint:
-            _state, found, _rows, _made = pursued(tmp_path, mission(criteria=DONE, proposer=model))
+            _state, found, _rows, _made = pursued(tmp_path, mission(criteria=DONE, proposer=model), models=QUICK)
     else:
         with endpoint:  # its address is given back before anything is asked
             pass
-        _state, found, _rows, _made = pursued(tmp_path, mission(criteria=DONE, proposer=model))
+        _state, found, _rows, _made = pursued(tmp_path, mission(criteria=DONE, proposer=model), models=QUICK)
     (answered,) = found[ModelAnswered]
     assert answered.answer is None
     assert ("whether the provider charges for them is not known" in answered.error) == (when == "after")
@@ -192,10 +195,9 @@ def test_a_request_to_a_language_model(when: str, model: str, tmp_path: Path, mo
 def test_an_answer_says_how_many_requests_before_it_were_lost(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pursuit.proposers.provider.FIRST_PAUSE", 0.01)
     cut, busy = Reply(fault="cut"), Reply(status=503)
     with scripted(monkeypatch, cut, busy, cut, calls(("world__step", {}))):
-        _state, found, _rows, _made = pursued(tmp_path, mission(criteria=DONE, proposer=model))
+        _state, found, _rows, _made = pursued(tmp_path, mission(criteria=DONE, proposer=model), models=QUICK)
     (answered,) = found[ModelAnswered]
     assert answered.answer.lost == 2
 

@@ -19,10 +19,10 @@ from pursuit.core import events as ev
 from pursuit.core.fold import advance
 from pursuit.core.mission import ModelProposer
 from pursuit.core.state import MissionState
-from pursuit.proposers.choice import NobodyHere
+from pursuit.proposers.choice import NoSampler
 from pursuit.proposers.language import OfferedTool
 from pursuit.proposers.model import LONGEST, AskModel, ToolNames, lack_of_room
-from pursuit.proposers.prompt import LEAST, LIMIT, Prompt, Words, build_prompt
+from pursuit.proposers.prompt import LEAST, LIMIT, Prompt, PromptParts, build_prompt
 
 LINES = (Path(__file__).parents[1] / "data" / "injections.txt").read_text(encoding="utf-8").splitlines()
 
@@ -52,8 +52,8 @@ OURS = re.compile(
     (The\ goal:|What\ the\ operator\ says\ about\ how\ to\ pursue\ it:|The\ criteria,\ as\ they\ stand:
     |The\ budget,\ and\ what\ is\ used\ of\ it:|The\ last\ values,\ and\ the\ best\ so\ far:
     |Lessons\ of\ earlier\ missions,\ which\ may\ help:|What\ the\ last\ verdict\ says:
-    |Tools\ that\ are\ not\ described\ here\ for\ want\ of\ room:
-    |Your\ last\ answer\ for\ this\ iteration\ was:|It\ was\ refused,\ for\ these\ reasons;\ mend\ them:
+    |Tools\ that\ are\ not\ described\ here,\ because\ there\ is\ no\ room:
+    |Your\ last\ answer\ for\ this\ iteration\ was:|It\ was\ refused\ for\ these\ reasons;\ fix\ them:
     |The\ last\ iterations,\ oldest\ first:
     |The\ last\ \d+\ iterations,\ oldest\ first\ \(\d+\ earlier\ ones\ are\ left\ out\):
     |This\ is\ iteration\ \d+\.\ What\ should\ it\ do\?)?"""
@@ -74,9 +74,9 @@ KINDS = [
 FENCE = re.compile(rf"(<<<|>>>) ([0-9a-f]{{16}}) ({'|'.join(KINDS)})")
 
 
-def words(**given: Any) -> Words:
+def words(**given: Any) -> PromptParts:
     names = ToolNames(["world.step"])
-    return Words(**{"name_of": names.shown, "nothing": "do_nothing", **given})
+    return PromptParts(**{"name_of": names.shown, "nothing": "do_nothing", **given})
 
 
 def begun(directive: str = "Reach it", **more: Any) -> MissionState:
@@ -217,7 +217,7 @@ def asked() -> str:
     ]
     settings_of = state.mission.proposer
     assert isinstance(settings_of, ModelProposer)
-    return AskModel(settings_of, NobodyHere(), tools, lessons=["x", "y"], room=1_500).request(state).digest()
+    return AskModel(settings_of, NoSampler(), tools, lessons=["x", "y"], room=1_500).request(state).digest()
 
 
 CRITERIA = [

@@ -159,10 +159,10 @@ RULES: list[tuple[str, dict[str, Any], str, str]] = [
     ("mission_start", criterion(5, tool_name=None, args={}, check="named"), "criteria[5].check", "configuration"),
     ("mission_start", criterion(1, min_points=10), "criteria[1]", "cannot exceed window"),
     ("mission_start", criterion(0, source="nope"), "criteria[0].source", "nope"),
-    ("mission_start", criterion(0, metric="metrics."), "criteria[0].metric", "names no metric"),
+    ("mission_start", criterion(0, metric="metrics."), "criteria[0].metric", "does not name a metric"),
     ("mission_start", criterion(3, tool_name="nope"), "criteria[3].tool_name", "nope"),
     ("mission_start", criterion(4, expression="(" * 200), "criteria[4].expression", "100 brackets"),
-    ("mission_start", criterion(4, expression="a b"), "criteria[4].expression", "no valid Python"),
+    ("mission_start", criterion(4, expression="a b"), "criteria[4].expression", "not valid Python"),
     ("mission_iterate", {"session_id": ID, "proposal": {}}, "proposal", "exactly one of tool_calls and script"),
     ("mission_iterate", propose(("weigh", {}), script="1"), "proposal", "exactly one of tool_calls and script"),
     ("mission_iterate", propose(("weigh", {}), ("nope", {})), "proposal.tool_calls[1].tool_name", "nope"),
@@ -170,7 +170,7 @@ RULES: list[tuple[str, dict[str, Any], str, str]] = [
     ("mission_iterate", propose(("weigh", {"kilos": "x"})), "proposal.tool_calls[0].args", "kilos"),
     ("mission_iterate", propose(("weigh", {"kilos": HUGE})), "proposal.tool_calls[0].args", "kilos"),
     ("mission_iterate", propose(("weigh", {"a": DEEP})), "proposal.tool_calls[0].args", "100 levels"),
-    ("mission_iterate", propose(script="weigh("), "proposal.script", "no valid Python"),
+    ("mission_iterate", propose(script="weigh("), "proposal.script", "not valid Python"),
     ("mission_iterate", propose(script="weigh()"), "proposal.script", "allow_scripted_strategies"),
 ]
 

@@ -82,8 +82,8 @@ def test_what_the_clients_model_does_wrong_goes_back_to_it_with_the_reasons(
             told = await done(client, "mission_iterate", session_id=name)
             assert told["status"] == "completed" and here.taken == [3]
             texts = [getattr(params.messages[0].content, "text", "") for params in here.asked]
-            reasons = [text.partition("It was refused, for these reasons")[2] for text in texts]
-            assert reasons[0] == "" and ("words alone" if mode == "native" else "no JSON object") in reasons[1]
+            reasons = [text.partition("It was refused for these reasons")[2] for text in texts]
+            assert reasons[0] == "" and ("text alone" if mode == "native" else "not a JSON object") in reasons[1]
             assert "amount" in reasons[2] and "far" in reasons[2]
 
     anyio.run(main)

@@ -141,7 +141,7 @@ def test_a_flood_of_faults_is_told_in_few_words(tmp_path: Path) -> None:
             *first, last = body["details"]["faults"]
             assert len(first) == MOST_FAULTS
             assert first[0] == {"field": "directiv0", "reason": "is not a known key; did you mean 'directive'?"}
-            assert last == {"field": "(input)", "reason": "there are 19500 more faults; mend these first"}
+            assert last == {"field": "(input)", "reason": "there are 19500 more faults; fix these first"}
 
     play(scene)
 

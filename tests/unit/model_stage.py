@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from model_endpoint import ModelEndpoint, Reply
 from pursuit import Mission, metric
 from pursuit.core.events import CallRefused, IterationProposed, ModelAnswered, ModelAsked
 from pursuit.core.state import MissionState
+from pursuit.proposers.choice import Choice
+from pursuit.proposers.provider import Providers
 
 OPENAI, ANTHROPIC = "openai:gpt-4o-mini", "anthropic:claude-haiku-4-5"
 BOTH = pytest.mark.parametrize("model", [OPENAI, ANTHROPIC])
@@ -38,14 +41,21 @@ def scripted(monkeypatch: pytest.MonkeyPatch, *replies: Reply | Callable[[dict[s
 
 
 def pursued(
-    folder: Path, wanted: Mission, *tools: Callable[..., Any], settings: dict[str, float] | None = None
+    folder: Path,
+    wanted: Mission,
+    *tools: Callable[..., Any],
+    settings: dict[str, float] | None = None,
+    models: Providers | None = None,
 ) -> tuple[MissionState, dict[type[Any], list[Any]], list[dict[str, Any]], list[tuple[str, str | None]]]:
     """The state at the end, the events by kind, the iterations, and every call with its outcome."""
 
     async def scene() -> Any:
         async with stage(folder, *(tools or (step, look)), settings=settings) as runtime:
-            started = await runtime.service.start(wanted)
-            state = await runtime.service.run(started.session_id)
+            service = runtime.service
+            if models is not None:
+                service = replace(service, driver=replace(service.driver, proposer_for=Choice(models=models)))
+            started = await service.start(wanted)
+            state = await service.run(started.session_id)
             kinds = (ModelAsked, ModelAnswered, IterationProposed, CallRefused)
             found = {kind: await events_of(runtime, started.session_id, kind) for kind in kinds}
             rows = await history(runtime, started.session_id)

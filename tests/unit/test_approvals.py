@@ -136,7 +136,7 @@ def test_silence_is_a_no_and_a_serving_process_goes_on_by_itself(tmp_path: Path)
                 await until(runtime, name, lambda state: state.iteration_count == 1)
             ((tool, outcome),) = await outcomes(runtime, name)
             assert (tool, outcome, world.done) == ("world.write", "denied", [])
-            assert "nobody approved it in time" in str(await runtime.service.history(name, full=True))
+            assert "it was not approved in time" in str(await runtime.service.history(name, full=True))
 
     play(scene)
 

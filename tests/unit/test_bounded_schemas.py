@@ -61,16 +61,12 @@ def test_a_pattern_that_takes_too_long_is_given_up(schema: dict[str, Any], value
     ],
     ids=["references", "with a dialect", "unevaluated", "a tree", "wide"],
 )
-def test_a_schema_that_multiplies_is_given_up(
-    monkeypatch: pytest.MonkeyPatch, schema: dict[str, Any], value: dict[str, Any]
-) -> None:
-    monkeypatch.setattr(validation, "SECONDS", 0.05)  # a second is long for a test
+def test_a_schema_that_multiplies_is_given_up(schema: dict[str, Any], value: dict[str, Any]) -> None:
     with pytest.raises(Unfinished, match="the check took more than"):
-        compiled(schema).faults(value)
+        compiled(schema).faults(value, seconds=0.05)
 
 
-def test_what_a_tools_schema_multiplies_is_left_to_its_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(validation, "SECONDS", 0.05)
+def test_what_a_tools_schema_multiplies_is_left_to_its_server() -> None:
     tool = Tool(server="s", name="t", input_schema={"type": "object", **LAUGHS}, definition={})
     tools = Catalogue(tools={"s.t": tool})
     assert tools.check("s.t", {}) == [] and tools.warnings == []
@@ -85,14 +81,15 @@ def test_a_part_with_a_dialect_of_its_own_has_no_more_time() -> None:
         assert compiled(schema).faults({"a": {}}) == []
 
 
-def test_a_schema_that_is_too_large_is_unusable_and_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(validation, "READING_SECONDS", 0.02)
+def test_a_schema_that_is_too_large_is_unusable_and_read_once() -> None:
     schema = of(**{f"p{n}": {"type": "string", "maxLength": n} for n in range(2_000)})
-    assert "the check took more than 0.02 s" in dict(schema_faults(schema))[""]
-    for seconds in (0.02, 60):
-        monkeypatch.setattr(validation, "READING_SECONDS", seconds)
+    assert "the check took more than 0.02 s" in dict(schema_faults(schema, seconds=0.02))[""]
+    before = validation._compiled.cache_info()
+    for _ in range(2):
         with pytest.raises(UnusableSchema, match=r"took more than 0\.02 s"):
-            compiled(schema)
+            compiled(schema, seconds=0.02)
+    after = validation._compiled.cache_info()
+    assert (after.misses - before.misses, after.hits - before.hits) == (1, 1)
 
 
 @pytest.mark.parametrize(

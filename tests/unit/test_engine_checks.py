@@ -6,12 +6,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from engine_stage import Gate, driving, events_of, history, mission, outcomes, play, proposal, repeat, replay, stage
 
 from pursuit import Budget, Report, ValidationFailed, check, event, metric, tool
 from pursuit.core.criteria import Check, Expectation
-from pursuit.core.events import CallIntended, CallSettled
+from pursuit.core.events import CallIntended, CallRefused, CallSettled
 from pursuit.errors import Fault, SessionTerminal
 
 Certify = dict[str, Any]
@@ -100,7 +101,7 @@ def test_a_check_that_can_never_be_met_any_more_ends_the_mission_at_once(
 
 
 def test_exit_codes_that_say_never_go_with_a_command_and_are_not_the_wanted_one() -> None:
-    for what, codes, why in ((["true"], [1, 0], "is met by"), ("world.weld", [1], "a tool call has no exit code")):
+    for what, codes, why in ((["true"], [1, 0], "meets"), ("world.weld", [1], "a tool call has no exit code")):
         with pytest.raises(ValidationFailed) as refused:
             check(what, never_exit_codes=codes)
         assert why in refused.value.faults[0].reason
@@ -273,6 +274,46 @@ def test_a_slow_tool_of_a_check_is_stopped_by_pause_and_the_mission_goes_on(tmp_
     play(scene)
 
 
+@pytest.mark.guarantee("check-is-a-recorded-call")
+@pytest.mark.parametrize("form", ["tool", "command"])
+def test_a_repeatable_check_that_a_pause_cut_off_runs_again_when_the_mission_goes_on(tmp_path: Path, form: str) -> None:
+    """It has looked at nothing yet; the second attempt is the same call, and is counted once."""
+    entered, release = tmp_path / "entered", tmp_path / "release"
+
+    async def look() -> None:
+        entered.touch()
+        while not release.exists():
+            await anyio.sleep(0.01)
+
+    source = "import pathlib, time\npathlib.Path('entered').touch()\n"
+    source += "while not pathlib.Path('release').exists(): time.sleep(0.01)"
+    call: dict[str, Any] = {"command": _python(source), "cwd": str(tmp_path)}
+    criterion = Check(criterion_id="looked", idempotent=True, **(call if form == "command" else {"tool_name": "look"}))
+
+    async def scene() -> None:
+        async with stage(tmp_path, certify, look) as runtime:
+            wanted = mission(
+                criteria=[event("certified"), criterion],
+                budget=Budget(max_iterations=3, max_tool_calls=2),
+                proposer=repeat("certify"),
+            )
+            mission_id = (await runtime.service.start(wanted)).session_id
+            async with driving(runtime, mission_id):
+                while not entered.exists():
+                    await anyio.sleep(0.01)
+                await runtime.service.pause(mission_id)
+            (_, cut_off) = await events_of(runtime, mission_id, CallSettled)
+            assert (cut_off.outcome, cut_off.error) == ("cancelled", "stopped by the operator")
+            release.touch()
+            report = await runtime.resume(mission_id)
+            assert (report.verdict_reason, report.data["iteration_count"]) == ("criteria_met", 1)
+            attempts = [(one.call_id, one.attempt) for one in await events_of(runtime, mission_id, CallIntended)]
+            assert attempts[1:] == [(cut_off.call_id, 1), (cut_off.call_id, 2)]
+            assert report.data["budget"]["used"]["tool_calls"] == 2
+
+    play(scene)
+
+
 NAMED = {"check": "lint", "criterion_id": "lint", "kind": "check", "required": True}
 
 
@@ -322,7 +363,9 @@ def test_a_named_check_that_left_the_configuration_is_inconclusive_and_not_a_cra
             report = await runtime.resume(started.session_id)
             assert report.verdict_reason == "max_iterations"
             assert report.data["criteria"][1]["status"] == "inconclusive"
-            assert "no [checks.lint]" in report.data["criteria"][1]["evidence"]["error"]
+            assert report.data["criteria"][1]["evidence"]["error"] == "failed: no [checks.lint] in the configuration"
+            (refused,) = await events_of(runtime, started.session_id, CallRefused)
+            assert (refused.tool, refused.outcome, refused.purpose) == ("check:lint", "failed", "check")
 
     play(scene)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_stage import events_of, history, mission, outcomes, play, repeat, script, stage
+from engine_stage import events_of, history, mission, outcomes, play, proposal, repeat, replay, script, stage
 
 from pursuit import Budget, Proposal, ToolCall, check, event, tool
 from pursuit.core.events import CallIntended
@@ -83,8 +83,13 @@ def test_the_runtimes_own_checks_do_not_hide_a_loop(tmp_path: Path) -> None:
 
 
 @pytest.mark.guarantee("loop-guard")
-@pytest.mark.parametrize("proposer", [repeat("look", key="a"), script("world.look('a')")])
-def test_the_loop_guard_leaves_the_operators_own_proposers_alone(tmp_path: Path, proposer: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "proposer",
+    [repeat("look", key="a"), script("world.look('a')"), replay(*[proposal(("look", {"key": "a"}))] * 5)],
+)
+def test_the_loop_guard_leaves_the_operators_own_proposers_and_replays_alone(
+    tmp_path: Path, proposer: dict[str, Any]
+) -> None:
     def look(key: str) -> str:
         return "the same"
 
@@ -107,5 +112,29 @@ def test_the_loop_guard_watches_scripts_that_others_propose(tmp_path: Path) -> N
             mission_id = (await runtime.service.start(mission(allow_scripted_strategies=True))).session_id
             await runtime.service.iterate(mission_id, proposal=Proposal(script=source))
             assert [outcome for _, outcome in await outcomes(runtime, mission_id)] == ["ok", "ok", "denied"]
+
+    play(scene)
+
+
+@pytest.mark.guarantee("loop-guard")
+def test_the_loop_guard_watches_scripts_in_a_replay_and_does_not_count_its_calls(tmp_path: Path) -> None:
+    """One rule says which calls are refused and which are counted: a replay is guarded in its scripts only."""
+
+    def look(key: str) -> str:
+        return "the same"
+
+    async def scene() -> None:
+        source = "for _ in range(3):\n  try:\n    world.look('a')\n  except RuntimeError:\n    pass"
+        same = proposal(("look", {"key": "a"}))
+        async with stage(tmp_path, look) as runtime:
+            wanted = mission(
+                budget=Budget(max_iterations=3),
+                proposer=replay(same, same, {"script": source}),
+                allow_scripted_strategies=True,
+            )
+            mission_id = (await runtime.service.start(wanted)).session_id
+            await runtime.service.run(mission_id)
+            found = [outcome for _, outcome in await outcomes(runtime, mission_id)]
+            assert found == ["ok", "ok", "ok", "ok", "denied"]
 
     play(scene)

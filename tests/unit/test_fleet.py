@@ -148,7 +148,7 @@ def test_no_two_children_write_through_one_tool(tmp_path: Path) -> None:
             (refused,) = await events_of(runtime, mission_id, CallRefused)
             (first, *_) = await events_of(runtime, mission_id, CallIntended)
             assert "world.enter may write" in refused.reason
-            assert f"in the hands of mission-{(first.task or '')[5:21]}" in refused.reason
+            assert f"mission-{(first.task or '')[5:21]} uses it" in refused.reason
 
     play(scene)
 
@@ -157,13 +157,13 @@ def test_no_two_children_write_through_one_tool(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"tool_allowlist": ["world.other"]}, "'world.other' is no tool of the parent"),
+        ({"tool_allowlist": ["world.other"]}, "'world.other' is not a tool of the parent"),
         ({"fleet": {}}, "fleet.max_depth is 1"),
         ({"proposer": {"kind": "client"}}, "no client that could propose"),
         ({"proposer": {"kind": "sampling"}}, "no client that could propose"),
         ({"budget": {"max_iterations": 1, "on_exhausted": "wait"}}, "stops at its caps"),
         ({"budget": {"max_wall_clock_seconds": 5}}, "budget.max_iterations: must be given"),
-        ({"budget": {"max_iterations": 1, "max_wall_clock_seconds": 61}}, "can be 60 at most"),
+        ({"budget": {"max_iterations": 1, "max_wall_clock_seconds": 61}}, "can be at most 60"),
         ({"criteria": [{"criterion_id": "c", "kind": "check", "command": ["true"]}]}, "runs no command of its own"),
         ({"directive": ""}, "directive: "),
     ],

@@ -99,7 +99,7 @@ def test_an_export_cut_at_any_byte_is_found_out(archive: Path) -> None:
 def test_a_file_that_is_no_export_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "other.jsonl"
     path.write_bytes(content)
-    with pytest.raises(ValidationFailed, match=r"other\.jsonl is no exported stream"):
+    with pytest.raises(ValidationFailed, match=r"other\.jsonl is not an exported stream"):
         verify_archive(path)
 
 

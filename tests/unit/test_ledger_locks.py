@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from pursuit.errors import LedgerUnavailable
-from pursuit.ledger.locks import Gate, take_claim
+from pursuit.ledger.locks import WriteQueue, take_claim
 
 
 @pytest.mark.slow
@@ -61,12 +61,12 @@ def test_a_lock_file_that_cannot_be_removed_is_still_released(tmp_path: Path) ->
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def test_the_gate_lets_one_in_at_a_time(tmp_path: Path) -> None:
-    one, two = Gate.beside(tmp_path / "ledger.db"), Gate.beside(tmp_path / "ledger.db")
-    assert one.try_pass()
-    assert not two.try_pass()
+def test_the_write_queue_lets_one_in_at_a_time(tmp_path: Path) -> None:
+    one, two = WriteQueue.beside(tmp_path / "ledger.db"), WriteQueue.beside(tmp_path / "ledger.db")
+    assert one.try_enter()
+    assert not two.try_enter()
     one.leave()
-    assert two.try_pass()
+    assert two.try_enter()
     two.close()
-    assert one.try_pass()
+    assert one.try_enter()
     one.close()

@@ -18,7 +18,6 @@ import anyio
 import pytest
 
 from pursuit.errors import LedgerTooNew, LedgerUnavailable
-from pursuit.ledger import writer
 from pursuit.ledger.contract import ANY, Draft, Verification
 from pursuit.ledger.sqlite import SqliteLedger
 
@@ -30,9 +29,9 @@ def draft(text: str) -> Draft:
     return Draft("said", text.encode())
 
 
-def on_ledger(path: Path, case: Callable[[SqliteLedger], Awaitable[None]]) -> None:
+def on_ledger(path: Path, case: Callable[[SqliteLedger], Awaitable[None]], *, patience: float = 10.0) -> None:
     async def body() -> None:
-        ledger = SqliteLedger.open(path)
+        ledger = SqliteLedger.open(path, patience=patience)
         try:
             with anyio.fail_after(60):
                 await case(ledger)
@@ -268,9 +267,7 @@ def test_an_append_waits_for_a_foreign_writer_without_stopping_the_loop(written:
     on_ledger(written, case)
 
 
-def test_a_foreign_writer_that_never_ends_is_named(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "PATIENCE_SECONDS", 0.05)
-
+def test_a_foreign_writer_that_never_ends_is_named(written: Path) -> None:
     async def case(ledger: SqliteLedger) -> None:
         with closing(sqlite3.connect(written, isolation_level=None)) as foreign:
             foreign.execute("BEGIN IMMEDIATE")
@@ -278,7 +275,7 @@ def test_a_foreign_writer_that_never_ends_is_named(written: Path, monkeypatch: p
                 await ledger.append("m1", 5, [draft("never")])
         assert (await ledger.append("m1", 5, [draft("now")])).seq == 6
 
-    on_ledger(written, case)
+    on_ledger(written, case, patience=0.05)
 
 
 def test_forgotten_bytes_are_gone_from_the_disk(tmp_path: Path) -> None:

@@ -42,10 +42,10 @@ def test_a_good_expression_passes_the_check(expression: str) -> None:
     ("expression", "reason", "line"),
     [
         ("", "empty", None),
-        ("1 +", "no valid Python", 1),
-        ("(1,\n 2 3)", "no valid Python", 2),
-        ("x = 1", "no valid Python", 1),
-        ("import os", "no valid Python", 1),
+        ("1 +", "not valid Python", 1),
+        ("(1,\n 2 3)", "not valid Python", 2),
+        ("x = 1", "not valid Python", 1),
+        ("import os", "not valid Python", 1),
         ("(" * 101 + ")" * 101, "100 brackets", 1),
         ("[" * 100_000, "at most 4096", None),
         ("1+" * 3000 + "1", "at most 4096", None),
@@ -107,7 +107,7 @@ def test_what_is_no_json_comes_back_as_short_text(expression: str, text: str) ->
 def test_errors_are_texts_and_the_rest_goes_on() -> None:
     found = values(["obs['no']", "1 +", "undefined", "obs['a']", "obs.a", "2"], {"a": 1})
     assert found[0].error == "KeyError: no"
-    assert "no valid Python" in (found[1].error or "")
+    assert "not valid Python" in (found[1].error or "")
     assert "NameError" in (found[2].error or "")
     assert found[3] == PredicateValue(value=1)
     assert "AttributeError" in (found[4].error or "")

@@ -21,7 +21,6 @@ from pursuit.sandbox import (
     ScriptSpec,
     Step,
     check_script,
-    fingerprint,
 )
 from pursuit.sandbox.await_analysis import awaited_calls
 from pursuit.sandbox.scripts import escaped
@@ -79,8 +78,6 @@ def test_a_call_stops_the_script_and_its_answer_goes_on() -> None:
     steps = drive("r = beam.evaluate(h=0.2, l=3)\nstate.memory['r'] = r['index'] + r['h']")
     assert calls(steps) == [[("beam.evaluate", {"h": 0.2, "l": 3})]]
     assert end(steps) == Finished(memory={"n": 1, "r": 0.2})
-    (call,) = next(step for step in steps if isinstance(step, Calls)).calls
-    assert call.fingerprint == fingerprint("beam.evaluate", {"l": 3, "h": 0.2})
 
 
 @pytest.mark.parametrize(
@@ -302,7 +299,7 @@ def test_replayed_answers_reach_the_same_next_step_in_new_processes() -> None:
             step, marks = await script.start(), list[str]()
             for _ in range(count):
                 assert isinstance(step, Calls)
-                marks.append(step.calls[0].fingerprint)
+                marks.append(str(step.calls[0]))
                 step = await script.answer({call.index: echo(call) for call in step.calls})
             return step, time.perf_counter() - begun, marks
 

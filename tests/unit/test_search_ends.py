@@ -99,7 +99,7 @@ def test_a_checkpoint_that_nothing_can_bring_is_not_waited_for(tmp_path: Path) -
     cadence = OnEvent(event_name="dawn")
     unlimited = Budget(max_wall_clock_seconds=60)
     report, _, failed = ended(tmp_path / "a", **given, checkpoint_cadence=cadence, budget=unlimited)
-    assert report.verdict_reason == "proposer_failed" and "no dawn came" in failed[0]
+    assert report.verdict_reason == "proposer_failed" and "no event dawn made a checkpoint" in failed[0]
     report, _, failed = ended(tmp_path / "b", **given, checkpoint_cadence=cadence)
     assert (report.verdict_reason, failed) == ("criteria_met", []), "the last iteration is a checkpoint"
 

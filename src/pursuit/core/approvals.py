@@ -1,8 +1,6 @@
-"""A question to a person about one call, and what the answer covers.
+"""A question to a person about one call, and what the answer covers: this call, these arguments, or this tool. Pure.
 
-Owns: the record, and how far a yes reaches: this call, these arguments, or this tool in this mission. Pure.
-Invariant: a yes is remembered by tool and arguments together, or for a tool because the person said so; never by a
-name alone.
+Invariant: a yes is remembered by tool and arguments together, or for a whole tool because the person said so.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ class Approval:
 
 
 def approval_id(call_id: str) -> str:
-    """The id of the question about a call; asking again asks the same question."""
+    """The id of the question about a call; the same call always has the same question."""
     return f"approval-{hashlib.sha256(call_id.encode()).hexdigest()[:16]}"
 
 
@@ -66,5 +64,5 @@ def is_granted(granted: set[str], approval: Approval | None, tool: str, args: Ma
 
 
 def pending(approvals: Mapping[str, Approval]) -> list[Approval]:
-    """The questions that nobody has answered yet."""
+    """The questions without an answer."""
     return [approval for approval in approvals.values() if approval.answer is None]

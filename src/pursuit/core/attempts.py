@@ -1,6 +1,5 @@
-"""What an attempt at a problem is: past-tense facts, and what they come to.
+"""An attempt at a problem: its events, its state, the fold between them, and the form of a score. Pure.
 
-Owns: the events of one attempt, its state and its fold, and the one shape of a score. Pure.
 Invariant: the first submission that was taken counts; whatever comes after it is kept as a fact and changes nothing.
 
     opened    AttemptOpened · FormFixed
@@ -12,12 +11,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import msgspec
 from msgspec import structs
+
+from pursuit.core.events import encode
 
 BudgetName = Literal["calls", "evaluations", "wall_seconds"]
 AttemptStatus = Literal["open", "claimed", "submitted", "scored"]
@@ -34,15 +35,15 @@ class ScoreRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class AttemptEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True, gc=False):
-    """A fact of an attempt; `at` is the wall clock of whoever wrote it."""
+    """A fact of an attempt; `at` is the wall clock of the process that wrote it."""
 
     at: float = 0.0
 
 
 class AttemptOpened(AttemptEvent, frozen=True, kw_only=True):
-    """Somebody began; `manifest` is the digest of the problem's file, `mission` the mission that tries, if one does.
+    """An attempt began, maybe by a `mission`.
 
-    `judge` is the digest of everything that judges.
+    `manifest` is the digest of the problem's file, `judge` the digest of everything that judges.
     """
 
     problem_id: str
@@ -70,7 +71,7 @@ class AttemptCalled(AttemptEvent, frozen=True, kw_only=True):
 
 
 class AttemptAnswered(AttemptEvent, frozen=True, kw_only=True):
-    """What became of a call; `metrics` are the numbers that it told."""
+    """The outcome of a call; `metrics` are the numbers in its result."""
 
     number: int
     ok: bool
@@ -85,7 +86,7 @@ class BudgetSpent(AttemptEvent, frozen=True, kw_only=True):
 
 
 class SubmissionClaimed(AttemptEvent, frozen=True, kw_only=True):
-    """A submission is being handed to the problem's own server; until its answer nobody else may submit."""
+    """A submission is sent to the problem's own server; until it answers, no other submission is accepted."""
 
     digest: str
     submission: dict[str, Any] = {}
@@ -102,8 +103,8 @@ class SubmissionDropped(AttemptEvent, frozen=True, kw_only=True):
 class SubmissionTaken(AttemptEvent, frozen=True, kw_only=True):
     """The submission; `result` is what the problem's own server answered, where that has the last word.
 
-    `unknown` says why nobody knows whether that server took it: it counts as the submission, and has no result.
-    `calls` and `evaluations` are how many there were before it; old ledgers do not have the latter written down.
+    `unknown` says why it is not known whether that server took it: it counts as the submission, and has no result.
+    `calls` and `evaluations` are how many there were before it; old ledgers do not record the latter.
     """
 
     digest: str
@@ -115,7 +116,7 @@ class SubmissionTaken(AttemptEvent, frozen=True, kw_only=True):
 
 
 class AttemptScored(AttemptEvent, frozen=True, kw_only=True):
-    """The judge's word; `evidence` is what came from outside, so that it can be judged again without it.
+    """The judge's score; `evidence` is the outside input that it used, so that it can be judged again without it.
 
     `judge` is the digest of everything that judged.
     """
@@ -139,18 +140,8 @@ AnyAttemptEvent = (
     | AttemptScored
 )
 
-_encoder = msgspec.json.Encoder()
-_decoder: msgspec.json.Decoder[AnyAttemptEvent] = msgspec.json.Decoder(AnyAttemptEvent)
-
-
-def encode_attempt(event: AnyAttemptEvent) -> tuple[str, bytes]:
-    """The event's type name and bytes."""
-    return type(event).__name__, _encoder.encode(event)
-
-
-def decode_attempt(body: bytes) -> AnyAttemptEvent:
-    """The event from stored bytes."""
-    return _decoder.decode(body)
+encode_attempt: Callable[[AnyAttemptEvent], tuple[str, bytes]] = encode
+decode_attempt: Callable[[bytes], AnyAttemptEvent] = msgspec.json.Decoder(AnyAttemptEvent).decode
 
 
 def submission_digest(submission: Mapping[str, Any]) -> str:
@@ -160,13 +151,12 @@ def submission_digest(submission: Mapping[str, Any]) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class AttemptState:
-    """Everything that is known of an attempt. Only `advance_attempt` changes it."""
+    """The state of an attempt. Only `advance_attempt` changes it."""
 
     attempt_id: str
     opened: AttemptOpened
     began: float | None = None
     """When the first call came, of a tool or of `submit_final`; an attempt may be open before it."""
-
     seq: int = 1
     calls: int = 0
     evaluations: int = 0
@@ -175,16 +165,15 @@ class AttemptState:
     form: str | None = None
     claimed: SubmissionClaimed | None = None
     asked: str | None = None
-    """The digest of a submission to which the problem's own server has a question that nobody answered yet."""
-
+    """The digest of a submission about which the problem's own server has asked a question, still without an answer."""
     taken: SubmissionTaken | None = None
     scored: AttemptScored | None = None
     series: list[tuple[int, Mapping[str, float]]] = field(default_factory=list[tuple[int, Mapping[str, float]]])
-    """The numbers that calls told, by the number of the call."""
+    """The numbers in the results of calls, by the number of the call."""
 
     @property
     def status(self) -> AttemptStatus:
-        """How far it is."""
+        """The status that follows from the facts."""
         if self.scored is not None:
             return "scored"
         if self.taken is not None:
@@ -206,7 +195,7 @@ class AttemptState:
 
 
 def fold_attempt(attempt_id: str, events: Iterable[AnyAttemptEvent]) -> AttemptState | None:
-    """The state that the events come to; None if there are none."""
+    """The state after all events; None if there are none."""
     state: AttemptState | None = None
     for event in events:
         if state is not None:
@@ -216,13 +205,8 @@ def fold_attempt(attempt_id: str, events: Iterable[AnyAttemptEvent]) -> AttemptS
     return state
 
 
-def _counted(state: AttemptState, event: SubmissionTaken) -> SubmissionTaken:
-    """The submission with its evaluations: as they were written down, else as the log before it has them."""
-    return event if event.evaluations is not None else structs.replace(event, evaluations=state.evaluations)
-
-
 def advance_attempt(state: AttemptState, event: AnyAttemptEvent) -> None:
-    """Takes one more fact into account."""
+    """Applies one more event."""
     state.seq += 1
     state.began = event.at if state.began is None else state.began
     match event:
@@ -241,7 +225,9 @@ def advance_attempt(state: AttemptState, event: AnyAttemptEvent) -> None:
             state.claimed = None if state.taken is None else state.claimed
             state.asked = {"refused": None, "asked": event.digest, "unsent": state.asked}[event.sort]
         case SubmissionTaken():
-            state.taken = state.taken or _counted(state, event)
+            # Old ledgers do not record the evaluations here: the events before it have them.
+            known = state.evaluations if event.evaluations is None else event.evaluations
+            state.taken = state.taken or structs.replace(event, evaluations=known)
         case AttemptScored():
             # Judging again is allowed only where there was no score before.
             if state.scored is None or state.scored.error is not None:

@@ -1,15 +1,17 @@
-"""What the audit holds: who asked for what, and what was refused.
+"""The events of the audit: who asked for what, and what was refused. Pure.
 
-Owns: its events and what is left out of them. Pure. Invariant: no secret and no large value gets into the audit.
+Invariant: no secret and no large value gets into the audit.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
+
+from pursuit.core.events import encode
 
 REDACTED = "[redacted]"
 LONGEST_TEXT = 500
@@ -22,14 +24,14 @@ _SECRET = re.compile(
 
 
 class AuditEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
-    """A line of the audit; `call` ties a refusal to what was asked."""
+    """An entry of the audit; `call` ties a refusal to its request."""
 
     at: float
     call: str
 
 
 class ControlCalled(AuditEvent, frozen=True, kw_only=True):
-    """Somebody asked for a change; written before it is made."""
+    """A change was requested; written before it is made."""
 
     verb: str
     who: str
@@ -48,22 +50,12 @@ class ControlRefused(AuditEvent, frozen=True, kw_only=True):
 
 AnyAuditEvent = ControlCalled | ControlRefused
 
-_encoder = msgspec.json.Encoder()
-_decoder: msgspec.json.Decoder[AnyAuditEvent] = msgspec.json.Decoder(AnyAuditEvent)
-
-
-def encode_audit(event: AnyAuditEvent) -> tuple[str, bytes]:
-    """The event's type name and bytes."""
-    return type(event).__name__, _encoder.encode(event)
-
-
-def decode_audit(body: bytes) -> AnyAuditEvent:
-    """The event from stored bytes."""
-    return _decoder.decode(body)
+encode_audit: Callable[[AnyAuditEvent], tuple[str, bytes]] = encode
+decode_audit: Callable[[bytes], AnyAuditEvent] = msgspec.json.Decoder(AnyAuditEvent).decode
 
 
 def redacted(value: Any, depth: int = DEEPEST) -> Any:
-    """The value with secrets, long texts, long lists and deep nests cut out."""
+    """The value without secrets, with long texts, long lists and deep nesting cut."""
     match value:
         case None | bool() | int() | float():
             return value

@@ -1,7 +1,7 @@
-"""What every input shape has in common: frozen, no unknown keys, and all faults at once.
+"""The base of every input model: frozen, no unknown keys, all faults at once, each with what to do.
 
-Owns: the plain field types and how rules between fields are told. Knows no mission.
-Invariant: a fault in one field never hides a broken rule between fields, nor the other way round.
+Invariant: a fault in one field never hides a broken rule between fields, nor the other way round. No fault is lost
+(past a bound it is counted), none is reported twice, and the report is short however long the input was.
 """
 
 from __future__ import annotations
@@ -28,31 +28,28 @@ from pydantic_core import ErrorDetails, InitErrorDetails
 
 from pursuit.errors import Fault, ValidationFailed
 
-# What somebody who misspelt a word probably meant.
-
-LONGEST = 100
-
-
-def nearest(word: str, known: Iterable[str], *, most: int = 3) -> str:
-    """`; did you mean …?` with the closest known words, or an empty string; a unique beginning wins."""
-    if len(word) > LONGEST:
-        return ""
-    words = list(known)
-    begun = [other for other in words if len(word) > 2 and other.startswith(word)]
-    close = begun if len(begun) == 1 else difflib.get_close_matches(word, words, n=most, cutoff=0.6)
-    return f"; did you mean {' or '.join(repr(name) for name in close)}?" if close else ""
-
-
-# Turns what pydantic says of a wrong input into faults that a person can act on.
-# Invariant: no fault is lost (past a bound it is counted), none is said twice, and what is said is short however long
-# the input was.
-
 WHOLE = "(input)"
 HALF_A_CHARACTER = "must be valid Unicode text; it holds half of a surrogate pair"
 MOST_FAULTS = 500
 MOST_HINTS = 100
 LONGEST_KEY = 100
 LONGEST_REASON = 1_000
+LARGEST = 2**53
+MAX_ARGS_DEPTH = 100
+MAX_ARGS_BITS = 10_000
+"""Python itself reads and writes no number of more than 4,300 digits."""
+_HALF = re.compile("[\ud800-\udfff]")
+
+
+def nearest(word: str, known: Iterable[str], *, most: int = 3) -> str:
+    """`; did you mean …?` with the closest known words, or an empty string; a unique beginning wins."""
+    if len(word) > LONGEST_KEY:
+        return ""
+    words = list(known)
+    begun = [other for other in words if len(word) > 2 and other.startswith(word)]
+    close = begun if len(begun) == 1 else difflib.get_close_matches(word, words, n=most, cutoff=0.6)
+    return f"; did you mean {' or '.join(repr(name) for name in close)}?" if close else ""
+
 
 _A_DICTIONARY = "must be a dictionary (an object in JSON, a table in TOML)"
 _PLAIN = {
@@ -73,10 +70,11 @@ def faults_of(error: ValidationError, model: type[BaseModel], *, source: str | N
     for place, item in enumerate(items[:MOST_FAULTS]):
         field, keys = _walk(model, item["loc"])
         reason = _reason(item, keys if place < MOST_HINTS else ())
-        line, column = _place(item.get("ctx") or {})
+        cause = (item.get("ctx") or {}).get("error")
+        line, column = getattr(cause, "line", None), getattr(cause, "column", None)
         found.setdefault((field, reason), Fault(field=field, reason=reason, source=source, line=line, column=column))
     if len(items) > MOST_FAULTS:
-        more = f"there are {len(items) - MOST_FAULTS} more faults; mend these first"
+        more = f"there are {len(items) - MOST_FAULTS} more faults; fix these first"
         found["", more] = Fault(field=WHOLE, reason=more, source=source)
     return list(found.values())
 
@@ -98,7 +96,8 @@ def _walk(model: type[BaseModel], loc: Sequence[int | str]) -> tuple[str, list[s
             continue
         path += f".{_short(item)}" if path else _short(item)
         keys = [key for candidate in here for key in candidate.model_fields]
-        here = [inner for candidate in here for inner in _models_of(candidate, item)]
+        fields = [candidate.model_fields.get(item) for candidate in here]
+        here = [inner for field in fields if field is not None for inner in _models_in(field.annotation)]
     return path or WHOLE, keys
 
 
@@ -131,19 +130,9 @@ def _reason(item: ErrorDetails, keys: Sequence[str]) -> str:
     return _cut(reason, LONGEST_REASON)
 
 
-def _place(ctx: Mapping[str, Any]) -> tuple[int | None, int | None]:
-    error = ctx.get("error")
-    return getattr(error, "line", None), getattr(error, "column", None)
-
-
 def _tag(model: type[BaseModel]) -> str | None:
     kind = model.model_fields.get("kind")
     return cast("str | None", kind.default) if kind is not None else None
-
-
-def _models_of(model: type[BaseModel], field: str) -> list[type[BaseModel]]:
-    info = model.model_fields.get(field)
-    return [] if info is None else _models_in(info.annotation)
 
 
 def _models_in(annotation: object) -> list[type[BaseModel]]:
@@ -152,24 +141,17 @@ def _models_in(annotation: object) -> list[type[BaseModel]]:
     return [model for inner in get_args(annotation) for model in _models_in(inner)]
 
 
-LARGEST = 2**53
-_HALF = re.compile("[\ud800-\udfff]")
-MAX_ARGS_DEPTH = 100
-MAX_ARGS_BITS = 10_000
-"""Python itself reads and writes no number of more than 4,300 digits."""
-
-
 class Broken(NamedTuple):
-    """A rule between fields that does not hold; `field` is where a person would mend it, if it is one place."""
+    """A rule between fields that does not hold; `field` is the place to fix it, if it is one place."""
 
     reason: str
     field: str | tuple[str | int, ...] | None = None
 
 
 class InputModel(BaseModel):
-    """A frozen input shape that refuses keys it does not know and says everything that is wrong."""
+    """A frozen input model that refuses unknown keys and reports everything that is wrong."""
 
-    # Built when first used: who starts a server, or lists missions, reads no input yet.
+    # Built when first used: starting a server, or listing missions, reads no input.
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     def __init__(self, **data: Any) -> None:
@@ -178,11 +160,11 @@ class InputModel(BaseModel):
         except ValidationError as error:
             raise ValidationFailed(faults_of(error, type(self))) from None
 
-    # A shape inside another is built without this constructor, so that its faults join those of the whole.
+    # A model inside another is built without this constructor, so that its faults join those of the whole.
     __init__.__pydantic_base_init__ = True  # pyright: ignore[reportFunctionMemberAccess]
 
     @classmethod
-    def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:  # noqa: ARG003 - for the shapes that have rules
+    def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:  # noqa: ARG003 - for the models that have rules
         """The rules between fields that raw input breaks; its values may be of any type."""
         return ()
 
@@ -223,9 +205,9 @@ def _a_number(value: object) -> object:
 
 
 def plain_text(value: str) -> str:
-    """The text itself if any store and any system takes it."""
+    """The text itself if every storage and every system accepts it."""
     if "\x00" in value:
-        raise ValueError("must not hold a null byte")
+        raise ValueError("must not contain a null byte")
     if not value.isascii() and _HALF.search(value):
         raise ValueError(HALF_A_CHARACTER)
     return value
@@ -247,7 +229,7 @@ def _children(item: object) -> Iterable[Any]:
             return ()
         case int():
             if item.bit_length() > MAX_ARGS_BITS:
-                raise ValueError("holds a number of more than 3,000 digits")
+                raise ValueError("contains a number of more than 3,000 digits")
             return ()
         case str():
             if not item.isascii() and _HALF.search(item):
@@ -255,7 +237,7 @@ def _children(item: object) -> Iterable[Any]:
             return ()
         case float():
             if not math.isfinite(item):
-                raise ValueError(f"must be JSON; {item} is no JSON number")
+                raise ValueError(f"must be JSON; {item} is not a JSON number")
             return ()
         case list() | tuple():
             return cast("Sequence[Any]", item)
@@ -263,12 +245,12 @@ def _children(item: object) -> Iterable[Any]:
             pairs = cast("Mapping[Any, Any]", item)
             return [part for pair in pairs.items() for part in (_key(pair[0]), pair[1])]
         case _:
-            raise ValueError(f"must be JSON; it holds a {type(item).__name__}")
+            raise ValueError(f"must be JSON; it contains a {type(item).__name__}")
 
 
 def _key(key: object) -> str:
     if not isinstance(key, str):
-        raise ValueError(f"must be JSON; the key {key!r} is no text")
+        raise ValueError(f"must be JSON; the key {key!r} is not text")
     return key
 
 

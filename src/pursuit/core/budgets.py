@@ -1,6 +1,5 @@
-"""What a mission lends its children out of its own budget.
+"""What is left of a mission's budget: for calls, for its children, and for questions to a language model. Pure.
 
-Owns: how much is left, what a child's caps set aside, and what comes back when it has ended. Pure.
 Invariant: what a mission used, what it has lent and what its children used is never more than its caps, as long as a
 child keeps to its own; what is not known to be unused stays lent.
 """
@@ -21,12 +20,12 @@ Amounts = Mapping[str, float]
 
 
 def child_id(task_id: str) -> str:
-    """The id of the child that a task pursues: known before there is either, so there is never a second one."""
+    """The id of the child that a task runs. It is known before both exist, so there is never a second child."""
     return f"mission-{task_id.removeprefix('task-')[:16]}"
 
 
 def is_spawn(state: MissionState, tool: str) -> bool:
-    """Whether a call of this tool starts a child; a server may be called as it likes where there is no fleet."""
+    """Whether a call of this tool starts a child; without a fleet it may be the tool of a server of that name."""
     return tool == SPAWN and state.mission.fleet is not None
 
 
@@ -44,13 +43,13 @@ _OWN: dict[str, Callable[[MissionState], float]] = {
 
 
 def used_of(state: MissionState) -> dict[str, float]:
-    """What a mission has used, its own children included; without `max_cost_usd` if nobody knows the cost."""
+    """What a mission has used, its own children included; without `max_cost_usd` if the cost is not known."""
     unknown = cost_unknown(state)
     return {name: _used(state, name) for name in POOLED if name != "max_cost_usd" or not unknown}
 
 
 def cost_unknown(state: MissionState) -> bool:
-    """Whether an answer to this mission or to a child of it had a price that nobody knows."""
+    """Whether the price of an answer to this mission or to a child of it is not known."""
     return state.unpriced or any(child.unpriced for child in state.children.values())
 
 
@@ -100,7 +99,7 @@ def lend(state: MissionState, event: CallIntended) -> None:
 
 
 def give_back(state: MissionState, call: CallRecord, event: CallSettled) -> None:
-    """Counts what a child used instead of what was set aside for it; all of that if nobody knows."""
+    """Counts what a child used instead of what was set aside for it; all of that if its use is not known."""
     child = state.children.get(child_id(call.task)) if call.task is not None else None
     if child is None or child.outcome is not None:
         return
@@ -122,29 +121,28 @@ def _sum(one: float, other: float) -> float:
     return round(one + other, 9)
 
 
-# How many tokens a question to a language model will take, before it is asked.
-# Invariant: an estimate is never below what a question of this mission with as many tokens to a byte as the densest
-# so far would take.
-
 FIRST_RATE = 0.5
-"""Tokens in a byte before anything is known: prose and JSON have 0.2 to 0.4, long rows of digits come near to this."""
+"""Tokens per byte before anything is known: prose and JSON have 0.2 to 0.4, long rows of digits come near to this."""
 FIRST_EXTRA = 512
-"""What a provider may add of its own to the first question; afterwards that is part of what was learnt."""
+"""What a provider may add to the first question; afterwards that is part of what was learnt."""
 MARGIN = 1.25
-"""The next question may be denser than the densest so far, because other results stand in it."""
+"""The next question may be denser than the densest so far, because it holds other results."""
 LEAST_ANSWER = 64
 """Fewer tokens than these seldom hold a call, so nothing is asked for them."""
 
 
 def estimate(size: int, densest: float | None) -> int:
-    """The tokens of a question of so many bytes; `densest` is the most tokens in a byte of one that was answered."""
+    """The tokens of a question of so many bytes, before it is asked.
+
+    `densest` is the most tokens per byte of a question that was answered; the estimate never falls below it.
+    """
     if densest is None:
         return math.ceil(size * FIRST_RATE) + FIRST_EXTRA
     return math.ceil(size * densest * MARGIN)
 
 
 def learnt(densest: float | None, *, size: int, tokens: int) -> float | None:
-    """The most tokens in a byte, with one more answered question; a provider that told none taught none."""
+    """The most tokens per byte after one more answer; a provider that reports no tokens changes nothing."""
     if size <= 0 or tokens <= 0:
         return densest
     return max(densest or 0.0, tokens / size)

@@ -1,7 +1,6 @@
-"""The tools that exist, at one moment, over all servers.
+"""The tools of all servers at one moment: how a name finds its tool, and whether arguments fit its schema.
 
-Owns: how a name in a mission finds its tool, and which arguments were found to fit. Does not know: servers,
-connections or policy. Invariant: immutable but for the cache of compiled schemas.
+Immutable, except for the cache of compiled schemas.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _GLOB = re.compile(r"[*?\[]")
 
 
 def is_control_tool(tool: str) -> bool:
-    """Whether this (bare) name is one that drives Pursuit itself: never for use inside a mission."""
+    """Whether this (bare) name is a tool that controls Pursuit itself: never for use inside a mission."""
     return any(fnmatchcase(tool, pattern) for pattern in CONTROL_TOOLS)
 
 
@@ -38,9 +37,8 @@ class Catalogue:
     failures: Mapping[str, str] = field(default_factory=dict[str, str])
     warnings: list[str] = field(default_factory=list[str])
     _validators: dict[str, Validator | None] = field(default_factory=dict[str, "Validator | None"], repr=False)
-
     _fitted: dict[str, bytes] = field(default_factory=dict[str, bytes], repr=False)
-    """The last arguments of each tool that were found to fit: whoever repeats a call is not checked again."""
+    """The last arguments of each tool that fit its schema: a repeated call is not checked again."""
 
     def __len__(self) -> int:
         return len(self.tools)
@@ -57,7 +55,7 @@ class Catalogue:
         return tool
 
     def resolve(self, names_or_globs: Sequence[str]) -> tuple[list[str], list[Fault]]:
-        """Qualified names, each once, in the order asked for; and a fault for each word that finds none."""
+        """Qualified names, each once, in the order asked for; and a fault for each name that finds no tool."""
         found: dict[str, None] = {}
         faults: list[Fault] = []
         for index, word in enumerate(names_or_globs):
@@ -71,22 +69,20 @@ class Catalogue:
         exact = [word] if word in self.tools else self._owners(word)
         if len(exact) > 1:
             return [], f"{word!r} is offered by several servers; say which: {', '.join(exact)}"
-        if exact:
-            if is_control_tool(self.tools[exact[0]].name):
-                return [], f"{word!r} is a control tool and cannot be used inside a mission"
-            return exact, ""
-        if _GLOB.search(word):
+        bare = self.tools[exact[0]].name if exact else word.partition(".")[2] or word
+        if not exact and _GLOB.search(word):
             return self._matching(word)
-        bare = word.partition(".")[2] or word
         if is_control_tool(bare):
             return [], f"{word!r} is a control tool and cannot be used inside a mission"
+        if exact:
+            return exact, ""
         known = [*self.tools, *(tool.name for tool in self.tools.values())]
         server = word.partition(".")[0]
         because = f" (server {server!r}: {self.failures[server]})" if server in self.failures else ""
         return [], f"no server offers a tool {word!r}{because}{nearest(word, dict.fromkeys(known))}"
 
     def _matching(self, glob: str) -> tuple[list[str], str]:
-        """A glob without a dot looks at bare names too; control tools are never among the matches."""
+        """The tools that a glob matches, never control tools; a glob without a dot also matches bare names."""
         bare = "." not in glob
         names = [
             name
@@ -97,7 +93,7 @@ class Catalogue:
         if allowed:
             return allowed, ""
         if names:
-            return [], f"{glob!r} finds control tools only, which cannot be used inside a mission"
+            return [], f"{glob!r} matches control tools only, which cannot be used inside a mission"
         return [], f"no tool matches {glob!r}{nearest(glob, self.tools)}"
 
     def _owners(self, bare: str) -> list[str]:
@@ -117,7 +113,7 @@ class Catalogue:
         try:
             asked = msgspec.json.encode(arguments)
         except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
-            return [f"the arguments are no JSON: {error}"]
+            return [f"the arguments are not JSON: {error}"]
         if self._fitted.get(name) == asked:
             return []
         from pursuit.core.patterns import Unfinished  # noqa: PLC0415 - both loaded with the first validator
@@ -128,7 +124,7 @@ class Catalogue:
         except UnusableSchema as error:
             self._unusable(tool, error)
             return []
-        except Unfinished:  # then only its server checks them
+        except Unfinished:  # the server checks them itself
             return []
         if not faults:
             self._fitted[name] = asked

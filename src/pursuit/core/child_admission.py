@@ -1,7 +1,6 @@
-"""Which child missions a mission may start, and what each of them is.
+"""Decides which child missions a mission may start: tools, policy, budget, proposer, how deep, how many. Pure.
 
-Owns: the rules between a mission and its child: tools, policy, budget, who proposes, how deep, how many. Pure.
-Invariant: a child may do nothing that its parent may not, and what a model writes of it is never the operator's word.
+Invariant: a child may do nothing that its parent may not, and what a model writes never counts as the operator's.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from pursuit.core.state import MissionState
 from pursuit.errors import Fault, ValidationFailed
 
 AUTHORED = frozenset({"script", "repeat", "search"})
-"""The proposers whose calls are the operator's own word; what is replayed is somebody else's, as it was then."""
+"""The proposers whose calls the operator wrote; a replay has those of the mission that it was recorded from."""
 COMPLETED, TERMINATED = "mission_completed", "mission_terminated"
 _GLOB = frozenset("*?[")
 
@@ -31,11 +30,11 @@ class Refused(Exception):
 
 
 class Spawns:
-    """Admits children, one after the other, out of what one purse holds; `mutates` tells which tools write."""
+    """Admits children one after the other, out of one budget; `mutates` says which tools write."""
 
-    def __init__(self, state: MissionState, purse: RemainingBudget, mutates: Callable[[str], bool]) -> None:
+    def __init__(self, state: MissionState, budget: RemainingBudget, mutates: Callable[[str], bool]) -> None:
         self._state = state
-        self._purse = purse
+        self._budget = budget
         self._mutates = mutates
         self._begun = len(state.children)
         self._busy: dict[str, str] = {}
@@ -44,50 +43,48 @@ class Spawns:
                 self._occupy(_tools(state, call.args)[0], child_id(call.task))
 
     def admit(self, args: Mapping[str, Any], name: str) -> dict[str, float]:
-        """What is to be set aside for this child. Raises `Refused`, and then nothing was taken."""
+        """What is set aside for this child. Raises `Refused`, and then nothing was taken."""
         fleet = self._state.mission.fleet
         if fleet is None:
             raise Refused("denied", "this mission has no [fleet]")
         if self._begun >= fleet.max_children:
-            raise Refused("denied", f"fleet.max_children is {fleet.max_children}, and as many were started")
+            raise Refused("denied", f"fleet.max_children is {fleet.max_children}, and that many were started")
         try:
             child = wanted_child(self._state, args)
         except ValidationFailed as error:
             faults = "; ".join(f"{fault.field}: {fault.reason}" for fault in error.faults)
-            raise Refused("denied", f"no such child can be started: {faults}") from None
+            raise Refused("denied", f"this child cannot be started: {faults}") from None
         tools = child.tool_allowlist or []
-        if not fleet.share_tools and fleet.at_once > 1:
-            self._require_free(tools)
+        taken = next((tool for tool in tools if tool in self._busy), None)
+        if taken is not None and not fleet.share_tools and fleet.at_once > 1:
+            raise Refused(
+                "denied",
+                f"{taken} may write and {self._busy[taken]} uses it; wait for that child, give this one other tools, "
+                "or set fleet.share_tools = true",
+            )
         wanted = reservation(child.budget)
-        if (short := self._purse.lacks(wanted)) is not None:
+        if (short := self._budget.lacks(wanted)) is not None:
             raise Refused("skipped", f"the budget has no room for this child: {short}")
-        self._purse.take(wanted)
+        self._budget.take(wanted)
         self._begun += 1
         self._occupy(tools, name)
         return wanted
-
-    def _require_free(self, tools: Sequence[str]) -> None:
-        taken = [tool for tool in tools if tool in self._busy]
-        if taken:
-            raise Refused(
-                "denied",
-                f"{taken[0]} may write and is in the hands of {self._busy[taken[0]]}; wait for it, give this child "
-                "other tools, or say fleet.share_tools = true",
-            )
 
     def _occupy(self, tools: Sequence[str], name: str) -> None:
         self._busy.update({tool: name for tool in tools if self._mutates(tool)})
 
 
 def is_authored(state: MissionState) -> bool:
-    """Whether what this mission proposes is the operator's own word."""
+    """Whether the operator wrote what this mission proposes."""
     return state.operators_own and state.mission.proposer.kind in AUTHORED
 
 
 def wanted_child(state: MissionState, args: Mapping[str, Any]) -> Mission:
-    """The child that these arguments ask for, as its parent lets it be. Raises `ValidationFailed` with every fault."""
+    """The child that these arguments ask for, within its parent's limits. Raises `ValidationFailed` with all faults."""
     tools, faults = _tools(state, args)
-    faults += _proposer_faults(state, args) + _own_words(state, args)
+    faults += _proposer_faults(state, args)
+    if args.get("observe") and not is_authored(state):  # rules that lift metrics decide what counts
+        faults.append(Fault(field="observe", reason="a child has its parent's rules; only the operator writes others"))
     child: Mission | None = None
     try:
         child = Mission(**_data(state, args, tools))
@@ -101,7 +98,7 @@ def wanted_child(state: MissionState, args: Mapping[str, Any]) -> Mission:
 
 
 def _data(state: MissionState, args: Mapping[str, Any], tools: Sequence[str]) -> dict[str, Any]:
-    """The child as plain data, with what it has from its parent."""
+    """The child as plain data, with what it inherits from its parent."""
     parent = state.mission
     rules = [rule.model_dump(mode="json") for rule in parent.observe if any(fnmatchcase(t, rule.tool) for t in tools)]
     own = cast("list[Any]", args["observe"]) if isinstance(args.get("observe"), list) else []
@@ -125,7 +122,7 @@ def _data(state: MissionState, args: Mapping[str, Any], tools: Sequence[str]) ->
 
 
 def _policy(parent: MissionPolicy, given: object, tools: Sequence[str]) -> object:
-    """The child's policy with all that tightens its parent's; what the parent denies is among nobody's tools."""
+    """The child's policy with its parent's added; what the parent denies is among neither's tools."""
     if given is not None and not isinstance(given, Mapping):
         return given
     own: Mapping[str, Any] = cast("Mapping[str, Any]", given or {})
@@ -138,7 +135,7 @@ def _policy(parent: MissionPolicy, given: object, tools: Sequence[str]) -> objec
 
 
 def _tools(state: MissionState, args: Mapping[str, Any]) -> tuple[list[str], list[Fault]]:
-    """The tools of a child by name: those that it asks for among its parent's, or all of them."""
+    """The tools of a child: those that it asks for among its parent's, or all of them; and what is wrong with them."""
     theirs = [tool for tool in state.tools if tool != SPAWN]
     words = args.get("tool_allowlist")
     if words is None:
@@ -148,7 +145,7 @@ def _tools(state: MissionState, args: Mapping[str, Any]) -> tuple[list[str], lis
     for place, word in enumerate(cast("list[Any]", words) if isinstance(words, list) else [words]):
         names = [tool for tool in theirs if isinstance(word, str) and _means(word, tool)]
         if not names and word != SPAWN:
-            reason = f"{word!r} is no tool of the parent; a child has some of {', '.join(theirs[:10]) or 'none'}"
+            reason = f"{word!r} is not a tool of the parent; choose from {', '.join(theirs[:10]) or 'none'}"
             faults.append(Fault(field=f"tool_allowlist[{place}]", reason=reason))
         found.update(dict.fromkeys(names))
     if not found and not faults and args.get("fleet") is None:
@@ -167,23 +164,16 @@ def _proposer_faults(state: MissionState, args: Mapping[str, Any]) -> list[Fault
     given = args.get("proposer")
     kind = cast("Mapping[str, Any]", given).get("kind") if isinstance(given, Mapping) else given
     if given is None and not isinstance(state.mission.proposer, ModelProposer):
-        return [Fault(field="proposer", reason="say who proposes for the child")]
+        return [Fault(field="proposer", reason="must be given: the parent has no model that the child could use")]
     if kind in ("client", "sampling"):
         return [Fault(field="proposer", reason=f"a child has no client that could propose ({kind})")]
     if kind == "script" and not is_authored(state):
-        return [Fault(field="proposer", reason="the script of a child must be the operator's own")]
-    return []
-
-
-def _own_words(state: MissionState, args: Mapping[str, Any]) -> list[Fault]:
-    """Rules that lift metrics decide what counts: nobody but the operator writes them."""
-    if args.get("observe") and not is_authored(state):
-        return [Fault(field="observe", reason="a child has its parent's rules; only the operator writes others")]
+        return [Fault(field="proposer", reason="only the operator writes the script of a child")]
     return []
 
 
 def _check_faults(state: MissionState, child: Mission) -> list[Fault]:
-    """A child runs no command of its own; what only the operator may say of a check stays the operator's to say."""
+    """A child runs no command of its own, and a model sets none of the keys that only the operator may set."""
     faults: list[Fault] = []
     for place, check in enumerate(child.criteria):
         if not isinstance(check, Check):
@@ -205,7 +195,7 @@ def _budget_faults(state: MissionState, child: Mission) -> list[Fault]:
     longest, wanted = state.cap("max_wall_clock_seconds"), child.budget.max_wall_clock_seconds
     if longest is not None and (wanted == -1 or wanted > longest):
         faults.append(
-            Fault(field="budget.max_wall_clock_seconds", reason=f"can be {longest:g} at most, as its parent's")
+            Fault(field="budget.max_wall_clock_seconds", reason=f"can be at most {longest:g}, as its parent's")
         )
     if child.budget.on_exhausted != "stop":
         faults.append(Fault(field="budget.on_exhausted", reason="a child stops at its caps: they are never raised"))
@@ -220,7 +210,7 @@ def _fleet_faults(state: MissionState, own: Fleet | None) -> list[Fault]:
         return [Fault(field="fleet", reason="the parent's fleet.max_depth is 1: its children have no children")]
     most = {"max_depth": fleet.max_depth - 1, "max_children": fleet.max_children, "at_once": fleet.at_once}
     faults = [
-        Fault(field=f"fleet.{name}", reason=f"can be {limit} at most in a child of this mission")
+        Fault(field=f"fleet.{name}", reason=f"can be at most {limit} in a child of this mission")
         for name, limit in most.items()
         if getattr(own, name) > limit
     ]
@@ -230,7 +220,7 @@ def _fleet_faults(state: MissionState, own: Fleet | None) -> list[Fault]:
 
 
 def summary_of(session_id: str, state: MissionState, used: Mapping[str, float]) -> dict[str, Any]:
-    """How a child ended, as its parent sees it; of the two events about the end itself only the runtime's count."""
+    """How a child ended, as its parent sees it; only the runtime's own event about the end counts."""
     end = COMPLETED if state.status == "completed" else TERMINATED
     seen = [name for name in state.events.counts() if name not in (COMPLETED, TERMINATED)]
     return {

@@ -1,7 +1,6 @@
-"""The six kinds of criteria: what a mission may ask of the world before it counts as done.
+"""The six kinds of criteria: what must hold before a mission counts as done. `evaluate` decides them.
 
-Owns: their shape and their limits. Does not decide them (`evaluate`). Invariant: a criterion that
-exists is well formed, so deciding one never has to ask whether it is.
+Invariant: a criterion that exists is well formed.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, Self, cast
 
-from pydantic import Field, StringConstraints, field_validator
+from pydantic import AfterValidator, Field, StringConstraints
 
 from pursuit.core.base_model import Args, Broken, Flag, InputModel, Name, Number, Text, Whole
 from pursuit.core.patterns import checked_expression, checked_pattern
@@ -37,38 +36,37 @@ class Criterion(InputModel):
 def _bare_metric(value: str) -> str:
     bare = value.removeprefix("metrics.")
     if not bare:
-        raise ValueError("names no metric; write metrics.NAME or NAME")
+        raise ValueError("does not name a metric; write metrics.NAME or NAME")
     return bare
+
+
+MetricName = Annotated[Name, AfterValidator(_bare_metric)]
 
 
 class MetricThreshold(Criterion):
     """The latest value of a metric compares with a number."""
 
     kind: Literal["metric_threshold"] = "metric_threshold"
-    metric: Name
+    metric: MetricName
     op: Comparison
     target: Number
     source: Name | None = None
     scope: Literal["mission", "iteration"] = "mission"
-
-    _strip = field_validator("metric")(_bare_metric)
 
 
 class MetricTrend(Criterion):
     """The least-squares slope over the last points of a metric has a sign."""
 
     kind: Literal["metric_trend"] = "metric_trend"
-    metric: Name
+    metric: MetricName
     direction: Literal["decreasing", "increasing", "non_increasing", "non_decreasing"]
     window: Annotated[Whole, Field(ge=2, le=MAX_WINDOW)] = MAX_WINDOW
     min_points: Annotated[Whole, Field(ge=2, le=MAX_WINDOW)] = 2
     source: Name | None = None
 
-    _strip = field_validator("metric")(_bare_metric)
-
     @classmethod
     def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
-        """No window could ever hold enough points."""
+        """The window must be able to hold enough points."""
         least, window = given.get("min_points", 2), given.get("window", MAX_WINDOW)
         if isinstance(least, int) and isinstance(window, int) and 2 <= window < least <= MAX_WINDOW:
             yield Broken(f"min_points ({least}) cannot exceed window ({window})")
@@ -91,63 +89,50 @@ class ToolCallSucceeded(Criterion):
     min_count: Annotated[Whole, Field(ge=1)] = 1
 
 
+Expression = Annotated[str, AfterValidator(checked_expression)]
+Pattern = Annotated[Name, AfterValidator(checked_pattern)]
+
+
 class Predicate(Criterion):
     """One Python expression over `obs`, run in the sandbox."""
 
     kind: Literal["predicate"] = "predicate"
-    expression: str
-
-    _checked = field_validator("expression")(checked_expression)
+    expression: Expression
 
 
 class Count(InputModel):
     """How many matches a result must have."""
 
-    pattern: Name
+    pattern: Pattern
     op: Comparison = ">="
     target: Annotated[Whole, Field(ge=0)] = 1
-
-    @field_validator("pattern")
-    @classmethod
-    def _compiles(cls, value: str) -> str:
-        return checked_pattern(value)
 
 
 class Expectation(InputModel):
     """What the result of a check must satisfy; everything that is given must hold.
 
-    An exit code among `never_exit_codes` says that the check can never be met any more: the mission is over then.
+    An exit code among `never_exit_codes` says that the check can never be met any more: it ends the mission.
     """
 
     exit_code: Whole | None = None
     never_exit_codes: Annotated[list[Whole], Field(max_length=256)] = Field(default_factory=list[int])
-    predicate: str | None = None
+    predicate: Expression | None = None
     file: Name | None = None
     count: Count | None = None
-    text: Name | None = None
+    text: Pattern | None = None
 
     @classmethod
     def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
-        """The exit code that is wanted does not say that it never comes."""
+        """The wanted exit code is not among those that say never."""
         wanted, never = given.get("exit_code"), given.get("never_exit_codes")
         if isinstance(never, list) and (0 if wanted is None else wanted) in never:
-            yield Broken("holds the exit code that the check is met by", "never_exit_codes")
-
-    @field_validator("predicate")
-    @classmethod
-    def _expression(cls, value: str | None) -> str | None:
-        return None if value is None else checked_expression(value)
-
-    @field_validator("text")
-    @classmethod
-    def _pattern(cls, value: str | None) -> str | None:
-        return None if value is None else checked_pattern(value)
+            yield Broken("contains the exit code that meets the check", "never_exit_codes")
 
 
 class Check(Criterion):
     """A call that the runtime makes itself, and what its result must satisfy.
 
-    With `after` it has something to look at only once that tool was called, whatever came of the call.
+    With `after` there is nothing to check until that tool was called, whatever the outcome of the call.
     """
 
     kind: Literal["check"] = "check"
@@ -208,7 +193,7 @@ def describe(criterion: Criterion) -> str:
             return criterion.criterion_id
 
 
-# Criteria as Python reads best: `metric("mass") <= 2.4`, `event("certified")`.
+# Criteria in Python: `metric("mass") <= 2.4`, `event("certified")`.
 
 Direction = Literal["decreasing", "increasing", "non_increasing", "non_decreasing"]
 

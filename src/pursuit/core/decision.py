@@ -1,12 +1,12 @@
-"""The verdict of an iteration: a cascade over facts, the first rule that holds wins.
+"""The verdict of an iteration: a cascade over facts in which the first rule that holds wins.
 
-Owns: the order of the rules. Pure and total: the same facts always give the same verdict.
+Pure and total: the same facts always give the same verdict.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, assert_never
+from typing import NamedTuple, assert_never
 
 from pursuit.core.evaluate import out_of_reach, required_met
 from pursuit.core.events import CompletionOrdered, CriterionResult, Facts, Verdict
@@ -18,7 +18,7 @@ PROPOSER_FAILURES = 3
 
 
 class Decision(NamedTuple):
-    """A verdict with its reason, and a word to the proposer where there is one."""
+    """A verdict with its reason, and maybe advice for the proposer."""
 
     verdict: Verdict
     reason: str
@@ -68,11 +68,8 @@ def _unproductive(facts: Facts) -> str | None:
     )
 
 
-# Gathers the facts that the verdict cascade looks at.
-
-
 def reached_cap(state: MissionState, *, elapsed: float, iterations: int | None = None) -> str | None:
-    """The first cap that is used up, as the reason of a verdict."""
+    """The first cap that is used up, as the reason of a verdict, or None."""
     caps, lent = state.budget, state.lent
     done = state.iteration_count + 1 if iterations is None else iterations
     if -1 != caps["max_iterations"] <= done + lent.get("max_iterations", 0):
@@ -92,7 +89,7 @@ def is_checkpoint(state: MissionState, *, now: float, cap: str | None) -> bool:
     """Whether the open iteration is a checkpoint by its cadence, or because it is the last that fits."""
     if cap is not None or state.stop is not None:
         return True
-    index = state.open.index if state.open is not None else state.iteration_count
+    index = state.current_index
     match state.mission.checkpoint_cadence:
         case EveryIteration():
             return True
@@ -111,10 +108,11 @@ def facts_of(state: MissionState, results: Sequence[CriterionResult], *, checkpo
     """Everything that the cascade needs, from the state at the end of its open iteration."""
     iteration = state.open
     waits = state.mission.budget.on_exhausted == "wait"
+    stop = None if state.stop is None else "complete" if isinstance(state.stop, CompletionOrdered) else "abort"
     return Facts(
         checkpoint=checkpoint,
         required_met=checkpoint and required_met(state.mission.criteria, results),
-        operator_stop=_stop(state),
+        operator_stop=stop,
         operator_reason=state.stop.reason if state.stop is not None else None,
         cap=None if waits else cap,
         proposer_failures=state.proposer_failures,
@@ -124,12 +122,6 @@ def facts_of(state: MissionState, results: Sequence[CriterionResult], *, checkpo
         new_error=None if iteration is None else _new_error(state, iteration),
         never=out_of_reach(state.mission.criteria, results) if checkpoint else None,
     )
-
-
-def _stop(state: MissionState) -> Literal["complete", "abort"] | None:
-    if state.stop is None:
-        return None
-    return "complete" if isinstance(state.stop, CompletionOrdered) else "abort"
 
 
 def _no_progress(state: MissionState, results: Sequence[CriterionResult]) -> int:

@@ -1,7 +1,7 @@
-"""Decides each criterion from what the runtime itself recorded.
+"""Decides each criterion from what the runtime itself recorded: met, unmet or inconclusive, with evidence.
 
-Owns: met, unmet, inconclusive, and the evidence for it. Pure: what the sandbox and the checks answered is
-handed in. Invariant: no criterion is met by the word of a model or of a script that somebody else proposed.
+Pure: the answers of the sandbox and of the checks are handed in. Invariant: nothing that a model or a proposed script
+merely claims meets a criterion.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ HUGE = 1e150
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What the sandbox said of a predicate, or the runtime of a check."""
+    """The sandbox's answer to a predicate, or the result of a check."""
 
     value: Any = None
     error: str | None = None
@@ -48,7 +48,7 @@ def required_met(criteria: Sequence[AnyCriterion], results: Sequence[CriterionRe
 
 
 def out_of_reach(criteria: Sequence[AnyCriterion], results: Sequence[CriterionResult]) -> str | None:
-    """The required check that says that it can never be met any more, or None; an optional one blocks nothing."""
+    """The required check that reports that it can never be met any more, or None."""
     checks = {criterion.criterion_id for criterion in criteria if criterion.required and isinstance(criterion, Check)}
     said = (one for one in results if one.criterion_id in checks and one.status == "unmet")
     return next((one.criterion_id for one in said if one.evidence.get("never") is True), None)
@@ -117,23 +117,13 @@ def _answered(criterion: Predicate | Check, answer: Answer | None) -> CriterionR
     if answer is None:
         return _no_data(criterion, "not due yet", None)
     if answer.error is not None:
-        return CriterionResult(
-            criterion_id=criterion.criterion_id,
-            status="inconclusive",
-            evidence={"error": answer.error, "value": answer.value}
-            if answer.value is not None
-            else {"error": answer.error},
-            source=answer.source,
-        )
+        known = {} if answer.value is None else {"value": answer.value}
+        return _inconclusive(criterion, {"error": answer.error, **known}, answer.source)
     if isinstance(criterion, Check):
         return _result(criterion, answer.value["met"] is True, answer.value, answer.source)
     if not isinstance(answer.value, bool):
-        reason = "the expression must give True or False; wrap it in bool(...)"
-        return CriterionResult(
-            criterion_id=criterion.criterion_id,
-            status="inconclusive",
-            evidence={"error": reason, "value": answer.value},
-        )
+        error = "the expression must give True or False; wrap it in bool(...)"
+        return _inconclusive(criterion, {"error": error, "value": answer.value})
     return _result(criterion, answer.value, {"value": answer.value})
 
 
@@ -145,8 +135,14 @@ def _result(
 
 
 def _no_data(criterion: AnyCriterion, reason: str, source: str | None) -> CriterionResult:
-    text = f"{reason} from {source}" if source else reason
-    return CriterionResult(criterion_id=criterion.criterion_id, status="inconclusive", evidence={"reason": text})
+    return _inconclusive(criterion, {"reason": f"{reason} from {source}" if source else reason})
+
+
+def _inconclusive(
+    criterion: AnyCriterion, evidence: Mapping[str, Any], source: Source | None = None
+) -> CriterionResult:
+    name = criterion.criterion_id
+    return CriterionResult(criterion_id=name, status="inconclusive", evidence=dict(evidence), source=source)
 
 
 def _source(point: Point) -> Source:

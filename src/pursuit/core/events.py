@@ -1,6 +1,5 @@
-"""Everything that can happen to a mission, as a closed union of past-tense facts.
+"""Everything that can happen to a mission, as a closed union of past-tense events, and their stored form.
 
-Owns: the events, their wire form and the upcasting of old ones. Knows no storage.
 Invariant: an event that was written once can be read for ever.
 
     created   MissionCreated
@@ -26,17 +25,17 @@ Permission = Literal["once", "arguments", "mission", "denied"]
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A value inside an event; plain data cannot form a cycle, so the collector need not look at it."""
+    """A value inside an event. Plain data forms no cycles, so the garbage collector skips it."""
 
 
 class Event(Record, frozen=True, kw_only=True, omit_defaults=True, tag=True):
-    """A fact of a mission's life; `at` is the wall clock of whoever wrote it."""
+    """A fact about a mission; `at` is the wall clock of the process that wrote it."""
 
     at: float = 0.0
 
 
 class PlannedCall(Record, frozen=True, kw_only=True):
-    """A call as proposed, before policy and budget have spoken."""
+    """A call as proposed, before policy and budget are asked."""
 
     call_id: str
     tool: str
@@ -44,7 +43,7 @@ class PlannedCall(Record, frozen=True, kw_only=True):
 
 
 class Source(Record, frozen=True, kw_only=True):
-    """Whose word a value is."""
+    """The call that a value comes from."""
 
     tool: str
     call_id: str
@@ -52,7 +51,7 @@ class Source(Record, frozen=True, kw_only=True):
 
 
 class CriterionResult(Record, frozen=True, kw_only=True):
-    """How one criterion stood at a checkpoint."""
+    """The status of one criterion at a checkpoint."""
 
     criterion_id: str
     status: CriterionStatus
@@ -61,7 +60,7 @@ class CriterionResult(Record, frozen=True, kw_only=True):
 
 
 class Facts(Record, frozen=True, kw_only=True):
-    """What the verdict cascade looks at; stored, so that the verdict can be recomputed."""
+    """The input of the verdict cascade; stored, so that the verdict can be recomputed."""
 
     checkpoint: bool = True
     required_met: bool = False
@@ -80,7 +79,7 @@ class Facts(Record, frozen=True, kw_only=True):
 class MissionCreated(Event, frozen=True, kw_only=True):
     """A mission was accepted, with its tools resolved; `file` is the mission file that brings its own servers.
 
-    `parent` is the mission whose child it is; one that a model wrote is not the `operators_own`.
+    `parent` is the mission whose child it is; a mission that a model wrote is not `operators_own`.
     """
 
     mission: dict[str, Any]
@@ -95,10 +94,10 @@ class MissionCreated(Event, frozen=True, kw_only=True):
 
 
 class RunClaimed(Event, frozen=True, kw_only=True):
-    """A process took the driver's lock; `iterations` is how far this run is to go (None: to the end).
+    """A process took the driver's lock, for this many `iterations` (None: to the end).
 
-    Nobody waits for the answer of a `background` run, so a serving process goes on with one that was cut short,
-    and the client's `proposal` for it is kept here until its iteration begins.
+    A `background` run has no caller that waits, so a serving process continues one that was cut short; the client's
+    `proposal` for it is kept here until its iteration begins.
     """
 
     run: str
@@ -110,7 +109,7 @@ class RunClaimed(Event, frozen=True, kw_only=True):
 
 
 class WantedCall(Record, frozen=True, kw_only=True):
-    """A call as a language model wrote it: its arguments, or the text that was meant to be them."""
+    """A call as a language model wrote it: its arguments, or the malformed text in their place."""
 
     name: str
     args: dict[str, Any] | None = None
@@ -118,7 +117,7 @@ class WantedCall(Record, frozen=True, kw_only=True):
 
 
 class ModelAnswer(Record, frozen=True, kw_only=True):
-    """What a language model answered and what that used up; a cost of None is unknown, not nothing."""
+    """A language model's answer and what it used; a cost of None is unknown, not zero."""
 
     calls: list[WantedCall] = []
     text: str = ""
@@ -127,15 +126,15 @@ class ModelAnswer(Record, frozen=True, kw_only=True):
     output_tokens: int = 0
     cost_usd: float | None = None
     cut: bool = False
-    """Whether it ends because it was as long as it may be."""
+    """Whether the answer was cut off at its maximum length."""
     lost: int = 0
     """Requests before this answer that were sent and not answered: the provider may have charged for them."""
 
 
 class ModelAsked(Event, frozen=True, kw_only=True):
-    """A language model is about to be asked what to do in this iteration; `attempt` counts its repairs.
+    """A language model is about to be asked what to do in this iteration; `attempt` counts from 0.
 
-    `size` is the bytes of the question, `estimate` the tokens that it was thought to take.
+    `size` is the bytes of the question, `estimate` the expected tokens.
     """
 
     iteration: int
@@ -147,9 +146,9 @@ class ModelAsked(Event, frozen=True, kw_only=True):
 
 
 class ModelAnswered(Event, frozen=True, kw_only=True):
-    """What came back: the answer, or the blob that it lies in, or why there is none.
+    """The answer, or the blob that holds it, or why there is none.
 
-    `tokens` are all that it used up, `read` those of the question among them.
+    `tokens` are all that it used, `read` those of the question among them.
     """
 
     iteration: int
@@ -165,7 +164,7 @@ class ModelAnswered(Event, frozen=True, kw_only=True):
 
 
 class IterationProposed(Event, frozen=True, kw_only=True):
-    """The iteration began: calls, or a script, or a proposer that failed with these reasons."""
+    """The iteration began: with calls, with a script, or with the reasons why the proposer failed."""
 
     iteration: int
     proposer: str
@@ -179,8 +178,8 @@ class IterationProposed(Event, frozen=True, kw_only=True):
 class CallIntended(Event, frozen=True, kw_only=True):
     """A call is about to be sent; from here until it settles its outcome is unknown.
 
-    Where its answer comes later, `task` is the task that it will be: then its outcome is known wherever that is.
-    `reserved` is what it sets aside of the mission's budget until it settles.
+    `task` is the id of the task that a long call becomes; the outcome is then known from the task.
+    `reserved` is what the call sets aside of the mission's budget until it settles.
     """
 
     call_id: str
@@ -197,9 +196,9 @@ class CallIntended(Event, frozen=True, kw_only=True):
 
 
 class CallSettled(Event, frozen=True, kw_only=True):
-    """The outcome of a call. Large results lie in a blob and are previewed.
+    """The outcome of a call. A large result is stored as a blob and previewed.
 
-    `used` is what it took of what its intent had set aside; None is all of it.
+    `used` is what the call took of what its intent set aside; None is all of it.
     """
 
     call_id: str
@@ -218,7 +217,7 @@ class CallSettled(Event, frozen=True, kw_only=True):
 
 
 class CallRefused(Event, frozen=True, kw_only=True):
-    """A call that was never sent: policy, loop guard or budget said no, or its tool is not there."""
+    """A call that was never sent: policy, loop guard or budget refused it, or its tool is missing."""
 
     call_id: str
     iteration: int
@@ -244,13 +243,13 @@ class ApprovalAsked(Event, frozen=True, kw_only=True):
 
 
 class ApprovalExpired(Event, frozen=True, kw_only=True):
-    """Nobody answered in time: it counts as no."""
+    """No answer came in time: that counts as no."""
 
     approval_id: str
 
 
 class ScriptEnded(Event, frozen=True, kw_only=True):
-    """A script ran to its end, or into an error; `claimed` marks what somebody else's script says."""
+    """A script ran to its end, or into an error; the observations of a proposed script are only `claimed`."""
 
     iteration: int
     memory: dict[str, Any] | None = None
@@ -262,7 +261,7 @@ class ScriptEnded(Event, frozen=True, kw_only=True):
 
 
 class IterationEnded(Event, frozen=True, kw_only=True):
-    """The verdict of an iteration, with the facts that it stands on."""
+    """The verdict of an iteration, with the facts behind it."""
 
     iteration: int
     verdict: Verdict
@@ -274,7 +273,7 @@ class IterationEnded(Event, frozen=True, kw_only=True):
 
 
 class WaitBegan(Event, frozen=True, kw_only=True):
-    """The mission waits durably; nobody needs to hold it."""
+    """The mission waits; no process needs to hold it."""
 
     waiting_for: WaitingFor
     detail: str | None = None
@@ -283,7 +282,7 @@ class WaitBegan(Event, frozen=True, kw_only=True):
 
 
 class MissionFailed(Event, frozen=True, kw_only=True):
-    """Our own code broke; `resume` goes on from here."""
+    """Our own code failed; `resume` continues from here."""
 
     error: str
     trace: str
@@ -291,7 +290,7 @@ class MissionFailed(Event, frozen=True, kw_only=True):
 
 
 class MissionEnded(Event, frozen=True, kw_only=True):
-    """The end, whatever it was."""
+    """The mission ended."""
 
     status: Literal["completed", "terminated"]
     verdict: Verdict
@@ -300,24 +299,24 @@ class MissionEnded(Event, frozen=True, kw_only=True):
 
 
 class ReportWritten(Event, frozen=True, kw_only=True):
-    """The final report lies in a blob."""
+    """The final report was stored as a blob."""
 
     digest: str
 
 
 class OperatorWord(Event, frozen=True, kw_only=True):
-    """What a person, or a client for them, said; appended at the head, never refused by a race."""
+    """An order or an answer of the operator; appended at the head of the stream, so no race can refuse it."""
 
     by: str = "operator"
     reason: str | None = None
 
 
 class MissionPaused(OperatorWord, frozen=True, kw_only=True):
-    """Stop advancing, stay resumable."""
+    """Stop, and stay resumable."""
 
 
 class MissionResumed(OperatorWord, frozen=True, kw_only=True):
-    """Advance again."""
+    """Continue."""
 
 
 class AbortOrdered(OperatorWord, frozen=True, kw_only=True):
@@ -335,7 +334,7 @@ class BudgetExtended(OperatorWord, frozen=True, kw_only=True):
 
 
 class ApprovalAnswered(OperatorWord, frozen=True, kw_only=True):
-    """A person's answer: yes once, yes for these arguments, yes to this tool in this mission, or no."""
+    """A person's answer: yes once, yes for these arguments, yes for this tool in this mission, or no."""
 
     approval_id: str
     answer: Permission
@@ -370,20 +369,20 @@ _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
 
 UPCASTS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {}
-"""Old type name to a function that gives the body of today's form.
+"""For each old type name, the function that turns its body into today's form.
 
-The type's name is the version: an event whose meaning changes gets a new name (`CallSettled2`), and the old one an
+The type's name is the version: an event whose meaning changes gets a new name (`CallSettled2`), and the old name an
 entry here.
 """
 
 
-def encode(event: Event) -> tuple[str, bytes]:
-    """The event's type name and bytes, as the ledger stores them."""
+def encode(event: msgspec.Struct) -> tuple[str, bytes]:
+    """The type name and the bytes of an event, of a mission or of another stream, as the ledger stores them."""
     return type(event).__name__, _encoder.encode(event)
 
 
 def decode(kind: str, body: bytes) -> AnyEvent:
-    """The event from stored bytes, brought up to today's form if it is an old one."""
+    """The event from stored bytes; an old one is brought into today's form."""
     upcast = UPCASTS.get(kind)
     if upcast is not None:
         body = _encoder.encode(upcast(msgspec.json.decode(body)))

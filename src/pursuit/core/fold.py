@@ -1,7 +1,6 @@
-"""What each event means: the fold from events to a mission's state.
+"""The fold from events to a mission's state: what each event means.
 
-Owns: the steps of the fold. Pure: no clock, no I/O, no randomness; `fold(events)` is the only truth, and
-`advance` is its step. Invariant: the cost of a step does not grow with the mission's age.
+Pure: no clock, no I/O, no randomness. Invariant: the cost of a step does not grow with the mission's age.
 """
 
 from __future__ import annotations
@@ -39,16 +38,13 @@ from pursuit.core.events import (
     Source,
     WaitBegan,
 )
-from pursuit.core.mission import CAPS, GUARDED, Mission
+from pursuit.core.mission import CAPS, Mission
 from pursuit.core.observe import leaves, source_matches
 from pursuit.core.series import Point, better
 from pursuit.core.state import SCRIPT_SOURCE, CallRecord, Iteration, MissionState, error_key, script_view
 
-# What a call leaves in a mission's state: its record, its metrics and events, and what the loop guard counts.
-# Invariant: the later call wins, not the one that happened to come back later.
 
-
-def intended(state: MissionState, event: CallIntended) -> None:
+def _intended(state: MissionState, event: CallIntended) -> None:
     """A call is about to be sent."""
     if event.attempt == 1:
         state.tool_calls += 1
@@ -69,7 +65,7 @@ def intended(state: MissionState, event: CallIntended) -> None:
         )
 
 
-def refused(state: MissionState, event: CallRefused) -> None:
+def _refused(state: MissionState, event: CallRefused) -> None:
     """A call was not sent."""
     if state.open is not None:
         state.open.calls[event.call_id] = CallRecord(
@@ -84,10 +80,10 @@ def refused(state: MissionState, event: CallRefused) -> None:
         )
 
 
-def settled(state: MissionState, event: CallSettled) -> None:
-    """A call has an outcome, and what it said counts."""
+def _settled(state: MissionState, event: CallSettled) -> None:
+    """A call has an outcome; its metrics and events count."""
     state.elapsed = max(state.elapsed, event.elapsed)
-    call = state.open.calls.get(event.call_id) if state.open is not None else None
+    call = state.call(event.call_id)
     if call is None:
         return
     call.outcome = event.outcome
@@ -98,8 +94,8 @@ def settled(state: MissionState, event: CallSettled) -> None:
     if event.outcome == "ok":
         state.succeeded[call.tool] = state.succeeded.get(call.tool, 0) + 1
         state.last_success[call.tool] = Source(tool=call.tool, call_id=call.call_id, iteration=call.iteration)
-    learn(state, event.metrics, event.events, tool=call.tool, call_id=call.call_id, order=call.order)
-    if state.guarded and call.purpose != "check":
+    _learn(state, event.metrics, event.events, tool=call.tool, call_id=call.call_id, order=call.order)
+    if call.purpose != "check" and state.open is not None and state.open.guarded:
         _guard(state, call)
 
 
@@ -112,13 +108,13 @@ def _guard(state: MissionState, call: CallRecord) -> None:
     state.results_seen.add(call.digest)
 
 
-def learn(
+def _learn(
     state: MissionState, metrics: dict[str, Any], events: list[dict[str, Any]], *, tool: str, call_id: str, order: int
 ) -> None:
-    """Takes metrics and events into the state, each with whose word it is."""
-    iteration = state.open.index if state.open is not None else state.iteration_count
+    """Takes metrics and events into the state, each with its source."""
+    iteration = state.current_index
     for name, value in metrics.items():
-        # The later call wins, not the one that happened to come back later.
+        # The call that was proposed later wins, not the one that happened to come back later.
         if (iteration, order) >= state.metric_order.get(name, (0, 0)):
             state.metrics[name] = value
             state.metric_order[name] = (iteration, order)
@@ -140,7 +136,7 @@ def _best(state: MissionState, name: str, point: Point) -> None:
 
 CAP_REASONS = frozenset({"max_iterations", "max_wall_clock", "max_tool_calls", "max_tokens", "max_cost"})
 
-MOST_UNCHANGED = 300  # a backoff of ten to this power is still a number
+MOST_UNCHANGED = 300  # ten, the largest backoff, to this power is still a floating point number
 
 
 def fold(events: Iterable[AnyEvent]) -> MissionState | None:
@@ -152,7 +148,7 @@ def fold(events: Iterable[AnyEvent]) -> MissionState | None:
 
 
 def advance(state: MissionState | None, event: Event) -> MissionState:
-    """The state after one more event. The state that is handed in is used up."""
+    """The state after one more event; it is the same object, changed."""
     if state is None:
         if not isinstance(event, MissionCreated):
             raise ValueError(f"a mission begins with MissionCreated, not {type(event).__name__}")
@@ -172,7 +168,6 @@ def _created(event: MissionCreated) -> MissionState:
         thresholds=tuple(c for c in mission.criteria if isinstance(c, MetricThreshold)),
         asks=any(isinstance(c, Check | Predicate) for c in mission.criteria),
         stagnation=mission.stagnation,
-        guarded=mission.proposer.kind in GUARDED,
         parameters=event.parameters,
         warnings=tuple(event.warnings),
         file=event.file,
@@ -185,7 +180,7 @@ def _created(event: MissionCreated) -> MissionState:
 
 
 def _current(mission: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A stored mission without the keys of a search that are gone: `then_again`, and a list in `gives_way`."""
+    """A stored mission in today's form: a search no longer has `then_again`, nor a list in `gives_way`."""
     search = cast("Mapping[str, Any]", mission["proposer"])
     if "then_again" not in search:
         return mission
@@ -227,7 +222,7 @@ def _proposed(state: MissionState, event: IterationProposed) -> None:
 
 
 def _model_asked(state: MissionState, event: ModelAsked) -> None:
-    """A question alone changes nothing but that somebody is at work: it may be asked again, and that is counted."""
+    """A question may be asked again, and that is counted; meanwhile the mission runs."""
     state.unanswered = state.unanswered + 1 if event.model == state.asked_of else 1
     state.asked_of = event.model
     state.question_size = event.size
@@ -265,7 +260,7 @@ def _expired(state: MissionState, event: ApprovalExpired) -> None:
 
 
 def _answered(state: MissionState, event: ApprovalAnswered) -> None:
-    """The first answer in time counts; a wide yes answers others, too. The mission goes on once nothing is open."""
+    """The first answer in time counts; a wide yes also answers others. The mission goes on once none is open."""
     approval = state.approvals.get(event.approval_id)
     if approval is None or approval.answer is not None or event.at >= approval.until:
         return
@@ -287,7 +282,7 @@ def _script_ended(state: MissionState, event: ScriptEnded) -> None:
         return
     order = len(state.open.calls) if state.open is not None else 0
     call_id = f"{SCRIPT_SOURCE}-{event.iteration}"
-    learn(state, event.observed, event.events, tool=SCRIPT_SOURCE, call_id=call_id, order=order)
+    _learn(state, event.observed, event.events, tool=SCRIPT_SOURCE, call_id=call_id, order=order)
     if event.memory is not None:
         state.memory = event.memory
 
@@ -313,7 +308,7 @@ def _iteration_ended(state: MissionState, event: IterationEnded) -> None:
     for tool, error in iteration.errors():
         state.errors_seen.add(error_key(tool, error))
     if state.thresholds and state.mission.pace is None:
-        return  # then nobody asks whether the outputs are new
+        return  # whether the outputs are new matters to no rule then
     outputs = iteration.outputs()
     seen = outputs in state.outputs_seen
     state.unchanged = min(state.unchanged + 1, MOST_UNCHANGED) if seen else 0
@@ -360,10 +355,10 @@ def _report_written(state: MissionState, event: ReportWritten) -> None:
 
 def _paused(state: MissionState, event: MissionPaused) -> None:
     if not state.terminal:
-        if state.status != "paused" or event.by != state.parent:  # what a person paused stays theirs
+        if state.status != "paused" or event.by != state.parent:  # a parent does not take over a person's pause
             state.paused_by = event.by
         state.status = "paused"
-        state.run, state.background = None, False  # the run is over; whoever resumes the mission begins another
+        state.run, state.background = None, False  # the run is over; resuming the mission begins another
         state.waiting_for = state.wait_detail = state.wait_until = None
 
 
@@ -401,9 +396,9 @@ _STEPS: dict[type[Any], Callable[[MissionState, Any], None]] = {
     ModelAsked: _model_asked,
     ModelAnswered: _model_answered,
     IterationProposed: _proposed,
-    CallIntended: intended,
-    CallRefused: refused,
-    CallSettled: settled,
+    CallIntended: _intended,
+    CallRefused: _refused,
+    CallSettled: _settled,
     ApprovalAsked: _asked,
     ApprovalExpired: _expired,
     ApprovalAnswered: _answered,

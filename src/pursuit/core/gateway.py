@@ -1,33 +1,32 @@
-"""What happens at a gateway, as past-tense facts: calls that may write, refusals, and questions to a person.
+"""The events of a gateway: calls that may write, refusals, and questions to a person; and their state. Pure.
 
-Owns: the events of one serving process, and what follows from them. Pure. Invariant: an event that was written once can
-be read for ever; no secret and no large value gets into one.
+Invariant: an event that was written once can be read for ever; no secret and no large value gets into one.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import msgspec
 
 from pursuit.core.approvals import GRANTS, tool_scope
-from pursuit.core.events import Permission
+from pursuit.core.events import Permission, encode
 
 GatewayOutcome = Literal["ok", "failed", "asked", "cancelled", "unknown"]
 
 
 class GatewayEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True):
-    """A fact; `at` is the wall clock of whoever wrote it."""
+    """A fact; `at` is the wall clock of the process that wrote it."""
 
     at: float = 0.0
 
 
 class GatewayOpened(GatewayEvent, frozen=True, kw_only=True):
-    """A gateway began to serve; written with its first fact."""
+    """A gateway began to serve; written with its first event."""
 
     servers: list[str]
     by: str
@@ -44,7 +43,7 @@ class GatewayCallIntended(GatewayEvent, frozen=True, kw_only=True):
 
 
 class GatewayCallSettled(GatewayEvent, frozen=True, kw_only=True):
-    """What became of it; without this the outcome is unknown."""
+    """The outcome of a call; without this event it is unknown."""
 
     call_id: str
     outcome: GatewayOutcome
@@ -84,13 +83,13 @@ class GatewayApprovalAnswered(GatewayEvent, frozen=True, kw_only=True):
 
 
 class GatewayApprovalUsed(GatewayEvent, frozen=True, kw_only=True):
-    """The answer was taken for a call, and holds for no other one if it was for one call."""
+    """A call used the answer; an answer for one call holds for no other."""
 
     approval_id: str
 
 
 class GatewayClosed(GatewayEvent, frozen=True, kw_only=True):
-    """It stopped serving in order."""
+    """The gateway stopped in an orderly way."""
 
 
 AnyGatewayEvent = (
@@ -104,22 +103,12 @@ AnyGatewayEvent = (
     | GatewayClosed
 )
 
-_encoder = msgspec.json.Encoder()
-_decoder: msgspec.json.Decoder[AnyGatewayEvent] = msgspec.json.Decoder(AnyGatewayEvent)
-
-
-def encode_gateway(event: AnyGatewayEvent) -> tuple[str, bytes]:
-    """The event's type name and bytes."""
-    return type(event).__name__, _encoder.encode(event)
-
-
-def decode_gateway(body: bytes) -> AnyGatewayEvent:
-    """The event from stored bytes."""
-    return _decoder.decode(body)
+encode_gateway: Callable[[AnyGatewayEvent], tuple[str, bytes]] = encode
+decode_gateway: Callable[[bytes], AnyGatewayEvent] = msgspec.json.Decoder(AnyGatewayEvent).decode
 
 
 def fingerprint(tool: str, args: Mapping[str, Any]) -> str:
-    """What stands for a tool with exactly these arguments, also where they are text that cannot be encoded."""
+    """The key of a tool with exactly these arguments, also where they hold text that cannot be encoded."""
     body = json.dumps([tool, args], sort_keys=True, separators=(",", ":"))
     return f"call {hashlib.sha256(body.encode()).hexdigest()}"
 
@@ -136,7 +125,7 @@ def wide_scope(who: str, tool: str) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class GatewayState:
-    """What the events come to: every question, its first answer, and what was allowed for longer than a call."""
+    """The state: every question, its first answer, and what was allowed for longer than one call."""
 
     asked: dict[str, GatewayApprovalAsked] = field(default_factory=dict[str, GatewayApprovalAsked])
     answers: dict[str, GatewayApprovalAnswered] = field(default_factory=dict[str, GatewayApprovalAnswered])
@@ -144,7 +133,7 @@ class GatewayState:
     used: set[str] = field(default_factory=set[str])
 
     def apply(self, events: Iterable[AnyGatewayEvent]) -> None:
-        """Takes note of further events."""
+        """Applies further events."""
         for event in events:
             match event:
                 case GatewayApprovalAsked():

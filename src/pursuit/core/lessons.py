@@ -1,8 +1,7 @@
-"""What a mission that has ended leaves to those that come after it.
+"""The lessons of an ended mission, and the text by which later missions find them. Pure and deterministic.
 
-Owns: the lessons of a final report, and the text that they are found by later. Pure and deterministic.
-Invariants: every lesson is true by the ledger; there are at most so many, each on one line and so long; an argument
-that is named like a secret is not told.
+Invariants: every lesson follows from the ledger; their number and length are bounded, each is one line; an argument
+that is named like a secret is left out.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from pursuit.core.audit import redacted
 from pursuit.core.criteria import Criterion, MetricThreshold, describe
 from pursuit.core.events import AnyEvent, CallIntended, CallRefused, CallSettled, IterationEnded, IterationProposed
 from pursuit.core.state import MissionState
-from pursuit.core.truncate import cut_to
+from pursuit.core.truncate import cut_text, cut_to
 
 MOST = 24
 LONGEST = 400
@@ -44,12 +43,12 @@ class _Gathered:
 
 
 def lessons_of(state: MissionState, events: Iterable[AnyEvent]) -> list[str]:
-    """What worked and with which arguments, what never did, what failed and why, what was not allowed."""
+    """What worked with which arguments, what never did, what failed and why, what was not allowed."""
     sources = [point.call_id for point in state.best.values()]
     sources += [result.source.call_id for result in state.results.values() if result.source is not None]
     gathered = _gather(events, frozenset(sources))
-    told = [*_of_criteria(state, gathered), *_of_calls(gathered), *_of_the_end(state, gathered)]
-    return [_line(lesson, LONGEST) for lesson in told[:MOST]]
+    found = [*_of_criteria(state, gathered), *_of_calls(gathered), *_of_the_end(state, gathered)]
+    return [_line(lesson, LONGEST) for lesson in found[:MOST]]
 
 
 def _gather(events: Iterable[AnyEvent], wanted: frozenset[str]) -> _Gathered:
@@ -94,7 +93,7 @@ def _of_criteria(state: MissionState, gathered: _Gathered) -> Iterator[str]:
 
 
 def _because(state: MissionState, criterion: Criterion, gathered: _Gathered, *, met: bool) -> str:
-    """What a criterion that is no threshold stands on."""
+    """What decided a criterion that is not a threshold."""
     result = state.results.get(criterion.criterion_id)
     if result is None:
         return ""
@@ -103,13 +102,13 @@ def _because(state: MissionState, criterion: Criterion, gathered: _Gathered, *, 
     evidence: Any = result.evidence
     if met or not isinstance(evidence, dict):
         return ""
-    told = cast("dict[str, Any]", evidence)
-    why = told.get("error") or told.get("reason")
+    given = cast("dict[str, Any]", evidence)
+    why = given.get("error") or given.get("reason")
     return f": {_line(str(why), _WHY)}" if why else ""
 
 
 def _by(gathered: _Gathered, tool: str, call_id: str, iteration: int) -> str:
-    """Whose word a value is, and what the call was."""
+    """The call that a value comes from."""
     call = gathered.calls.get(call_id)
     given = f" with {_compact(call.args)}" if call is not None and call.args else ""
     return f"from {tool}{given} in iteration {iteration}"
@@ -121,7 +120,7 @@ def _of_calls(gathered: _Gathered) -> Iterator[str]:
     for tool, whys in _worst(gathered.refused):
         yield f"{tool} was denied {_times(whys.total())}: {_reasons(whys)}."
     for tool, count in sorted(gathered.unknown.items()):
-        yield f"{tool} has an unknown outcome {_times(count)}: look at what it did before a new try."
+        yield f"{tool} has an unknown outcome {_times(count)}: check what it did before you try again."
 
 
 def _of_the_end(state: MissionState, gathered: _Gathered) -> Iterator[str]:
@@ -133,7 +132,7 @@ def _of_the_end(state: MissionState, gathered: _Gathered) -> Iterator[str]:
 
 
 def _worst(by_tool: Mapping[str, Counter[str]]) -> list[tuple[str, Counter[str]]]:
-    """The tools that it happened to most often, by name where equally often."""
+    """The tools with the most, by name where they have equally many."""
     return sorted(by_tool.items(), key=lambda item: (-item[1].total(), item[0]))[:_TOOLS]
 
 
@@ -153,13 +152,12 @@ def _compact(args: Mapping[str, Any]) -> str:
 
 
 def _line(text: str, most: int) -> str:
-    flat = " ".join(text.encode(errors="replace").decode().replace("\0", " ").split())
-    return flat if len(flat) <= most else f"{flat[: most - 1].rstrip()}…"
+    return cut_text(" ".join(text.encode(errors="replace").decode().replace("\0", " ").split()), most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recollection:
-    """What is remembered of an ended mission."""
+    """What the text of an ended mission says."""
 
     goal: str
     ending: str
@@ -168,7 +166,7 @@ class Recollection:
 
 
 def remembered(report: Mapping[str, Any]) -> str:
-    """The text that a mission is found by: its goal, how it ended, what it was about, and its lessons."""
+    """The text by which a mission is found: its goal, how it ended, what it was about, and its lessons."""
     about = [row["description"] for row in report["criteria"]]
     about += [row["tool"] for row in report["calls"]["by_tool"]]
     head = (report["directive"], f"{report['status']}: {report['verdict_reason']}", "; ".join(about))
@@ -176,7 +174,7 @@ def remembered(report: Mapping[str, Any]) -> str:
 
 
 def recollected(text: str) -> Recollection:
-    """What such a text says; one that somebody else wrote says less, and never fails."""
+    """What such a text says; a text of another form gives less, and never fails."""
     lines: Sequence[str] = [*text.split("\n"), *("" for _ in range(_HEAD))]
     goal, ending, about = lines[:_HEAD]
     return Recollection(goal=goal, ending=ending, about=about, lessons=tuple(filter(None, lines[_HEAD:])))

@@ -1,12 +1,12 @@
-"""What a mission is: a goal in words, criteria, a budget, tools, and who proposes.
+"""The input model of a mission: a directive, criteria, a budget, tools, a proposer; with limits and defaults.
 
-Owns: the input shape, its limits and its defaults. Knows no storage and no servers.
-Invariant: a `Mission` that exists is valid by itself; whether its tools exist is asked at the start.
+Invariant: a `Mission` that exists is valid by itself; whether its tools exist is checked at the start.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, ValidationError, field_validator
@@ -15,9 +15,7 @@ from pursuit.core.base_model import Args, Broken, Flag, InputModel, Name, Number
 from pursuit.core.criteria import AnyCriterion
 from pursuit.core.patterns import checked_path, checked_pattern, checked_script
 from pursuit.core.search import SearchProposer
-from pursuit.errors import Fault, ValidationFailed
-
-# What a mission says of the child missions that it may start.
+from pursuit.errors import ValidationFailed
 
 FLEET = "fleet"
 SPAWN = f"{FLEET}.spawn"
@@ -28,9 +26,9 @@ MAX_AT_ONCE = 64
 
 
 class Fleet(InputModel):
-    """How many children, how deep, how many side by side, and what becomes of one that failed.
+    """The limits of the child missions that a mission may start.
 
-    A depth of 1 means that the children have no fleets of their own.
+    With a `max_depth` of 1 the children have no fleets of their own.
     """
 
     max_children: Annotated[Whole, Field(ge=1, le=MAX_CHILDREN)] = 8
@@ -68,10 +66,10 @@ class Budget(InputModel):
 
     @classmethod
     def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
-        """A mission has an end, unless somebody says that it has none."""
+        """A mission has an end, unless it says that it has none."""
         open_ended = all(given.get(name, -1) == -1 for name in CAPS[:2])
         if open_ended and not given.get("unbounded"):
-            yield Broken("give max_iterations or max_wall_clock_seconds, or say unbounded = true")
+            yield Broken("give max_iterations or max_wall_clock_seconds, or set unbounded = true")
 
 
 class EveryIteration(InputModel):
@@ -95,7 +93,7 @@ class EverySeconds(InputModel):
 
 
 class OnEvent(InputModel):
-    """A checkpoint in each iteration that saw the event."""
+    """A checkpoint in each iteration that has the event."""
 
     kind: Literal["on_event"] = "on_event"
     event_name: Name
@@ -117,28 +115,21 @@ class ObserveRule(InputModel):
 
     tool: Name
     metric: Name
-    jmespath: Text | None = None
-    regex: Text | None = None
-
-    @field_validator("regex")
-    @classmethod
-    def _pattern(cls, value: str | None) -> str | None:
-        return None if value is None else checked_pattern(value)
-
-    @field_validator("jmespath")
-    @classmethod
-    def _path(cls, value: str | None) -> str | None:
-        return None if value is None else checked_path(value)
+    jmespath: Annotated[Text, AfterValidator(checked_path)] | None = None
+    regex: Annotated[Text, AfterValidator(checked_pattern)] | None = None
 
     @classmethod
     def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
-        """A rule looks in one way."""
+        """A rule has one way to find its value."""
         if (given.get("jmespath") is None) == (given.get("regex") is None):
             yield Broken("needs exactly one of jmespath and regex")
 
 
+Script = Annotated[str, AfterValidator(checked_script)]
+
+
 class ToolCall(InputModel):
-    """One call that somebody proposes."""
+    """One proposed call."""
 
     tool_name: Name
     args: Args = Field(default_factory=dict)
@@ -148,13 +139,8 @@ class Proposal(InputModel):
     """What to do in one iteration: calls, or a script; an empty list of calls is nothing to do."""
 
     tool_calls: Annotated[list[ToolCall], Field(max_length=256)] | None = None
-    script: str | None = None
+    script: Script | None = None
     rationale: Annotated[str, StringConstraints(max_length=8_192)] | None = None
-
-    @field_validator("script")
-    @classmethod
-    def _checked(cls, value: str | None) -> str | None:
-        return None if value is None else checked_script(value)
 
     @classmethod
     def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
@@ -164,7 +150,7 @@ class Proposal(InputModel):
 
 
 class MissionPolicy(InputModel):
-    """What this mission may not do, or only after a question, whatever the operator allows: it can only tighten."""
+    """What this mission may not do, or only after a question. It can only tighten the operator's policy."""
 
     deny: Annotated[list[Name], Field(max_length=1_000)] = Field(default_factory=list[str])
     ask: Annotated[list[Name], Field(max_length=1_000)] = Field(default_factory=list[str])
@@ -183,19 +169,17 @@ class ScriptProposer(InputModel):
     """The operator's own script, run once for each iteration."""
 
     kind: Literal["script"] = "script"
-    script: str
-
-    _checked = field_validator("script")(checked_script)
+    script: Script
 
 
 class ClientProposer(InputModel):
-    """Whoever drives the mission hands in each proposal."""
+    """The client that drives the mission hands in each proposal."""
 
     kind: Literal["client"] = "client"
 
 
 class AskedProposer(InputModel):
-    """What is the same for every language model that proposes; `max_tokens` bounds one answer."""
+    """What every proposer with a language model has; `max_tokens` bounds one answer."""
 
     max_tokens: Annotated[Whole, Field(ge=1, le=1_000_000)] = 4_096
     temperature: Annotated[Number, Field(ge=0, le=2)] | None = None
@@ -203,14 +187,14 @@ class AskedProposer(InputModel):
 
 
 class ModelProposer(AskedProposer):
-    """A provider's model, asked directly: `anthropic:NAME`, `openai:NAME`, or any other that pydantic-ai knows."""
+    """A provider's model, asked directly: `anthropic:NAME`, `openai:NAME`, or any other of pydantic-ai."""
 
     kind: Literal["model"] = "model"
     model: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]*:\S+$", max_length=200)]
 
 
 def _preferences(value: Mapping[str, Any]) -> Mapping[str, Any]:
-    """MCP's model preferences, or what is wrong with them; a client may know further keys of a hint."""
+    """MCP's model preferences, checked; a hint may have further keys that a client knows."""
     for key, given in value.items():
         if key == "hints":
             rows = cast("list[Any]", given) if isinstance(given, list) else [None]
@@ -230,7 +214,7 @@ Preferences = Annotated[Args, AfterValidator(_preferences)]
 
 
 class SamplingProposer(AskedProposer):
-    """The model of the MCP client that drives the mission; `model_preferences` are MCP's own."""
+    """The model of the MCP client that drives the mission; `model_preferences` are those of MCP."""
 
     kind: Literal["sampling"] = "sampling"
     model_preferences: Preferences | None = None
@@ -254,8 +238,8 @@ AnyProposer = Annotated[
     Field(discriminator="kind"),
 ]
 
-GUARDED = frozenset({"client", "replay", "model", "sampling"})
-"""The proposers that may go round in circles, so that a loop guard watches what they do."""
+GUARDED = frozenset({"client", "model", "sampling"})
+"""The proposers whose calls the loop guard watches."""
 
 
 def _threshold(value: object) -> object:
@@ -282,7 +266,7 @@ class Mission(InputModel):
     proposer: AnyProposer = Field(default_factory=ClientProposer)
     allow_scripted_strategies: Flag = False
     lessons: Flag = True
-    """Whether a language model that proposes is told what similar missions learned."""
+    """Whether a language model that proposes is shown what similar missions learned."""
     policy: MissionPolicy | None = None
     fleet: Fleet | None = None
 
@@ -300,8 +284,10 @@ class Mission(InputModel):
 
     @classmethod
     def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
-        """Criteria are told apart by their ids; tools are named in one way."""
-        ids = [_id_of(criterion) for criterion in _listed(given.get("criteria"))]
+        """Criteria have unique ids; tools are named in one way."""
+        criteria = given.get("criteria")
+        listed = cast("list[Any]", criteria) if isinstance(criteria, list | tuple) else []
+        ids = [_id_of(criterion) for criterion in listed[:MAX_CRITERIA]]  # a longer list is refused for its length
         twice = sorted({name for name in ids if name is not None and ids.count(name) > 1})
         if twice:
             yield Broken(f"criterion_id must be unique; given twice: {', '.join(twice)}", "criteria")
@@ -310,17 +296,12 @@ class Mission(InputModel):
 
     @property
     def stagnation(self) -> int | None:
-        """The threshold in force; `repeat` polls and `search` looks about, so they have none unless asked for."""
+        """The threshold in force; `repeat` polls and `search` explores, so they have none by default."""
         if self.stagnation_threshold == "off":
             return None
         if self.stagnation_threshold is None:
             return None if isinstance(self.proposer, RepeatProposer | SearchProposer) else DEFAULT_STAGNATION
         return self.stagnation_threshold
-
-
-def _listed(criteria: object) -> list[Any]:
-    """The criteria to compare; a list that is too long is refused as such."""
-    return list(cast("list[Any]", criteria))[:MAX_CRITERIA] if isinstance(criteria, list | tuple) else []
 
 
 def _id_of(criterion: object) -> str | None:
@@ -336,7 +317,7 @@ def parse_mission(data: Mapping[str, Any], *, source: str | None = None) -> Miss
     try:
         return Mission(**data)
     except ValidationFailed as failed:
-        raise ValidationFailed([_with_source(fault, source) for fault in failed.faults]) from None
+        raise ValidationFailed([replace(fault, source=source) for fault in failed.faults]) from None
 
 
 def parse_proposal(data: object) -> Proposal:
@@ -345,7 +326,3 @@ def parse_proposal(data: object) -> Proposal:
         return Proposal.model_validate(data)
     except ValidationError as error:
         raise ValidationFailed(faults_of(error, Proposal)) from None
-
-
-def _with_source(fault: Fault, source: str | None) -> Fault:
-    return Fault(field=fault.field, reason=fault.reason, source=source, line=fault.line, column=fault.column)

@@ -1,8 +1,7 @@
-"""Lifts metrics and events out of what a tool answered.
+"""Lifts metrics and events out of a tool's result, which is plain JSON.
 
-Owns: where numbers and events may stand in a result, which is plain JSON. No I/O, and no clock but to give up on rules
-that take too long: what is lifted is stored with the call, so it is never lifted again.
-Invariant: an error result is an error and yields nothing, whatever its shape.
+No I/O, and a clock only to give up on rules that take too long: what is lifted is stored with the call, so it is never
+lifted again. Invariant: an error result yields nothing, whatever its form.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def lift(
 
 
 def numbers_only(value: Any, depth: int = MAX_DEPTH) -> Any:
-    """The value without leaves that are no finite numbers, or lie too deep; None if nothing is left."""
+    """The value with its finite numbers only, up to a depth; None if nothing is left."""
     if isinstance(value, NUMBER):
         return _finite(value)
     if depth == 0:
@@ -93,7 +92,7 @@ def _gather(value: Any, path: str, found: list[tuple[str, float]]) -> None:
 
 
 def source_matches(pattern: str | None, tool: str) -> bool:
-    """Whether a tool's word counts under a source glob; no glob means that everybody's does."""
+    """Whether a tool's values count under a source glob; without a glob those of every tool do."""
     return pattern is None or fnmatchcase(tool, pattern)
 
 
@@ -103,7 +102,7 @@ def text_of(result: Mapping[str, Any]) -> str:
 
 
 def value_of(result: Mapping[str, Any]) -> Any:
-    """What a program wants of a result: structured content (unwrapped), else JSON text, else text."""
+    """The value in a result: structured content (unwrapped), else JSON text, else text."""
     structured = result.get("structuredContent")
     if isinstance(structured, Mapping):
         body = cast("Mapping[str, Any]", structured)
@@ -116,7 +115,7 @@ def value_of(result: Mapping[str, Any]) -> Any:
 
 
 def _bodies(result: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The mappings in a result that may hold `metrics` and `events`, best first."""
+    """The mappings in a result that may contain `metrics` and `events`, the best first."""
     structured = result.get("structuredContent")
     if isinstance(structured, dict):
         body = cast("dict[str, Any]", structured)
@@ -133,7 +132,7 @@ def _bodies(result: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _texts(result: Mapping[str, Any]) -> Iterator[str]:
-    """The text blocks of a result; what is no list of blocks has none."""
+    """The text blocks of a result, whatever else it contains."""
     content = result.get("content")
     for block in cast("list[object]", content) if isinstance(content, list | tuple) else ():
         if isinstance(block, Mapping):
@@ -190,7 +189,7 @@ def _by_rule(rule: ObserveRule, result: _Read) -> float | None:
 
 
 class _Read:
-    """A result as the rules look at it, each view made once."""
+    """A result as the rules read it; each view is made once."""
 
     def __init__(self, result: Mapping[str, Any]) -> None:
         self._result = result

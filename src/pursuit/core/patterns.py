@@ -1,7 +1,7 @@
-"""Regular expressions and JMESPaths that somebody else wrote, at a bounded cost.
+"""Untrusted regular expressions, JMESPaths and Python sources, at a bounded cost.
 
-Owns: what such a pattern may look like, and how long looking with one may take. Does not know what is looked for.
-Invariant: neither a pattern nor the text that it meets can hold the process; what takes too long is `Unfinished`.
+Invariant: neither a pattern nor its text can block the process; what takes too long is `Unfinished`. Python's own
+parser never sees more nesting than it can take.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ from jmespath.visitor import TreeInterpreter
 if TYPE_CHECKING:
     import regex
 
-
 MAX_PATTERN = 1_000
 MAX_REPEATS = 20_000
 MAX_TEXT = 150_000
-"""In characters. The timeout of `regex` is looked at between steps, each of which may read the whole text once."""
+"""In characters. `regex` checks its timeout between steps, and each step may read the whole text once."""
 SECONDS = 0.05
 
 MAX_PATH = 1_000
@@ -94,7 +93,7 @@ def count(pattern: str, text: str, *, seconds: float = SECONDS) -> int:
 
 
 def for_lines(pattern: str) -> regex.Pattern[str]:
-    """A checked pattern, compiled for a text of many lines; whoever searches with it sets a timeout of their own."""
+    """A checked pattern, compiled for a text of many lines; the caller searches with a timeout."""
     return _compiled(pattern, lines=True)
 
 
@@ -103,16 +102,16 @@ def _out_of_time(pattern: str, seconds: float) -> Unfinished:
 
 
 def _too_long(pattern: str, text: str) -> Unfinished:
-    return Unfinished(f"{pattern!r} looks at {MAX_TEXT} characters at most, and the text has {len(text)}")
+    return Unfinished(f"{pattern!r} searches at most {MAX_TEXT} characters, and the text has {len(text)}")
 
 
 @lru_cache(maxsize=512)
 def _compiled(pattern: str, *, lines: bool = False) -> regex.Pattern[str]:
-    """Compiles what Python's `re` reads in the same way: `regex` knows more, part of it dangerous."""
+    """Compiles only what Python's `re` reads in the same way: `regex` has more features, some of them dangerous."""
     groups, atoms = 1, len(pattern)
     for part in _PART.finditer(pattern):
         if part["posix"]:
-            raise ValueError(f"is not a regular expression: {part[0]} is not known; write the characters")
+            raise ValueError(f"is not a regular expression: {part[0]} is not supported; write the characters")
         if part["of_group"]:
             groups *= max(1, int(part["least"] or 0))
         elif part["least"]:
@@ -133,22 +132,22 @@ def _compiled(pattern: str, *, lines: bool = False) -> regex.Pattern[str]:
 
 
 def _narrow(part: re.Match[str]) -> str:
-    """A part as valid as this one; `re` takes milliseconds for each set of wide characters, or without case."""
+    """A part that is as valid as this one: `re` takes milliseconds for each wide character set, or without case."""
     if part["wide"]:
         return r"\xff"
     return part[0].replace("i", "m") if part["flags"] else part[0]
 
 
 def checked_path(value: str) -> str:
-    """The JMESPath itself if it parses and cannot make much out of little, else a ValueError that says why not."""
+    """The JMESPath itself if it parses and its result cannot explode, else a ValueError that says why not."""
     if len(value) > MAX_PATH:
         raise ValueError(f"has {len(value)} characters; a jmespath has at most {MAX_PATH}")
     try:
         tree = _parsed(value)
     except (JMESPathError, ValueError, ArithmeticError, RecursionError) as error:
         raise ValueError(f"jmespath does not parse: {error}") from None
-    # A path has no loops, and only a multi-select says the same thing several times: one of k parts makes at most k
-    # leaves of each, whatever follows it, so k1 * k2 * ... is the most that the whole path makes of one leaf.
+    # A path has no loops, and only a multi-select repeats a value: one with k parts makes at most k leaves of each,
+    # whatever follows it, so k1 * k2 * ... is the most that the whole path makes of one leaf.
     growth = 1
     for node, depth in _nodes(tree):
         if depth > MAX_PATH_DEPTH:
@@ -206,7 +205,7 @@ class _Worker(TreeInterpreter):
 
     def visit_flatten(self, node: Any, value: Any) -> Any:
         base = self.visit(node["children"][0], value)
-        if isinstance(base, list):  # paid before it is made, because it may be far longer than what it is made of
+        if isinstance(base, list):  # counted before it is made: it may be far longer than what it is made of
             self._spend(len(cast("list[Any]", base)) // 4 + sum(map(_work, cast("list[Any]", base))))
         return super().visit_flatten(cast("Any", {"children": [_literal(base)]}), value)
 
@@ -222,20 +221,17 @@ def _literal(value: Any) -> dict[str, Any]:
 
 
 def _work(item: Any) -> int:
-    """What handling an item as a whole costs, in visits of a node."""
+    """The cost of handling an item as a whole, in visits of a node."""
     if isinstance(item, str):
         return len(item) // 64
     return len(cast("list[Any]", item)) // 4 if isinstance(item, list | dict) else 0
 
 
-# What an expression or a script may look like before anything parses it in earnest.
-# Invariant: Python's own parser never sees more nesting than it can take.
-
 MAX_EXPRESSION = 4_096
 MAX_NESTING = 100
 MAX_SCRIPT = 256 * 1024
-# A quote that is never closed reaches to the end of what it could be: Python's own tokenizer stops there, and looking
-# for its end again from each later quote would cost the square of the length.
+# A quote that is never closed matches up to where Python's own tokenizer stops: looking for its end again from each
+# later quote would cost the square of the length.
 _QUOTED = re.compile(
     r"""'{3}.*?(?:'{3}|\Z)|"{3}.*?(?:"{3}|\Z)|'(?:\\.|[^'\\\n])*+'?|"(?:\\.|[^"\\\n])*+"?|\#[^\n]*""", re.DOTALL
 )
@@ -275,7 +271,7 @@ def checked_script(source: str) -> str:
 
 
 def _refuse_deep(text: str) -> None:
-    """Counts twice, with and without what is quoted: a quoted bracket closes nothing, an f-string's opens one."""
+    """Counts twice, with and without quoted text: a quoted bracket closes nothing, one in an f-string opens one."""
     _refuse_nesting(text)
     _refuse_nesting(_QUOTED.sub(lambda quoted: re.sub(r"[^\n]", " ", quoted[0]), text))
 
@@ -299,10 +295,10 @@ def _parse(text: str, mode: str) -> None:
             warnings.simplefilter("ignore")
             compile(text, "<input>", mode, ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     except SyntaxError as error:
-        raise SyntaxProblem(f"is no valid Python: {error.msg}", error.lineno, error.offset) from None
+        raise SyntaxProblem(f"is not valid Python: {error.msg}", error.lineno, error.offset) from None
     except (RecursionError, MemoryError):
         raise SyntaxProblem("is nested too deeply to parse") from None
     except UnicodeEncodeError:
-        raise SyntaxProblem("is no valid Unicode; it holds half of a surrogate pair") from None
+        raise SyntaxProblem("is not valid Unicode; it holds half of a surrogate pair") from None
     except ValueError as error:
-        raise SyntaxProblem(f"is no valid Python: {error}") from None
+        raise SyntaxProblem(f"is not valid Python: {error}") from None

@@ -1,6 +1,6 @@
-"""The final report of a mission, built from its events alone.
+"""The final report of a mission, and its row in a listing, built from its events alone. Pure.
 
-Owns: what stands in it. Pure; rendering is `reports`', the ledger's hashes are added by who reads the ledger.
+`reports` renders the report; its caller adds the hashes of the ledger.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pursuit.core.events import (
     CallIntended,
     CallRefused,
     CallSettled,
+    CriterionResult,
     Event,
     IterationEnded,
     IterationProposed,
@@ -46,7 +47,7 @@ MOST_POINTS = 20_000
 
 @dataclass(slots=True)
 class _Tally:
-    """What is counted while walking the events once."""
+    """What is counted in one walk over the events."""
 
     tools: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
     pending: dict[str, CallIntended] = field(default_factory=dict[str, CallIntended])
@@ -63,7 +64,7 @@ class _Tally:
 
 
 def build_report(mission_id: str, events: Sequence[AnyEvent], state: MissionState | None = None) -> dict[str, Any]:
-    """The report as JSON, without the ledger's hashes; `state` is the fold of the events, if it is at hand."""
+    """The report as JSON, without the ledger's hashes; `state` is the fold of the events, if the caller has it."""
     state = state or fold(events)
     if state is None:
         raise ValueError("a mission without events has no report")
@@ -101,38 +102,38 @@ def build_report(mission_id: str, events: Sequence[AnyEvent], state: MissionStat
 
 
 def iso(moment: float | None) -> str | None:
-    """A moment as people and programs both read it."""
+    """A moment in ISO 8601."""
     if moment is None:
         return None
     return datetime.datetime.fromtimestamp(moment, tz=datetime.UTC).isoformat(timespec="milliseconds")
 
 
 def criteria_rows(state: MissionState) -> list[dict[str, Any]]:
-    """Each criterion with how it stood last."""
+    """Each criterion with its last result."""
     rows: list[dict[str, Any]] = []
     for criterion in state.mission.criteria:
-        result = state.results.get(criterion.criterion_id)
-        source = result.source if result is not None else None
+        name = criterion.criterion_id
+        result = state.results.get(name) or CriterionResult(
+            criterion_id=name, status="inconclusive", evidence={"reason": "not evaluated yet"}
+        )
         rows.append(
             {
-                "criterion_id": criterion.criterion_id,
+                "criterion_id": name,
                 "kind": criterion.kind,
                 "required": criterion.required,
-                "status": result.status if result is not None else "inconclusive",
+                "status": result.status,
                 "description": describe(criterion),
-                "evidence": result.evidence if result is not None else {"reason": "not evaluated yet"},
-                "source": None
-                if source is None
-                else {"tool": source.tool, "call_id": source.call_id, "iteration": source.iteration},
+                "evidence": result.evidence,
+                "source": None if result.source is None else msgspec.structs.asdict(result.source),
             }
         )
     return rows
 
 
 def budget_row(state: MissionState) -> dict[str, Any]:
-    """The caps and what was used of them, also by children; what is set aside for those under way counts as used.
+    """The caps and what was used of them, also by children; what is set aside for running children counts as used.
 
-    A cost that nobody knows is None, and never nothing.
+    A cost that is not known is None, never 0.
     """
     lent = state.lent
     used = {
@@ -146,7 +147,7 @@ def budget_row(state: MissionState) -> dict[str, Any]:
 
 
 def children_rows(state: MissionState) -> list[dict[str, Any]]:
-    """Each child with what was set aside for it and what it used; of one that goes on that is not known."""
+    """Each child with what was set aside for it and what it used; the latter is not known while it runs."""
     return [
         {"session_id": child.session_id, "outcome": child.outcome, "reserved": child.reserved, "used": child.used}
         for child in state.children.values()
@@ -170,7 +171,8 @@ def _count(events: Iterable[AnyEvent]) -> _Tally:
             case ScriptEnded():
                 _count_script(tally, event)
             case IterationEnded():
-                _count_iteration(tally, event)
+                began = tally.started.pop(event.iteration, None)
+                tally.timeline.append((event, began, tally.calls.get(event.iteration, 0)))
             case _:
                 pass
     return tally
@@ -196,15 +198,8 @@ def _count_call(tally: _Tally, event: CallSettled) -> None:
 
 def _count_refusal(tally: _Tally, event: CallRefused) -> None:
     tally.outcomes[event.outcome] = tally.outcomes.get(event.outcome, 0) + 1
-    tally.refused.append(
-        {
-            "call_id": event.call_id,
-            "iteration": event.iteration,
-            "tool": event.tool,
-            "outcome": event.outcome,
-            "reason": event.reason,
-        }
-    )
+    place = {"call_id": event.call_id, "iteration": event.iteration, "tool": event.tool}
+    tally.refused.append({**place, "outcome": event.outcome, "reason": event.reason})
 
 
 def _count_script(tally: _Tally, event: ScriptEnded) -> None:
@@ -217,11 +212,6 @@ def _count_script(tally: _Tally, event: ScriptEnded) -> None:
 def _count_points(tally: _Tally, metrics: dict[str, Any], *, tool: str, call_id: str, place: tuple[int, int]) -> None:
     for name, value in leaves(metrics):
         tally.points.setdefault(name, []).append(Point(*place, value, tool, call_id))
-
-
-def _count_iteration(tally: _Tally, event: IterationEnded) -> None:
-    began = tally.started.pop(event.iteration, None)
-    tally.timeline.append((event, began, tally.calls.get(event.iteration, 0)))
 
 
 def _timeline_row(event: IterationEnded, began: IterationProposed | None, calls: int) -> dict[str, Any]:
@@ -266,39 +256,26 @@ def _reason_text(state: MissionState) -> str | None:
     return state.last_ended.rationale if state.last_ended is not None else None
 
 
-# What a listing shows of a mission, kept up to date by whoever appends.
-
 DIRECTIVE_PREVIEW = 500
 
 
-class Listing(msgspec.Struct, frozen=True, gc=False):
-    """One row of a list."""
+class Listing(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """The row of a mission in a listing; each append keeps it up to date."""
 
     status: Status
-    iteration_count: int
-    waiting_for: WaitingFor | None
     directive: str
-    run_goal: int | None = None
-    background: bool = False
+    iteration_count: int
+    waiting_for: WaitingFor | None = None
     wait_until: float | None = None
     task: str | None = None
     parent: str | None = None
+    run_goal: int | None = None
+    background: bool = False
 
     def summary(self) -> dict[str, Any]:
-        """The words beside the status."""
-        summary: dict[str, Any] = {"directive": self.directive, "iteration_count": self.iteration_count}
-        if self.waiting_for is not None:
-            summary["waiting_for"] = self.waiting_for
-        if self.wait_until is not None:
-            summary["wait_until"] = self.wait_until
-        if self.task is not None:
-            summary["task"] = self.task
-        if self.parent is not None:
-            summary["parent"] = self.parent
-        if self.run_goal is not None:
-            summary["run_goal"] = self.run_goal
-        if self.background:
-            summary["background"] = True
+        """What the listing shows beside the status; what does not apply is left out."""
+        summary = msgspec.to_builtins(self)
+        del summary["status"]
         return summary
 
 
@@ -309,7 +286,7 @@ def listing_after(state: MissionState, events: Sequence[Event] = ()) -> Listing:
     for event in events:
         match event:
             case CallIntended():
-                pass  # half of all appends, so it is asked first
+                pass  # half of all appends, so it comes first
             case IterationEnded():
                 count = event.iteration + 1
             case MissionResumed() if status in ("paused", "failed"):
@@ -332,22 +309,22 @@ def listing_after(state: MissionState, events: Sequence[Event] = ()) -> Listing:
                 pass
     directive = state.mission.directive[:DIRECTIVE_PREVIEW]
     task = detail if waiting_for == "task" else None
-    return Listing(status, count, waiting_for, directive, goal, background, until, task, state.parent)
+    return Listing(status, directive, count, waiting_for, until, task, state.parent, goal, background)
 
 
 def cut_short(status: str, summary: Mapping[str, Any], now: float) -> bool:
-    """Whether a row says that a run stopped, or may still be going, short of how far it was to go.
+    """Whether a row shows a run that stopped, or may still be running, before it reached its goal.
 
-    A question that nobody answered in time is a reason to go on: its call is then refused. A task that the mission
+    A question without an answer in time is a reason to continue: its call is then refused. A task that the mission
     waits for may have ended meanwhile.
     """
     waiting_for = summary.get("waiting_for") if status == "waiting" else None
-    void = waiting_for == "approval" and now >= summary.get("wait_until", math.inf)
-    going = status == "running" or waiting_for in ("pace", "task") or void
+    expired = waiting_for == "approval" and now >= summary.get("wait_until", math.inf)
+    can_go_on = status == "running" or waiting_for in ("pace", "task") or expired
     goal = summary.get("run_goal")
-    return going and (goal is None or summary.get("iteration_count", 0) < goal)
+    return can_go_on and (goal is None or summary.get("iteration_count", 0) < goal)
 
 
 def summary_of(state: MissionState) -> dict[str, Any]:
-    """The words beside the status, as things stand."""
+    """What a listing shows beside the status, as of this state."""
     return listing_after(state).summary()

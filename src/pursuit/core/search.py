@@ -1,7 +1,6 @@
-"""The proposer that searches: which arguments of a tool, between which bounds, towards what.
+"""The input model of the proposer `search`: which arguments of a tool, between which bounds, towards what.
 
-Owns: the shape of a search and of one searched parameter. Knows no tool and no search method.
-Invariant: a range that exists has something in it; bounds that are left out are those of the tool's schema.
+Invariant: a range is never empty; bounds that are left out are those of the tool's schema.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ Sampler = Literal["auto", "surrogate", "cmaes", "tpe", "random"]
 
 def _scalar(value: object) -> object:
     if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"must be JSON; {value} is no JSON number")
+        raise ValueError(f"must be JSON; {value} is not a JSON number")
     if value is not None and not isinstance(value, bool | int | float | str):
         raise ValueError("must be a text, a number, true, false or null")
     return value
@@ -45,7 +44,7 @@ class Parameter(InputModel):
 
     @classmethod
     def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
-        """A parameter is one thing or the other, and a range has a beginning and an end."""
+        """A parameter has choices or a range, and a range has two ends."""
         if given.get("choices") is not None:
             yield from _broken_choices(given)
         else:
@@ -55,15 +54,15 @@ class Parameter(InputModel):
 def _broken_choices(given: Mapping[str, Any]) -> Iterable[Broken]:
     others = [name for name in ("low", "high", "step", "log", "kind") if given.get(name) not in (None, False)]
     if others:
-        yield Broken(f"choices stand alone, without {', '.join(others)}", "choices")
+        yield Broken(f"choices cannot be combined with {', '.join(others)}", "choices")
     choices = given["choices"]
     listed = cast("list[Any]", choices)[:MAX_CHOICES] if isinstance(choices, list) else []
     if any(choice in listed[:place] for place, choice in enumerate(listed)):
-        yield Broken("each choice must stand there once; 1, 1.0 and true are the same", "choices")
+        yield Broken("each choice must be given once; 1, 1.0 and true are the same", "choices")
 
 
 def broken_range(given: Mapping[str, Any]) -> Iterable[Broken]:
-    """What is wrong between the bounds of a range; values of a wrong type are somebody else's fault."""
+    """What is wrong between the bounds of a range; values of a wrong type are reported by their fields."""
     low, high, step = (_number(given.get(name)) for name in ("low", "high", "step"))
     if low is not None and high is not None:
         yield from _broken_span(low, high, step)
@@ -80,11 +79,11 @@ def broken_range(given: Mapping[str, Any]) -> Iterable[Broken]:
 
 def _broken_span(low: float, high: float, step: float | None) -> Iterable[Broken]:
     if low >= high:
-        yield Broken(f"low ({low:g}) must be below high ({high:g}); one value is given in args", "low")
+        yield Broken(f"low ({low:g}) must be below high ({high:g}); put a fixed value in args", "low")
     elif not math.isfinite(high - low):
         yield Broken("the range is too wide for a floating point number", "high")
     elif high - low < sys.float_info.min:
-        yield Broken("the range is too narrow for a floating point number; one value is given in args", "high")
+        yield Broken("the range is too narrow for a floating point number; put a fixed value in args", "high")
     elif step is not None and step > high - low:
         yield Broken(f"step ({step:g}) must fit between low and high", "step")
     elif step is not None and not math.isfinite((high - low) / step):
@@ -120,25 +119,25 @@ class SearchProposer(InputModel):
     direction: Literal["minimize", "maximize"] | None = None
     constraints: Annotated[list[Name], Field(max_length=64)] | None = None
     gives_way: Annotated[Name | None, BeforeValidator(_one_limit)] = None
-    """The limit that is missed rather than any other, where no trial keeps them all."""
+    """The limit that may be missed first, if no trial keeps all limits."""
     batch: Annotated[Whole, Field(ge=1, le=MAX_BATCH)] = 1
     seed: Annotated[Whole, Field(ge=0)] = 0
     sampler: Sampler = "auto"
     trials: Annotated[Whole, Field(ge=1)] | None = None
     seconds: Annotated[Number, Field(gt=0)] | None = None
-    """In which, from the first trial and by the clock on the wall, the other tool is to be called."""
+    """Within which `then` is called, by the wall clock from the first trial on."""
     then: Name | None = None
-    """The tool that is called once with the arguments that were found, or with the best ones when there are no more."""
+    """The tool that is called once, with the arguments that were found or, if there are no more trials, the best."""
 
     @classmethod
     def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
-        """An argument is fixed or searched; a direction is that of an objective."""
+        """An argument is fixed or searched; a direction belongs to an objective."""
         args, parameters = given.get("args"), given.get("parameters")
         if isinstance(args, Mapping) and isinstance(parameters, Mapping):
             both = [str(name) for name in cast("Mapping[Any, Any]", parameters) if name in args]
             if both:
                 yield Broken(f"fixed in args and searched at once: {', '.join(sorted(both))}", "parameters")
         if given.get("direction") is not None and given.get("objective") is None:
-            yield Broken("goes with objective, the metric that it is about", "direction")
+            yield Broken("needs objective, the metric that it is about", "direction")
         if given.get("tool") is not None and given.get("tool_name") is not None:
-            yield Broken("is another word for tool_name; give one of the two", "tool")
+            yield Broken("is another name for tool_name; give one of the two", "tool")

@@ -1,6 +1,6 @@
-"""Metrics and events as the mission remembers them, each value with whose word it is.
+"""The bounded histories of metrics and events, by name and source, and how a value compares with a threshold.
 
-Owns: bounded histories by name and source. Pure data. Invariant: memory does not grow past the window.
+Pure data. Invariant: memory does not grow past the window.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class Point(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def place(self) -> tuple[int, int]:
-        """What the points of a metric are ordered by."""
+        """The order of the points of a metric."""
         return self.iteration, self.order
 
 
 class Seen(NamedTuple):
-    """How often an event came from one source, and where it came from last."""
+    """How often an event came from one source, and its last call."""
 
     times: int
     iteration: int
@@ -101,7 +101,7 @@ class Events:
         by_tool[tool] = Seen((before.times if before else 0) + 1, iteration, tool, call_id)
 
     def find(self, name: str, source: str | None = None) -> Seen | None:
-        """The latest sighting that counts under the source glob, with the count over all that count."""
+        """The latest event that counts under the source glob, with the number of all that count."""
         matching = [seen for tool, seen in self._seen.get(name, {}).items() if source_matches(source, tool)]
         if not matching:
             return None
@@ -112,9 +112,6 @@ class Events:
         """Event names with how often each was seen."""
         return {name: sum(seen.times for seen in by_tool.values()) for name, by_tool in self._seen.items()}
 
-
-# How a number stands towards a threshold.
-# Invariant: distance is zero exactly when the threshold holds.
 
 COMPARE: dict[Comparison, Callable[[float, float], bool]] = {
     "<": operator.lt,
@@ -133,7 +130,7 @@ def holds(criterion: MetricThreshold, value: float) -> bool:
 
 
 def distance(criterion: MetricThreshold, value: float) -> float:
-    """How far the value is from its target; zero when the threshold holds."""
+    """How far the value is from its target; zero exactly when the threshold holds."""
     return 0.0 if holds(criterion, value) else max(abs(value - criterion.target), sys.float_info.min)
 
 

@@ -1,6 +1,6 @@
-"""A mission's state: everything that a turn needs to know.
+"""A mission's state: everything that a turn needs to know, and the bounded views that predicates and scripts see.
 
-Owns: the fields and what can be read off them. Only the fold changes them. Pure data.
+Pure data; only the fold changes it.
 """
 
 from __future__ import annotations
@@ -29,18 +29,23 @@ from pursuit.core.events import (
     Verdict,
     WaitingFor,
 )
-from pursuit.core.mission import Mission
+from pursuit.core.mission import GUARDED, Mission
 from pursuit.core.observe import value_of
 from pursuit.core.series import Events, Metrics, Point
 
-# The calls and iterations that a mission's state remembers.
-
-REMEMBERED = 4_096
+Status = Literal["pending", "running", "waiting", "paused", "failed", "completed", "terminated"]
+STATUSES: tuple[Status, ...] = get_args(Status)
+TERMINAL = frozenset({"completed", "terminated"})
 SCRIPT_SOURCE = "script"
+REMEMBERED = 4_096
+RECENT = 20
+MOST_BYTES = 256 * 1024
+MOST_POINTS = 100_000
+PREVIEW = 200
 
 
 class CallRecord(msgspec.Struct, kw_only=True, gc=False):
-    """One call of the open iteration, or of a recent one; no outcome means that it is still under way."""
+    """One call of the open iteration, or of a recent one; without an outcome it still runs."""
 
     call_id: str
     iteration: int
@@ -69,7 +74,7 @@ class CallRecord(msgspec.Struct, kw_only=True, gc=False):
 
 
 class Child(msgspec.Struct, kw_only=True, gc=False):
-    """A child as its parent knows it: what was set aside for it and, once it has ended, what it used of that."""
+    """A child as its parent knows it: what was set aside for it and, after its end, what it used of that."""
 
     session_id: str
     call_id: str
@@ -80,9 +85,9 @@ class Child(msgspec.Struct, kw_only=True, gc=False):
 
 
 class Iteration(msgspec.Struct, kw_only=True, gc=False):
-    """An iteration that has been proposed: its calls in the order of their intents.
+    """An iteration that has begun: its calls in the order of their intents.
 
-    `view` is what a script saw as `state` when the iteration began, so that a replay sees the same.
+    `view` is the `state` that a script saw when the iteration began, so that a replay sees the same.
     """
 
     index: int
@@ -92,8 +97,15 @@ class Iteration(msgspec.Struct, kw_only=True, gc=False):
     script: ScriptEnded | None = None
     view: dict[str, Any] | None = None
 
+    @property
+    def guarded(self) -> bool:
+        """Whether the loop guard watches it: what a model or a client proposes, and a script not of the operator's."""
+        if self.proposed.script is not None:
+            return not self.proposed.own_script
+        return self.proposed.proposer in GUARDED
+
     def errors(self) -> list[tuple[str, str]]:
-        """What went wrong, with the tool that it went wrong in."""
+        """The errors, each with its tool."""
         found = [(call.tool, call.error) for call in self.calls.values() if call.error is not None]
         if self.proposed.failed:
             found = [(self.proposed.proposer, reason) for reason in self.proposed.failed] + found
@@ -106,7 +118,7 @@ class Iteration(msgspec.Struct, kw_only=True, gc=False):
         return " ".join([call.key for call in self.calls.values() if call.purpose != "check"])
 
     def outputs(self) -> str:
-        """A fingerprint of what came back, whatever was asked."""
+        """A fingerprint of all outcomes and results, whatever the arguments were."""
         script = self.script
         said = (script.observed, script.events, script.error) if script is not None else None
         return fingerprint([(c.tool, c.outcome, c.digest or c.error) for c in self.calls.values()] + [said])
@@ -118,7 +130,7 @@ def fingerprint(value: Any) -> str:
 
 
 class Remembered:
-    """The newest few thousand keys that were added; a bounded memory of what was seen before."""
+    """A bounded set: the newest few thousand keys that were added."""
 
     __slots__ = ("_keys",)
 
@@ -129,7 +141,7 @@ class Remembered:
         return key in self._keys
 
     def add(self, key: str) -> None:
-        """Remembers a key, forgetting the oldest when there are too many."""
+        """Adds a key, and forgets the oldest when there are too many."""
         self._keys.pop(key, None)
         self._keys[key] = None
         if len(self._keys) > REMEMBERED:
@@ -141,23 +153,16 @@ def error_key(tool: str, error: str) -> str:
     return f"{tool}: {error[:500]}"
 
 
-Status = Literal["pending", "running", "waiting", "paused", "failed", "completed", "terminated"]
-STATUSES: tuple[Status, ...] = get_args(Status)
-TERMINAL = frozenset({"completed", "terminated"})
-RECENT = 20
-
-
 @dataclass(slots=True, kw_only=True)
 class MissionState:
-    """Everything that a turn needs to know. Only `advance` changes it."""
+    """Everything that a turn needs to know. Only `fold.advance` changes it."""
 
     mission: Mission
     tools: tuple[str, ...]
     thresholds: tuple[MetricThreshold, ...] = ()
     asks: bool = False
-    """Whether it has criteria that the state alone does not decide: predicates and checks."""
+    """Whether some criteria need the sandbox or a call: predicates and checks."""
     stagnation: int | None = None
-    guarded: bool = False
     parameters: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     warnings: tuple[str, ...] = ()
     file: str | None = None
@@ -167,7 +172,7 @@ class MissionState:
     """Whether the operator wrote it, and not a model."""
     children: dict[str, Child] = field(default_factory=dict[str, Child])
     lent: dict[str, float] = field(default_factory=dict[str, float])
-    """What children used of each cap, and what is set aside for those under way."""
+    """What children used of each cap, and what is set aside for those that still run."""
     paused_by: str | None = None
     seq: int = 0
     status: Status = "pending"
@@ -182,7 +187,7 @@ class MissionState:
     tokens: int = 0
     cost_usd: float = 0.0
     unpriced: bool = False
-    """Whether an answer had a price that nobody knows: the budget counts it as nothing, people are not told so."""
+    """Whether the price of an answer is not known: the budget counts it as 0, people see that it is unknown."""
     elapsed_before: float = 0.0
     elapsed: float = 0.0
     run: str | None = None
@@ -190,13 +195,13 @@ class MissionState:
     background: bool = False
     handed_in: dict[str, Any] | None = None
     answers: dict[int, ModelAnswered] = field(default_factory=dict[int, ModelAnswered])
-    """What a language model answered for the iteration that is not begun yet, by attempt."""
+    """The answers of a language model for the iteration that has not begun yet, by attempt."""
     asked_of: str | None = None
     unanswered: int = 0
-    """How often in a row the same model was asked the question at hand, without an answer."""
+    """How often in a row the same model was asked the current question, without an answer."""
     question_size: int = 0
     densest: float | None = None
-    """The most tokens in a byte of a question that was answered so far."""
+    """The most tokens per byte of a question that was answered so far."""
     iteration_count: int = 0
     open: Iteration | None = None
     last: Iteration | None = None
@@ -241,7 +246,7 @@ class MissionState:
 
     @property
     def stopped(self) -> bool:
-        """Whether the operator's word says not to go on now."""
+        """Whether the operator paused or ended it."""
         return self.stop is not None or self.status == "paused"
 
     @property
@@ -249,22 +254,23 @@ class MissionState:
         """Seconds that drivers have held the mission."""
         return self.elapsed_before + self.elapsed
 
+    @property
+    def current_index(self) -> int:
+        """The number of the open iteration, or of the next one."""
+        return self.open.index if self.open is not None else self.iteration_count
+
+    def call(self, call_id: str) -> CallRecord | None:
+        """A call of the open iteration."""
+        return self.open.calls.get(call_id) if self.open is not None else None
+
     def cap(self, name: str) -> float | None:
         """A cap in force, or None."""
         value = self.budget[name]
         return None if value == -1 else value
 
 
-# The bounded views of a mission that predicates and scripts see.
-# Invariant: a view's size does not grow with the mission's age.
-
-MOST_BYTES = 256 * 1024
-MOST_POINTS = 100_000
-PREVIEW = 200
-
-
 def observation_view(state: MissionState) -> dict[str, Any]:
-    """What a predicate sees as `obs`: the newest results whole as far as they fit, older ones previewed."""
+    """What a predicate sees as `obs`, bounded in size: the newest results whole as far as they fit, older previewed."""
     window = [*state.recent, *([state.open] if state.open is not None else [])][-20:]
     names = list(state.series.names())
     each = max(10, MOST_POINTS // max(1, len(names)))
@@ -279,7 +285,7 @@ def observation_view(state: MissionState) -> dict[str, Any]:
 
 
 def _bounded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows, the newest ones whole until the bytes are used up; of the others the beginning of the result."""
+    """The rows, the newest whole until the bytes are used up, the others with the beginning of their result."""
     room = MOST_BYTES
     for row in reversed(rows):
         body = msgspec.json.encode([row["args"], row["result"]])
@@ -309,7 +315,7 @@ def script_view(state: MissionState) -> dict[str, Any]:
 
 
 def call_value(call: CallRecord) -> Any:
-    """The result of a call as a program wants it; a large one is its preview."""
+    """The value in the result of a call; of a large one its preview."""
     return call.preview if call.result is None else value_of(call.result)
 
 

@@ -1,20 +1,21 @@
-"""What a task is: long work as past-tense facts, and what they come to.
+"""A task, which is long work: its events, its state, and the fold between them. Pure.
 
-Owns: the events of one task, its state and its fold. Pure: knows no storage, no process and no protocol.
 Invariant: the first settlement counts; whatever comes after it is kept as a fact and changes nothing.
 
     created   TaskCreated
     owner     TaskAdopted · TaskProgressed · InputAsked · TaskSettled
-    anybody   InputAnswered · CancelOrdered · WordDropped
+    any       InputAnswered · CancelOrdered · WordDropped
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 import msgspec
+
+from pursuit.core.events import encode
 
 TaskKind = Literal["process", "call", "mission", "child", "work"]
 TaskStatus = Literal["working", "input_required", "completed", "failed", "cancelled"]
@@ -24,13 +25,13 @@ TASK_ENDS: tuple[TaskEnd, ...] = get_args(TaskEnd)
 
 
 class TaskEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=True, gc=False):
-    """A fact of a task's life; `at` is the wall clock of whoever wrote it."""
+    """A fact about a task; `at` is the wall clock of the process that wrote it."""
 
     at: float = 0.0
 
 
 class TaskCreated(TaskEvent, frozen=True, kw_only=True):
-    """Somebody wants work done; `origin` is what the work can be taken up again by, and `owner` who does it."""
+    """Work was requested; `owner` is the process that does it, and `origin` what it needs to resume the work."""
 
     kind: TaskKind
     title: str
@@ -43,15 +44,15 @@ class TaskCreated(TaskEvent, frozen=True, kw_only=True):
 
 
 class TaskAdopted(TaskEvent, frozen=True, kw_only=True):
-    """Another process does the work from here on, since the one that did it is gone."""
+    """Another process continues the work, because its owner is gone."""
 
     owner: str
 
 
 class TaskProgressed(TaskEvent, frozen=True, kw_only=True):
-    """How far it is; what is left out stays as it was. `mark` is where its owner would go on after a crash.
+    """Progress; what is left out stays as it was. `mark` is where its owner continues after a crash.
 
-    `alive` marks a sign of life that is no news: nobody who asks what changed is told of it.
+    `alive` marks a heartbeat, which does not count as a change.
     """
 
     message: str | None = None
@@ -63,27 +64,27 @@ class TaskProgressed(TaskEvent, frozen=True, kw_only=True):
 
 
 class InputAsked(TaskEvent, frozen=True, kw_only=True):
-    """The work waits for these answers; each question is a request of MCP's own, by its key."""
+    """The work waits for these answers; each question is an MCP request, by its key."""
 
     requests: dict[str, dict[str, Any]]
 
 
 class InputAnswered(TaskEvent, frozen=True, kw_only=True):
-    """Answers that came; the first one to a question counts."""
+    """Answers; the first one to each question counts."""
 
     responses: dict[str, Any]
     by: str = "operator"
 
 
 class CancelOrdered(TaskEvent, frozen=True, kw_only=True):
-    """Somebody wants the work stopped."""
+    """A stop was requested."""
 
     by: str = "operator"
     reason: str | None = None
 
 
 class TaskSettled(TaskEvent, frozen=True, kw_only=True):
-    """The end: `result` is a tool's result as JSON (or in a blob), `error` a JSON-RPC error."""
+    """The task ended: `result` is a tool's result as JSON (or in a blob), `error` a JSON-RPC error."""
 
     status: TaskEnd
     message: str | None = None
@@ -97,7 +98,7 @@ class TaskSettled(TaskEvent, frozen=True, kw_only=True):
 
 
 class WordDropped(TaskEvent, frozen=True, kw_only=True):
-    """Something that came too late, by what it was."""
+    """A request came too late."""
 
     what: str
     detail: str | None = None
@@ -107,23 +108,13 @@ AnyTaskEvent = (
     TaskCreated | TaskAdopted | TaskProgressed | InputAsked | InputAnswered | CancelOrdered | TaskSettled | WordDropped
 )
 
-_encoder = msgspec.json.Encoder()
-_decoder: msgspec.json.Decoder[AnyTaskEvent] = msgspec.json.Decoder(AnyTaskEvent)
-
-
-def encode_task(event: AnyTaskEvent) -> tuple[str, bytes]:
-    """The event's type name and bytes."""
-    return type(event).__name__, _encoder.encode(event)
-
-
-def decode_task(body: bytes) -> AnyTaskEvent:
-    """The event from stored bytes."""
-    return _decoder.decode(body)
+encode_task: Callable[[AnyTaskEvent], tuple[str, bytes]] = encode
+decode_task: Callable[[bytes], AnyTaskEvent] = msgspec.json.Decoder(AnyTaskEvent).decode
 
 
 @dataclass(slots=True, kw_only=True)
 class TaskState:
-    """Everything that is known of a task. Only `advance_task` changes it."""
+    """The state of a task. Only `advance_task` changes it."""
 
     task_id: str
     kind: TaskKind
@@ -152,7 +143,7 @@ class TaskState:
     blob: str | None = None
     error: Mapping[str, Any] | None = None
     dropped: int = 0
-    """Words that came too late, or to nothing, as far as they were written down."""
+    """Requests that came too late, as far as they were recorded."""
     seq: int = 0
 
     @property
@@ -162,24 +153,22 @@ class TaskState:
 
     @property
     def expires_at(self) -> float | None:
-        """When its time to live is over."""
+        """When its time to live ends."""
         return None if self.ttl is None else self.created_at + self.ttl
 
 
 def fold_task(task_id: str, events: Iterable[AnyTaskEvent]) -> TaskState | None:
-    """The state that the events come to; None if there are none."""
+    """The state after all events; None if there are none."""
     state: TaskState | None = None
     for event in events:
-        if state is None:
-            state = _born(task_id, event)
-        else:
+        if state is not None:
             advance_task(state, event)
+        elif isinstance(event, TaskCreated):
+            state = _created(task_id, event)
     return state
 
 
-def _born(task_id: str, event: AnyTaskEvent) -> TaskState | None:
-    if not isinstance(event, TaskCreated):
-        return None
+def _created(task_id: str, event: TaskCreated) -> TaskState:
     return TaskState(
         task_id=task_id,
         kind=event.kind,
@@ -197,7 +186,7 @@ def _born(task_id: str, event: AnyTaskEvent) -> TaskState | None:
 
 
 def advance_task(state: TaskState, event: AnyTaskEvent) -> None:
-    """Takes one more fact into account."""
+    """Applies one more event."""
     state.seq += 1
     state.dropped += isinstance(event, WordDropped)
     if state.terminal:
@@ -227,25 +216,16 @@ def advance_task(state: TaskState, event: AnyTaskEvent) -> None:
         state.status = "input_required" if state.asked else "working"
 
 
-def _progressed(state: TaskState, event: TaskProgressed) -> None:
-    if event.message is not None:
-        state.message = event.message
-    if event.done is not None:
-        state.done = event.done
-    if event.total is not None:
-        state.total = event.total
-    if event.item is not None:
-        state.item = event.item
-    if event.mark is not None:
-        state.mark = event.mark
+def _progressed(state: TaskState, event: TaskProgressed | TaskSettled) -> None:
+    """Takes over what the event gives; what it leaves out stays as it was."""
+    for name in ("message", "done", "total", "item", "mark"):
+        if (value := getattr(event, name, None)) is not None:
+            setattr(state, name, value)
 
 
 def _settled(state: TaskState, event: TaskSettled) -> None:
+    _progressed(state, event)
     state.status = event.status
-    state.message = event.message if event.message is not None else state.message
-    state.done = event.done if event.done is not None else state.done
-    state.item = event.item if event.item is not None else state.item
-    state.mark = event.mark if event.mark is not None else state.mark
     state.result, state.blob, state.error = event.result, event.blob, event.error
     state.exit_code = event.exit_code
     state.ended_at = event.at

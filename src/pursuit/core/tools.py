@@ -1,7 +1,4 @@
-"""What the rest of Pursuit knows of a tool, whichever transport it lies behind.
-
-Owns: the values `Tool` and `ToolResult`, and the role `Upstream`. Knows no protocol.
-"""
+"""What the rest of Pursuit knows of a tool, whichever transport leads to it: `Tool`, `ToolResult`, `Upstream`."""
 
 from __future__ import annotations
 
@@ -16,9 +13,9 @@ from pursuit.core.mission import FLEET, SPAWN
 ProgressFn = Callable[[float, float | None, str | None], Awaitable[None]]
 # A notification of the server: its method and its raw parameters.
 NotifyFn = Callable[[str, Mapping[str, Any]], Awaitable[None]]
-# What a call can be picked up by in another process, once the server has made a task of it.
+# The handle by which another process can pick up a call that the server has made a task of.
 HandleFn = Callable[[Mapping[str, Any]], Awaitable[None]]
-# The key in `_meta` of an error result of ours that says whether the call may have taken effect: `unknown`.
+# The key in `_meta` of our own error results that says whether the call may have taken effect: `unknown`.
 OUTCOME_META_KEY = "pursuit/outcome"
 NOT_KNOWN = "whether the call took effect is not known"
 # A request of the server: answered with a raw result, or refused with an `UpstreamError`.
@@ -27,7 +24,7 @@ AnswerFn = Callable[[str, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traits:
-    """What a tool may do, as the operator sees it. Unknown means the worst."""
+    """What a tool may do, as the operator declares it. Unknown means the worst."""
 
     read_only: bool = False
     idempotent: bool = False
@@ -54,13 +51,13 @@ class Tool:
     traits: Traits = Traits()
     definition: Mapping[str, Any]
     local: bool = False
-    """Whether it is a plain function of this process and no tool of an MCP server."""
+    """Whether it is a plain function of this process, not a tool of an MCP server."""
     long: bool = False
     """Whether its calls are tasks, whose answers come later."""
     operators: bool = True
-    """Whether the operator brings its server, and not a mission file."""
+    """Whether its server comes from the operator's configuration, not from a mission file."""
     method: str = "tools/call"
-    """The request that a call of it is sent as."""
+    """The request that sends a call of it."""
 
     @property
     def qualified(self) -> str:
@@ -69,14 +66,14 @@ class Tool:
 
 
 class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tool answered: MCP content blocks as JSON, structured content, and whether it is an error."""
+    """A tool's result: MCP content blocks as JSON, structured content, and whether it is an error."""
 
     content: Sequence[Mapping[str, Any]] = ()
     structured: Any = None
     is_error: bool = False
 
     def as_dict(self) -> dict[str, Any]:
-        """The result as JSON, in MCP's own spelling, without absent parts."""
+        """The result as JSON, with MCP's own keys, without absent parts."""
         body: dict[str, Any] = {"content": [dict(block) for block in self.content]}
         if self.structured is not None:
             body["structuredContent"] = self.structured
@@ -88,7 +85,7 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
 class CallFailed(Exception):
     """The call did not produce a result: transport broken, server gone, or a protocol error.
 
-    `sent` is False when the server is known not to have taken it: then it may be sent again. `answered` is True when
+    `sent` is False if the server is known not to have received it: then it may be sent again. `answered` is True if
     the server answered that the call failed.
     """
 
@@ -110,7 +107,7 @@ def says_unknown(result: Mapping[str, Any]) -> bool:
 
 
 class UpstreamError(Exception):
-    """The server's own JSON-RPC error, exactly as it said it; or the one that it shall be answered with."""
+    """A JSON-RPC error, exactly as the server sent it; or the one that answers a request of the server."""
 
     def __init__(self, code: int, message: str, data: Any = None) -> None:
         super().__init__(message)
@@ -130,21 +127,18 @@ class About:
 
 
 class Later(Protocol):
-    """Calls whose answers come later: each is a task, which goes on whoever waits for it."""
+    """Calls whose answers come later: each is a task, which runs on without a caller."""
 
     async def begin(self, tool: Tool, arguments: Mapping[str, Any], *, task_id: str, call_id: str) -> None:
-        """Begins the task by that id, unless it has begun already. Raises `CallFailed` if it cannot begin."""
+        """Begins the task with that id, unless it has begun already. Raises `CallFailed` if it cannot begin."""
         ...
 
     async def outcome(self, task_id: str, *, within: float = 0.0) -> ToolResult | None:
-        """What it came to, or None if it is under way still after so many seconds.
-
-        Raises `CallFailed` if it came to no result.
-        """
+        """Its result, or None if it still runs after that many seconds. Raises `CallFailed` if it has none."""
         ...
 
     async def cancel(self, task_id: str, *, reason: str) -> None:
-        """Orders it stopped; one that has ended is left alone."""
+        """Stops it, unless it has ended."""
         ...
 
 
@@ -187,7 +181,7 @@ class Resumable(Upstream, Protocol):
         on_progress: ProgressFn | None = None,
         on_handle: HandleFn | None = None,
     ) -> ToolResult:
-        """Sends one call; `on_handle` gets what it can be picked up by."""
+        """Sends one call; `on_handle` gets the handle by which it can be picked up."""
         ...
 
     async def pick_up(
@@ -196,8 +190,6 @@ class Resumable(Upstream, Protocol):
         """The result of a call that another process made. Raises `CallFailed`."""
         ...
 
-
-# The tool that starts a child mission, as a proposer sees it.
 
 _OBJECT: Mapping[str, Any] = {"type": "object"}
 SCHEMA: Mapping[str, Any] = {
@@ -216,7 +208,7 @@ SCHEMA: Mapping[str, Any] = {
         },
         "proposer": {
             "type": ["object", "string"],
-            "description": "Who proposes; a model's is its parent's by default.",
+            "description": "The proposer; by default the parent's model.",
         },
         "checkpoint_cadence": _OBJECT,
         "stagnation_threshold": {"type": ["integer", "string"]},
@@ -245,7 +237,7 @@ SPAWN_TOOL = Tool(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolOverride:
-    """The operator's word on one tool; None where nothing was said."""
+    """The operator's settings of one tool; None where nothing is set."""
 
     read_only: bool | None = None
     idempotent: bool | None = None

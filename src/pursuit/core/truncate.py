@@ -1,7 +1,7 @@
-"""Makes JSON values as short as somebody has room for.
+"""Shortens texts and JSON values. Pure.
 
-Owns: what goes first when a value is too long. Pure. Invariant: what comes out is no longer than was asked for, as its
-reader measures it, as long as that reader can hold a single character.
+Invariant: what comes out is no longer than was asked for, as its reader measures it, as long as that reader can hold
+a single character.
 """
 
 from __future__ import annotations
@@ -11,12 +11,17 @@ from typing import Any, cast
 
 _DEPTH = 12
 _STEPS = ((1_000, 200), (400, 60), (160, 20), (80, 8), (40, 3), (20, 1))
-"""How long a text and how many the entries may be, from generous to mean."""
+"""The longest text and the most entries, from generous to strict."""
 _LARGEST = 1 << 63
 
 
+def cut_text(text: str, most: int) -> str:
+    """The text, cut with a mark to at most so many characters."""
+    return text if len(text) <= most else f"{text[: most - 1].rstrip()}…"
+
+
 def cut_to(value: Any, most: int, size: Callable[[Any], int]) -> Any:
-    """The value, with long texts and long lists cut until it measures at most so much."""
+    """The value, with long texts and long lists cut until its `size` is at most `most`."""
     for longest, entries in _STEPS:
         shown = _cut(value, longest, entries, _DEPTH)
         if size(shown) <= most:

@@ -1,9 +1,8 @@
-"""The check of a call's arguments against the JSON Schema that the tool declares.
+"""Checks a call's arguments against the JSON Schema that the tool declares.
 
-Owns: compiled schemas, and how a fault in the arguments is told. Does not know: tools or servers. Only this module,
-`keywords` and `schema_parts` import the JSON Schema library, and they when the first arguments are checked: starting up
-does without. Invariant: nothing is ever fetched to resolve a schema; whatever is checked against whatever, the time for
-it is bounded.
+Only this module imports the JSON Schema library, and it is imported when the first arguments are checked, so starting
+up does without. Invariant: nothing is ever fetched to resolve a schema, and each check has a bounded time, whatever the
+schema and the value are; what is not known by then is `Unfinished`.
 """
 
 from __future__ import annotations
@@ -27,11 +26,10 @@ from referencing.jsonschema import DRAFT202012, EMPTY_REGISTRY, specification_wi
 
 from pursuit.core.patterns import Patience, Unfinished, checked_pattern, find
 
-# Checks against JSON Schema at a bounded cost, whatever the schema and the value are.
-# Invariant: one check has so many seconds of processor time as `bounded` says; what is not known by then is
-# `Unfinished`.
-
 SECONDS = 1.0
+"""For the check of one value."""
+READING_SECONDS = 3.0
+"""For the check of a schema itself, once for each: enough for half a megabyte."""
 _STEPS = 8
 """Between two looks at the clock; each may take as long as the schema or the value is large."""
 
@@ -39,7 +37,7 @@ Faults = Iterator[jsonschema.ValidationError]
 
 
 class _Clock:
-    """The time of one check."""
+    """The processor time of one check."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -47,7 +45,7 @@ class _Clock:
         self._steps = _STEPS
 
     def step(self) -> None:
-        """Looks at the time now and then."""
+        """Checks the time every few steps."""
         self._steps -= 1
         if not self._steps:
             self._steps = _STEPS
@@ -63,9 +61,9 @@ _clock: ContextVar[_Clock | None] = ContextVar("clock", default=None)
 
 
 @contextmanager
-def bounded(seconds: float | None = None) -> Generator[None]:
-    """One check: all of its steps and patterns share their time, `SECONDS` unless told."""
-    mark = _clock.set(_Clock(SECONDS if seconds is None else seconds))
+def bounded(seconds: float) -> Generator[None]:
+    """One check, whose steps and patterns share this processor time."""
+    mark = _clock.set(_Clock(seconds))
     try:
         yield
     finally:
@@ -116,7 +114,7 @@ def _unique_items(validator: Any, wanted: Any, instance: Any, _schema: Any) -> F
 
 
 def _canonical(value: Any) -> bytes:
-    """The same bytes for what JSON Schema takes to be the same: 1 is 1.0, and neither is true."""
+    """The same bytes for values that JSON Schema takes to be equal: 1 is 1.0, and neither is true."""
     return msgspec.json.encode(_plain(value), order="deterministic")
 
 
@@ -153,10 +151,10 @@ def bounded_kind(kind: Any) -> Any:
         for name, alias in parts:
             if alias not in changes:
                 changes[alias] = getattr(self, name)
-        # The library's own would go on with a validator that nobody bounds where a part names its dialect.
+        # The library's own `evolve` would return an unbounded validator where a part names its dialect.
         return made(**changes)
 
-    # Every way to another part of a schema or of a value leads through it; the library wants no subclasses.
+    # Every step to another part of a schema or of a value goes through `evolve`; the library forbids subclasses.
     made.evolve = stepped
     return made
 
@@ -173,14 +171,11 @@ def _has(body: object, key: str) -> bool:
     return isinstance(body, list) and any(_has(one, key) for one in cast("list[object]", body))
 
 
-# The parts of a JSON Schema that somebody else wrote: its patterns and its references.
-# Invariant: what is data (`default`, `examples`) is no part; nothing is ever fetched.
-
 _DATA = frozenset({"const", "default", "enum", "examples"})
 _SAME_VALUE = ("if", "then", "else", "not")
 _SAME_VALUE_LISTS = ("allOf", "anyOf", "oneOf")
 _SAME_VALUE_TABLES = ("dependentSchemas", "dependencies")
-"""Keywords whose schemas are asked about the same value, not about a part of it."""
+"""Keywords whose schemas apply to the same value, not to a part of it."""
 
 _OPEN, _DONE = 1, 2
 Table = dict[str, object]
@@ -198,7 +193,7 @@ def patterns(body: object) -> Iterator[tuple[str, str]]:
 
 
 def wrong_references(body: object) -> dict[str, str]:
-    """The references that lead nowhere or round in a circle; where parts have addresses of their own, nobody looks."""
+    """The references that lead nowhere or in a circle; a schema whose parts have `$id`s of their own is not checked."""
     parts = list(_tables(body, ""))
     if any(place and "$id" in table for place, table in parts):
         return {}
@@ -213,7 +208,7 @@ def wrong_references(body: object) -> dict[str, str]:
             leads[id(table)] = at, lookup(target).contents
         except referencing.exceptions.Unresolvable:
             found[at] = f"leads nowhere: {target[:100]!r}"
-        except (ValueError, TypeError, KeyError) as error:  # what is no address at all
+        except (ValueError, TypeError, KeyError) as error:  # not an address at all
             found[at] = f"cannot be followed: {target[:100]!r}: {error}"
     return found | dict.fromkeys(_circles([table for _, table in parts], leads), "leads back to itself, without an end")
 
@@ -227,7 +222,7 @@ def _lookup(body: object) -> Any:
 
 
 def _circles(parts: list[Table], leads: dict[int, tuple[str, object]]) -> Iterator[str]:
-    """The places of references by which a schema asks itself about the same value again."""
+    """The places of references by which a schema applies itself to the same value again."""
     state: dict[int, int] = {}
     for part in parts:
         stack: list[tuple[str, object]] = [("", part)]
@@ -247,7 +242,7 @@ def _circles(parts: list[Table], leads: dict[int, tuple[str, object]]) -> Iterat
 
 
 def _asked(table: Table, leads: dict[int, tuple[str, object]]) -> Iterator[tuple[str, object]]:
-    """The schemas that a schema asks about the same value, each with the place of the reference to it, if it is one."""
+    """The schemas that a schema applies to the same value, each with the place of its reference, if it has one."""
     if id(table) in leads:
         yield leads[id(table)]
     found = [table.get(key) for key in _SAME_VALUE]
@@ -261,7 +256,7 @@ def _asked(table: Table, leads: dict[int, tuple[str, object]]) -> Iterator[tuple
 
 
 def _tables(body: object, at: str) -> Iterator[tuple[str, Table]]:
-    """The tables of a schema, each with its place; its examples and defaults are data and may look as they like."""
+    """The tables of a schema, each with its place; examples and defaults are data and left out."""
     if isinstance(body, dict):
         table = cast("Table", body)
         yield at, table
@@ -277,20 +272,17 @@ def _joined(place: str, key: str) -> str:
     return f"{place}.{key}".removeprefix(".")
 
 
-READING_SECONDS = 3.0
-"""For a look at a schema itself, once for each: enough for half a megabyte."""
-
 _MOST_FAULTS = 20
 _MOST_ERRORS = 1_000
 _UNUSABLE = (
     *(referencing.exceptions.Unresolvable, jsonschema.exceptions.UnknownType, re.error),
     *(ValueError, TypeError, AttributeError, LookupError, ZeroDivisionError),
 )
-"""What the library raises for what its meta-schemas cannot see: a part that only a `$ref` leads to, or to nothing."""
+"""What the library raises for faults that its meta-schemas cannot see: a part behind a `$ref`, or no part."""
 
 
 class UnusableSchema(Exception):
-    """A schema that nothing can be checked against; the message says why."""
+    """A schema that cannot be used; the message says why."""
 
 
 class Validator:
@@ -299,10 +291,10 @@ class Validator:
     def __init__(self, compiled: SchemaValidator) -> None:
         self._compiled = compiled
 
-    def faults(self, arguments: Mapping[str, Any]) -> list[str]:
+    def faults(self, arguments: Mapping[str, Any], seconds: float = SECONDS) -> list[str]:
         """Everything that is wrong with the arguments, with its place; or `UnusableSchema`, or `Unfinished`."""
         try:
-            with bounded():
+            with bounded(seconds):
                 if self._compiled.is_valid(arguments):
                     return []
                 errors = islice(self._compiled.iter_errors(arguments), _MOST_ERRORS)
@@ -316,10 +308,10 @@ class Validator:
         return [_sentence(error) for error in ordered[:_MOST_FAULTS]]
 
 
-def compiled(schema: Mapping[str, Any]) -> Validator:
+def compiled(schema: Mapping[str, Any], seconds: float = READING_SECONDS) -> Validator:
     """The validator of a schema, or `UnusableSchema`."""
     try:
-        found = _compiled(msgspec.json.encode(schema))
+        found = _compiled(msgspec.json.encode(schema), seconds)
     except (*_UNUSABLE, RecursionError) as error:
         raise UnusableSchema(str(error)) from error
     if isinstance(found, str):
@@ -327,12 +319,12 @@ def compiled(schema: Mapping[str, Any]) -> Validator:
     return found
 
 
-def schema_faults(schema: Mapping[str, Any]) -> list[tuple[str, str]]:
+def schema_faults(schema: Mapping[str, Any], seconds: float = READING_SECONDS) -> list[tuple[str, str]]:
     """Everything that makes a schema unusable, each with its place in it; nothing if it can be used."""
     body: Any = msgspec.json.decode(msgspec.json.encode(schema))
     chosen = _dialect(body)
     try:
-        with bounded(READING_SECONDS):
+        with bounded(seconds):
             wrong = islice(bounded_kind(chosen)(chosen.META_SCHEMA).iter_errors(body), _MOST_ERRORS)
             errors: list[jsonschema.ValidationError] = list(wrong)
     except Unfinished as error:
@@ -349,18 +341,18 @@ def schema_faults(schema: Mapping[str, Any]) -> list[tuple[str, str]]:
     if not found:
         try:
             _made(chosen, body).faults({})
-        except (UnusableSchema, Unfinished) as error:  # what only a look at a value can see
+        except (UnusableSchema, Unfinished) as error:  # only the check of a value can find it
             found[""] = f"cannot be used: {_shortened(str(error))}"
     return sorted(found.items())[:_MOST_FAULTS]
 
 
 @lru_cache(maxsize=1_024)
-def _compiled(schema: bytes) -> Validator | str:
-    """The validator, or why there is none; once for a process: reading a schema costs hundreds of uses of it."""
+def _compiled(schema: bytes, seconds: float) -> Validator | str:
+    """The validator, or why there is none; cached, because reading a schema costs as much as hundreds of checks."""
     body = msgspec.json.decode(schema)
     kind = _dialect(body)
     try:
-        with bounded(READING_SECONDS):
+        with bounded(seconds):
             checker = bounded_kind(kind)(kind.META_SCHEMA, format_checker=kind.FORMAT_CHECKER)
             wrong: jsonschema.ValidationError | None = next(checker.iter_errors(body), None)
     except Unfinished as error:
@@ -368,7 +360,7 @@ def _compiled(schema: bytes) -> Validator | str:
     if wrong is not None:
         return wrong.message
     if not is_bounded(body):
-        return "it has patternProperties and unevaluatedProperties, whose cost nobody can bound"
+        return "it has patternProperties and unevaluatedProperties, whose cost cannot be bounded"
     return _made(kind, body)
 
 

@@ -1,8 +1,7 @@
 """Runs the command of a check or of a judge: an argv of the operator's, never of a client's.
 
-Owns: one child process with its whole group, its bounded output and its time. Knows no mission.
-Invariant: no process of its group is left when `run_command` returns or is cancelled, and none that has left the group
-is waited for.
+Invariant: when `run_command` returns or is cancelled, no process of the command's group is left; a process that has
+left the group is not waited for.
 """
 
 from __future__ import annotations
@@ -20,16 +19,17 @@ from anyio.abc import ByteReceiveStream, ByteSendStream, Process
 from pursuit.core.tools import CallFailed
 
 KEPT = 64 * 1024
-LAST_WORDS = 1.0
-"""Seconds in which is read what a process wrote that has ended."""
+"""Bytes that are kept of each stream, from its end."""
+DRAIN_SECONDS = 1.0
+"""How long the output is read after the process has ended."""
 
 
 async def run_command(
     argv: Sequence[str], cwd: str | None, *, given: bytes | None = None, whole: int | None = None
 ) -> dict[str, Any]:
-    """The exit code and the tails of stdout and stderr; `given` is what it may read on standard input.
+    """The exit code and the ends of stdout and stderr; `given` is the standard input.
 
-    With `whole` all of stdout is kept, and one that has more bytes than that is refused. Raises `CallFailed`.
+    With `whole` all of stdout is kept, and more bytes than that are refused. Raises `CallFailed`.
     """
     try:
         process = await _started(argv, cwd, reads=given is not None)
@@ -45,8 +45,8 @@ async def run_command(
             tasks.start_soon(_drain, process.stderr, tails["stderr"], KEPT)
             code = await process.wait()
             _kill_group(process)
-            # What is in the pipes is read; a process that left the group may hold their other ends for ever.
-            tasks.cancel_scope.deadline = anyio.current_time() + LAST_WORDS
+            # The pipes are read to their end, but not for ever: a process that left the group may keep them open.
+            tasks.cancel_scope.deadline = anyio.current_time() + DRAIN_SECONDS
     except BaseException:
         _kill_group(process)
         with anyio.CancelScope(shield=True):
@@ -56,14 +56,13 @@ async def run_command(
         with anyio.CancelScope(shield=True):
             await process.aclose()
     if whole is not None and len(tails["stdout"]) > whole:
-        said = f"{argv[0]!r} printed more than {whole} bytes, which is the most that is read"
-        raise CallFailed(said, answered=True)
+        raise CallFailed(f"{argv[0]!r} printed more than the {whole} bytes that are read", answered=True)
     return {"exit_code": code, **{name: tail.decode(errors="replace") for name, tail in tails.items()}}
 
 
 async def _started(argv: Sequence[str], cwd: str | None, *, reads: bool) -> Process:
     process: Process | None = None
-    # Quick, and shielded: a cancel in the middle of it would end the leader alone, and leave the rest of its group.
+    # Shielded, because it is quick: a cancellation in the middle would end the leader and leave the rest of its group.
     with anyio.CancelScope(shield=True):
         process = await anyio.open_process(
             list(argv),
@@ -78,7 +77,7 @@ async def _started(argv: Sequence[str], cwd: str | None, *, reads: bool) -> Proc
 
 
 async def _feed(stream: ByteSendStream | None, given: bytes | None) -> None:
-    """Writes all of it, unless the process stops reading first."""
+    """Writes the whole input, unless the process stops reading first."""
     if stream is None or given is None:
         return
     with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):

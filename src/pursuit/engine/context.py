@@ -1,7 +1,6 @@
-"""What a turn has in its hands: the journal, the tools, the sandbox, the clock.
+"""What a turn works with: the journal, the tools, the sandbox, the clock, and how the operator interrupts it.
 
-Owns: one driver's run and its interruption by the operator. Knows no proposer and no storage.
-Invariant: once the operator has said stop, no effect begins.
+Invariant: once the operator has ordered a stop, no effect begins.
 """
 
 from __future__ import annotations
@@ -14,22 +13,23 @@ from typing import Any, Literal, Protocol, Self, TypeVar
 
 import anyio
 
-from pursuit.core.events import AbortOrdered, BudgetExtended, CompletionOrdered, MissionPaused, OperatorWord, decode
+from pursuit.core.events import AbortOrdered, BudgetExtended, CompletionOrdered, MissionPaused, OperatorWord
 from pursuit.core.state import MissionState
-from pursuit.core.tools import ProgressFn, Tool, ToolResult
+from pursuit.core.tools import Later, ProgressFn, Tool, ToolResult
 from pursuit.engine.journal import Journal
 from pursuit.ledger.contract import Ledger
 from pursuit.policy.rules import Ruling
 from pursuit.sandbox import Sandbox
 
-# When a call must have ended: its timeout, which progress renews, a ceiling, and the mission's wall clock.
-# Invariant: an extended budget reaches what is under way.
-
 T = TypeVar("T")
 
 
 class Deadline:
-    """The deadline of one call, which runs from when it is entered; meanwhile it is one of the `open` ones."""
+    """When a call must have ended: its timeout, which progress renews, a ceiling, and the mission's wall clock.
+
+    It runs from when it is entered. Until it is left it is one of the `open_ones`, so that an extended budget reaches
+    the call.
+    """
 
     __slots__ = ("_began", "_left", "_longest", "_open", "_scope", "_signed", "ran_out", "timeout")
 
@@ -43,7 +43,7 @@ class Deadline:
         self.ran_out = False
 
     async def bound(self, awaited: Awaitable[T]) -> T | None:
-        """What comes in time, or None."""
+        """What is awaited if it comes in time, or None."""
         with self:
             return await awaited
         return None
@@ -64,21 +64,21 @@ class Deadline:
         return handled
 
     async def progressed(self, _done: float, _total: float | None, _message: str | None) -> None:
-        """The other side lives: the timeout begins anew, up to the ceiling."""
+        """The server reported progress: the timeout starts again, up to the ceiling."""
         self._signed = anyio.current_time()
         self._scope.deadline = self._when()
 
     def allow(self, seconds_left: float | None) -> None:
-        """The mission's wall clock has now so many seconds left, from now on."""
+        """The mission's wall clock has this many seconds left from now on."""
         self._left = None if seconds_left is None else anyio.current_time() - self._began + seconds_left
         self._scope.deadline = self._when()
 
     def why(self) -> str:
-        """What the call ran into."""
+        """Which limit the call ran into."""
         if self._left is not None and anyio.current_time() >= self._began + self._left:
             return "cut off by max_wall_clock_seconds"
         if anyio.current_time() >= self._began + self._longest:
-            return f"no answer within {self._longest:g} s, in spite of progress"
+            return f"no answer within {self._longest:g} s, despite progress"
         return f"no answer within {self.timeout:g} s"
 
     def _when(self) -> float:
@@ -86,11 +86,8 @@ class Deadline:
         return ends if self._left is None else min(ends, self._began + max(self._left, 0.0))
 
 
-# Time, handed in: the engine reads no clock of its own.
-
-
 class Clock(Protocol):
-    """What the engine asks of time."""
+    """Time, handed in: the engine reads no clock of its own."""
 
     def now(self) -> float:
         """Seconds since the epoch, for people."""
@@ -112,12 +109,12 @@ Phase = Literal["propose", "execute", "verify", "evaluate", "decided", "waiting"
 Observer = Callable[[str, Phase, MissionState], None]
 
 
-class Tools(Protocol):
-    """The tools of one mission, whichever servers they lie on."""
+class Tools(Later, Protocol):
+    """The tools of one mission, whichever servers offer them; a `long` tool is called as a task."""
 
     @property
     def asking(self) -> bool:
-        """Whether policy may want a person asked about a call of theirs."""
+        """Whether policy may want a person asked about a call of one of them."""
         ...
 
     def get(self, name: str) -> Tool | None:
@@ -139,19 +136,7 @@ class Tools(Protocol):
     def call(
         self, tool: Tool, arguments: Mapping[str, Any], *, call_id: str, on_progress: ProgressFn | None = None
     ) -> ToolResult | Awaitable[ToolResult]:
-        """Sends it. What is answered at once comes as the result itself, anything else is to be awaited."""
-        ...
-
-    async def begin(self, tool: Tool, arguments: Mapping[str, Any], *, task_id: str, call_id: str) -> None:
-        """Begins a call whose answer comes later, as the task by that id; see `tools.contract.Later`."""
-        ...
-
-    async def outcome(self, task_id: str, *, within: float = 0.0) -> ToolResult | None:
-        """What such a call came to, or None if it is under way still after so many seconds."""
-        ...
-
-    async def cancel(self, task_id: str, *, reason: str) -> None:
-        """Orders such a call stopped."""
+        """Sends a call. An answer that is there at once is returned as it is, any other is awaited."""
         ...
 
 
@@ -181,8 +166,9 @@ class Run:
     observer: Observer | None = None
     checks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     started: float = 0.0
-    stop_heard: bool = False
-    word_heard: anyio.Event = field(default_factory=anyio.Event)
+    stop_ordered: bool = False
+    interrupted: anyio.Event = field(default_factory=anyio.Event)
+    """Set by each event of the operator."""
     deadlines: set[Deadline] = field(default_factory=set[Deadline])
     state: MissionState = field(init=False)
     _effects: anyio.CancelScope | None = None
@@ -192,7 +178,7 @@ class Run:
 
     @property
     def ledger(self) -> Ledger:
-        """Where it is written."""
+        """Where the journal writes."""
         return self.journal.ledger
 
     def elapsed(self) -> float:
@@ -201,14 +187,13 @@ class Run:
 
     def wall_clock_left(self) -> float | None:
         """Seconds until the wall-clock cap, or None."""
-        cap = self.state.budget["max_wall_clock_seconds"]
-        return None if cap == -1 else self._left_of(cap)
+        return self._left_of(self.state.budget["max_wall_clock_seconds"])
 
     def _left_of(self, cap: float) -> float | None:
         return None if cap == -1 else cap - self.state.elapsed_before - self.elapsed()
 
-    def tell(self, phase: Phase) -> None:
-        """Lets an observer in this process see where the run is; one that fails is not told any more."""
+    def report_phase(self, phase: Phase) -> None:
+        """Calls the observer in this process; one that fails is not called again."""
         if self.observer is None:
             return
         try:
@@ -217,47 +202,46 @@ class Run:
             self.observer = None
 
     def effects(self) -> anyio.CancelScope:
-        """A scope to turn in; the operator's stop cancels the latest one, which is harmless once it was left."""
+        """A scope for turns; the operator's stop cancels the latest one, which is harmless once it was left."""
         self._effects = anyio.CancelScope()
-        if self.stop_heard:
+        if self.stop_ordered:
             self._effects.cancel()
         return self._effects
 
     def deadline(self, timeout: float) -> Deadline:
-        """A scope that is cancelled when a call's time is up; what the operator adds meanwhile counts."""
+        """A scope that is cancelled when a call's time is up; time that the operator adds meanwhile counts."""
         left = self.wall_clock_left()
         return Deadline(self.deadlines, timeout=timeout, ceiling=self.settings.call_ceiling, wall_clock_left=left)
 
-    async def hear(self) -> None:
-        """Folds a stop that was heard but has not met an append yet."""
-        if self.stop_heard:
-            self.stop_heard = False
+    async def fold_stop(self) -> None:
+        """Folds a stop that was seen but has not met an append yet."""
+        if self.stop_ordered:
+            self.stop_ordered = False
             await self.journal.catch_up()
-            self.stop_heard = self.state.stopped
+            self.stop_ordered = self.state.stopped
 
-    def heard(self, word: OperatorWord) -> None:
-        """Obeys a word: a stop cancels what is under way, more wall clock reaches it, any word wakes a wait.
+    def obey(self, word: OperatorWord) -> None:
+        """Obeys the operator: a stop cancels running calls, more wall clock reaches them, any event wakes a wait.
 
-        A word may be heard twice, by listening and when it is folded; obeying it twice is harmless.
+        An event may come here twice, from `watch_operator` and when it is folded; obeying it twice is harmless.
         """
         if isinstance(word, MissionPaused | AbortOrdered | CompletionOrdered):
-            self.stop_heard = True
+            self.stop_ordered = True
             if self._effects is not None:
                 self._effects.cancel()
         if isinstance(word, BudgetExtended) and "max_wall_clock_seconds" in word.caps:
             for limit in self.deadlines:
                 limit.allow(self._left_of(word.caps["max_wall_clock_seconds"]))
-        self.word_heard.set()
+        self.interrupted.set()
 
-    async def listen(self) -> None:
-        """Hears the operator while nothing is being appended."""
+    async def watch_operator(self) -> None:
+        """Sees the operator's events while nothing is being appended."""
         bell = self.journal.bell
         if bell is None:
             return
-        self.journal.on_word = self.heard
+        self.journal.on_operator_event = self.obey
         while True:
             await bell.wait()
-            for stored in await self.ledger.read(self.mission_id, after=self.journal.head):
-                event = decode(stored.type, stored.body)
+            for _seq, event in await self.journal.past(self.journal.head):
                 if isinstance(event, OperatorWord):
-                    self.heard(event)
+                    self.obey(event)

@@ -1,7 +1,6 @@
-"""Who drives: takes the lock, recovers what a dead driver left, turns until there is a reason to stop.
+"""Drives a mission: takes the lock, recovers what a dead driver left, runs turns until there is a reason to stop.
 
-Owns: a run from claim to release. Knows no surface.
-Invariant: only the holder of the lock writes the events of a driver, and it always lets go.
+Invariant: only the holder of the lock writes the events of a driver, and it always releases the lock.
 """
 
 from __future__ import annotations
@@ -48,11 +47,9 @@ from pursuit.proposers.contract import Proposer
 from pursuit.proposers.language import LanguageModel, Means
 from pursuit.sandbox import Sandbox
 
-# Writes the final report of a mission that has ended.
-
 
 async def write_report(run: Run) -> None:
-    """Builds the report and stores it beside the mission, once; from then on the mission is found by its lessons."""
+    """Builds the final report and stores it, once; from then on a search finds the mission by its lessons."""
     if run.state.report is not None:
         return
     report = await assemble(run.ledger, run.mission_id, run.state)
@@ -65,7 +62,7 @@ async def write_report(run: Run) -> None:
 async def assemble(ledger: Ledger, mission_id: str, state: MissionState | None = None) -> dict[str, Any]:
     """The report of a mission as it stands in the ledger now, with the hashes that prove it.
 
-    `state` is the fold of the same stream, if somebody has it.
+    `state` is the fold of the same stream, if the caller has it.
     """
     stored = await ledger.read(mission_id)
     report = build_report(mission_id, [decode(event.type, event.body) for event in stored], state)
@@ -83,7 +80,7 @@ class ToolSource(Protocol):
     async def tools_for(
         self, names: tuple[str, ...], policy: MissionPolicy | None = None, credential: str | None = None
     ) -> Tools:
-        """The tools by these names, under this policy of the mission's own, for who showed this token.
+        """The tools by these names, under the mission's policy, for the holder of the named token.
 
         Raises `UpstreamUnavailable` if one of their servers cannot be reached.
         """
@@ -104,7 +101,7 @@ class Driver:
     clock: Clock
     proposer_for: ProposerFactory
     ready: Callable[[Mission], Awaitable[None]] | None = None
-    """Raises if whoever is to propose cannot be asked."""
+    """Raises if the proposer of a mission cannot be asked."""
     settings: Settings = field(default_factory=Settings)
     checks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
 
@@ -123,21 +120,21 @@ class Driver:
     ) -> MissionState:
         """Advances a mission by so many iterations (None: until it ends or waits) and returns its state.
 
-        With `resume` a paused or failed mission goes on. Raises `Conflict` at once if somebody drives it already,
-        and `UpstreamUnavailable` or `ModelUnavailable` before anything is spent if one of its servers or its language
-        model cannot be reached. Who knows of `after` iterations gets `Overtaken` if there are more by now. `claimed` is
-        called with the state once the run is in the ledger: from there on a death of this process leaves it to be
-        resumed. `sampler` is the model of the client that asks for this, if it has one.
+        With `resume` a paused or failed mission goes on. Raises `Conflict` at once if another driver holds it, and
+        `UpstreamUnavailable` or `ModelUnavailable` before anything is spent if one of its servers or its language
+        model cannot be reached. Raises `Overtaken` if the mission has more than `after` iterations. `claimed` is
+        called with the state once the run is in the ledger: a run that dies later can be resumed. `sampler` is the
+        model of the client that asks for this, if it has one.
         """
         claim = await self.ledger.claim(mission_id)
         if claim is None:
-            raise Conflict(f"{mission_id} is being driven already; one driver at a time", session_id=mission_id)
+            raise Conflict(f"another driver holds {mission_id}; wait until it is done", session_id=mission_id)
         try:
             with self.ledger.bell(mission_id) as bell:
                 state, head = await self.states.take(mission_id)
                 try:
                     if after is not None and state.iteration_count > after:
-                        raise Overtaken(f"{mission_id} has moved on", session_id=mission_id)
+                        raise Overtaken(f"{mission_id} is already past iteration {after}", session_id=mission_id)
                     _runnable(mission_id, state, proposal, resume=resume)
                     if self.ready is not None:
                         await self.ready(state.mission)
@@ -156,18 +153,18 @@ class Driver:
                     sampler=sampler,
                     lessons=lessons,
                 )
-                state = await self._go(run, self.proposer_for(journal.state.mission, proposal, means))
+                state = await self._guarded(run, self.proposer_for(journal.state.mission, proposal, means))
         finally:
             with anyio.CancelScope(shield=True):
                 await claim.release()
         row = await self.ledger.row(mission_id)
-        if row is not None and row.head.seq > journal.head:  # a word came when nobody listened any more
+        if row is not None and row.head.seq > journal.head:  # the operator spoke after the last look at the stream
             return await self.close(mission_id) or state
         self.states.give(mission_id, state, journal.head)
         return state
 
     async def close(self, mission_id: str) -> MissionState | None:
-        """Writes the end of a mission that the operator stopped, if no driver is there to do it."""
+        """Writes the end of a mission that the operator stopped, unless a driver does it."""
         claim = await self.ledger.claim(mission_id)
         if claim is None:
             return None
@@ -192,7 +189,7 @@ class Driver:
         *,
         background: bool,
     ) -> Run:
-        """Writes down who drives now and how far, and what a dead driver left behind."""
+        """Records who drives now and how far, and settles what a dead driver left behind."""
         tools = await self.source.tools_for(journal.state.tools, journal.state.mission.policy, journal.state.credential)
         run = self._new_run(journal, tools, observer)
         now, before = self.clock.now(), journal.state.status
@@ -207,22 +204,22 @@ class Driver:
         )
 
         def begin(state: MissionState) -> Sequence[Event]:
-            if state.status == "paused" and before != "paused":  # said while the servers were being connected
+            if state.status == "paused" and before != "paused":  # paused while the servers were being connected
                 return ()
             return [MissionResumed(at=now), claimed] if before in ("paused", "failed") else [claimed]
 
-        # Not staged: a pause before the claim and one after it are not the same.
+        # Not staged: a pause before the claim stops this run, one after it interrupts the run.
         if not await journal.record(begin):
             _runnable(journal.mission_id, journal.state, None, resume=False)
         settle_lost(run)
         await journal.flush()
         return run
 
-    async def _go(self, run: Run, proposer: Proposer) -> MissionState:
-        """Advances while it listens to the operator; a fault of our own becomes the mission's `failed`."""
+    async def _guarded(self, run: Run, proposer: Proposer) -> MissionState:
+        """Advances while it watches for the operator; a fault of our own becomes the mission's `failed`."""
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(run.listen)
+                tasks.start_soon(run.watch_operator)
                 await self._advance(run, proposer)
                 tasks.cancel_scope.cancel()
         except Exception as error:  # noqa: BLE001 - the boundary: our own fault becomes the mission's `failed`
@@ -231,7 +228,7 @@ class Driver:
             await _record_failure(run, error)
         except anyio.get_cancelled_exc_class():
             with anyio.CancelScope(shield=True), suppress(PursuitError):
-                await run.journal.flush()  # a call that has just come back is finished, also when we are told to go
+                await run.journal.flush()  # a call that has just come back is settled first
             raise
         return run.state
 
@@ -249,10 +246,10 @@ class Driver:
         )
 
     async def _advance(self, run: Run, proposer: Proposer) -> None:
-        """Turns until the mission has ended, waits, is paused, or the run has gone as far as it was to go."""
-        at_rest = False
-        while not at_rest:
-            await run.hear()
+        """Runs turns until the mission has ended, waits or is paused, or the run has reached its goal."""
+        done = False
+        while not done:
+            await run.fold_stop()
             if run.state.stop is not None and not run.state.closed:
                 await _end_as_ordered(run)
             if run.state.terminal:
@@ -261,15 +258,15 @@ class Driver:
             if run.state.status == "paused" or run.state.run is None:
                 break
             with run.effects():  # the operator's stop leaves the turn where it is; it goes on at the same call
-                at_rest = await _go_on(run, proposer)
+                done = await _run_turns(run, proposer)
         await run.journal.flush()
-        run.tell("waiting")
+        run.report_phase("waiting")
 
 
 def _runnable(mission_id: str, state: MissionState, proposal: Proposal | None, *, resume: bool) -> None:
     if proposal is not None and state.open is not None:
         raise InvalidArgument(
-            f"iteration {state.open.index} of {mission_id} is not finished; iterate without a proposal first",
+            f"iteration {state.open.index} of {mission_id} is not finished; iterate once without a proposal",
             session_id=mission_id,
         )
     if state.terminal and (state.stop is None or state.closed):
@@ -278,10 +275,10 @@ def _runnable(mission_id: str, state: MissionState, proposal: Proposal | None, *
         raise SessionPaused(f"{mission_id} is paused; resume it first", session_id=mission_id)
 
 
-async def _go_on(run: Run, proposer: Proposer) -> bool:
-    """Turn after turn; True once there is nothing more to do in this run, False if the mission ended or was stopped."""
+async def _run_turns(run: Run, proposer: Proposer) -> bool:
+    """Turn after turn; True once this run has nothing more to do, False if the mission ended or was stopped."""
     state = run.state
-    while not (state.terminal or state.stopped or state.run is None or run.stop_heard):
+    while not (state.terminal or state.stopped or state.run is None or run.stop_ordered):
         if state.run_goal is not None and state.iteration_count >= state.run_goal:
             return True
         if state.open is None and _used_up(run, state) is not None and await _out_of_budget(run):
@@ -301,7 +298,7 @@ def _used_up(run: Run, state: MissionState) -> str | None:
 
 
 async def _out_of_budget(run: Run) -> bool:
-    """Ends the mission, or makes it wait, as a cap was used up before this iteration could begin."""
+    """Ends the mission, or makes it wait: a cap was used up before this iteration could begin."""
 
     def build(state: MissionState) -> list[Event]:
         cap = _used_up(run, state)
@@ -319,7 +316,7 @@ async def _out_of_budget(run: Run) -> bool:
 
 
 async def _end_as_ordered(run: Run) -> None:
-    """Closes the open iteration and the mission as the operator said."""
+    """Closes the open iteration and the mission as the operator ordered."""
     await cancel_tasks(run, reason="the mission was ended by the operator")
     settle_lost(run, repeatable_too=True)
 
@@ -336,42 +333,37 @@ async def _end_as_ordered(run: Run) -> None:
 
     events = await run.journal.record(build)
     if any(isinstance(event, MissionEnded) for event in events):
-        run.tell("ended")
+        run.report_phase("ended")
 
 
 async def _pace(run: Run) -> bool:
-    """Waits until the next iteration may begin; False if the operator spoke meanwhile."""
+    """Waits until the next iteration may begin; False if an event of the operator came first."""
     until = run.state.wait_until
     if until is None or run.state.open is not None:
         return True
-    run.tell("waiting")
+    run.report_phase("waiting")
     left = run.wall_clock_left()
     seconds = max(0.0, until - run.clock.now())
     with anyio.move_on_after(seconds if left is None else max(0.0, min(seconds, left))):
-        await run.word_heard.wait()
-        run.word_heard = anyio.Event()
+        await run.interrupted.wait()
+        run.interrupted = anyio.Event()
         await run.journal.catch_up()
         return False
     return run.clock.now() >= until
 
 
 def _typed(error: Exception) -> PursuitError | None:
-    """The error of ours in what side-by-side calls raised together, or None."""
+    """The `PursuitError` in what parallel calls raised together, or None."""
     if isinstance(error, ExceptionGroup):
         group = cast("ExceptionGroup[Exception]", error)
         return next((found for each in group.exceptions if (found := _typed(each)) is not None), None)
     return error if isinstance(error, PursuitError) else None
 
 
-def _cause(error: Exception) -> Exception:
-    """What broke, without the groups that side-by-side work wrapped it in."""
-    while isinstance(error, ExceptionGroup):
-        error = cast("ExceptionGroup[Exception]", error).exceptions[0]
-    return error
-
-
 async def _record_failure(run: Run, error: Exception) -> None:
-    cause = _cause(error)
+    cause = error
+    while isinstance(cause, ExceptionGroup):  # parallel calls wrap what broke
+        cause = cast("ExceptionGroup[Exception]", cause).exceptions[0]
     text = f"{type(cause).__name__}: {cause}"
     trace = "".join(traceback.format_exception(error))[-20_000:]
     with anyio.CancelScope(shield=True):

@@ -1,7 +1,7 @@
-"""One driver's hand on one mission's stream: it folds what it reads and appends what it decides.
+"""One driver's access to one mission's stream: it folds what it reads and appends what it decides.
 
-Owns: the state, the head, and what happens when an operator's word came in between. Knows no tools.
-Invariant: what `record` returned for is durable; a foreign event is folded once and never overwritten.
+Invariant: what `record` returned for is durable; an event of the operator that came in between is folded once and
+never overwritten.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Journal:
     """The state of a mission, kept equal to the fold of its stream.
 
     `stage` applies an event at once and stores it with the next `record`: it is for what cannot be lost by
-    waiting for the very next commit. Operator words commute with staged events, so folding one after them
+    waiting for the very next commit. The operator's events commute with staged events, so folding one after them
     gives the state that the stream's own order gives.
     """
 
@@ -42,10 +42,10 @@ class Journal:
         self._recording = False
         self._free: anyio.Event | None = None
         self._listed: Listing | None = None
-        self.on_word: Callable[[OperatorWord], None] | None = None
+        self.on_operator_event: Callable[[OperatorWord], None] | None = None
 
     def stage(self, event: Event, blobs: Mapping[str, bytes] | None = None, text: str | None = None) -> None:
-        """Applies an event now and stores it with the next record; `text` is what the mission is found by."""
+        """Applies an event now and stores it with the next record; a search finds the mission by `text`."""
         advance(self.state, event)
         self._staged.append(event)
         if blobs:
@@ -59,7 +59,7 @@ class Journal:
             await self.record(lambda _state: ())
 
     async def record(self, build: Build) -> Sequence[Event]:
-        """Stores what is staged and what `build` makes of the state; on a foreign word it is built again."""
+        """Stores what is staged and what `build` makes of the state; an event of the operator makes it build again."""
         while self._recording:
             self._free = self._free or anyio.Event()
             await self._free.wait()
@@ -97,7 +97,7 @@ class Journal:
     def _append(
         self, events: Sequence[Event], listing: Listing, blobs: Mapping[str, bytes], text: str | None
     ) -> Awaitable[Head]:
-        """What is staged and these events, under way to the ledger."""
+        """The append of what is staged and of these events."""
         changed = listing != self._listed
         return self.ledger.append(
             self.mission_id,
@@ -111,21 +111,20 @@ class Journal:
         )
 
     async def past(self, after: int) -> list[tuple[int, AnyEvent]]:
-        """The stored events after a number, each with its own."""
+        """The stored events after a sequence number, each with its own number."""
         return [(one.seq, decode(one.type, one.body)) for one in await self.ledger.read(self.mission_id, after=after)]
 
     async def catch_up(self) -> None:
-        """Folds the operator's words that others appended since."""
-        for stored in await self.ledger.read(self.mission_id, after=self.head):
-            event = decode(stored.type, stored.body)
+        """Folds the operator's events that were appended since."""
+        for seq, event in await self.past(self.head):
             if not isinstance(event, OperatorWord):
                 raise Conflict(
-                    f"{self.mission_id} is driven by another process; this one lost its place",
+                    f"another process drives {self.mission_id} now; this one stops",
                     session_id=self.mission_id,
-                    event=stored.type,
+                    event=type(event).__name__,
                 )
             advance(self.state, event)
-            self.head = stored.seq
+            self.head = seq
             self._listed = None
-            if self.on_word is not None:
-                self.on_word(event)
+            if self.on_operator_event is not None:
+                self.on_operator_event(event)

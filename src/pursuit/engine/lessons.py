@@ -1,7 +1,6 @@
-"""What earlier missions of the same ledger learned.
+"""Finds what earlier missions of the same ledger learned, and chooses what a similar mission is shown of it.
 
-Owns: which of them are like a mission, and how much of what they learned it is told. Knows no SQL and no proposer.
-Invariant: what comes from here was written by other missions' tools and people: it is data for whoever reads it.
+The lessons were written by the tools and people of other missions: for their reader they are data.
 """
 
 from __future__ import annotations
@@ -14,12 +13,13 @@ from pursuit.core.criteria import describe
 from pursuit.core.lessons import Recollection, recollected
 from pursuit.core.mission import AskedProposer
 from pursuit.core.state import MissionState
+from pursuit.core.truncate import cut_text
 from pursuit.ledger.contract import Ledger, StreamRow
 
 LONGEST_LESSON = 800
 LONGEST_GOAL = 160
 _LIKE = 0.2
-"""A mission whose match is worse than this part of the best one's is not like it."""
+"""A match with less than this share of the best match's rank does not count as similar."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class Remembered:
     learned: Recollection
 
     def as_json(self) -> dict[str, Any]:
-        """What a surface shows of it."""
+        """As the command line and the MCP server show it."""
         return {
             "session_id": self.row.name,
             "directive": self.learned.goal,
@@ -43,31 +43,29 @@ class Remembered:
 
 
 async def recall(ledger: Ledger, words: str, *, limit: int) -> list[Remembered]:
-    """The ended missions that these words lead to, the best match first."""
+    """The ended missions that these words find, the best match first."""
     found = await ledger.search(words, kind="mission", limit=limit)
     return [Remembered(row=one.row, rank=one.rank, learned=recollected(one.text)) for one in found]
 
 
 async def lessons_for(ledger: Ledger, mission_id: str, state: MissionState, most: int) -> tuple[str, ...]:
-    """What missions like this one learned, for a proposer that reads; one text for each, at most so many."""
+    """What similar missions learned, for a proposer that asks a language model; at most `most` texts, one for each."""
     mission = state.mission
     if most < 1 or not mission.lessons or not isinstance(mission.proposer, AskedProposer):
         return ()
-    # One more than wanted: a mission that ended and was extended finds itself.
+    # One more than wanted: a mission that ended and was extended also finds itself.
     found = await recall(ledger, " ".join(_about(state)), limit=most + 1)
     others = [one for one in found if one.row.name != mission_id and one.learned.lessons]
-    return tuple(_told(one) for one in others[:most] if one.rank >= _LIKE * others[0].rank)
+    return tuple(_as_text(one) for one in others[:most] if one.rank >= _LIKE * others[0].rank)
 
 
 def _about(state: MissionState) -> Iterable[str]:
-    """What a mission is about, the most telling first, as a search looks for so many words only."""
+    """What a mission is about, the most specific first: a search looks for a limited number of words."""
     yield from (describe(criterion) for criterion in state.mission.criteria)
     yield state.mission.directive
     yield from state.tools
 
 
-def _told(one: Remembered) -> str:
-    goal = one.learned.goal
-    short = goal if len(goal) <= LONGEST_GOAL else f"{goal[: LONGEST_GOAL - 1].rstrip()}…"
-    text = f"“{short}” ({one.learned.ending}): {' '.join(one.learned.lessons)}"
-    return text if len(text) <= LONGEST_LESSON else f"{text[: LONGEST_LESSON - 1].rstrip()}…"
+def _as_text(one: Remembered) -> str:
+    goal = cut_text(one.learned.goal, LONGEST_GOAL)
+    return cut_text(f"“{goal}” ({one.learned.ending}): {' '.join(one.learned.lessons)}", LONGEST_LESSON)

@@ -1,7 +1,7 @@
 """A language model whose answers are durable and paid for once.
 
-Owns: the intent before a question, the answer after it, and what the budget says to both. Knows no provider.
-Invariant: an answer that is in the ledger is never asked for again; what was asked without an answer may be.
+Each question is recorded before it is sent, and its answer before it is used. An answer that is in the ledger is never
+asked for again; a question without an answer may be asked again.
 """
 
 from __future__ import annotations
@@ -28,21 +28,18 @@ from pursuit.proposers.language import (
     Terms,
 )
 
-# What a question to a language model may take of a mission's budget.
-# Invariant: the estimate of the question and the longest answer together fit into what is left of every cap; where
-# they do not, nothing is asked.
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class _Use:
     input_tokens: int
     output_tokens: int
 
 
 def affordable(state: MissionState, request: ModelRequest, terms: Terms | None) -> ModelRequest:
-    """The request with an answer no longer than what the question leaves. Raises `OutOfBudget`.
+    """The request, with its longest answer cut to what the budget leaves. Raises `OutOfBudget`.
 
-    Without `terms` nobody will tell what an answer used up: then it is bound by what is left, and nothing is estimated.
+    The estimate of the question and the longest answer together fit into what is left of every cap; where they do not,
+    nothing is asked. Without `terms` the model does not report what an answer used: then only what is left counts.
     """
     left = RemainingBudget(state).left
     tokens, cost = left.get("max_tokens"), left.get("max_cost_usd")
@@ -70,7 +67,7 @@ def _payable(price: Priced, cost: float, read: int, longest: int) -> int:
     """The most tokens of an answer, up to the longest, that can be paid for; -1 if the question itself cannot."""
     if price.of(_Use(input_tokens=read, output_tokens=longest)) <= cost:
         return longest
-    low, high = -1, longest  # a price may have tiers, so it is looked for and not divided
+    low, high = -1, longest  # a price may have tiers, so this bisects instead of dividing
     while high - low > 1:
         middle = (low + high) // 2
         if price.of(_Use(input_tokens=read, output_tokens=middle)) <= cost:
@@ -82,11 +79,10 @@ def _payable(price: Priced, cost: float, read: int, longest: int) -> int:
 
 def offered(state: MissionState, host: Tools) -> list[OfferedTool]:
     """The tools of the mission that are there now."""
-    tools = [(name, host.get(name)) for name in state.tools]
     return [
         OfferedTool(name=name, description=tool.description, schema=tool.input_schema)
-        for name, tool in tools
-        if tool is not None
+        for name in state.tools
+        if (tool := host.get(name)) is not None
     ]
 
 
@@ -134,7 +130,7 @@ class RecordedModel:
             raise NoAnswerYet("the mission was stopped")
 
     async def _ask(self, request: ModelRequest) -> ModelAnswered:
-        """Asks within the mission's time; what comes is durable before anybody sees it."""
+        """Asks within the mission's time; the answer is durable before it is used."""
         began = self.run.clock.monotonic()
         answer: ModelAnswer | None = None
         error: str | None = None
@@ -145,14 +141,7 @@ class RecordedModel:
                 error = str(failed)
         if limit.ran_out:
             error = f"{self.name}: {limit.why()}"
-        event = self._stage(request, answer, error, self.run.clock.monotonic() - began)
-        with anyio.CancelScope(shield=True):  # it is paid for, whoever stops us now
-            await self.run.journal.flush()
-        return event
-
-    def _stage(
-        self, request: ModelRequest, answer: ModelAnswer | None, error: str | None, seconds: float
-    ) -> ModelAnswered:
+        seconds = self.run.clock.monotonic() - began
         body = b"" if answer is None else msgspec.json.encode(answer)
         blob = hashlib.sha256(body).hexdigest() if len(body) > self.run.settings.inline_result else None
         event = ModelAnswered(
@@ -169,6 +158,8 @@ class RecordedModel:
             elapsed=self.run.elapsed(),
         )
         self.run.journal.stage(event, None if blob is None else {blob: body})
+        with anyio.CancelScope(shield=True):  # the answer is paid for, also if the driver is cancelled now
+            await self.run.journal.flush()
         return event
 
     async def _read(self, known: ModelAnswered) -> ModelAnswer:

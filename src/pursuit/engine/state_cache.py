@@ -1,7 +1,6 @@
-"""The states of missions that this process has read, kept so that only what is new is folded again.
+"""Caches the states of missions that this process has read, so that only new events are folded.
 
-Owns: the cache. The ledger is the truth: a state is handed out only after its head was compared.
-Invariant: a state that is lent out is as new as the stream was when it was asked for.
+The ledger is the truth: a state is returned only after its head was compared with the stream's.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class _Known:
 
 
 class States:
-    """What was read of each mission. A state belongs to one holder at a time: readers only look at theirs at once."""
+    """The states by mission. A state that is taken has one owner; one that is looked at is shared."""
 
     def __init__(self, ledger: Ledger, *, most: int = MOST) -> None:
         self._ledger = ledger
@@ -33,11 +32,11 @@ class States:
         self._known: OrderedDict[str, _Known] = OrderedDict()
 
     async def look(self, mission_id: str) -> tuple[MissionState, int]:
-        """The state now, and the number of its last event. It is shared: read it before the next await."""
+        """The state and the number of its last event. It is shared: use it before the next await."""
         row = await self._ledger.row(mission_id)
         if row is None:
             raise SessionNotFound(
-                f"no mission {mission_id!r} in this ledger; `pursuit list` shows what there is", session_id=mission_id
+                f"no mission {mission_id!r} in this ledger; `pursuit list` shows all", session_id=mission_id
             )
         if row.status == FORGOTTEN:
             self._known.pop(mission_id, None)
@@ -49,19 +48,18 @@ class States:
         return known.state, known.head
 
     async def take(self, mission_id: str) -> tuple[MissionState, int]:
-        """The state for somebody who will change it; it is forgotten here until it is given back."""
+        """The state for a caller that changes it; the cache forgets it until it is given back."""
         state, head = await self.look(mission_id)
         self._known.pop(mission_id, None)
         return state, head
 
     def give(self, mission_id: str, state: MissionState, head: int) -> None:
-        """Takes back a state; one that holds more than the stream up to `head` is let go."""
-        if state.seq != head:
-            return
-        self._keep(mission_id, _Known(state, head))
+        """Takes back a state, unless it holds more than the stream up to `head`."""
+        if state.seq == head:
+            self._keep(mission_id, _Known(state, head))
 
     async def _read(self, mission_id: str) -> _Known:
-        """Folds what is new; taken out meanwhile, so that nobody else folds the same events into it."""
+        """Folds the new events. The state leaves the cache meanwhile, or another task would fold them into it, too."""
         known = self._known.pop(mission_id, None)
         state = known.state if known is not None else None
         head = known.head if known is not None else 0

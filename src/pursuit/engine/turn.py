@@ -1,7 +1,7 @@
 """One turn of the engine: propose, execute, observe, verify, evaluate, decide.
 
-Owns: the order of the steps, which is the product. Each step that reaches outside is durable first; what is
-pure rides in the commit of its cause, so that an iteration with one call costs two commits.
+Each step that reaches outside is durable first. What is pure rides in the commit of its cause, so an iteration with
+one call costs two commits.
 """
 
 from __future__ import annotations
@@ -23,17 +23,21 @@ from pursuit.core.events import (
 )
 from pursuit.core.mission import ClientProposer, Proposal
 from pursuit.core.state import Iteration, MissionState
+from pursuit.engine.admission import MustWait, Planned
 from pursuit.engine.context import Run, Tools
-from pursuit.engine.execute import MustWait, Planned, at_work, execute
-from pursuit.engine.scripts import run_script
+from pursuit.engine.execute import execute, run_script, running_tasks
 from pursuit.engine.verify import answers_for
 from pursuit.proposers.contract import Failed, Proposer, Waiting
 
-# Whether a proposal fits its mission: its tools, their schemas, its scripts.
+REPAIRS = 2
+"""How often a bad proposal goes back to its proposer."""
 
 
 def faults_in(state: MissionState, tools: Tools, proposal: Proposal, *, own: bool) -> list[str]:
-    """Why a proposal cannot be carried out as it is; a script that is not our `own` needs permission."""
+    """Why a proposal does not fit its mission: its tools, their schemas; a script that is not `own` needs permission.
+
+    `own` is whether the operator wrote what is proposed.
+    """
     faults: list[str] = []
     if proposal.script is not None and not own and not state.mission.allow_scripted_strategies:
         faults.append("script: this mission has allow_scripted_strategies = false")
@@ -48,17 +52,14 @@ def faults_in(state: MissionState, tools: Tools, proposal: Proposal, *, own: boo
 
 
 def qualified(state: MissionState, name: str) -> str | None:
-    """The tool's full name; a bare one is accepted if it is unique."""
+    """The tool's full name; a bare name is accepted if it is unique."""
     if name in state.tools:
         return name
     matching = [tool for tool in state.tools if tool.partition(".")[2] == name]
     return matching[0] if len(matching) == 1 else None
 
 
-REPAIRS = 2
-
-
-class Asked(msgspec.Struct, frozen=True):
+class Verified(msgspec.Struct, frozen=True):
     """What the sandbox and the checks answered (None: they were not asked), and when that was."""
 
     answers: Mapping[str, Answer] | None
@@ -67,24 +68,24 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 async def turn(run: Run, proposer: Proposer) -> bool:
-    """Advances the mission by one iteration, or goes on with an open one; False if it has to wait."""
+    """Advances the mission by one iteration, or continues an open one; False if it has to wait."""
     if run.state.open is None and not await propose(run, proposer):
         return False
     try:
         await act(run)
-        asked = await verify(run)
+        verified = await verify(run)
     except MustWait:
         return False
-    await conclude(run, asked)
+    await conclude(run, verified)
     return True
 
 
 async def propose(run: Run, proposer: Proposer) -> bool:
     """Begins an iteration with what the proposer wants; a bad proposal goes back to it with the reasons.
 
-    A proposer that waits for budget has none left to go on with, so the mission ends there or waits.
+    A proposer that has no budget left ends the mission, or makes it wait.
     """
-    run.tell("propose")
+    run.report_phase("propose")
     reasons: list[str] = []
     for _ in range(1 + REPAIRS):
         answer = await proposer.propose(run.state, reasons)
@@ -108,51 +109,50 @@ async def propose(run: Run, proposer: Proposer) -> bool:
 
 
 async def act(run: Run) -> None:
-    """Executes what the open iteration was proposed to do."""
+    """Executes the calls, or the script, of the open iteration."""
     iteration = run.state.open
     if iteration is None:
         return
-    run.tell("execute")
+    run.report_phase("execute")
     proposed = iteration.proposed
     if proposed.script is not None and iteration.script is None:
         await run_script(run, iteration, proposed.script)
     elif proposed.calls:
-        guarded = proposed.proposer in ("client", "model", "sampling")
         calls = [
-            Planned(call_id=call.call_id, tool=call.tool, args=call.args, order=order, guarded=guarded)
+            Planned(call_id=call.call_id, tool=call.tool, args=call.args, order=order)
             for order, call in enumerate(proposed.calls)
         ]
         await execute(run, calls)
 
 
-async def verify(run: Run) -> Asked:
+async def verify(run: Run) -> Verified:
     """Asks the sandbox and runs the checks, if the criteria are due."""
-    run.tell("verify")
+    run.report_phase("verify")
     if not run.state.asks:
-        return Asked({}, run.clock.now(), run.elapsed())
-    asked = Asked(None, run.clock.now(), run.elapsed())
-    if not _due(run.state, asked):
-        return asked
+        return Verified({}, run.clock.now(), run.elapsed())
+    unasked = Verified(None, run.clock.now(), run.elapsed())
+    if not _due(run.state, unasked):
+        return unasked
     answers = await answers_for(run)
-    return Asked(None if run.state.stopped else answers, run.clock.now(), run.elapsed())
+    return Verified(None if run.state.stopped else answers, run.clock.now(), run.elapsed())
 
 
-async def conclude(run: Run, asked: Asked) -> None:
-    """Evaluates and decides in one commit; a word of the operator that comes in between is weighed in.
+async def conclude(run: Run, verified: Verified) -> None:
+    """Evaluates and decides in one commit, which takes an event of the operator that comes in between into account.
 
-    Criteria that were not asked and turn out to be due keep the iteration open until they are.
+    If criteria that were not asked turn out to be due, the iteration stays open until they are asked.
     """
-    run.tell("evaluate")
+    run.report_phase("evaluate")
 
     def close(state: MissionState) -> Sequence[Event]:
-        if state.status == "paused" or (state.stop is not None and at_work(state)):
-            return ()  # what works still is stopped before the iteration is closed
-        if state.stop is None and (_unfinished(state) or (asked.answers is None and _due(state, asked))):
+        if state.status == "paused" or (state.stop is not None and running_tasks(state)):
+            return ()  # tasks that still run are stopped before the iteration is closed
+        if state.stop is None and (_unfinished(state) or (verified.answers is None and _due(state, verified))):
             return ()
-        return closing(state, asked.answers or {}, now=asked.now, elapsed=asked.elapsed)
+        return closing(state, verified.answers or {}, now=verified.now, elapsed=verified.elapsed)
 
     await run.journal.record(close)
-    run.tell("ended" if run.state.terminal else "decided")
+    run.report_phase("ended" if run.state.terminal else "decided")
 
 
 def closing(state: MissionState, answers: Mapping[str, Answer], *, now: float, elapsed: float) -> list[Event]:
@@ -162,7 +162,7 @@ def closing(state: MissionState, answers: Mapping[str, Answer], *, now: float, e
         return []
     cap = reached_cap(state, elapsed=elapsed)
     checkpoint = is_checkpoint(state, now=now, cap=cap)
-    consulted = checkpoint and state.stop is None  # a stop leaves the criteria as they stood
+    consulted = checkpoint and state.stop is None  # a stop leaves the criteria as they were
     results: Sequence[CriterionResult] = evaluate(state, answers) if consulted else ()
     facts = facts_of(state, results, checkpoint=checkpoint, cap=cap)
     decision = decide(facts)
@@ -199,7 +199,7 @@ def _after(
 
 
 def ending(decision: Decision, *, now: float, elapsed: float) -> MissionEnded:
-    """The last event of a mission's life."""
+    """The last event of a mission."""
     status = "completed" if decision.verdict == "complete" else "terminated"
     return MissionEnded(at=now, status=status, verdict=decision.verdict, reason=decision.reason, elapsed=elapsed)
 
@@ -225,25 +225,22 @@ def _proposed(run: Run, proposal: Proposal, proposer: Proposer) -> IterationProp
     )
 
 
-def _due(state: MissionState, asked: Asked) -> bool:
-    """Whether the criteria are to be consulted."""
+def _due(state: MissionState, at: Verified) -> bool:
+    """Whether the criteria must be consulted."""
     if state.stopped or _unfinished(state):
         return False
-    return is_checkpoint(state, now=asked.now, cap=reached_cap(state, elapsed=asked.elapsed))
+    return is_checkpoint(state, now=at.now, cap=reached_cap(state, elapsed=at.elapsed))
 
 
 def _unfinished(state: MissionState) -> bool:
-    """Whether a stop left the iteration in the middle; it goes on at the same call when resumed."""
+    """Whether a stop left the iteration in the middle; when resumed it continues at the same call."""
     iteration = state.open
     if iteration is None:
         return False
     if iteration.proposed.script is not None:
         return iteration.script is None
-    for planned in iteration.proposed.calls:
-        call = iteration.calls.get(planned.call_id)
-        if call is None or call.outcome is None:
-            return True
-    return False
+    calls = [iteration.calls.get(planned.call_id) for planned in iteration.proposed.calls]
+    return any(call is None or call.outcome is None for call in calls)
 
 
 async def _begin_wait(run: Run, wait: Waiting) -> None:

@@ -1,9 +1,8 @@
-"""One stream in one file, which can be checked without a ledger.
+"""One stream in one file, which can be verified without a ledger.
 
-Owns: the archive's format, which is JSON Lines: a header, the events in order, then the blobs. Knows nothing of
-which database it came from. Invariant: a file under its final name is complete, and carries all that is needed
-to find out whether its events or blobs were changed. The header's kind, status, times and summary are there for
-orientation: no hash covers them, and whoever needs them proven folds the events.
+The format is JSON Lines: a header, the events in order, then the blobs. A file under its final name is complete, and
+contains all that is needed to find out whether its events or blobs were changed. No hash covers the header's kind,
+status, times and summary: fold the events to prove them.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ async def export_stream(ledger: Ledger, stream: str, path: Path) -> None:
 
 
 def verify_archive(path: Path) -> Verification:
-    """Checks an exported stream; what is wrong inside is told as faults, a file that is no archive is refused."""
+    """Checks an exported stream: what is wrong inside is reported as faults, a file of another kind is refused."""
     try:
         with path.open("rb") as file:
             header = _read_header(path, file.readline())
@@ -207,5 +206,5 @@ def _bytes_or_nothing(text: str) -> bytes:
 
 def _no_archive(path: Path, reason: str) -> ValidationFailed:
     return ValidationFailed(
-        [Fault(field="", reason=reason, source=str(path))], f"{path} is no exported stream: {reason}"
+        [Fault(field="", reason=reason, source=str(path))], f"{path} is not an exported stream: {reason}"
     )

@@ -1,8 +1,7 @@
 """The hash chain that makes a changed, lost or reordered event visible.
 
-Owns: how an event is hashed onto the one before it, how a chain is walked, and the root over all heads.
-Knows nothing of databases or files. Invariant: two different histories never share a frame, because every
-part of variable length is preceded by its length.
+Each event is hashed onto the one before it, and a root is one hash over the heads of all streams. Two different
+histories never share a frame, because the length of each part comes before the part.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from pursuit.errors import InvalidArgument
 from pursuit.ledger.contract import Head
 
 GENESIS = bytes(32)
-"""What the first event of a stream is chained to."""
+"""The hash before the first event of a stream."""
 
 _EVENT = sha256(b"pursuit event 1\0")
-"""What every event's hash begins with; copying a hash that has begun costs less than beginning one."""
+"""The beginning of every event's hash; copying a started hash costs less than starting one."""
 _ROOT_TAG = b"pursuit root 1\0"
 _EVENT_FRAME = struct.Struct(">QdIIQ")
 _HEAD_FRAME = struct.Struct(">IQI")
@@ -36,7 +35,7 @@ def link(previous: bytes, stream: str, seq: int, *, at: float, type_: str, body:
 
 
 def can_be_framed(stream: object, seq: object, hash_: object) -> bool:
-    """Whether these are a stream's name and head, of the types and ranges that were once written."""
+    """Whether these can be a stream's name and head: the types and ranges that are written."""
     if not (isinstance(stream, str) and isinstance(seq, int) and isinstance(hash_, bytes)):
         return False
     try:
@@ -65,7 +64,7 @@ class Walk:
         self.faults: list[str] = []
 
     def step(self, seq: int, *, at: float, type_: str, body: bytes, stored: bytes) -> None:
-        """Takes the next event as it is stored; a fault is told once and the walk goes on from there."""
+        """Takes the next event as it is stored; a fault is reported once, and the walk continues from there."""
         self.events += 1
         due = self.head.seq + 1
         if seq > due:
@@ -78,7 +77,7 @@ class Walk:
         self.head = Head(seq, stored)
 
     def end(self, claimed: Head) -> None:
-        """Compares where the events end with where the stream's head says that they do."""
+        """Compares the last event with the stream's head."""
         if claimed.seq != self.head.seq:
             self._fault(f"the head is at event {claimed.seq} but the events end at {self.head.seq}")
         elif claimed.hash != self.head.hash:
@@ -88,18 +87,17 @@ class Walk:
         try:
             return link(self.head.hash, self.stream, seq, at=at, type_=type_, body=body) == stored
         except (TypeError, AttributeError, ValueError, struct.error):
-            # A column that was overwritten with a value of another type cannot even be framed.
+            # A column that was overwritten with a value of another type cannot be framed.
             return False
 
     def _fault(self, sentence: str) -> None:
         self.faults.append(f"stream {self.stream}: {sentence}")
 
 
-# Roots: one line that stands for a whole ledger at one moment, and the check against one written down earlier.
-# Invariant: a root stays checkable while the ledger grows, and when an ended stream is forgotten.
+# A root stands for a whole ledger at one moment. It stays checkable while the ledger grows, and when an ended stream is
+# forgotten: the position and hash of each of its events stay, so any earlier head of it is still known.
 
 _ROOT = re.compile(r"(\d{1,18}):([0-9a-f]{64})")
-# Of a forgotten stream the place and hash of each event stay, so that any earlier head of it is still known.
 _EVER = "SELECT position, stream, seq, hash FROM events UNION ALL SELECT position, stream, seq, hash FROM tombstones"
 _LAST_EVER = (
     "SELECT max(coalesce((SELECT max(position) FROM events), 0), coalesce((SELECT max(position) FROM tombstones), 0))"
@@ -119,7 +117,7 @@ def parse_root(text: str) -> tuple[int, str]:
     """The position and the hash of a root."""
     match = _ROOT.fullmatch(text.strip())
     if match is None:
-        raise InvalidArgument(f"{text!r} is no root; one is POSITION:HASH, as `pursuit verify` and reports print it")
+        raise InvalidArgument(f"{text!r} is not a root; write POSITION:HASH, as `pursuit verify` and reports print it")
     return int(match[1]), match[2]
 
 
@@ -130,7 +128,7 @@ def last_position(connection: sqlite3.Connection) -> int:
 
 
 def current_root(connection: sqlite3.Connection) -> str:
-    """The root of what is stored now; a row that was tampered with is left out, and `verify` tells of it."""
+    """The root of what is stored now; a row that was tampered with is left out, and `verify` reports it."""
     connection.execute("BEGIN")
     try:
         rows = connection.execute("SELECT name, head_seq, head_hash FROM streams").fetchall()
@@ -141,7 +139,7 @@ def current_root(connection: sqlite3.Connection) -> str:
 
 
 def check_expected(connection: sqlite3.Connection, position: int, expected: str) -> list[str]:
-    """What is wrong if the ledger no longer holds everything that an earlier root stands for."""
+    """What is wrong if the ledger no longer contains everything that an earlier root stands for."""
     last = connection.execute(_LAST_EVER).fetchone()[0]
     if last < position:
         return [f"the ledger ends at position {last}; the expected root was written at {position}: its tail is cut"]

@@ -1,6 +1,5 @@
-"""What a ledger promises, whichever database is behind it.
+"""The `Ledger` protocol and its values, whichever database is behind it. The body of an event is bytes.
 
-Owns: the `Ledger` protocol and the values that cross it. Knows nothing of missions: a body is bytes.
 Invariant: an event that `append` returned for is durable, in order, and never changes.
 """
 
@@ -24,7 +23,7 @@ class Anywhere(Enum):
 ANY: Final = Anywhere.ANY
 
 FORGOTTEN: Final = "forgotten"
-"""The status of a stream of which only the tombstone is left."""
+"""The status of a forgotten stream, of which only a tombstone is left."""
 
 
 class Draft(msgspec.Struct, frozen=True, gc=False):
@@ -35,7 +34,7 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
 
 
 class StoredEvent(msgspec.Struct, frozen=True, gc=False):
-    """An event as it lies in the ledger; `seq` counts from 1 in its stream, `position` over all streams."""
+    """An event in the ledger; `seq` counts from 1 in its stream, `position` over all streams."""
 
     stream: str
     seq: int
@@ -47,7 +46,7 @@ class StoredEvent(msgspec.Struct, frozen=True, gc=False):
 
 
 class Head(msgspec.Struct, frozen=True, gc=False):
-    """Where a stream ends: the number and the chain hash of its last event."""
+    """The end of a stream: the number and the chain hash of its last event."""
 
     seq: int
     hash: bytes
@@ -55,7 +54,7 @@ class Head(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamRow:
-    """What a listing shows of a stream; status and summary are what the last appender said."""
+    """The row of a stream in a listing; status and summary are those of the last append that gave them."""
 
     name: str
     kind: str
@@ -76,7 +75,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A stream that a search found, and the text that it was found by; a higher `rank` is a better match."""
+    """A stream that a search found, with its text; a higher `rank` is a better match."""
 
     row: StreamRow
     text: str
@@ -85,7 +84,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """What `verify` found; `root` is one hash over the heads of all streams."""
+    """The result of `verify`; `root` is one hash over the heads of all streams."""
 
     streams: int
     events: int
@@ -100,7 +99,7 @@ class Verification:
 
 
 class Bell(Protocol):
-    """Rings when somebody else appends to the streams it was hung on."""
+    """Rings when another writer appends to its streams."""
 
     async def wait(self) -> None:
         """Returns after at least one append that did not pass this bell as `by` since the last return.
@@ -136,15 +135,16 @@ class Ledger(Protocol):
     ) -> Head:
         """Stores the events, the blobs and the new status together or not at all, durably, and returns the new head.
 
-        `expected` is the stream's last sequence number (0: the stream must not exist); another number raises
-        `Conflict` with `details["actual"]`. `ANY` never conflicts. Everything of one call is contiguous in the
-        stream. `status` and `summary` replace what the listing shows; None leaves them, and they may come
-        without an event. `text` is what `search` finds the stream by, instead of what it was found by before; no
-        hash covers it, so it must follow from the events. A blob is named by its sha256 (hex) and belongs to every
-        stream that it was appended to. A caller that is cancelled before its commit
-        stores nothing; one that is cancelled in it still gets the outcome, and its cancellation at the next await.
-        A disk that refuses raises `LedgerUnavailable` and stores nothing of this call. A forgotten stream, an
-        append of nothing and a blob under a wrong name are `InvalidArgument`.
+        `expected` is the stream's last sequence number (0: the stream must not exist); any other number raises
+        `Conflict` with `details["actual"]`. `ANY` never conflicts. The events of one call are contiguous in the
+        stream. `status` and `summary` replace what the listing shows; None leaves them, and they may come without an
+        event. `text` replaces the text by which `search` finds the stream; no hash covers it, so it must follow from
+        the events. A blob is named by its sha256 (hex) and belongs to every stream that it was appended to.
+
+        A caller that is cancelled before its commit stores nothing; one that is cancelled during the commit still
+        gets the outcome, and its cancellation at the next await. A disk error raises `LedgerUnavailable` and stores
+        nothing of this call. A forgotten stream, an append of nothing and a blob under a wrong name are
+        `InvalidArgument`.
         """
         ...
 
@@ -153,7 +153,7 @@ class Ledger(Protocol):
         ...
 
     async def row(self, stream: str) -> StreamRow | None:
-        """What the listing says of one stream, or None."""
+        """The listing's row of one stream, or None."""
         ...
 
     async def streams(
@@ -168,21 +168,21 @@ class Ledger(Protocol):
     ) -> Page:
         """Streams by creation time (`since <= created_at < until`), newest first, filters ANDed.
 
-        A bogus cursor is `InvalidArgument`. A stream that exists during the whole walk is listed exactly once.
+        An invalid cursor is `InvalidArgument`. A stream that exists during the whole walk is listed exactly once.
         """
         ...
 
     async def search(self, words: str, *, kind: str | None = None, limit: int = 10) -> list[Found]:
         """The streams whose text has any of these words, in any of their English forms, the best match first.
 
-        A match is better the rarer its words are and the more of them it has; of equal ones the newer is first. Words
-        are words: nothing in them is an operator. Words that say nothing ("the", a single letter) are not looked for,
-        and in a large ledger those that thousands of texts have only if there are no rarer ones.
+        A match is better the rarer its words are and the more of them it has; of equal matches the newer comes first.
+        Nothing in the words is an operator. Stop words ("the", a single letter) are not searched for, and in a large
+        ledger words that thousands of texts have only if there are no rarer ones.
         """
         ...
 
     def bell(self, stream: str | None = None) -> AbstractContextManager[Bell]:
-        """A bell for one stream (None: for all); it hears from the moment of entering."""
+        """A bell for one stream (None: for all); it notices every append from the moment of entering."""
         ...
 
     def watch(self, stream: str, after: int = 0) -> AsyncIterator[StoredEvent]:
@@ -198,19 +198,19 @@ class Ledger(Protocol):
         ...
 
     async def claim(self, stream: str) -> Claim | None:
-        """Takes the driver's lock, or returns None at once if another holder, of any process, has it."""
+        """Takes the driver's lock, or returns None at once if another holder, in any process, has it."""
         ...
 
     async def root(self) -> str:
-        """One line that stands for everything stored up to now: `POSITION:HASH` over the heads of all streams."""
+        """One line that stands for everything stored so far: `POSITION:HASH` over the heads of all streams."""
         ...
 
     async def verify(self, *, expect: str | None = None) -> Verification:
         """Checks every chain, every head and every blob; changes nothing.
 
-        With `expect`, a root that was written down earlier, it also checks that everything which that root
-        stands for is still here: a cut tail and a dropped stream are faults, later growth is none. What is no
-        root is `InvalidArgument`.
+        With `expect`, a root from an earlier moment, it also checks that everything which that root stands for is
+        still there: a cut tail and a dropped stream are faults, later growth is not. A text that is not a root is
+        `InvalidArgument`.
         """
         ...
 
@@ -223,5 +223,5 @@ class Ledger(Protocol):
         ...
 
     async def close(self) -> None:
-        """Finishes queued appends, then lets go of the database."""
+        """Finishes queued appends, then closes the database."""
         ...

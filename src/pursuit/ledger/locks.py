@@ -1,7 +1,6 @@
-"""Locks of the operating system on files beside the ledger.
+"""Locks on files beside the ledger: the driver's claim on a stream, and the queue of writing processes.
 
-Owns: the driver's claim on a stream, and the gate that writing processes pass one at a time.
-Knows nothing of SQL. Invariant: a lock is an `flock`, so the kernel frees it when its holder dies, however it dies.
+Each lock is an `flock`, so the kernel frees it when its holder dies, however it dies.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ PRIVATE_FOLDER = 0o700
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,127}")
 _SPINS = 30
 _SPIN_SECONDS = 0.00005
-# About 3 ms, the length of a few commits: giving up sooner leaves the lock to whoever happens to be awake, and
+# About 3 ms, the length of a few commits: giving up sooner leaves the lock to the process that happens to be awake, and
 # doubled the p99 of an append beside two other writing processes.
 
 
 @lru_cache(maxsize=4_096)
 def require_name(stream: str) -> None:
-    """Refuses a stream name that could not be a file name everywhere; a good one is looked at once."""
+    """Refuses a stream name that could not be a file name everywhere."""
     if _NAME.fullmatch(stream) is None:
         raise InvalidArgument(
-            f"{stream!r} is no stream name: use a-z, 0-9, '-' and '_', at most 128 of them, "
+            f"{stream!r} is not a stream name: use a-z, 0-9, '-' and '_', at most 128 of them, "
             "and start with a letter or digit",
             stream=stream,
         )
@@ -71,15 +70,15 @@ class StreamClaim:
         if self._descriptor is None:
             return
         descriptor, self._descriptor = self._descriptor, None
-        # Unlinked while still held: whoever waits on this inode finds out in `take_claim` and opens the new one.
-        # Where that is refused, the file stays without a lock, and the next holder takes it over.
+        # Unlinked while still held: a process that has just locked this inode notices it in `take_claim` and opens the
+        # new file. Where unlinking is refused, the file stays without a lock, and the next holder uses it.
         with suppress(OSError):
             self._path.unlink(missing_ok=True)
         os.close(descriptor)
 
 
 def take_claim(folder: Path, stream: str) -> StreamClaim | None:
-    """Takes the lock of a stream, or None if a holder of this or any other process has it."""
+    """Takes the lock of a stream, or None if a holder in this or another process has it."""
     require_name(stream)
     path = folder / f"{stream}.lock"
     try:
@@ -118,8 +117,8 @@ def _is_still_at(path: Path, descriptor: int) -> bool:
         return False
 
 
-class Gate:
-    """A courtesy between writing processes; SQLite's own lock is what keeps them apart.
+class WriteQueue:
+    """Lets writing processes in one at a time, as a courtesy: SQLite's own lock is what keeps them apart.
 
     Waiting here costs a microsecond per try, where a refused BEGIN costs a back-off of milliseconds.
     """
@@ -128,15 +127,12 @@ class Gate:
         self._descriptor = open_private(path)
 
     @classmethod
-    def beside(cls, database: Path) -> Gate:
-        """The gate of a database file."""
+    def beside(cls, database: Path) -> WriteQueue:
+        """The queue of a database file."""
         return cls(database.with_name(f"{database.name}-gate"))
 
-    def try_pass(self) -> bool:
-        """Goes through if nobody is inside, after 3 ms at most.
-
-        True also where the file system has no locks.
-        """
+    def try_enter(self) -> bool:
+        """Whether this process may write now; waits at most 3 ms. True also where the file system has no locks."""
         for _ in range(_SPINS):
             try:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -154,5 +150,5 @@ class Gate:
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Lets go of the file."""
+        """Closes the lock file."""
         os.close(self._descriptor)

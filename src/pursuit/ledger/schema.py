@@ -1,8 +1,7 @@
-"""The SQLite file: finding or making it, refusing what is not ours, and bringing it up to date.
+"""Opens the SQLite file: makes it, migrates it, refuses files that are not ours, and explains SQLite's errors.
 
-Owns: connections and their settings, the numbered migrations, and the words for what SQLite refuses.
-Knows nothing of events. Invariant: a connection that leaves this module points at a ledger of exactly the
-version that this release knows; a file that is not ours is never changed.
+Invariant: a connection that leaves this module points at a ledger of exactly the version that this release knows; a
+file that is not ours is never changed.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from importlib.resources import files
 from pathlib import Path
 
 from pursuit.errors import LedgerTooNew, LedgerUnavailable
-from pursuit.ledger.locks import PRIVATE_FILE, Gate, make_private_folder
+from pursuit.ledger.locks import PRIVATE_FILE, WriteQueue, make_private_folder
 
 APPLICATION_ID = int.from_bytes(b"PURS", "big")
 PATIENCE_SECONDS = 10.0
-"""How long another process may keep the ledger to itself before we give up."""
+"""How long another process may keep the ledger locked before we give up."""
 
 _SMALLEST_DATABASE = 512
 _CHECKPOINT_PAGES = 2000
@@ -38,32 +37,31 @@ _NEXT_STEP = {
     sqlite3.SQLITE_TOOBIG: "a value is too large to be stored; make it smaller",
 }
 
-
 FileId = tuple[int, int]
-"""The device and the inode of a file; nobody else gets them while the file is open."""
+"""The device and the inode of a file; no other file gets them while it is open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handles:
-    """Everything that an open ledger holds of its file."""
+    """Everything that an open ledger has open."""
 
     file: FileId
     writer: sqlite3.Connection
     reader: sqlite3.Connection
-    gate: Gate
+    queue: WriteQueue
 
     def close(self) -> None:
         """Closes the connections; the last one to close folds the write-ahead log into the file."""
         self.reader.close()
         self.writer.close()
-        self.gate.close()
+        self.queue.close()
 
 
 def real_path(path: Path) -> Path:
-    """Where the file really is: its locks and its gate lie there, so that every way to it meets the same ones."""
+    """Where the file really is. Its locks are beside it, so every path to it finds the same locks."""
     try:
         return path.resolve()
-    except (OSError, RuntimeError) as error:  # Python 3.12 and older tell a loop of links this way
+    except (OSError, RuntimeError) as error:  # Python 3.12 and older report a loop of links this way
         reason = getattr(error, "strerror", None) or "its links lead nowhere"
         raise LedgerUnavailable(f"cannot open the ledger {path}: {reason}", path=str(path)) from error
 
@@ -75,28 +73,28 @@ def open_file(path: Path) -> Handles:
         _make_private_file(path)
         # Read before SQLite opens the file: if it is replaced in between, the first commit is refused.
         file = _file_id(path)
-        gate = Gate.beside(path)
+        queue = WriteQueue.beside(path)
     except OSError as error:
         raise LedgerUnavailable(f"cannot open the ledger {path}: {error.strerror}", path=str(path)) from error
     writer: sqlite3.Connection | None = None
     try:
-        wait_for(gate)
+        wait_for_turn(queue)
         writer = connect(path)
         _prepare(writer, path)
-        handles = Handles(file=file, writer=writer, reader=open_reader(path), gate=gate)
+        handles = Handles(file=file, writer=writer, reader=open_reader(path), queue=queue)
     except BaseException as error:
         if writer is not None:
             writer.close()
-        gate.close()
+        queue.close()
         if isinstance(error, sqlite3.Error):
             raise unavailable(path, error) from error
         raise
-    gate.leave()
+    queue.leave()
     return handles
 
 
 def displaced(path: Path, file: FileId) -> LedgerUnavailable | None:
-    """Why the open `file` is no longer the ledger at `path`; None if it is. SQLite itself would write on, unseen."""
+    """Why the open `file` is no longer the ledger at `path`; None if it is. SQLite would write on without a word."""
     try:
         if _file_id(path) == file:
             return None
@@ -104,7 +102,7 @@ def displaced(path: Path, file: FileId) -> LedgerUnavailable | None:
     except FileNotFoundError:
         what = "it was deleted or moved"
     except OSError as error:
-        what = f"it cannot be looked at ({error.strerror})"
+        what = f"its file cannot be read ({error.strerror})"
     advice = "Nothing more is stored or sent. Put the file back, or restore it from a backup, then start again"
     why = f"the ledger {path} is gone: {what} while it was in use. {advice}"
     return LedgerUnavailable(why, path=str(path), reason=what)
@@ -123,7 +121,7 @@ def open_reader(path: Path) -> sqlite3.Connection:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """A connection without Python's own transactions; it may be handed to a thread, never used by two at once."""
+    """A connection without Python's own transactions; any thread may use it, but never two at once."""
     return sqlite3.connect(
         path, timeout=PATIENCE_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=64
     )
@@ -135,7 +133,7 @@ def is_busy(error: sqlite3.Error) -> bool:
 
 
 def unavailable(path: Path, error: sqlite3.Error) -> LedgerUnavailable:
-    """What SQLite refused, in words that say what to do."""
+    """SQLite's error, with what to do about it."""
     advice = _NEXT_STEP.get(_primary_code(error), str(error))
     return LedgerUnavailable(f"the ledger {path} is unavailable: {advice}", path=str(path), reason=str(error))
 
@@ -150,18 +148,18 @@ def _make_private_file(path: Path) -> None:
     if path.exists() and 0 < path.stat().st_size < _SMALLEST_DATABASE:
         advice = _NEXT_STEP[sqlite3.SQLITE_NOTADB]
         raise LedgerUnavailable(f"the ledger {path} is unavailable: {advice}", path=str(path))
-    # Never opened where it exists: closing any descriptor of a database drops this process's SQLite locks on it.
+    # An existing file is not opened: closing any descriptor of a database drops this process's SQLite locks on it.
     with suppress(FileExistsError):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
         os.fchmod(descriptor, PRIVATE_FILE)
         os.close(descriptor)
 
 
-def wait_for(gate: Gate) -> None:
-    """Waits at the gate, blocking the thread, and goes past it when patience ends: SQLite's own lock remains."""
-    # Two processes that open a new file at once would otherwise meet in the switch to WAL, which cannot wait.
+def wait_for_turn(queue: WriteQueue) -> None:
+    """Waits in the queue, blocking the thread, and continues without a turn after a while: SQLite's lock remains."""
+    # Two processes that open a new file at once would otherwise collide in the switch to WAL, which cannot wait.
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while not gate.try_pass() and time.monotonic() < deadline:
+    while not queue.try_enter() and time.monotonic() < deadline:
         time.sleep(0.001)
 
 
@@ -177,7 +175,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
             found=found,
             known=latest,
         )
-    mode = _number_or_word(connection, "PRAGMA journal_mode = WAL")
+    mode = _single_value(connection, "PRAGMA journal_mode = WAL")
     if mode != "wal":
         raise LedgerUnavailable(f"the ledger {path} needs SQLite's WAL mode, which its disk refuses", path=str(path))
     connection.execute("PRAGMA synchronous = FULL")
@@ -194,9 +192,9 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
 
 def _version(connection: sqlite3.Connection, path: Path) -> int:
     """The version of the ledger in this file, 0 for an empty file; a database of another program is refused."""
-    application = _number_or_word(connection, "PRAGMA application_id")
-    version = _number_or_word(connection, "PRAGMA user_version")
-    tables = _number_or_word(connection, "SELECT count(*) FROM sqlite_master")
+    application = _single_value(connection, "PRAGMA application_id")
+    version = _single_value(connection, "PRAGMA user_version")
+    tables = _single_value(connection, "SELECT count(*) FROM sqlite_master")
     if application != APPLICATION_ID and (application or version or tables):
         raise LedgerUnavailable(
             f"{path} is an SQLite database of another program, not a Pursuit ledger; name another file", path=str(path)
@@ -216,8 +214,8 @@ def _migrations() -> dict[int, str]:
 def _migrate(connection: sqlite3.Connection, number: int, script: str) -> None:
     connection.execute("BEGIN IMMEDIATE")
     try:
-        # Another process may have done it since we looked.
-        if int(_number_or_word(connection, "PRAGMA user_version")) < number:
+        # Another process may have migrated it since the version was read.
+        if int(_single_value(connection, "PRAGMA user_version")) < number:
             for statement in _statements(script):
                 connection.execute(statement)
             connection.execute(f"PRAGMA user_version = {number}")
@@ -240,5 +238,5 @@ def _statements(script: str) -> list[str]:
     return found
 
 
-def _number_or_word(connection: sqlite3.Connection, query: str) -> int | str:
+def _single_value(connection: sqlite3.Connection, query: str) -> int | str:
     return connection.execute(query).fetchone()[0]

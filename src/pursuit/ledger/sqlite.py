@@ -1,7 +1,6 @@
-"""The ledger in an SQLite file: the default, with nothing to start.
+"""The ledger in an SQLite file: the default, with no server to start.
 
-Owns: putting the parts together and checking what callers hand in. Knows nothing of missions.
-Invariant: only well-formed requests reach the writer, so that nothing but the disk can refuse them there.
+Invariant: only well-formed requests reach the writer, so only the disk can refuse them there.
 """
 
 from __future__ import annotations
@@ -36,18 +35,15 @@ from pursuit.ledger.contract import (
     Verification,
 )
 from pursuit.ledger.locks import StreamClaim, require_name, take_claim
-from pursuit.ledger.schema import Handles, open_file, real_path, unavailable
+from pursuit.ledger.schema import PATIENCE_SECONDS, Handles, open_file, real_path, unavailable
 from pursuit.ledger.verify import forget_stream, verify_file
 from pursuit.ledger.watch import Bells, follow
 from pursuit.ledger.writer import Request, Writer
 
-# Which words of a text are worth looking for.
-# Invariant: a telling word holds letters and digits and nothing else, so no text can be more than words to a search.
-
 MOST_WORDS = 32
 LONGEST_WORD = 64
 _WORD = re.compile(r"[^\W_]+")
-_SAY_NOTHING = frozenset(
+_STOP_WORDS = frozenset(
     _WORD.findall("""
     about above after again all also am an and any are as at be because been before being below between both but by can
     could did do does doing done down during each else ever every few find for from further get gets getting give go
@@ -60,19 +56,16 @@ _SAY_NOTHING = frozenset(
 )
 
 
-def telling_words(text: str) -> list[str]:
-    """The words that mean something, each once, in order, in lower case; at most so many."""
+def search_words(text: str) -> list[str]:
+    """The words of a text that are worth a search, each once, in order, in lower case; at most `MOST_WORDS`.
+
+    They hold letters and digits only, so nothing in them is an operator of FTS5. A single ASCII letter is left out; in
+    other scripts one character may be a word.
+    """
     words = dict.fromkeys(found.group().lower()[:LONGEST_WORD] for found in _WORD.finditer(text))
-    return [word for word in words if _tells(word)][:MOST_WORDS]
+    kept = [word for word in words if word not in _STOP_WORDS and (len(word) > 1 or not word.isascii())]
+    return kept[:MOST_WORDS]
 
-
-def _tells(word: str) -> bool:
-    """A single letter tells nothing, but in scripts where one character is a word."""
-    return word not in _SAY_NOTHING and (len(word) > 1 or not word.isascii())
-
-
-# What can be asked of an SQLite ledger without changing it.
-# Invariant: no read transaction outlives a turn of the event loop, so that a slow reader never holds up a checkpoint.
 
 CHUNK = 2000
 """Rows that are read before other tasks get their turn."""
@@ -92,12 +85,12 @@ _MOST_RANKED = 3_000
 """Ranking a match takes a few microseconds, counting it a hundredth of that."""
 _GLANCE = 500
 _COUNTED = 8
-"""A word that more texts have than a glance counts is counted on, the first so many; of more there is no room for."""
+"""Each word is counted up to a glance; of those that reach it, this many are counted up to `_MOST_RANKED`."""
 _NEWEST = 1_000
-"""Of words that more texts have than can be ranked only so many matches are, the newest."""
+"""If even the rarest word has too many matches to rank, only this many are ranked, the newest."""
 _COUNT = "SELECT count(*) FROM (SELECT 1 FROM texts WHERE texts MATCH ? LIMIT ?)"
-# The matches are ordered by their numbers alone; texts are read only of those that are wanted. FTS5 gives the newest
-# first without a sort, so that no more are ranked than asked for.
+# The matches are ordered by their ids alone, and only the texts of the wanted ones are read. FTS5 returns the newest
+# first without a sort, so no more are ranked than asked for.
 _FOUND = (
     "SELECT streams.id, name, kind, status, created_at, updated_at, head_seq, head_hash, summary, texts.text, "
     "found.closeness FROM (SELECT id, closeness FROM (SELECT texts.rowid AS id, -bm25(texts) AS closeness FROM texts "
@@ -110,7 +103,10 @@ _DIGESTS = "SELECT digest FROM blob_refs WHERE stream = (SELECT id FROM streams 
 
 
 class SqliteReads:
-    """Queries on a connection that only reads."""
+    """Queries on a connection that only reads.
+
+    No read transaction outlives a turn of the event loop, so a slow reader never holds up a checkpoint.
+    """
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self._path = path
@@ -131,7 +127,7 @@ class SqliteReads:
         return found
 
     def row(self, stream: str) -> StreamRow | None:
-        """What the listing says of one stream."""
+        """The listing's row of one stream."""
         rows = self._all(f"{_ROW} WHERE name = ?", (stream,))
         return _stream_row(rows[0]) if rows else None
 
@@ -172,15 +168,15 @@ class SqliteReads:
         """Streams by their texts, the best match first."""
         if limit < 1:
             raise InvalidArgument(f"a search needs a limit of at least 1, not {limit}", limit=limit)
-        query, most = self._query(telling_words(words))
+        query, most = self._query(search_words(words))
         rows = self._all(_FOUND, (query, kind, min(limit, LARGEST), max(most, min(limit, LARGEST)))) if query else []
         return [Found(row=_stream_row(row[:9]), text=row[9], rank=row[10]) for row in rows]
 
     def _query(self, words: Sequence[str]) -> tuple[str, int]:
-        """The rarest of these words, as many as do not make too many matches to rank, and how many of those to rank.
+        """The query for the rarest of these words, as many as have few enough matches, and how many matches to rank.
 
-        All of them in a small ledger; where even the rarest is in too many texts, it alone. Quoted, a word is a word to
-        FTS5, whatever it is.
+        In a small ledger that is all of them; where even the rarest is in too many texts, it alone. Quotes keep FTS5
+        from reading a word as an operator.
         """
         glanced = {word: self._count(word, _GLANCE) for word in words}
         common = [word for word, count in glanced.items() if count == _GLANCE][:_COUNTED]
@@ -264,10 +260,10 @@ def _read_cursor(cursor: str) -> tuple[float, int]:
         text = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
         created_at, identity = msgspec.json.decode(text, type=tuple[float, int])
         if not -LARGEST <= identity <= LARGEST:
-            raise ValueError("no row has such a number")
+            raise ValueError("no row has this id")
     except (ValueError, binascii.Error, msgspec.DecodeError) as error:
         raise InvalidArgument(
-            f"{cursor!r} is no cursor of this ledger: use `next_cursor` of the page before, or none to start over",
+            f"{cursor!r} is not a cursor of this ledger: use `next_cursor` of the page before, or none to start over",
             cursor=cursor,
         ) from error
     return created_at, identity
@@ -277,27 +273,32 @@ _encode = msgspec.json.Encoder().encode
 
 
 class SqliteLedger:
-    """`contract.Ledger` over one SQLite file; every promise is written there."""
+    """`contract.Ledger` over one SQLite file."""
 
-    def __init__(self, path: Path, handles: Handles, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, path: Path, handles: Handles, clock: Callable[[], float], patience: float = PATIENCE_SECONDS
+    ) -> None:
         self._path = path
         self._handles = handles
         self._clock = clock
         self._reads = SqliteReads(path, handles.reader)
         self._bells = Bells(self._reads)
-        self._writer = Writer(path, handles, self._bells, clock)
+        self._writer = Writer(path, handles, self._bells, clock, patience)
         self._closed = False
 
     @classmethod
-    def open(cls, path: Path, *, clock: Callable[[], float] = time.time) -> SqliteLedger:
-        """Opens the ledger in this file; a new file, and a folder made for it, are the owner's alone.
+    def open(
+        cls, path: Path, *, clock: Callable[[], float] = time.time, patience: float = PATIENCE_SECONDS
+    ) -> SqliteLedger:
+        """Opens the ledger in this file; a new file, and a folder made for it, are readable by the owner alone.
 
-        Raises `LedgerTooNew` for a file of a newer release and `LedgerUnavailable` for one that is no ledger.
+        An append fails if another process keeps the ledger locked for longer than `patience` seconds. Raises
+        `LedgerTooNew` for a file of a newer release and `LedgerUnavailable` for one that is not a ledger.
         """
         path = real_path(path)
         handles = open_file(path)
         try:
-            return cls(path, handles, clock)
+            return cls(path, handles, clock, patience)
         except BaseException:
             handles.close()
             raise
@@ -322,12 +323,13 @@ class SqliteLedger:
             raise InvalidArgument(why, stream=stream)
         _check_drafts(stream, events)
         _check_text("kind", kind)
-        if status is not None:
-            _check_status(stream, status)
-        if blobs:
-            _check_blobs(blobs)
-        if text is not None:
-            _check_text("text", text)
+        _check_text("status", status or "")
+        if status == FORGOTTEN:
+            raise InvalidArgument(f"the status {FORGOTTEN!r} is reserved for forgotten streams", stream=stream)
+        _check_text("text", text or "")
+        for digest, body in (blobs or {}).items():
+            if sha256(body).hexdigest() != digest:
+                raise InvalidArgument(f"{digest!r} is not the sha256 of the blob that it names", digest=digest)
         request = Request(
             stream=stream,
             expected=expected,
@@ -431,25 +433,13 @@ def _check_drafts(stream: str, events: Sequence[Draft]) -> None:
             raise InvalidArgument(f"the body of an event must be bytes, not {type(draft.body).__name__}", stream=stream)
 
 
-def _check_status(stream: str, status: str) -> None:
-    _check_text("status", status)
-    if status == FORGOTTEN:
-        raise InvalidArgument(f"the status {FORGOTTEN!r} is kept for streams that were forgotten", stream=stream)
-
-
 def _check_text(name: str, text: str) -> None:
     if text.isascii():
         return
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise InvalidArgument(f"the {name} {text!r} is no valid text", field=name) from None
-
-
-def _check_blobs(blobs: Mapping[str, bytes]) -> None:
-    for digest, body in blobs.items():
-        if sha256(body).hexdigest() != digest:
-            raise InvalidArgument(f"{digest!r} is not the sha256 of the blob that it names", digest=digest)
+        raise InvalidArgument(f"the {name} {text!r} is not valid text", field=name) from None
 
 
 def _summary_text(summary: Mapping[str, Any]) -> str:

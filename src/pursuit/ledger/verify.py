@@ -1,8 +1,7 @@
-"""Whether an SQLite ledger is still what was written, and the one way to take something out of it.
+"""Verifies an SQLite ledger, and forgets a stream, which is the only way to remove something from it.
 
-Owns: the check of every chain, head and blob, and the forgetting of a stream. Knows nothing of appends.
-Invariant: verifying sees one moment of the ledger and changes nothing; forgetting leaves every head, and so the
-root, as it was.
+Invariant: verifying sees one moment of the ledger and changes nothing; forgetting leaves every head, and so the root,
+as it was.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ import anyio.lowlevel
 
 from pursuit.ledger.chain import Walk, can_be_framed, check_expected, last_position, parse_root, written_root
 from pursuit.ledger.contract import FORGOTTEN, Head, Verification
-from pursuit.ledger.locks import Gate
-from pursuit.ledger.schema import connect, open_reader, unavailable, wait_for
+from pursuit.ledger.locks import WriteQueue
+from pursuit.ledger.schema import connect, open_reader, unavailable, wait_for_turn
 
 CHUNK = 2000
 
@@ -100,7 +99,7 @@ def _check_streams(connection: sqlite3.Connection, found: _Findings) -> Iterator
 
 
 def _check_tombstones(connection: sqlite3.Connection, found: _Findings) -> Iterator[None]:
-    """What stays of a forgotten stream must lead to the head that it had."""
+    """What stays of a forgotten stream must end at the head that it had."""
     for name, seq, hash_, count, last, last_hash in connection.execute(
         "SELECT streams.name, head_seq, head_hash, count(tombstones.seq), max(tombstones.seq), tombstones.hash "
         "FROM streams LEFT JOIN tombstones ON tombstones.stream = streams.id WHERE status = ? GROUP BY streams.id",
@@ -135,15 +134,15 @@ def _check_references(connection: sqlite3.Connection, found: _Findings) -> Itera
 
 
 def forget_stream(path: Path, stream: str, now: float) -> None:
-    """Removes the events of a stream and the blobs that only it used. Long: meant for a thread.
+    """Removes the events of a stream and the blobs that only it used. Slow: run it in a thread.
 
-    It has a connection of its own, so that appends go on as soon as its transaction is over.
+    It has a connection of its own, so appends continue as soon as its transaction is over.
     """
     try:
-        with closing(connect(path)) as connection, closing(Gate.beside(path)) as gate:
+        with closing(connect(path)) as connection, closing(WriteQueue.beside(path)) as queue:
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA secure_delete = ON")
-            wait_for(gate)
+            wait_for_turn(queue)
             connection.execute("BEGIN IMMEDIATE")
             row = connection.execute(
                 "SELECT id FROM streams WHERE name = ? AND status <> ?", (stream, FORGOTTEN)
@@ -151,8 +150,8 @@ def forget_stream(path: Path, stream: str, now: float) -> None:
             if row is not None:
                 _remove(connection, row[0], now)
             connection.execute("COMMIT")
-            gate.leave()
-            # The write-ahead log still has the old pages; a reader in mid-snapshot may keep them a little longer.
+            queue.leave()
+            # The write-ahead log still has the old pages; a reader with an open snapshot may keep them a little longer.
             connection.execute("PRAGMA busy_timeout = 500")
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     except sqlite3.Error as error:
@@ -174,7 +173,7 @@ def _remove(connection: sqlite3.Connection, identity: int, now: float) -> None:
     connection.execute("DELETE FROM events WHERE stream = ?", (identity,))
     forgotten = connection.execute("DELETE FROM texts WHERE rowid = ?", (identity,)).rowcount
     if forgotten:
-        # A deleted text leaves its words in the index until the index is written anew.
+        # A deleted text leaves its words in the index until the index is rewritten.
         connection.execute("INSERT INTO texts (texts) VALUES ('optimize')")
     connection.execute(
         "UPDATE streams SET status = ?, summary = '{}', updated_at = ? WHERE id = ?", (FORGOTTEN, now, identity)

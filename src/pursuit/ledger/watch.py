@@ -1,8 +1,6 @@
-"""Bells: who is told that a stream has grown, by this process or by another one.
+"""Bells: they ring when a stream has grown, by an append of this process or of another one.
 
-Owns: the bells that hang, the look at what other processes have committed, and the endless reading on top of it.
-Knows nothing of how events are stored. Invariant: `_seen` is a position up to which every bell has been rung for
-everything that was not its own doing.
+Invariant: up to the position `_seen`, every bell has been rung for every append that was not its owner's.
 """
 
 from __future__ import annotations
@@ -18,20 +16,20 @@ from pursuit.errors import LedgerUnavailable
 from pursuit.ledger.contract import Bell, StoredEvent
 
 LOOK_SECONDS = 0.05
-"""How often one waiter looks for commits of other processes, on behalf of all waiters of the ledger."""
+"""How often one waiter looks for commits of other processes, for all waiters of the ledger."""
 
 _PAGE = 1000
 
 
 class Growth(Protocol):
-    """What the bells need to ask of the database."""
+    """What the bells ask of the database."""
 
     def last_position(self, known: int) -> int:
         """The position of the last event, or `known` if nothing was committed since the last question."""
         ...
 
     def grown(self, after: int, until: int) -> list[str] | None:
-        """The streams with events at `after < position <= until`; None: too many to tell."""
+        """The streams with events at `after < position <= until`; None: too many to list."""
         ...
 
 
@@ -44,7 +42,7 @@ class HungBell:
         self.stirred = anyio.Event()
 
     def ring(self) -> None:
-        """Lets `wait` return, now or when it is next called."""
+        """Makes `wait` return, now or at its next call."""
         self.rung = True
         self.stirred.set()
 
@@ -68,7 +66,7 @@ class Bells:
 
     @contextmanager
     def hang(self, stream: str | None) -> Generator[Bell]:
-        """A bell that hears everything from here on."""
+        """A bell that notices every append from here on."""
         self._look()
         bell = HungBell(self)
         self._hung.setdefault(stream, set()).add(bell)
@@ -80,7 +78,7 @@ class Bells:
                 del self._hung[stream]
 
     def committed(self, first: int, last: int, grown: Iterable[tuple[str, Bell | None]]) -> None:
-        """Rings for a commit of this process, which put events at the positions `first` to `last`."""
+        """Rings for a commit of this process, with events at the positions `first` to `last`."""
         if not last:
             return
         if first > self._seen + 1:
@@ -91,14 +89,14 @@ class Bells:
                 self._ring(stream, by)
 
     def close(self) -> None:
-        """Lets every waiter go, with an error."""
+        """Wakes every waiter, with an error."""
         self._closed = True
         for bells in self._hung.values():
             for bell in bells:
                 bell.stirred.set()
 
     async def wait(self, bell: HungBell) -> None:
-        """Sleeps until the bell rings; one of all sleepers gets up now and then to look for the others too."""
+        """Sleeps until the bell rings; one of all sleepers wakes regularly and looks for the others, too."""
         sleeper = object()
         self._waiting[sleeper] = bell
         try:
@@ -118,13 +116,9 @@ class Bells:
         finally:
             del self._waiting[sleeper]
             if self._looking is sleeper:
-                self._hand_over()
-
-    def _hand_over(self) -> None:
-        self._looking = None
-        successor = next(iter(self._waiting.values()), None)
-        if successor is not None:
-            successor.stirred.set()
+                self._looking = None
+                if successor := next(iter(self._waiting.values()), None):
+                    successor.stirred.set()
 
     def _look(self) -> None:
         self._require_open()
@@ -139,7 +133,7 @@ class Bells:
         try:
             streams = self._growth.grown(self._seen, until)
         except LedgerUnavailable:
-            # Called after a commit that must not seem to have failed: a bell may ring without cause.
+            # This follows a commit, which must not appear to have failed: a bell may ring without cause.
             streams = None
         for stream in tuple(self._hung) if streams is None else streams:
             self._ring(stream, None)

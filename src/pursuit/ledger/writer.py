@@ -1,8 +1,8 @@
-"""The one way into the ledger: everything that is queued is committed together.
+"""The only writer of the ledger: everything that is queued is committed together.
 
-Owns: the queue of appends, the wait for other processes, and who is told the outcome.
-Knows nothing of rows. Invariant: every queued request gets exactly one outcome, whatever happens to the tasks
-that wait for it, and a transaction never spans a turn of the event loop.
+Invariant: every queued request gets exactly one outcome, whatever happens to the tasks that wait for it, and a
+transaction never spans a turn of the event loop. No request has an outcome before its transaction is committed, and a
+refused append leaves no row behind.
 """
 
 from __future__ import annotations
@@ -27,16 +27,12 @@ from pursuit.ledger.contract import ANY, FORGOTTEN, Anywhere, Bell, Draft, Head
 from pursuit.ledger.schema import PATIENCE_SECONDS, Handles, displaced, is_busy, unavailable
 from pursuit.ledger.watch import Bells
 
-# One transaction that stores what several appends asked for.
-# Invariant: nothing is remembered, and no request has an outcome, before its transaction is sealed; an append that is
-# refused leaves no row behind.
-
 _REMEMBERED = 20_000
 
 _INSERT_EVENT = "INSERT INTO events (stream, seq, at, type, body, hash) VALUES (?, ?, ?, ?, ?, ?)"
 _TOGETHER = 20
-# A row among twenty costs half of a statement of its own. OR ROLLBACK: to abort the statement alone, SQLite would first
-# copy every page that it changes, and whatever is refused is rolled back anyway.
+# A row among twenty costs half of a statement of its own. OR ROLLBACK: to abort only the statement, SQLite would first
+# copy every page that it changes, and a refused batch is rolled back anyway.
 _INSERT_EVENTS = (
     "INSERT OR ROLLBACK INTO events (stream, seq, at, type, body, hash) VALUES (?, ?, ?, ?, ?, ?)"
     + ", (?, ?, ?, ?, ?, ?)" * (_TOGETHER - 1)
@@ -47,13 +43,12 @@ _INSERT_STREAM = (
 )
 _LAST_ROW = "SELECT last_insert_rowid()"
 _MOVE_HEAD = "UPDATE streams SET head_seq = ?, head_hash = ?, updated_at = ? WHERE id = ?"
-_TELL_SUMMARY = "UPDATE streams SET head_seq = ?, head_hash = ?, updated_at = ?, summary = ? WHERE id = ?"
-# Apart from the head: naming the status in every update would rewrite its index entry every time.
+_SET_SUMMARY = "UPDATE streams SET head_seq = ?, head_hash = ?, updated_at = ?, summary = ? WHERE id = ?"
+# Separate from the head: naming the status in every update would rewrite its index entry every time.
 _SET_STATUS = "UPDATE streams SET status = ? WHERE id = ?"
 _INSERT_BLOB = "INSERT OR IGNORE INTO blobs (digest, size, body) VALUES (?, ?, ?)"
-_TELL_TEXT = "INSERT OR REPLACE INTO texts (rowid, text) VALUES (?, ?)"
+_SET_TEXT = "INSERT OR REPLACE INTO texts (rowid, text) VALUES (?, ?)"
 _INSERT_REF = "INSERT OR IGNORE INTO blob_refs (stream, digest) VALUES (?, ?)"
-
 
 _Row = tuple[int, int, float, str, bytearray, bytearray]
 
@@ -84,7 +79,7 @@ class _Tip(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(slots=True)
 class Staged:
-    """What a transaction will have done once it is sealed; positions are those of its first and last event."""
+    """What a transaction will have done once it is committed, with the positions of its first and last event."""
 
     outcomes: list[tuple[Request, Head | PursuitError]] = field(
         default_factory=list[tuple[Request, Head | PursuitError]]
@@ -94,12 +89,12 @@ class Staged:
     last: int = 0
 
     def stored(self) -> list[tuple[str, Bell | None]]:
-        """The streams that grew, each with the bell that must stay silent about it."""
+        """The streams that grew, each with the bell that must not ring for it."""
         return [(request.stream, request.by) for request, outcome in self.outcomes if isinstance(outcome, Head)]
 
 
 class Committer:
-    """Stages requests on the writing connection; the caller seals or undoes."""
+    """Stages requests on the writing connection; the caller commits or rolls back."""
 
     def __init__(self, connection: sqlite3.Connection, clock: Callable[[], float]) -> None:
         self._connection = connection
@@ -108,7 +103,7 @@ class Committer:
         self._version = -1
 
     def begin(self) -> None:
-        """Takes SQLite's write lock; what is remembered survives only if nobody else has written since."""
+        """Takes SQLite's write lock; the cached tips stay only if no other connection has written since."""
         self._connection.execute("BEGIN IMMEDIATE")
         version: int = self._connection.execute("PRAGMA data_version").fetchone()[0]
         if version != self._version or len(self._tips) > _REMEMBERED:
@@ -116,7 +111,7 @@ class Committer:
             self._version = version
 
     def stage(self, requests: Sequence[Request]) -> Staged:
-        """Checks each request against the head that the ones before it leave, and writes the rows of the good ones."""
+        """Checks each request against the head that those before it leave, and writes the rows of the valid ones."""
         now = self._clock()
         staged = Staged()
         events: list[_Row] = []
@@ -133,11 +128,11 @@ class Committer:
             for draft in request.events:
                 seq += 1
                 hash_ = link(hash_, request.stream, seq, at=now, type_=draft.type, body=draft.body)
-                # Byte arrays: for bytes the sqlite3 module first looks for an adapter, which costs more than a copy.
+                # Byte arrays: for bytes the sqlite3 module first searches an adapter, which costs more than a copy.
                 events.append((tip.id, seq, now, draft.type, bytearray(draft.body), bytearray(hash_)))
             if request.summary is not None:
                 summaries[request.stream] = request.summary
-            status = self._decorate(request, tip)
+            status = self._store_extras(request, tip)
             staged.tips[request.stream] = _Tip(tip.id, seq, hash_, status)
             staged.outcomes.append((request, Head(seq, hash_)))
         if events:
@@ -147,15 +142,15 @@ class Committer:
         self._move_heads(staged.tips, summaries, now)
         return staged
 
-    def seal(self, staged: Staged) -> None:
-        """Commits, durably; only now do the requests learn their outcome."""
+    def commit(self, staged: Staged) -> None:
+        """Commits durably; only now do the requests get their outcome."""
         self._connection.execute("COMMIT")
         self._tips.update(staged.tips)
         for request, outcome in staged.outcomes:
             request.outcome = outcome
 
-    def undo(self) -> None:
-        """Rolls back whatever has begun; harmless where SQLite has already done so."""
+    def roll_back(self) -> None:
+        """Rolls back what has begun; harmless if SQLite has already done so."""
         self._tips.clear()
         self._version = -1
         if self._connection.in_transaction:
@@ -186,19 +181,19 @@ class Committer:
         return _Tip(identity, 0, GENESIS, status)
 
     def _move_heads(self, tips: Mapping[str, _Tip], summaries: Mapping[str, str], now: float) -> None:
-        """Writes where each stream ends now, once however often it was appended to, and what is said of it."""
+        """Writes the new head of each stream, once for all its appends, and its summary."""
         plain = [(tip.seq, bytearray(tip.hash), now, tip.id) for name, tip in tips.items() if name not in summaries]
         if plain:
             self._connection.executemany(_MOVE_HEAD, plain)
         if summaries:
-            told = [
+            described = [
                 (tips[name].seq, bytearray(tips[name].hash), now, text, tips[name].id)
                 for name, text in summaries.items()
             ]
-            self._connection.executemany(_TELL_SUMMARY, told)
+            self._connection.executemany(_SET_SUMMARY, described)
 
-    def _decorate(self, request: Request, tip: _Tip) -> str:
-        """Writes what goes along with the events, and returns the status that holds from here on."""
+    def _store_extras(self, request: Request, tip: _Tip) -> str:
+        """Writes what comes with the events, and returns the new status."""
         status = tip.status if request.status is None else request.status
         if status != tip.status:
             self._connection.execute(_SET_STATUS, (status, tip.id))
@@ -206,7 +201,7 @@ class Committer:
             self._connection.execute(_INSERT_BLOB, (digest, len(body), body))
             self._connection.execute(_INSERT_REF, (tip.id, digest))
         if request.text is not None:
-            self._connection.execute(_TELL_TEXT, (tip.id, request.text))
+            self._connection.execute(_SET_TEXT, (tip.id, request.text))
         return status
 
 
@@ -214,7 +209,7 @@ def _refusal(request: Request, tip: _Tip | None) -> PursuitError | None:
     actual = 0 if tip is None else tip.seq
     if request.expected is not ANY and request.expected != actual:
         return Conflict(
-            f"stream {request.stream} is at event {actual}, not at {request.expected}: read it again and decide anew",
+            f"stream {request.stream} is at event {actual}, not at {request.expected}: read it again, then retry",
             stream=request.stream,
             expected=request.expected,
             actual=actual,
@@ -222,24 +217,22 @@ def _refusal(request: Request, tip: _Tip | None) -> PursuitError | None:
     if tip is None and not request.events:
         return InvalidArgument(f"stream {request.stream} cannot begin without an event", stream=request.stream)
     if tip is not None and tip.status == FORGOTTEN:
-        return InvalidArgument(
-            f"stream {request.stream} was forgotten and cannot go on: use a new name", stream=request.stream
-        )
+        return InvalidArgument(f"stream {request.stream} was forgotten: use a new name", stream=request.stream)
     return None
 
 
 _MOST_IN_A_BATCH = 256
-"""Bounds how long one commit may keep the event loop."""
+"""Bounds how long one commit may block the event loop."""
 
 _COURTESY_SECONDS = 1.0
-"""How long to queue at the gate before going past it: its holder may be stopped, and SQLite's lock still holds."""
+"""How long to wait in the write queue before ignoring it: its holder may be stopped, and SQLite's lock still holds."""
 
 
 class _Batch:
-    """Requests that will share a commit; the task that opened it is the one that commits it.
+    """Requests that share a commit; the task that opened the batch commits it.
 
-    Each follower waits on a future of its own, which costs less than an event for all and is its own to cancel.
-    In a `young` batch there is a turn of the event loop still to come before its commit.
+    Each follower waits on a future of its own, which costs less than an event for all and can be cancelled alone.
+    A `young` batch has a turn of the event loop before its commit.
     """
 
     __slots__ = ("done", "followers", "requests", "young")
@@ -251,21 +244,21 @@ class _Batch:
         self.done = asyncio.Event()
 
     def join(self, request: Request) -> asyncio.Future[None]:
-        """Takes one more along; the future is done when its outcome is there."""
+        """Adds a request; the future is done when it has its outcome."""
         self.requests.append(request)
         follower: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.followers.append(follower)
         return follower
 
     def leave_out_cancelled(self) -> None:
-        """Lets go of those who have been cancelled meanwhile: nothing is stored for them."""
+        """Drops the requests whose tasks were cancelled meanwhile: nothing is stored for them."""
         staying = [not follower.cancelled() for follower in self.followers]
         if not all(staying):
             self.requests = [self.requests[0], *compress(self.requests[1:], staying)]
             self.followers = list(compress(self.followers, staying))
 
     def end(self) -> None:
-        """Wakes everybody: the outcomes are there."""
+        """Wakes all followers: the requests have their outcomes."""
         self.done.set()
         for follower in self.followers:
             if not follower.done():
@@ -273,13 +266,24 @@ class _Batch:
 
 
 class Writer:
-    """Group commit without a task of its own: the first appender leads, those that come meanwhile follow."""
+    """Group commit without a task of its own: the first appender leads, those that come meanwhile follow.
 
-    def __init__(self, path: Path, handles: Handles, bells: Bells, clock: Callable[[], float]) -> None:
+    `patience` is how long another process may keep the ledger locked before an append fails.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        handles: Handles,
+        bells: Bells,
+        clock: Callable[[], float],
+        patience: float = PATIENCE_SECONDS,
+    ) -> None:
         self._path = path
         self._file = handles.file
-        self._gate = handles.gate
+        self._queue = handles.queue
         self._bells = bells
+        self._patience = patience
         self._committer = Committer(handles.writer, clock)
         self._filling: _Batch | None = None
         self._unfinished: set[_Batch] = set()
@@ -288,7 +292,7 @@ class Writer:
     async def append(self, request: Request) -> Head:
         """Stores one request together with all that are queued; one that is cancelled before its commit is left out."""
         if self._filling is None or not self._filling.young:
-            # In a young batch there is time for a cancellation to arrive: looking for one costs more than the wait.
+            # A young batch leaves time for a cancellation to arrive: checking for one costs more than the wait.
             await anyio.lowlevel.checkpoint_if_cancelled()
         if self._closed:
             raise LedgerUnavailable(f"the ledger {self._path} is closed; open it again", path=str(self._path))
@@ -304,35 +308,35 @@ class Writer:
             try:
                 await ended
             except asyncio.CancelledError:
-                if request.outcome is None or not _comes_again():
+                # The cancellation of a scope is delivered again at the next await, so the outcome can be returned.
+                if request.outcome is None or anyio.current_effective_deadline() != -math.inf:
                     raise
         if isinstance(request.outcome, Head):
             return request.outcome
         raise request.outcome or self._gave_up()
 
     async def close(self) -> None:
-        """Refuses new appends and returns when the queued ones have their outcome."""
+        """Refuses new appends, and returns when the queued ones have their outcome."""
         self._closed = True
         for batch in tuple(self._unfinished):
             await batch.done.wait()
 
     async def _lead(self, batch: _Batch) -> None:
         self._unfinished.add(batch)
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        courtesy = deadline - PATIENCE_SECONDS + _COURTESY_SECONDS
+        began = time.monotonic()
         try:
-            # One turn of the loop: whoever is ready to append now comes along.
+            # One turn of the loop: the tasks that are ready to append now join the batch.
             await asyncio.sleep(0)
             batch.young = False
             if batch.followers:
                 await asyncio.sleep(0)
             while True:
-                now = time.monotonic()
-                if self._try_commit(batch, courteous=now < courtesy) or now > deadline:
+                waited = time.monotonic() - began
+                if self._try_commit(batch, courteous=waited < _COURTESY_SECONDS) or waited > self._patience:
                     break
                 await anyio.sleep(random.uniform(0.0005, 0.003))  # noqa: S311 - jitter needs no secrecy
         except asyncio.CancelledError:
-            # A plain `task.cancel()` goes through the shield: those who follow must not suffer from it.
+            # A plain `task.cancel()` goes through the shield; the followers still get their commit.
             self._try_commit(batch, courteous=False)
             raise
         finally:
@@ -347,7 +351,7 @@ class Writer:
 
     def _try_commit(self, batch: _Batch, *, courteous: bool) -> bool:
         """One try, without waiting: False if another process is writing, else every request has its outcome."""
-        if not self._gate.try_pass() and courteous:
+        if not self._queue.try_enter() and courteous:
             return False
         batch.leave_out_cancelled()
         try:
@@ -355,14 +359,14 @@ class Writer:
         except sqlite3.Error as error:
             if is_busy(error):
                 return False
-            # One by one, so that a value that SQLite refuses fails its own append and no other.
+            # One by one, so a value that SQLite refuses fails its own append and no other.
             for request in batch.requests:
                 self._commit_alone(request)
         except LedgerUnavailable as error:
             for request in batch.requests:
                 request.outcome = LedgerUnavailable(error.message, **error.details)
         finally:
-            self._gate.leave()
+            self._queue.leave()
         self._stop_filling(batch)
         return True
 
@@ -373,9 +377,9 @@ class Writer:
             lost = displaced(self._path, self._file)
             if lost is not None:
                 raise lost
-            self._committer.seal(staged)
+            self._committer.commit(staged)
         except BaseException:
-            self._committer.undo()
+            self._committer.roll_back()
             raise
         self._bells.committed(staged.first, staged.last, staged.stored())
 
@@ -396,8 +400,3 @@ class Writer:
             f"nothing was stored in the ledger {self._path}: another process kept it locked; try again",
             path=str(self._path),
         )
-
-
-def _comes_again() -> bool:
-    """Whether a cancellation comes again by itself, as that of a cancel scope does."""
-    return anyio.current_effective_deadline() == -math.inf

@@ -1,7 +1,4 @@
-"""Which proposer a mission gets.
-
-Owns: the way from a mission's own word to the object that proposes. Knows every proposer, and no engine.
-"""
+"""Makes the proposer that a mission names; the proposers without a model are here: script, repeat, replay, client."""
 
 from __future__ import annotations
 
@@ -30,8 +27,6 @@ from pursuit.proposers.model import AskModel
 from pursuit.proposers.prompt import LIMIT, ROOM
 from pursuit.proposers.search import Search, require_search
 
-# The proposers that need no model: script, repeat, replay, client.
-
 
 @dataclass(frozen=True, slots=True)
 class ScriptAgain:
@@ -47,19 +42,19 @@ class ScriptAgain:
 
 @dataclass(frozen=True, slots=True)
 class RepeatCall:
-    """The same call, for missions that wait for something."""
+    """The same call in each iteration, for missions that poll."""
 
     proposal: Proposal
     operators_own: bool = True
 
     async def propose(self, state: MissionState, reasons: Sequence[str]) -> Proposal | Waiting | Failed:
-        """The call again; if it is refused, that is a failure."""
+        """The call again; a call that does not fit is a failure."""
         return Failed("; ".join(reasons)) if reasons else self.proposal
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """Proposals of an earlier mission, in order: somebody else's word, as it was then."""
+    """The recorded proposals of another mission, in order."""
 
     proposals: Sequence[Proposal]
     operators_own: bool = False
@@ -72,7 +67,7 @@ class Recorded:
 
 
 class HandedIn:
-    """One proposal from whoever drives, then the mission waits for the next."""
+    """One proposal of the client that drives the mission; then the mission waits for the next."""
 
     operators_own = False
 
@@ -87,14 +82,14 @@ class HandedIn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """Makes proposers; `prompt_bytes` is how long a prompt may be, `tools_bytes` all that is told of the tools."""
+    """Makes proposers; `prompt_bytes` bounds a prompt, `tools_bytes` the description of all tools."""
 
     models: Models
     prompt_bytes: int = LIMIT
     tools_bytes: int = ROOM
 
     async def ready(self, mission: Mission) -> None:
-        """Raises before anything is spent if whoever is to propose cannot be asked from here."""
+        """Raises before anything is spent if the proposer cannot work from here."""
         if isinstance(mission.proposer, ModelProposer):
             await self.models.check(mission.proposer.model)
         if isinstance(mission.proposer, SearchProposer):
@@ -116,7 +111,7 @@ class Choice:
             case ModelProposer() as settings:
                 return self._asking(settings, self.models.open(settings.model), means)
             case SamplingProposer() as settings:
-                return self._asking(settings, means.sampler or NobodyHere(), means)
+                return self._asking(settings, means.sampler or NoSampler(), means)
             case _ as unknown:
                 assert_never(unknown)
 
@@ -132,14 +127,14 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class NobodyHere:
+class NoSampler:
     """Stands in for the client's model while no client drives the mission."""
 
-    name: str = "nobody"
+    name: str = "(no client)"
     terms: Terms | None = None
 
     async def answer(self, request: ModelRequest) -> ModelAnswer:
         """Waits for a client."""
         raise NoAnswerYet(
-            "the model of an MCP client is to propose: a client that declares sampling must call mission_iterate"
+            "this mission needs the model of an MCP client: a client that declares sampling must call mission_iterate"
         )

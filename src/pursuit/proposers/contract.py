@@ -1,7 +1,4 @@
-"""What the engine asks of a proposer.
-
-Owns: the role and its three answers. A proposer reads the state, and makes no call itself.
-"""
+"""The `Proposer` protocol and its three answers. A proposer reads the state, and makes no call itself."""
 
 from __future__ import annotations
 
@@ -14,12 +11,12 @@ from pursuit.core.mission import Proposal
 from pursuit.core.state import MissionState
 
 Past = Callable[[int], Awaitable[Sequence[tuple[int, AnyEvent]]]]
-"""Reads the mission's events after a number, each with its own."""
+"""Reads the mission's events after a sequence number, each with its own number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Nothing can be proposed before somebody outside has done something."""
+    """Nothing can be proposed yet: the mission waits for something outside."""
 
     waiting_for: WaitingFor
     detail: str | None = None
@@ -27,7 +24,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The proposer could not propose; `final` if it is of no use to ask it again for this iteration."""
+    """The proposer could not propose; `final` if asking it again for this iteration cannot help."""
 
     reason: str
     final: bool = False
@@ -38,7 +35,7 @@ class Proposer(Protocol):
 
     @property
     def operators_own(self) -> bool:
-        """Whether what it proposes is the operator's own word, so that its scripts may set metrics."""
+        """Whether the operator wrote what it proposes, so that its scripts may set metrics."""
         ...
 
     async def propose(self, state: MissionState, reasons: Sequence[str]) -> Proposal | Waiting | Failed:

@@ -1,7 +1,6 @@
-"""What a proposer asks of a language model, whoever's it is.
+"""The `LanguageModel` protocol, its question and its errors, whichever provider or client has the model.
 
-Owns: the role `LanguageModel`, its question and what can go wrong. The answer is `model.events.ModelAnswer`, because
-it is stored. Knows no provider, no protocol and no ledger.
+The answer is `core.events.ModelAnswer`, because it is stored.
 """
 
 from __future__ import annotations
@@ -16,25 +15,15 @@ import msgspec
 from pursuit.core.events import ModelAnswer
 from pursuit.proposers.contract import Past
 
-# What language models cost, as data.
-# Invariant: a price that is not known is None, and never nothing.
-
 _SAME = {"openai-chat": "openai", "openai-responses": "openai", "google-gla": "google", "google-vertex": "google"}
 _PER = 1_000_000
 
 
 class Used(Protocol):
-    """What a request used up."""
+    """What a request used: the tokens read and written."""
 
-    @property
-    def input_tokens(self) -> int:
-        """Tokens read."""
-        ...
-
-    @property
-    def output_tokens(self) -> int:
-        """Tokens written."""
-        ...
+    input_tokens: int
+    output_tokens: int
 
 
 class Priced(Protocol):
@@ -47,7 +36,7 @@ class Priced(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """Dollars for a million tokens, as the operator says."""
+    """Dollars for a million tokens, as the operator sets them."""
 
     input: float
     output: float
@@ -71,7 +60,7 @@ class _Known:
 
 
 def price_of(name: str, own: Price | None = None) -> Priced | None:
-    """The price of a model by its full name (`provider:model`), or None if nobody knows it."""
+    """The price of a model by its full name (`provider:model`), or None if it is not known."""
     if own is not None:
         return own
     try:
@@ -89,7 +78,7 @@ def price_of(name: str, own: Price | None = None) -> Priced | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferedTool:
-    """A tool as a model is shown it. In a request its name is one that providers accept."""
+    """A tool as a model sees it. In a request its name is one that providers accept."""
 
     name: str
     description: str
@@ -110,26 +99,26 @@ class ModelRequest:
 
     @property
     def size(self) -> int:
-        """The bytes of everything that the model is shown."""
+        """The bytes of everything that the model sees."""
         tools = sum(len(msgspec.json.encode([tool.name, tool.description, tool.schema])) for tool in self.tools)
         return len(self.system.encode()) + len(self.prompt.encode()) + tools
 
     def digest(self) -> str:
-        """A fingerprint of everything that the model is shown."""
+        """A fingerprint of everything that the model sees."""
         shown = [self.system, self.prompt, [[tool.name, tool.description, tool.schema] for tool in self.tools]]
         return hashlib.sha256(msgspec.json.encode(shown, order="deterministic")).hexdigest()
 
 
 class NoAnswer(Exception):
-    """The model gave no answer, and asking it the same again at once is of no use."""
+    """The model gave no answer, and asking again at once cannot help."""
 
 
 class NoAnswerYet(Exception):
-    """Somebody outside must do something first: the mission waits, and the question is asked again then."""
+    """A client must act first: the mission waits, and then the question is asked again."""
 
 
 class OutOfBudget(Exception):
-    """There is nothing left to ask with; `cap` is the verdict's reason."""
+    """The budget does not allow the question; `cap` is the verdict's reason."""
 
     def __init__(self, cap: str) -> None:
         super().__init__(cap)
@@ -138,7 +127,7 @@ class OutOfBudget(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What asking a model takes: its price (None if nobody knows it), and the shortest answer it can be asked for."""
+    """The price of a model (None if it is not known), and the shortest answer that it can be asked for."""
 
     price: Priced | None = None
     least_answer: int = 1
@@ -154,19 +143,19 @@ class LanguageModel(Protocol):
 
     @property
     def terms(self) -> Terms | None:
-        """What asking it takes of a budget; None if it never tells what it used up."""
+        """What asking it takes of a budget; None if it never reports what it used."""
         ...
 
     async def answer(self, request: ModelRequest) -> ModelAnswer:
         """Asks. Raises `NoAnswer` or `NoAnswerYet`; cancelling it gives up the request.
 
-        Asking is a read: a question whose answer was lost is asked again.
+        Asking changes nothing, so a question whose answer was lost is asked again.
         """
         ...
 
 
 class Models(Protocol):
-    """Where language models come from by their names."""
+    """Opens language models by their names."""
 
     def open(self, name: str) -> LanguageModel:
         """The model of this name; nothing is connected yet."""
@@ -177,7 +166,7 @@ class Models(Protocol):
         ...
 
     def priced(self, name: str) -> bool:
-        """Whether it is known what it costs."""
+        """Whether its price is known."""
         ...
 
 
@@ -185,9 +174,9 @@ class Models(Protocol):
 class Means:
     """What the engine gives a proposer for one run.
 
-    `tools` are the mission's, by their full names. Whatever `record` wraps is asked for each answer once, also across
-    a crash, and is counted. `past` reads what has happened so far. `sampler` is the model of the client that drives, if
-    it has one. `lessons` are those of earlier missions that may help: data, not instructions.
+    `tools` are the mission's, by their full names. A model that `record` wraps is asked once for each answer, also
+    across a crash, and its use is counted. `past` reads the events so far. `sampler` is the model of the client that
+    drives, if it has one. `lessons` are those of similar missions: data, not instructions.
     """
 
     tools: Sequence[OfferedTool]

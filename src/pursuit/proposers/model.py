@@ -1,7 +1,7 @@
-"""The proposer that asks a language model, whoever's it is: a provider's or the client's.
+"""The proposer that asks a language model, a provider's or the client's.
 
-Owns: how a state becomes a question and an answer a proposal. Knows no provider, no protocol and no ledger: the model
-is handed in, recorded already. Invariant: what a model wrote is checked like anybody's; nothing of it is obeyed.
+It turns the state into a question and the answer into a proposal. The model is handed in, already recorded; what it
+writes is checked like any other proposal.
 """
 
 from __future__ import annotations
@@ -18,11 +18,7 @@ from pursuit.core.state import MissionState
 from pursuit.errors import ValidationFailed
 from pursuit.proposers.contract import Failed, Waiting
 from pursuit.proposers.language import LanguageModel, ModelRequest, NoAnswer, NoAnswerYet, OfferedTool, OutOfBudget
-from pursuit.proposers.prompt import LIMIT, LONGEST_DESCRIPTION, ROOM, Words, build_prompt, lacking, offer
-
-# The names of tools as language models' providers accept them.
-# Invariant: every name is at most 64 characters of `[A-Za-z0-9_-]`, begins with a letter, and means one tool; the
-# same tools always get the same names, in whatever order they come.
+from pursuit.proposers.prompt import LIMIT, LONGEST_DESCRIPTION, ROOM, PromptParts, build_prompt, lacking, offer
 
 LONGEST = 64
 _ODD = re.compile(r"[^A-Za-z0-9_-]")
@@ -30,7 +26,11 @@ _HASH = 10
 
 
 class ToolNames:
-    """`server.tool` is shown as `server__tool`; where that does not fit or is not unique, with a digest at its end."""
+    """Tool names as providers accept them: `server.tool` is `server__tool`, with a digest if too long or not unique.
+
+    Each name has at most 64 characters of `[A-Za-z0-9_-]`, begins with a letter and means one tool. The same tools
+    always get the same names, in whatever order they come.
+    """
 
     def __init__(self, names: Iterable[str], *, reserved: Iterable[str] = ()) -> None:
         tools = sorted(set(names))
@@ -45,7 +45,7 @@ class ToolNames:
         if len(plain) <= LONGEST and taken[plain] == 1:
             return plain
         salt = 0
-        while True:  # a tool may be called like another one's digest
+        while True:  # the name of one tool may equal that of another with its digest
             digest = hashlib.sha256(f"{salt}:{name}".encode(errors="replace")).hexdigest()[:_HASH]
             shown = f"{plain[: LONGEST - _HASH - 1]}_{digest}"
             if not taken[shown]:
@@ -54,15 +54,15 @@ class ToolNames:
             salt += 1
 
     def shown(self, name: str) -> str:
-        """What a model is told instead of a tool's full name."""
+        """What a model sees instead of a tool's full name."""
         return self._shown.get(name) or _plain(name)[:LONGEST]
 
     def meant(self, shown: str) -> str | None:
-        """The full name of the tool that a model means, also if it writes the full name itself."""
+        """The full name of the tool that a model means; it may also write the full name itself."""
         return self._meant.get(shown) or (shown if shown in self._shown else None)
 
     def all(self) -> list[str]:
-        """Every name that is shown."""
+        """All names that the model sees."""
         return list(self._meant)
 
 
@@ -89,7 +89,7 @@ _RUN_SCRIPT = OfferedTool(
 
 
 class AskModel:
-    """Asks a language model for each iteration; what it does wrong goes back to it with the reasons."""
+    """Asks a language model in each iteration; a wrong answer goes back to it with the reasons."""
 
     operators_own = False
 
@@ -113,7 +113,7 @@ class AskModel:
         self._answer: ModelAnswer | None = None
 
     async def propose(self, state: MissionState, reasons: Sequence[str]) -> Proposal | Waiting | Failed:
-        """What the model wants; reasons mean that its last answer for this iteration was refused."""
+        """What the model proposes; `reasons` say why its last answer for this iteration was refused."""
         self._attempt = self._attempt + 1 if reasons else 0
         request = self.request(state, reasons)
         try:
@@ -129,18 +129,18 @@ class AskModel:
     def request(self, state: MissionState, reasons: Sequence[str] = ()) -> ModelRequest:
         """The question for the next iteration."""
         scripted = state.mission.allow_scripted_strategies
-        words = Words(
+        parts = PromptParts(
             name_of=self._names.shown,
             nothing=NOTHING,
             script=SCRIPT if scripted else None,
             instructions=self._settings.instructions,
             reasons=reasons,
-            refused=None if self._answer is None else _told(self._answer),
+            refused=None if self._answer is None else _as_json(self._answer),
             lessons=self._lessons,
             left_off=self._offer.left_off,
             limit=self._limit,
         )
-        prompt = build_prompt(state, words)
+        prompt = build_prompt(state, parts)
         own = (_DO_NOTHING, _RUN_SCRIPT) if scripted else (_DO_NOTHING,)
         return ModelRequest(
             system=prompt.system,
@@ -179,13 +179,13 @@ class AskModel:
             return Failed("; ".join(str(fault) for fault in failed.faults))
 
     def _faults(self, answer: ModelAnswer) -> list[str]:
-        """What is wrong with an answer before any schema is looked at."""
+        """What is wrong with an answer, before any schema is checked."""
         if not answer.calls:
             cut = "the answer was cut off before it called a tool, because it was too long"
-            why = cut if answer.cut else "no tool was called, and words alone do nothing"
+            why = cut if answer.cut else "no tool was called, and text alone does nothing"
             return [f"{why}; call tools, or call {NOTHING}"]
         if len(answer.calls) > MOST_CALLS:
-            return [f"{len(answer.calls)} calls at once; the most are {MOST_CALLS}"]
+            return [f"{len(answer.calls)} calls at once; at most {MOST_CALLS} are allowed"]
         faults = [fault for place, call in enumerate(answer.calls) for fault in self._call_faults(place, call)]
         if any(call.name == SCRIPT for call in answer.calls) and len(answer.calls) > 1:
             faults.append(f"{SCRIPT} must be called alone")
@@ -194,7 +194,7 @@ class AskModel:
     def _call_faults(self, place: int, call: WantedCall) -> list[str]:
         at = f"tool_calls[{place}]"
         if call.args is None:
-            return [f"{at}: the arguments of {call.name!r} are no JSON object: {(call.malformed or '')[:200]!r}"]
+            return [f"{at}: the arguments of {call.name!r} are not a JSON object: {(call.malformed or '')[:200]!r}"]
         if call.name in (NOTHING, SCRIPT):
             return []
         if self._names.meant(call.name) is None:
@@ -204,16 +204,16 @@ class AskModel:
 
 
 def lack_of_room(mission: Mission, limit: int) -> int:
-    """How many bytes are missing for the model of a mission to be told its goal, instructions and criteria whole."""
+    """How many bytes a prompt lacks to hold the mission's goal, instructions and criteria whole."""
     if not isinstance(mission.proposer, AskedProposer):
         return 0
     script = SCRIPT if mission.allow_scripted_strategies else None
     instructions = mission.proposer.instructions
-    words = Words(name_of=str, nothing=NOTHING, script=script, instructions=instructions, limit=limit)
-    return lacking(mission, words)
+    parts = PromptParts(name_of=str, nothing=NOTHING, script=script, instructions=instructions, limit=limit)
+    return lacking(mission, parts)
 
 
-def _told(answer: ModelAnswer) -> dict[str, Any]:
-    """An answer, to be shown to whoever gave it."""
+def _as_json(answer: ModelAnswer) -> dict[str, Any]:
+    """An answer as its model sees it again."""
     calls = [{"call": call.name, "args": call.malformed if call.args is None else call.args} for call in answer.calls]
     return {"calls": calls, "text": answer.text} if answer.text else {"calls": calls}

@@ -1,7 +1,6 @@
-"""What a search is after: one number to make small, and limits to keep, read off a mission's metric criteria.
+"""The aim of a search, from a mission's metric criteria: one number to make small, and limits to keep. Pure.
 
-Owns: which criteria a search works at, and how a trial's metrics stand towards them. Pure.
-Invariant: a trial whose limits are all kept has no excess above zero, and only such a trial.
+Invariant: a trial has no excess above zero exactly if it keeps all limits.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ LARGEST = 1e300
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How a trial stands: what is made small (None: nothing but the limits), and by how much each limit is exceeded.
+    """The score of a trial: what is made small (None: only limits count), and by how much each limit is exceeded.
 
-    `firm` is by how much those are exceeded that do not give way, `giving` by how much the other one is.
+    `firm` is by how much the limits that do not give way are exceeded, `giving` by how much the one that does.
     """
 
     objective: float | None
@@ -37,9 +36,9 @@ class Score:
 
     @property
     def rank(self) -> tuple[float, ...]:
-        """How good it is to be handed on: one that met all, else by the firm limits.
+        """The order of trials, the best last: first whether all is met, then the firm limits.
 
-        Of those that are alike in that, one that keeps the other, too; else by the objective, then by the other.
+        Then whether the limit that gives way is kept, then the objective, then that limit's excess.
         """
         own = 0.0 if self.objective is None else -self.objective
         return (self.met, -self.firm, self.giving <= 0, own, -self.giving)
@@ -54,7 +53,7 @@ class Objective:
     target: float | None = None
 
     def of(self, value: float) -> float:
-        """The number that is to be as small as can be."""
+        """The number that the search makes small."""
         return self.sign * value if self.target is None else abs(value - self.target)
 
 
@@ -69,19 +68,21 @@ class Aim:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """What it looks at, each once."""
+        """The metrics that it needs, each once."""
         own = () if self.objective is None else (self.objective.metric,)
         return tuple(dict.fromkeys([*own, *(limit.metric for limit in self.limits)]))
 
     def score(self, metrics: Mapping[str, float], untold: Collection[str] = ()) -> Score | None:
-        """How these metrics stand; None if one that is needed is missing.
+        """The score of these metrics; None if a needed one is missing.
 
-        What is `untold`, by any trial, says nothing about one: it is as if it were kept, and never counts as met.
+        A metric that no trial has reported (`untold`) counts as a kept limit, and never as met.
         """
         needed = [name for name in self.metrics if name not in untold]
         if not needed or any(name not in metrics for name in needed):
             return None
-        value = None if self.objective is None else self._value(self.objective, metrics)
+        own, value = self.objective, None
+        if own is not None:
+            value = _bounded(own.of(metrics[own.metric])) if own.metric in metrics else 0.0
         excess = tuple(0.0 if one.metric in untold else _excess(one, metrics[one.metric]) for one in self.limits)
         beyond = dict(zip((one.criterion_id for one in self.limits), excess, strict=True))
         giving = 0.0 if self.gives_way is None else beyond.pop(self.gives_way, 0.0)
@@ -89,13 +90,9 @@ class Aim:
         met = [one.metric in metrics and holds(one, metrics[one.metric]) for one in self.wanted]
         return Score(value, excess, bool(met) and all(met), firm, giving)
 
-    @staticmethod
-    def _value(objective: Objective, metrics: Mapping[str, float]) -> float:
-        return _bounded(objective.of(metrics[objective.metric])) if objective.metric in metrics else 0.0
-
 
 def aim_of(mission: Mission, search: SearchProposer, tool: str) -> tuple[Aim, list[Fault]]:
-    """What the mission asks of the tool's metrics, and what is wrong with how the search says it."""
+    """What the mission asks of the tool's metrics, and what is wrong with the search's settings."""
     faults: list[Fault] = []
     thresholds = [
         one for one in mission.criteria if isinstance(one, MetricThreshold) and source_matches(one.source, tool)
@@ -105,12 +102,12 @@ def aim_of(mission: Mission, search: SearchProposer, tool: str) -> tuple[Aim, li
     objective, done = _objective(search, thresholds, limits, faults)
     wanted = required or _named_success(search, limits, done)
     if objective is None and not limits and not faults:
-        reason = f"nothing to search for: no required metric_threshold that {tool} may answer, and no objective"
+        reason = f"nothing to search for: no objective, and no required metric_threshold whose source is {tool}"
         faults.append(Fault(field="proposer.objective", reason=reason))
     rest = tuple(limit for limit in limits if limit is not done)
     known = [one.criterion_id for one in limits]
     if search.gives_way is not None and search.gives_way not in known:
-        reason = f"{search.gives_way!r} is none of the limits of this search; there are {', '.join(known) or 'none'}"
+        reason = f"{search.gives_way!r} is not a limit of this search; the limits are {', '.join(known) or 'none'}"
         faults.append(Fault(field="proposer.gives_way", reason=reason))
     return Aim(objective, rest, tuple(wanted), search.gives_way), faults
 
@@ -118,7 +115,7 @@ def aim_of(mission: Mission, search: SearchProposer, tool: str) -> tuple[Aim, li
 def _named_success(
     search: SearchProposer, limits: Sequence[MetricThreshold], done: MetricThreshold | None
 ) -> Sequence[MetricThreshold]:
-    """Where none is required: what the search was told to work at, unless its objective can always be bettered."""
+    """If no criterion is required: the search's own limits, unless its objective has no target."""
     if search.objective is not None and done is None:
         return ()
     return [*limits, *([] if done is None or done in limits else [done])]
@@ -130,7 +127,7 @@ def _named(
     known = {one.criterion_id: one for one in thresholds}
     for place, name in enumerate(names):
         if name not in known:
-            reason = f"{name!r} is no metric_threshold of this tool; there are {', '.join(known) or 'none'}"
+            reason = f"{name!r} is not a metric_threshold of this tool; they are {', '.join(known) or 'none'}"
             faults.append(Fault(field=f"proposer.constraints[{place}]", reason=reason))
     return [known[name] for name in dict.fromkeys(names) if name in known]
 
@@ -171,7 +168,7 @@ def _towards(criterion: MetricThreshold) -> Objective:
 
 
 def _excess(limit: MetricThreshold, value: float) -> float:
-    """How far beyond its limit a value is, in the metric's own unit; zero or less exactly when it is kept."""
+    """How far a value exceeds its limit, in the metric's own unit; zero or less exactly if the limit is kept."""
     kept = holds(limit, value)
     match limit.op:
         case "<" | "<=":

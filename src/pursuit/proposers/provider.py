@@ -1,7 +1,6 @@
-"""Language models of providers, asked directly over their own APIs.
+"""Language models of providers, asked directly over their own APIs, with another try where that may help.
 
-Owns: the way from a question to a provider's request and back, and which failures are worth another try. Knows no
-mission and no ledger. Invariant: `pydantic_ai` is imported when the first model is opened and nowhere else.
+`pydantic_ai` is imported when the first model is opened, and nowhere else.
 """
 
 from __future__ import annotations
@@ -11,47 +10,54 @@ import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 import anyio
-import msgspec
 
-from pursuit.core.events import ModelAnswer, WantedCall
+from pursuit.core.events import ModelAnswer
 from pursuit.errors import ExtraMissing, ModelUnavailable
 from pursuit.proposers.language import ModelRequest, NoAnswer, Price, Terms, price_of
+from pursuit.proposers.text_calls import storable, wanted
 
 if TYPE_CHECKING:
     from pydantic_ai.exceptions import AgentRunError
-    from pydantic_ai.messages import ModelResponse, ToolCallPart
+    from pydantic_ai.messages import ModelResponse
     from pydantic_ai.models import Model
 
-TRIES = 6
-FIRST_PAUSE = 0.5
-LONGEST_PAUSE = 120.0
 LONGEST_REASON = 1_000
 SHORTEST_ANSWER = 16
-"""OpenAI's newer API refuses to be asked for less."""
+"""OpenAI's newer API refuses a smaller maximum."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retries:
+    """How often a request is tried, and the pauses between the tries, which double."""
+
+    tries: int = 6
+    first_pause: float = 0.5
+    longest_pause: float = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Providers:
-    """Every provider that pydantic-ai knows; keys and addresses come from the environment as each provider names them.
+    """Every provider of pydantic-ai; keys and addresses come from the environment, as each provider names them.
 
-    `prices` are the operator's own, by the model's full name; they win over the known ones.
+    `prices` are the operator's own, by the model's full name; they take precedence over the known ones.
     """
 
     prices: Mapping[str, Price] = field(default_factory=dict[str, Price])
+    retries: Retries = Retries()
 
     def open(self, name: str) -> ProviderModel:
         """The model of this name; nothing is connected yet."""
-        return ProviderModel(name=name, own_price=self.prices.get(name))
+        return ProviderModel(name=name, own_price=self.prices.get(name), retries=self.retries)
 
     async def check(self, name: str) -> None:
         """Raises `ModelUnavailable` or `ExtraMissing` if it cannot be asked from here."""
         await _opened(name)
 
     def priced(self, name: str) -> bool:
-        """Whether it is known what it costs."""
+        """Whether its price is known."""
         return price_of(name, self.prices.get(name)) is not None
 
 
@@ -61,18 +67,19 @@ class ProviderModel:
 
     name: str
     own_price: Price | None = None
+    retries: Retries = Retries()
 
     @property
     def terms(self) -> Terms:
-        """Its price, and the shortest answer that its provider gives."""
+        """Its price, and the smallest maximum that its provider accepts for an answer."""
         short = not _spelt(self.name).startswith(("openai:", "openai-responses:"))
         return Terms(price=price_of(self.name, self.own_price), least_answer=1 if short else SHORTEST_ANSWER)
 
     async def answer(self, request: ModelRequest) -> ModelAnswer:
-        """Asks, again after a pause where that may help; the mission's own deadline is the last word."""
+        """Asks, again after a pause where that may help; the mission's own deadline still holds."""
         async with await _opened(self.name) as model:
-            pause, lost = FIRST_PAUSE, 0
-            for left in reversed(range(TRIES)):
+            pause, lost = self.retries.first_pause, 0
+            for left in reversed(range(self.retries.tries)):
                 try:
                     return self._read(await self._send(model, request), lost)
                 except NoAnswer as failed:
@@ -80,7 +87,7 @@ class ProviderModel:
                 except _Again as failed:
                     lost += failed.unknown
                     wait = pause if failed.after is None else failed.after
-                    if not left or wait > LONGEST_PAUSE:
+                    if not left or wait > self.retries.longest_pause:
                         raise NoAnswer(f"{self.name}: {failed}{_charged(lost)}") from None
                 await anyio.sleep(wait)
                 pause *= 2
@@ -113,19 +120,19 @@ class ProviderModel:
             )
         except (known.ModelAPIError, known.UnexpectedModelBehavior) as error:
             raise _judged(error) from None
-        except Exception as error:  # the boundary: a provider's library may raise what it likes
+        except Exception as error:  # the boundary: a provider's library may raise anything
             raise NoAnswer(f"{type(error).__name__}: {_plain(error)}") from error
 
     def _read(self, response: ModelResponse, lost: int) -> ModelAnswer:
         from pydantic_ai.messages import TextPart, ToolCallPart  # noqa: PLC0415 - loaded with the first model
 
-        calls = [_wanted(part) for part in response.parts if isinstance(part, ToolCallPart)]
+        calls = [wanted(part.tool_name, part.args) for part in response.parts if isinstance(part, ToolCallPart)]
         said = [part.content for part in response.parts if isinstance(part, TextPart)]
         usage = response.usage
         price = self.terms.price
         return ModelAnswer(
             calls=calls,
-            text=_storable("\n".join(said)),
+            text=storable("\n".join(said)),
             model=response.model_name or self.name,
             input_tokens=usage.input_tokens,
             output_tokens=usage.output_tokens,
@@ -136,7 +143,7 @@ class ProviderModel:
 
 
 class _Again(Exception):
-    """A failure that may be over soon; `after` is when the provider wants to be asked again.
+    """A failure that may pass; `after` is when the provider wants to be asked again.
 
     `unknown` if the request was sent and not answered.
     """
@@ -154,7 +161,7 @@ def _charged(lost: int) -> str:
 
 
 def _judged(error: AgentRunError) -> Exception:
-    """Whether another try may help."""
+    """The error to raise: `_Again` if another try may help."""
     from pydantic_ai import exceptions as known  # noqa: PLC0415 - loaded with the first model
 
     passing = (
@@ -173,25 +180,8 @@ def _judged(error: AgentRunError) -> Exception:
     return NoAnswer(_plain(error))
 
 
-def _wanted(part: ToolCallPart) -> WantedCall:
-    """A call as the model wrote it; what the ledger could not hold is no JSON."""
-    name = _storable(part.tool_name)
-    try:
-        text = part.args if isinstance(part.args, str) else msgspec.json.encode(part.args or {})
-        args: object = msgspec.json.decode(text) if text.strip() else {}
-    except (TypeError, ValueError, RecursionError):
-        args = None
-    if isinstance(args, dict):
-        return WantedCall(name=name, args=cast("dict[str, Any]", args))
-    return WantedCall(name=name, malformed=_storable(str(part.args)))
-
-
-def _storable(text: str) -> str:
-    return text.encode(errors="replace").decode()
-
-
 async def _opened(name: str) -> Model:
-    """The library's own model, made beside the loop: the first one imports for a second or more."""
+    """The library's own model, made in a thread: the first import takes a second or more."""
     return await anyio.to_thread.run_sync(_model, name)
 
 
@@ -218,20 +208,20 @@ def _model(name: str) -> Model:
 
 
 def _unusable(name: str, said: str) -> str:
-    """Why a model cannot be asked, in words that say what to set; the library speaks of its own classes."""
-    wanted = re.search(r"[Ss]et the `([A-Z][A-Z0-9_]*)`", said)
-    if wanted is None:
+    """Why a model cannot be asked, and what to set; the library's text names its own classes."""
+    variable = re.search(r"[Ss]et the `([A-Z][A-Z0-9_]*)`", said)
+    if variable is None:
         return said.partition(" To try Pydantic AI")[0]
     provider = name.partition(":")[0]
-    what = "your key" if wanted[1].endswith(("_KEY", "_TOKEN")) else "its address"
+    what = "your key" if variable[1].endswith(("_KEY", "_TOKEN")) else "its address"
     own = (
         "; a server of your own that speaks OpenAI's API needs OPENAI_BASE_URL instead" if provider == "openai" else ""
     )
-    return f"the environment variable {wanted[1]} is not set; set it to {what} for {provider}{own}"
+    return f"the environment variable {variable[1]} is not set; set it to {what} for {provider}{own}"
 
 
 def _spelt(name: str) -> str:
-    """Servers that are merely compatible with OpenAI speak its older API."""
+    """The model's name for the library: servers that are only compatible with OpenAI speak its older API."""
     provider, _, model = name.partition(":")
     compatible = provider == "openai" and "api.openai.com" not in os.environ.get("OPENAI_BASE_URL", "api.openai.com")
     return f"openai-chat:{model}" if compatible else name

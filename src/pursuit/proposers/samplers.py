@@ -1,6 +1,5 @@
 """The samplers of a search, behind Optuna's ask and tell.
 
-Owns: which sampler suits a space, and how a trial's score is told to it. Knows no mission and no ledger.
 Invariant: trials are asked for and told in the order of their numbers, so the same history gives the same next trial.
 """
 
@@ -14,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import optuna
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, TrialState
 
 from pursuit.core.search import Sampler
@@ -22,15 +21,15 @@ from pursuit.proposers.objective import Score
 from pursuit.proposers.space import LISTABLE, Rows, Space
 from pursuit.proposers.surrogate import EXCESS, FAILED, Surrogate
 
-# The points of a small space, each of which is tried once before any is tried twice.
-# Invariant: what is untried follows from the trials begun and ended, and a choice among equals from the seed.
-
 COUNTABLE = 65_536
 """The points of the largest space that is kept as a list."""
 
 
 class Points:
-    """Every point of a space, counted; `of` gives none for a space that is too large."""
+    """Every point of a small space: each is tried once before any is tried twice.
+
+    What is untried follows from the trials begun and ended, and the choice among equals from the seed.
+    """
 
     def __init__(self, axes: Mapping[str, Sequence[Any]], numeric: frozenset[str], seed: int) -> None:
         self._axes = axes
@@ -38,7 +37,7 @@ class Points:
         self._places = {name: {value: place for place, value in enumerate(axis)} for name, axis in axes.items()}
         self.size = math.prod(self._shape)
         self._grid: Rows = np.array(np.unravel_index(np.arange(self.size), self._shape), dtype=float).T
-        # The ends of a range are as far apart as any two choices are.
+        # The ends of a range are as far apart as any two choices.
         self._unit: Rows = np.array(
             [max(1.0, len(axis) - 1.0) if name in numeric else 1.0 for name, axis in axes.items()]
         )
@@ -48,7 +47,7 @@ class Points:
 
     @classmethod
     def of(cls, space: Space, seed: int) -> Points | None:
-        """The points of a space, if they can be listed."""
+        """The points of a space; None if they are too many."""
         if space.size is None or space.size > COUNTABLE:
             return None
         axes = space.axes()
@@ -56,16 +55,16 @@ class Points:
 
     @property
     def left(self) -> int:
-        """How many were never tried; one that is being tried counts until its end."""
+        """How many were never tried; a point that is being tried counts until its trial ends."""
         return self.size - int(self._tried.sum())
 
     def begin(self, args: Mapping[str, Any]) -> None:
-        """These arguments are being tried."""
+        """A trial of these arguments begins."""
         if (place := self._place(args)) is not None:
             self._open.append(place)
 
     def end(self, args: Mapping[str, Any], *, made: bool) -> None:
-        """They were tried, or the call was never made."""
+        """A trial of these arguments ended; it counts if its call was `made`."""
         place = self._place(args)
         if place is not None and place in self._open:
             self._open.remove(place)
@@ -85,7 +84,7 @@ class Points:
         return {name: axis[int(at)] for (name, axis), at in zip(self._axes.items(), found, strict=True)}
 
     def _place(self, args: Mapping[str, Any]) -> int | None:
-        """The number of a point; none for arguments of another space, as an older ledger may have them."""
+        """The number of a point; None for arguments of another space, which an older ledger may have."""
         found = [places.get(args.get(name)) for name, places in self._places.items()]
         if any(place is None for place in found):
             return None
@@ -93,7 +92,7 @@ class Points:
 
 
 class Fresh(optuna.samplers.BaseSampler):
-    """Another sampler, whose points are exchanged for their nearest neighbours when they were tried before."""
+    """Wraps another sampler: a point that was tried before is replaced by its nearest untried neighbour."""
 
     def __init__(self, inner: optuna.samplers.BaseSampler, space: Space, points: Points) -> None:
         self._inner = inner
@@ -101,50 +100,40 @@ class Fresh(optuna.samplers.BaseSampler):
         self._points = points
 
     def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """All of it, always: only a whole point is new or not."""
+        """The whole space, always: only a whole point is new or not."""
         return self._space.distributions
 
     def sample_relative(
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """What the other sampler proposes, or its nearest neighbour that is new."""
+        """The point of the other sampler, or its nearest untried neighbour."""
         inner = self._inner
         found = inner.sample_relative(study, trial, inner.infer_relative_search_space(study, trial))
         for name, one in search_space.items():
             if name not in found:
-                single = _only(one) if one.single() else None
-                found[name] = inner.sample_independent(study, trial, name, one) if single is None else single
-        return self._space.told(self._points.fresh(self._space.heard(found)))
+                # A distribution with one value: the low end of a range, or the first choice.
+                only: Any = getattr(one, "low", 0)
+                found[name] = only if one.single() else inner.sample_independent(study, trial, name, one)
+        return self._space.to_optuna(self._points.fresh(self._space.from_optuna(found)))
 
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
-        """For a parameter that is not of the space; a search has none."""
+        """For a parameter outside of the space; a search has none."""
         raise NotImplementedError(param_name)
 
     def after_trial(
         self, study: optuna.Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
     ) -> None:
-        """The other sampler takes in what became of a trial."""
+        """Passes the end of a trial on to the other sampler."""
         self._inner.after_trial(study, trial, state, values)
-
-
-def _only(one: BaseDistribution) -> float | int | None:
-    """The one value of a distribution that has no other."""
-    match one:
-        case IntDistribution() | FloatDistribution():
-            return one.low
-        case CategoricalDistribution():
-            return 0
-        case _:
-            return None
 
 
 LARGEST_SEED = 2**32
 
 
 class Study:
-    """One search: its space, its sampler, and what was told so far."""
+    """One search: its space, its sampler, and the trials so far."""
 
     def __init__(self, space: Space, *, sampler: Sampler, seed: int, aimless: bool) -> None:
         self.space = space
@@ -161,11 +150,12 @@ class Study:
             self._steady = optuna.samplers.CmaEsSampler(seed=seed % LARGEST_SEED, warn_independent_sampling=False)
         self._points = Points.of(space, seed)
         with _silence():
-            self._study = optuna.create_study(sampler=self._sampler(self._steady or self._random(0)))
+            first = self._steady or optuna.samplers.RandomSampler(seed=0)
+            self._study = optuna.create_study(sampler=self._sampler(first))
 
     @property
     def remembers(self) -> bool:
-        """Whether its sampler keeps more than the trials told, so that it has to be asked again for each of them."""
+        """Whether its sampler keeps more state than the told trials, so a new process must ask it for each again."""
         return self.kind == "cmaes"
 
     def ask(self) -> dict[str, Any]:
@@ -175,14 +165,15 @@ class Study:
                 inner = optuna.samplers.TPESampler(seed=self._seed_of(self._count), multivariate=True)
                 self._study.sampler = self._sampler(inner)
             case "random":
-                self._study.sampler = self._sampler(self._random(self._seed_of(self._count)))
+                inner = optuna.samplers.RandomSampler(seed=self._seed_of(self._count))
+                self._study.sampler = self._sampler(inner)
             case _:
                 pass
         return self._begun()
 
     def take(self, args: Mapping[str, Any]) -> None:
         """Makes these arguments the next trial, without asking the sampler."""
-        self._study.enqueue_trial(self.space.told(args))
+        self._study.enqueue_trial(self.space.to_optuna(args))
         self._begun()
 
     @property
@@ -198,7 +189,7 @@ class Study:
     def _begun(self) -> dict[str, Any]:
         self._count += 1
         self._asked.append(self._study.ask(self.space.distributions))
-        args = self.space.heard(self._asked[-1].params)
+        args = self.space.from_optuna(self._asked[-1].params)
         if self._points is not None:
             self._points.begin(args)
         return args
@@ -206,18 +197,14 @@ class Study:
     def _sampler(self, inner: optuna.samplers.BaseSampler) -> optuna.samplers.BaseSampler:
         return inner if self._points is None else Fresh(inner, self.space, self._points)
 
-    @staticmethod
-    def _random(seed: int) -> optuna.samplers.BaseSampler:
-        return optuna.samplers.RandomSampler(seed=seed)
-
     def tell(self, score: Score | None, *, failed: bool = False, made: bool = True) -> None:
-        """Tells the oldest trial that is not told yet; no score is one without a result, `failed` one to keep off.
+        """Tells the oldest trial that is not told yet: no score means no result, `failed` arguments to avoid.
 
-        One that was not `made` says nothing about its arguments, and they are still untried.
+        A trial that was not `made` says nothing about its arguments: they are still untried.
         """
         trial = self._asked.popleft()
         if self._points is not None:
-            self._points.end(self.space.heard(trial.params), made=made)
+            self._points.end(self.space.from_optuna(trial.params), made=made)
         if score is None:
             if failed:
                 trial.set_user_attr(FAILED, True)
@@ -231,7 +218,7 @@ class Study:
         self._study.tell(trial, value)
 
     def _value(self, score: Score) -> float:
-        """The one number that Optuna ranks by; a sampler that knows of limits gets the objective as it is."""
+        """The number by which Optuna ranks; a sampler that supports constraints gets the objective itself."""
         total = self._totals.of(score)
         if score.objective is None:
             return total if self.kind != "surrogate" else 0.0
@@ -244,7 +231,7 @@ class Study:
 
 
 class Totals:
-    """All limits of a trial in one number, each in units of what is usual for it."""
+    """All limits of a trial in one number, each in units of its usual size."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -263,7 +250,7 @@ class Totals:
         return sum(over)
 
     def ranked(self, objective: float, total: float) -> float:
-        """The objective where all limits are kept; elsewhere something worse than any of those, by how far it is."""
+        """The objective if all limits are kept; otherwise a number worse than any of those, by the excess."""
         if total <= 0:
             self._worst = objective if self._worst is None else max(self._worst, objective)
             return objective
@@ -271,14 +258,14 @@ class Totals:
 
 
 def suited(space: Space) -> Sampler:
-    """A model of the metrics where there are numbers to model or few points at all; else densities over the choices."""
+    """`surrogate` where there are numbers to model, or few points at all; otherwise `tpe`, for choices."""
     few = space.size is not None and space.size <= LISTABLE
     return "surrogate" if space.ranges or few else "tpe"
 
 
 @contextmanager
 def _silence() -> Generator[None]:
-    """Optuna says at each new study that it is there; a program's own wishes for its log are put back."""
+    """Suppresses Optuna's log line for each new study; the program's own verbosity is restored."""
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:

@@ -1,7 +1,6 @@
 """The proposer `search`: arguments of one tool, searched towards the mission's metric criteria without a model.
 
-Owns: how a mission's past becomes a study and its next trial a proposal. Makes no call and stores nothing.
-Invariant: trials come from the ledger alone, so a process that begins anew proposes what the dead one would have.
+Invariant: trials come from the ledger alone, so a new process proposes what a dead one would have proposed.
 """
 
 from __future__ import annotations
@@ -31,31 +30,36 @@ from pursuit.core.state import MissionState
 from pursuit.errors import BudgetExhausted, ExtraMissing
 from pursuit.proposers.contract import Failed, Past, Waiting
 from pursuit.proposers.language import OfferedTool
-from pursuit.proposers.objective import Score, aim_of
+from pursuit.proposers.objective import aim_of
 
 if TYPE_CHECKING:
     from pursuit.proposers.samplers import Study
 
-
-# The trials of a search as the ledger tells them.
-# Invariant: trials are numbered in the order in which they were proposed, whichever came back first.
-
 _SPENT = f"{BudgetExhausted.code}: "
-"""How an error begins that says that no arguments whatever will be answered any more."""
-
+"""The beginning of the error of a tool that answers no more calls, whatever their arguments."""
 UNMADE = frozenset({"skipped", "cancelled"})
 """The outcomes of calls that were never made, or not to their end: they say nothing about their arguments."""
-
 LOST = frozenset({"cancelled", "timed_out", "unknown"})
 """The outcomes of calls that may or may not have had an effect."""
-
+BAD = frozenset({"failed", "timed_out", "unknown"})
+"""The outcomes that a search avoids: arguments at which a server dies are among them."""
 MOST_LOST = 2
-"""How many calls of the tool that comes after a search are made again at most."""
+"""How many lost calls of `then` are made again at most."""
+IDLE = 1.0
+"""The least seconds of an iteration without calls, where nothing limits the number of iterations."""
+RECENT = 8
+MARGIN = 3
+"""How many of the slowest recent iterations must still fit before `then` is called."""
+SHARE = 0.05
+LEAST = 1.0
+"""The least seconds, and the share of the whole time, that are kept for `then`: it may start programs, as a judge."""
+AFRESH = 5.0
+"""The least seconds that are kept where a driver has just begun: how long an iteration takes is not known yet."""
 
 
 @dataclass(slots=True)
 class Trial:
-    """One evaluation; no outcome means that it is still under way."""
+    """One evaluation; without an outcome it still runs."""
 
     number: int
     args: Mapping[str, Any]
@@ -64,29 +68,30 @@ class Trial:
 
 
 class Trials:
-    """Follows the events of one mission and gives each iteration's trials once it has ended.
+    """Follows the events of one mission and gives the trials of each iteration at its end.
 
-    `checked`: a check of the mission finds out whether a call of the other tool had an effect.
+    Trials are numbered in the order of the proposals, whichever came back first. `checked`: a check of the mission
+    finds out whether a call of `then`, the other tool, had an effect.
     """
 
     def __init__(self, tool: str, *, checked: bool = False) -> None:
         self.made = 0
         self.answered = 0
-        """How many of them had a result."""
+        """How many trials had a result."""
         self.others = 0
-        """How many calls of the other tool count: those that were never made, and lost ones to make again, do not."""
+        """How many calls of `then` count; those that were never made, and lost ones to make again, do not."""
         self.why: str | None = None
-        """What the last of these failed with."""
+        """Why the last of these failed."""
         self.spent: str | None = None
-        """What the tool said when it had no budget left, as a problem's has."""
+        """The error of a tool that has no budget left, such as a problem's."""
         self._tool = tool
         self._checked = checked
         self._lost = 0
         self._beside: set[str] = set()
         self._open: dict[str, Trial] = {}
 
-    def hear(self, event: AnyEvent) -> Sequence[Trial]:
-        """Takes in one event; the trials of an iteration come when it ends."""
+    def advance(self, event: AnyEvent) -> Sequence[Trial]:
+        """Applies one event; the end of an iteration returns its trials."""
         match event:
             case IterationProposed():
                 self._open = {}
@@ -114,7 +119,7 @@ class Trials:
         return ()
 
     def _other(self, event: CallSettled | CallRefused) -> None:
-        """What became of a call of the other tool."""
+        """Counts the outcome of a call of `then`."""
         said = event.error if isinstance(event, CallSettled) else event.reason
         self.why = None if event.outcome == "ok" else f"{event.outcome}: {said}"
         again = self._checked and event.outcome in LOST and self._lost < MOST_LOST
@@ -123,35 +128,17 @@ class Trials:
             self.others -= 1
 
 
-# Which arguments of one tool another one takes.
-# Invariant: what a schema says nothing about is kept.
-
 _FURTHER = ("$ref", "allOf", "anyOf", "oneOf", "if", "patternProperties")
-"""Where a schema may name further properties than those that it lists."""
+"""Keywords by which a schema may have more properties than those in `properties`."""
 
 
 def fitting(args: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments that the schema knows; all of them where it lists none, or says that there may be others."""
+    """The arguments that the schema has; all of them if it lists none, or allows others."""
     known = schema.get("properties")
     if not isinstance(known, Mapping) or schema.get("additionalProperties") or any(one in schema for one in _FURTHER):
         return dict(args)
     names = cast("Mapping[str, Any]", known)
     return {name: value for name, value in args.items() if name in names}
-
-
-BAD = frozenset({"failed", "timed_out", "unknown"})
-"""The outcomes that a search keeps off: arguments at which a server dies are among them."""
-
-IDLE = 1.0
-"""How many seconds an iteration without calls takes at least where nothing limits how many there are."""
-RECENT = 8
-MARGIN = 3
-"""How many of the slowest recent iterations must still fit before the other tool is called."""
-SHARE = 0.05
-LEAST = 1.0
-"""Seconds that are kept at least, and the part of the whole: the other tool may start programs, such as a judge."""
-AFRESH = 5.0
-"""Seconds that are kept at least where a driver has just begun: it is unknown how long an iteration takes."""
 
 
 def require_search() -> None:
@@ -163,7 +150,7 @@ def require_search() -> None:
 
 @dataclass(slots=True)
 class Clock:
-    """How long the latest iterations took, and since when there are trials, as the ledger tells it."""
+    """How long the latest iterations took, and since when there are trials, by the events."""
 
     fresh: bool = True
     """Whether a driver has just begun."""
@@ -172,8 +159,8 @@ class Clock:
     _elapsed: float = 0.0
     _took: deque[float] = field(default_factory=lambda: deque[float](maxlen=RECENT))
 
-    def hear(self, news: Sequence[tuple[int, AnyEvent]]) -> None:
-        """Takes in what happened."""
+    def advance(self, news: Sequence[tuple[int, AnyEvent]]) -> None:
+        """Applies further events."""
         for _, event in news:
             self._last = max(self._last, event.at)
             match event:
@@ -190,16 +177,16 @@ class Clock:
 
     @property
     def since(self) -> float:
-        """Seconds on the wall since the first trial, also while the mission was stopped."""
+        """Wall-clock seconds since the first trial, including those in which the mission was stopped."""
         return 0.0 if self._first is None else self._last - self._first
 
     def is_late(self, left: float, whole: float, least: float = LEAST) -> bool:
-        """Whether the seconds that are left are needed to call the other tool."""
+        """Whether the seconds that are left are needed for the call of `then`."""
         return left <= min(whole / 2, max(MARGIN * max(self._took, default=0.0), SHARE * whole, least))
 
 
 class Search:
-    """Asks a study for the next trials, after telling it everything that the ledger holds."""
+    """Asks a study for the next trials, after telling it all trials in the ledger."""
 
     operators_own = True
 
@@ -212,24 +199,24 @@ class Search:
         checks = [one for one in mission.criteria if isinstance(one, Check) and one.required]
         checked = search.then is not None and any(one.after == search.then for one in checks)
         self._trials = Trials(search.tool_name, checked=checked)
-        self._untold = set(self._aim.metrics)  # what no trial has told so far
+        self._untold = set(self._aim.metrics)  # the metrics that no trial has reported so far
         self._best: tuple[tuple[float, ...], Mapping[str, Any]] | None = None
-        self._heard = 0
+        self._seq = 0
         self._clock = Clock()
         self._study: Study | None = None
         self._again: Mapping[str, Any] | None = None
-        self._shown = False  # whether the metrics stand as the best trial left them, which met every threshold
-        self._judged = False  # whether there was a checkpoint since the other tool was called
+        self._shown = False  # whether the current metrics are those of the best trial, which met every threshold
+        self._judged = False  # whether there was a checkpoint since `then` was called
         self._planned: tuple[int, list[dict[str, Any]]] = (-1, [])
 
     async def propose(self, state: MissionState, reasons: Sequence[str]) -> Proposal | Waiting | Failed:
-        """The next trial, or as many as a batch has; a failure once there is nothing left to try."""
+        """The next trial, or a batch of them; a failure once there is nothing left to try."""
         if reasons:
             return Failed("; ".join(reasons), final=True)
         if self._study is None:
             require_search()
-        news = await self._past(self._heard)
-        self._clock.hear(news)
+        news = await self._past(self._seq)
+        self._clock.advance(news)
         calls = _calls_left(state)
         room = None if calls is None else max(1, calls - 1)
         # In a thread: a model of the metrics takes milliseconds, the first import of Optuna half a second.
@@ -242,17 +229,17 @@ class Search:
         return Proposal(tool_calls=calls, rationale=self._rationale(len(calls)))
 
     async def _idle(self, state: MissionState) -> Proposal | Failed:
-        """Nothing to do until the checkpoint; the last iteration that a budget allows is one, whatever the cadence."""
+        """Waits for the checkpoint; the last iteration that a budget allows is one, whatever the cadence."""
         if state.budget["max_iterations"] == -1:
             if isinstance(self._cadence, OnEvent):
-                reason = f"{self._search.then} was called, and no {self._cadence.event_name} came for a checkpoint"
+                reason = f"{self._search.then} was called, and no event {self._cadence.event_name} made a checkpoint"
                 return Failed(reason, final=True)
             if isinstance(self._cadence, EverySeconds):
                 await anyio.sleep(min(self._cadence.t, IDLE))
-        return Proposal(tool_calls=[], rationale=f"{self._search.then} was called; the checkpoint is yet to come")
+        return Proposal(tool_calls=[], rationale=f"{self._search.then} was called; the mission waits for a checkpoint")
 
     def _must_end(self, state: MissionState, calls: int | None) -> bool:
-        """Whether the next call must be the one of the other tool: a budget allows only that one, or time is over."""
+        """Whether the next call must be that of `then`: a budget allows only one more call, or the time is over."""
         iterations = _left(state, "max_iterations", state.iteration_count)
         if any(one is not None and one <= 1 for one in (iterations, calls)):
             return True
@@ -267,11 +254,11 @@ class Search:
     ) -> list[dict[str, Any]] | Failed | Proposal | None:
         study = self._study = self._study or self._new_study()
         for seq, event in news:
-            ended = self._trials.hear(event)
+            ended = self._trials.advance(event)
             if isinstance(event, IterationEnded):
                 self._learn(study, ended, checkpoint=event.facts.checkpoint)
                 self._judged = self._trials.others > 0 and (self._judged or event.facts.checkpoint)
-            self._heard = seq
+            self._seq = seq
         if self._search.then is not None:
             return self._planned_then(study, self._search.then, room, last=last)
         return self._more(study, None)
@@ -279,11 +266,10 @@ class Search:
     def _planned_then(
         self, study: Study, tool: str, room: int | None, *, last: bool
     ) -> list[dict[str, Any]] | Failed | Proposal | None:
-        """More trials until one met every threshold or there are no more; then one call of the other tool.
+        """More trials until one met every threshold or there are no more; then one call of `then`.
 
-        There are no more, either, when what the mission has left is just enough for that call.
-
-        None once it was called: what is left to do is to wait for the checkpoint.
+        There are also no more when the mission's budget is just enough for that call. None once it was called: then
+        the search waits for the checkpoint.
         """
         if self._trials.others:
             return Failed(self._called(tool), final=True) if self._judged else None
@@ -298,14 +284,15 @@ class Search:
         return Proposal(tool_calls=[call], rationale=rationale)
 
     def _nothing(self) -> str:
-        """Why there is nothing to hand on."""
+        """Why there are no arguments for `then`."""
         if not self._trials.answered:
-            return f"{self._search.tool_name} answered none"
-        return f"none told {' and '.join(sorted(self._untold) or self._aim.metrics)}, so there is nothing to hand on"
+            return f"{self._search.tool_name} answered none of them"
+        names = " and ".join(sorted(self._untold) or self._aim.metrics)
+        return f"none of them reported {names}, so there is no best one"
 
     def _ignored(self) -> str:
-        """Which metrics of the aim were of no use."""
-        return f", without regard to {', '.join(sorted(self._untold))}, which no trial told" if self._untold else ""
+        """Which metrics of the aim could not be used."""
+        return f", without {', '.join(sorted(self._untold))}, which no trial reported" if self._untold else ""
 
     def _called(self, tool: str) -> str:
         """Why there is nothing more to do."""
@@ -314,8 +301,8 @@ class Search:
 
     def _more(self, study: Study, room: int | None) -> list[dict[str, Any]] | Failed:
         if self._trials.spent is not None:
-            return Failed(f"{self._search.tool_name} can be called no more: {self._trials.spent}", final=True)
-        if self._again is not None:  # it has won: neither `trials` nor a space that is used up takes that away
+            return Failed(f"{self._search.tool_name} answers no more calls: {self._trials.spent}", final=True)
+        if self._again is not None:  # the winner runs once more, also if `trials` or the space is used up
             return self._plan(study, 1)
         made, most, left = self._trials.made, self._search.trials, study.left
         if most is not None and made >= most:
@@ -346,7 +333,7 @@ class Search:
         return self._planned[1]
 
     def _learn(self, study: Study, ended: Sequence[Trial], *, checkpoint: bool) -> None:
-        """Tells the study what became of an iteration's trials, in the order of their numbers."""
+        """Tells the study the outcomes of an iteration's trials, in the order of their numbers."""
         if not ended:
             return
         if self._planned[0] != ended[0].number:
@@ -354,20 +341,22 @@ class Search:
         met: Trial | None = None
         self._notice(ended)
         for trial in ended:
-            score = self._score(trial)
+            score = self._aim.score(trial.metrics, self._untold) if trial.outcome == "ok" else None
             study.tell(score, failed=trial.outcome in BAD or trial.outcome == "ok", made=trial.outcome not in UNMADE)
-            if score is not None:
-                self._compare(trial, score)
-            if score is not None and score.met:
+            if score is None:
+                continue
+            if self._best is None or score.rank > self._best[0]:
+                self._best = score.rank, trial.args
+            if score.met:
                 met = trial
         if self._again is not None and all(trial.outcome in UNMADE for trial in ended):
-            return  # its second call was never made, so that it is still to come
+            return  # the winner's second call was never made, so it still has to be
         self._again = self._unseen(met, ended[-1], checkpoint=checkpoint)
 
     def _unseen(self, met: Trial | None, last: Trial, *, checkpoint: bool) -> Mapping[str, Any] | None:
-        """The arguments to show once more: a criterion is decided over the last value, at a checkpoint.
+        """The arguments to call once more: a criterion is decided over the last value, at a checkpoint.
 
-        What comes after a search keeps the metrics as they stand, so only the best trial's have to stand last.
+        `then` leaves the metrics as they are, so with it only the best trial must be the last one.
         """
         self._shown = False
         if met is None or self._best is None:
@@ -381,11 +370,6 @@ class Search:
             unseen = not self._shown
         return {name: one for name, one in winner.items() if name not in self._search.args} if unseen else None
 
-    def _compare(self, trial: Trial, score: Score) -> None:
-        """Keeps the best trial."""
-        if self._best is None or score.rank > self._best[0]:
-            self._best = score.rank, trial.args
-
     def _recall(self, study: Study, ended: Sequence[Trial]) -> None:
         """Brings the study to where it was when another process planned these trials."""
         if study.remembers and self._again is None:
@@ -396,20 +380,17 @@ class Search:
                 study.take(trial.args)
 
     def _notice(self, ended: Sequence[Trial]) -> None:
-        """Which metrics are told at all; the first trial that tells one makes those before it incomparable."""
+        """Notes which metrics are reported at all; the first report of one makes the trials before it incomparable."""
         news = {name for trial in ended if trial.outcome == "ok" for name in trial.metrics} & self._untold
         if news:
             self._untold -= news
             self._best = None
 
-    def _score(self, trial: Trial) -> Score | None:
-        return self._aim.score(trial.metrics, self._untold) if trial.outcome == "ok" else None
-
     def _rationale(self, count: int) -> str:
         first = self._trials.made + 1
         kind = "" if self._study is None else f" ({self._study.kind}, seed {self._search.seed})"
         if self._again is not None:
-            return f"trial {first}: the arguments that met every threshold once more{kind}"
+            return f"trial {first}: once more the arguments that met every threshold{kind}"
         ignored = self._ignored() if self._trials.answered else ""
         which = f"trial {first}" if count == 1 else f"trials {first} to {first + count - 1}"
         return f"{which}{kind}{ignored}"
@@ -421,7 +402,7 @@ def _left(state: MissionState, name: str, used: float) -> float | None:
 
 
 def _calls_left(state: MissionState) -> int | None:
-    """Calls of tools, without those that the checks of an iteration take."""
+    """The calls that are left, without those for the checks of an iteration."""
     checks = sum(isinstance(criterion, Check) for criterion in state.mission.criteria)
     left = _left(state, "max_tool_calls", state.tool_calls)
     return None if left is None else int(left) - checks

@@ -1,8 +1,7 @@
-"""The space that a search looks in, as points of a unit cube.
+"""The space of a search, as points of a unit cube: turns a tool's arguments into rows of numbers and back.
 
-Owns: the way between a tool's arguments and rows of numbers. Knows no method of searching.
-Invariant: what `decode` and `heard` give lies within its bounds and on its grid, however large its numbers are, and
-`encode` leads back to the same point, or to the nearest that a floating point number can tell from it.
+Invariant: what `decode` and `from_optuna` give lies within its bounds and on its grid, however large its numbers are,
+and `encode` leads back to the same point, or to the nearest that a floating point number can tell from it.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from pursuit.core.search import Parameter
 
 Rows = NDArray[np.float64]
 APART = math.sqrt(0.5)
-"""What stands for a choice that is taken, so that two different choices are one unit apart."""
+"""The coordinate of the taken choice, so that two different choices are one unit apart."""
 
 LISTABLE = 1_024
 
@@ -43,7 +42,7 @@ class Range:
         """The range with its upper bound on the grid."""
         low, high, whole = given.low, given.high, given.kind == "int"
         if low is None or high is None:
-            raise ValueError(f"{name} has no bounds")  # the start has seen to it
+            raise ValueError(f"{name} has no bounds")  # the start of the mission checks it
         step = given.step or 0.0
         if whole:
             low, step = int(low), int(step) or 1
@@ -60,27 +59,27 @@ class Range:
         return round((self.high - self.low) / self.step) + 1 if self.step else None
 
     def values(self) -> list[float | int]:
-        """Its values, if it can be listed."""
+        """Its values, if they can be listed."""
         return list(dict.fromkeys(self.value(self.low + place * self.step) for place in range(self.levels or 1)))
 
     def distribution(self) -> BaseDistribution:
-        """The same for Optuna; a grid of fractions is counted, so that no rounding can miss it."""
+        """The distribution for Optuna; a grid of fractions is numbered, so no rounding can miss it."""
         if self.whole:
             return IntDistribution(int(self.low), int(self.high), log=self.log, step=int(self.step))
         if self.levels is not None:
             return IntDistribution(0, self.levels - 1)
         return FloatDistribution(self.low, self.high, log=self.log)
 
-    def told(self, value: float) -> float | int:
-        """The argument as Optuna counts it."""
+    def to_optuna(self, value: float) -> float | int:
+        """The argument in Optuna's numbers."""
         return value if self.whole or not self.step else round((value - self.low) / self.step)
 
-    def heard(self, told: float) -> float | int:
-        """The argument that Optuna means."""
-        return self.value(told if self.whole or not self.step else self.low + told * self.step)
+    def from_optuna(self, number: float) -> float | int:
+        """The argument for Optuna's number."""
+        return self.value(number if self.whole or not self.step else self.low + number * self.step)
 
     def nearest(self, number: float) -> float | int:
-        """The argument of a point of the cube, without digits that say nothing."""
+        """The argument of a point of the cube, without meaningless digits."""
         return self.value(number if self.step else neat(number, self.high - self.low))
 
     def value(self, number: float) -> float | int:
@@ -101,16 +100,16 @@ class Choice:
 
     @property
     def columns(self) -> slice:
-        """Where its columns lie."""
+        """Its columns."""
         return slice(self.column, self.column + len(self.choices))
 
-    def told(self, value: object) -> int:
+    def to_optuna(self, value: object) -> int:
         """The number of a choice."""
         return self.choices.index(value)
 
-    def heard(self, told: int) -> Any:
-        """The choice of a number."""
-        return self.choices[told]
+    def from_optuna(self, number: int) -> Any:
+        """The choice with a number."""
+        return self.choices[number]
 
 
 class Space:
@@ -134,18 +133,18 @@ class Space:
 
     @cached_property
     def distributions(self) -> dict[str, BaseDistribution]:
-        """The space as Optuna knows it, in the order of the mission."""
+        """The space for Optuna, in the order of the mission."""
         found: dict[str, BaseDistribution] = {one.name: one.distribution() for one in self.ranges}
         found.update({one.name: CategoricalDistribution(range(len(one.choices))) for one in self.choices})
         return {name: found[name] for name in self._names}
 
-    def told(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        """The searched arguments as Optuna counts them; choices are numbered, since it does not take all of them."""
-        return {one.name: one.told(args[one.name]) for one in (*self.ranges, *self.choices)}
+    def to_optuna(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        """The searched arguments in Optuna's numbers; choices are numbered, since it does not take every value."""
+        return {one.name: one.to_optuna(args[one.name]) for one in (*self.ranges, *self.choices)}
 
-    def heard(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments that Optuna means."""
-        found = {one.name: one.heard(params[one.name]) for one in (*self.ranges, *self.choices)}
+    def from_optuna(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments for Optuna's numbers."""
+        found = {one.name: one.from_optuna(params[one.name]) for one in (*self.ranges, *self.choices)}
         return {name: found[name] for name in self._names}
 
     @cached_property
@@ -162,7 +161,7 @@ class Space:
         return np.where(self._log, 0.0, self._step / self._span)
 
     def axes(self) -> dict[str, Sequence[Any]]:
-        """The values of each parameter, of a space that can be listed; a step that is lost in rounding gives none."""
+        """The values of each parameter, of a space that can be listed; steps that rounding swallows are left out."""
         found: dict[str, Sequence[Any]] = {one.name: one.values() for one in self.ranges}
         found.update({one.name: one.choices for one in self.choices})
         return {name: found[name] for name in self._names}
@@ -214,6 +213,6 @@ class Space:
 
 
 def neat(number: float, scale: float) -> float:
-    """The number to twelve digits, unless they matter on this scale: what arithmetic left behind them helps nobody."""
+    """The number with twelve digits, unless further digits matter on this scale: they are leftovers of arithmetic."""
     short = float(f"{number:.12g}")
     return short if abs(short - number) <= scale * 1e-9 else number

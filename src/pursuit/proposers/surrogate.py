@@ -1,6 +1,5 @@
 """A sampler for Optuna that learns a smooth model of every metric and looks for the best point of the model.
 
-Owns: what has been seen, when to begin afresh, and the next point. Knows no mission and no ledger.
 Invariant: the next point follows from the seed, the trial's number and the trials told before, and from nothing else.
 
 Each limit and the objective get an interpolant of their own (cubic radial basis functions with a linear tail), so a
@@ -21,8 +20,6 @@ from optuna.trial import FrozenTrial, TrialState
 
 from pursuit.proposers.space import LISTABLE, Rows, Space
 
-# A smooth surface through known values: cubic radial basis functions with a linear tail.
-
 RIDGE = 1e-9
 
 
@@ -33,7 +30,10 @@ def distances(rows: Rows, others: Rows) -> Rows:
 
 
 class Interpolant:
-    """Passes through the values (a column for each surface) at the points, but for a ridge that keeps it solvable."""
+    """A smooth surface through known values: cubic radial basis functions with a linear tail.
+
+    Each column of values has a surface of its own. A small ridge keeps the system solvable.
+    """
 
     def __init__(self, points: Rows, values: Rows) -> None:
         count, width = points.shape
@@ -65,12 +65,12 @@ EXCESS, FAILED = "excess", "failed"
 FITTED = 150
 LEADERS = 30
 GAPS = (0.05, 0.005, 0.0005, 0.0, 0.0)
-"""How far from every known point the next one must lie, in turns: far to explore, anywhere to exploit."""
+"""The least distance of the next point from every known point, in turns: far to explore, none to exploit."""
 
-ROUNDS, PARENTS, CHILDREN, STROLLS = 12, 30, 150, 100
+ROUNDS, PARENTS, CHILDREN, PERTURBED = 12, 30, 150, 100
 TAKEN = 1e3
 GAIN = {True: 1e-3, False: 1e-4}
-"""The least gain that counts, as a share: of a fresh beginning, and of polishing the best."""
+"""The least gain that counts, as a share: after a fresh start, and while polishing the best."""
 
 
 class Surrogate(optuna.samplers.BaseSampler):
@@ -78,7 +78,7 @@ class Surrogate(optuna.samplers.BaseSampler):
 
     def __init__(self, space: Space, seed: int, *, aimless: bool = False) -> None:
         self.space = space
-        self.aimless = aimless  # nothing is to be made small: only the limits count
+        self.aimless = aimless  # there is no objective: only the limits count
         self._seed = seed
         self._pending: dict[int, Rows] = {}
         self._points: list[Rows] = []
@@ -88,13 +88,13 @@ class Surrogate(optuna.samplers.BaseSampler):
         self._epochs = Epochs(len(space.distributions))
 
     def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """All of it, always."""
+        """The whole space, always."""
         return self.space.distributions
 
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
-        """For a parameter that is not of the space; a search has none."""
+        """For a parameter outside of the space; a search has none."""
         raise NotImplementedError(param_name)
 
     def sample_relative(
@@ -103,19 +103,19 @@ class Surrogate(optuna.samplers.BaseSampler):
         """The arguments of the next trial."""
         args = self.space.decode(self._next(trial.number))
         self._pending[trial.number] = self.space.encode(args)
-        return self.space.told(args)
+        return self.space.to_optuna(args)
 
     def after_trial(
         self, study: optuna.Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
     ) -> None:
-        """Takes in what became of a trial."""
+        """Learns from the end of a trial."""
         self._pending.pop(trial.number, None)
-        point = self.space.encode(self.space.heard(trial.params))
+        point = self.space.encode(self.space.from_optuna(trial.params))
         if state == TrialState.COMPLETE and values:
             self._points.append(point)
             self._excess.append(trial.user_attrs[EXCESS])
             self._values.append(values[0])
-            self._epochs.hear(trial.number, len(self._points), trial.user_attrs[EXCESS], values[0])
+            self._epochs.count_trial(trial.number, len(self._points), trial.user_attrs[EXCESS], values[0])
         elif trial.user_attrs.get(FAILED):
             self._failures.append(point)
 
@@ -128,8 +128,8 @@ class Surrogate(optuna.samplers.BaseSampler):
         if len(self._points) - first < self.space.width + 2:
             return self.space.snap(chance.random((1, self.space.width)))[0]
         if self.space.size is not None and self.space.size <= LISTABLE:
-            return _Outlook(self, first, number, chance).best_of(self.space.everything())
-        return _Outlook(self, first, number, chance).search()
+            return _Models(self, first, number, chance).best_of(self.space.everything())
+        return _Models(self, first, number, chance).search()
 
     @property
     def _design_size(self) -> int:
@@ -156,7 +156,7 @@ class Surrogate(optuna.samplers.BaseSampler):
 
 
 class Epochs:
-    """When to begin afresh: after so many trials without a gain."""
+    """When to start afresh: after a number of trials without a gain."""
 
     def __init__(self, parameters: int) -> None:
         self._patience = {True: 15 + 5 * parameters, False: 10 + 2 * parameters}
@@ -170,11 +170,11 @@ class Epochs:
 
     @property
     def fresh(self) -> bool:
-        """Whether this one began with a design of its own; every second one polishes what is known."""
+        """Whether this epoch began with a design of its own; every second one polishes the best instead."""
         return self.count % 2 == 0
 
-    def hear(self, number: int, rows: int, excess: Sequence[float], value: float) -> None:
-        """Counts a trial; the scale of each limit is that of the first trial that exceeded it."""
+    def count_trial(self, number: int, rows: int, excess: Sequence[float], value: float) -> None:
+        """Counts a trial; the first trial that exceeds a limit sets its scale."""
         over = np.maximum(np.array(excess, dtype=float), 0.0)
         if self._scale is None:
             self._scale = np.zeros_like(over)
@@ -198,8 +198,8 @@ class Epochs:
         return total <= self._best[0] and value < self._best[1] - least * abs(self._best[1])
 
 
-class _Outlook:
-    """One look ahead: the models of all metrics, and what they promise."""
+class _Models:
+    """The models of all metrics for one choice of a point, and what they promise."""
 
     def __init__(self, sampler: Surrogate, first: int, number: int, chance: Generator) -> None:
         self._space, self._chance = sampler.space, chance
@@ -220,23 +220,23 @@ class _Outlook:
         self._margin = 10 ** chance.uniform(-5, -1.5) if chance.random() < 0.7 else 0.0
 
     def best_of(self, points: Rows) -> Rows:
-        """The point that promises most."""
+        """The most promising of these points."""
         return points[self._ranked(points)[0]]
 
     def search(self) -> Rows:
-        """The most promising point that a small evolution on the models finds; it costs no evaluation."""
+        """The most promising point that a small evolution on the models finds; it makes no evaluation."""
         chance, width = self._chance, self._space.width
         starts = np.repeat(self._leaders, 200 // len(self._leaders), axis=0)
-        pool = self._space.snap(np.vstack([chance.random((100, width)), self._strolled(starts, -3.0, -0.5)]))
+        pool = self._space.snap(np.vstack([chance.random((100, width)), self._perturbed(starts, -3.0, -0.5)]))
         for _ in range(ROUNDS):
             parents = pool[self._ranked(pool)[:PARENTS]]
             a, b, c = chance.integers(0, len(parents), (3, CHILDREN))
             children = parents[a] + chance.uniform(0.2, 0.9, (CHILDREN, 1)) * (parents[b] - parents[c])
-            strolls = self._strolled(parents[chance.integers(0, min(10, len(parents)), STROLLS)], -4.5, -1.0)
-            pool = np.vstack([parents, self._space.snap(np.vstack([children, strolls]))])
+            perturbed = self._perturbed(parents[chance.integers(0, min(10, len(parents)), PERTURBED)], -4.5, -1.0)
+            pool = np.vstack([parents, self._space.snap(np.vstack([children, perturbed]))])
         return self.best_of(pool)
 
-    def _strolled(self, rows: Rows, least: float, most: float) -> Rows:
+    def _perturbed(self, rows: Rows, least: float, most: float) -> Rows:
         """The rows moved a little, in steps of many sizes, over the grid and to other choices."""
         chance, count = self._chance, len(self._space.ranges)
         moved = rows.copy()
@@ -250,7 +250,7 @@ class _Outlook:
         return moved
 
     def _ranked(self, rows: Rows) -> NDInts:
-        """The rows in order of promise: limits first, then the objective; what is too near to a known point is last."""
+        """The rows by promise: limits first, then the objective; rows too near to a known point come last."""
         seen = self._model(rows)
         limits = seen[:, : self._limits]
         over = np.maximum(limits + self._margin, 0.0).sum(axis=1)
@@ -266,7 +266,7 @@ NDInts = np.ndarray[tuple[int], np.dtype[np.intp]]
 
 
 def _fitted(points: Rows, order: NDInts, most: int) -> NDInts:
-    """The points that a model is fitted to: all while they are few, then those near the best and the best."""
+    """The points to fit a model to: all while they are few, then the best and those near the best one."""
     if len(points) <= most:
         return np.arange(len(points))
     near = np.argsort(distances(points, points[order[:1]])[:, 0], kind="stable")
@@ -274,9 +274,9 @@ def _fitted(points: Rows, order: NDInts, most: int) -> NDInts:
 
 
 def _deepened(points: Rows, limits: Rows) -> Rows:
-    """The limits, where one that its tool cuts off at zero gets a depth: how far a point is from the violated ones.
+    """The limits; one that its tool reports as zero wherever it is kept gets a depth: the distance to violated points.
 
-    Without it the surface would be flat wherever the limit is kept, and say nothing of where that ends.
+    Without it the surface would be flat there, and would not show where the limit begins.
     """
     found = limits.copy()
     for column in range(limits.shape[1]):

@@ -1,7 +1,6 @@
-"""Tools for a language model that can only write: they are told in words, and its calls are read out of its text.
+"""Reads the calls in a language model's answer; for a model that only writes text, also describes the tools in text.
 
-Owns: how tools are told and which texts are calls. Pure. Knows no provider and no protocol. Invariants: reading takes a
-bounded time whatever the text is, and gives only what the ledger can hold.
+Pure. Reading takes a bounded time whatever the text is, and gives only what the ledger can store.
 """
 
 from __future__ import annotations
@@ -32,23 +31,23 @@ _ARGS = ("args", "arguments", "input", "parameters")
 
 
 class Written(NamedTuple):
-    """What a text holds: calls, and the words about them."""
+    """The calls in a text, and the words around them."""
 
     calls: list[WantedCall]
     words: str
 
 
 def told(tools: Sequence[OfferedTool]) -> str:
-    """The tools, and the form of an answer; what servers say of their tools is quoted as everything else is."""
+    """The tools and the form of an answer; the descriptions of servers are quoted like all foreign text."""
     lines = [f"| {as_row(tool)}" for tool in tools]
     mark = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
     return "\n".join([_FORM, f"<<< {mark} tools", *lines, f">>> {mark} tools"])
 
 
 def written(text: str) -> Written:
-    """The calls of an answer that is JSON as a whole, or whose last code block is; what stands elsewhere is quoted.
+    """The calls of an answer that is JSON, or whose last code block is; JSON elsewhere does not count.
 
-    What looks like such an answer and is none is one malformed call.
+    Text that looks like such an answer and cannot be read is one malformed call.
     """
     spoken = _spoken(text[:LONGEST])
     around, found = _block(spoken)
@@ -65,7 +64,7 @@ def written(text: str) -> Written:
 
 
 def wanted(name: object, args: object) -> WantedCall:
-    """One call; what the ledger could not hold is no JSON."""
+    """One call as the model wrote it; arguments that the ledger cannot store are malformed."""
     try:
         encoded = args if isinstance(args, str) else msgspec.json.encode({} if args is None else args)
         read: object = msgspec.json.decode(encoded) if encoded.strip() else {}
@@ -83,7 +82,7 @@ def storable(text: str) -> str:
 
 
 def _spoken(text: str) -> str:
-    """An answer without what the model thought aloud before it; one that never stopped thinking has said nothing."""
+    """An answer without its thinking; one that never stopped thinking has no answer."""
     marks = [] if text.lstrip().startswith(("{", "[")) else list(_THOUGHT.finditer(text))
     if not marks:
         return text
@@ -92,7 +91,7 @@ def _spoken(text: str) -> str:
 
 
 def _block(text: str) -> tuple[str, str]:
-    """What stands around the part of an answer that may hold calls, and that part."""
+    """The text around the part of an answer that may hold calls, and that part."""
     if text.lstrip().startswith(("{", "[")):
         return "", text.strip()
     last: tuple[int, int, int, int] | None = None
@@ -100,7 +99,7 @@ def _block(text: str) -> tuple[str, str]:
     for fence in _FENCE.finditer(text):
         if begun is None:
             begun = fence.span()
-            last = (*begun, len(text), len(text))  # one that is cut off reaches to the end
+            last = (*begun, len(text), len(text))  # a block that is cut off reaches to the end
         elif not fence[1].strip():
             last, begun = (*begun, *fence.span()), None
     if last is None:
@@ -116,11 +115,11 @@ def _words(text: str) -> str:
 
 
 def _no_number(word: str) -> NoReturn:
-    raise ValueError(f"{word} is no JSON number")
+    raise ValueError(f"{word} is not a JSON number")
 
 
 def _calls(value: object) -> list[WantedCall] | None:
-    """The calls that a value is: a list of them, an object with such a list, or one alone; None if it is none."""
+    """The calls in a value: a list, an object with such a list, or a single call; None if it is something else."""
     if isinstance(value, list):
         found = [_one(row) for row in cast("list[object]", value)]
         calls = [call for call in found if call is not None]
@@ -134,7 +133,7 @@ def _calls(value: object) -> list[WantedCall] | None:
 
 
 def _one(value: object) -> WantedCall | None:
-    """One call; without any arguments, which may be empty but must be there, it is malformed."""
+    """One call; its arguments may be empty, but without them it is malformed."""
     if not isinstance(value, Mapping):
         return None
     given = cast("Mapping[str, Any]", value)

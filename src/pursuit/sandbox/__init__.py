@@ -1,11 +1,10 @@
-"""What users write runs here, in worker processes with limits: predicates and scripted strategies.
+"""Runs what users write, in worker processes with limits: predicates and scripts.
 
-Importing this package imports no sandbox; a command that used one ends with `leave` (see `pool`).
+Importing this package imports no sandbox library; a command that used one ends with `leave` (see `pool`).
 """
 
 from pursuit.sandbox.pool import SandboxLimits, leave, monty_started
-from pursuit.sandbox.predicates import PredicateValue
-from pursuit.sandbox.sandbox import Sandbox
+from pursuit.sandbox.sandbox import PredicateValue, Sandbox
 from pursuit.sandbox.scripts import Script
 from pursuit.sandbox.values import (
     Calls,
@@ -15,7 +14,6 @@ from pursuit.sandbox.values import (
     ScriptSpec,
     Step,
     check_script,
-    fingerprint,
 )
 
 __all__ = [
@@ -30,7 +28,6 @@ __all__ = [
     "ScriptSpec",
     "Step",
     "check_script",
-    "fingerprint",
     "leave",
     "monty_started",
 ]

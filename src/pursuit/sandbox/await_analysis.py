@@ -1,9 +1,8 @@
-"""Which calls in a script have a value that is awaited, read from the source alone.
+"""Finds the calls in a script whose value is awaited, from the source alone.
 
-Monty must be told at a call whether its value is wanted at once or is a future, and only a direct `await` tells.
-Owns: that decision. Knows no sandbox and no tools; marking a call that is no tool call does no harm.
-Invariant: a pure function of the source. Flow inside a scope is not followed in time: a name that is awaited
-anywhere in its scope holds futures everywhere in it.
+At each call Monty must be told whether its value is wanted at once or is a future, and it sees only a direct `await`.
+The order of statements is ignored: a name that is awaited anywhere in its scope holds futures everywhere in it. Marking
+a call that is not a tool call does no harm.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _Comprehension = ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
 
 
 def awaited_calls(source: str) -> frozenset[int]:
-    """Where the awaited calls end, as UTF-8 offsets: each call has a closing bracket of its own."""
+    """The ends of the awaited calls, as UTF-8 offsets: each call has a closing bracket of its own."""
     try:
         reader = _Reader()
         reader.visit(ast.parse(source))
@@ -64,7 +63,7 @@ class _Reader(ast.NodeVisitor):
         self._function: _Function | None = None
 
     def visit(self, node: ast.AST) -> None:
-        """Remember the scope of every node, since names are looked up after the walk."""
+        """Remembers the scope of every node, since names are looked up after the walk."""
         self.scope_of[node] = self.scope
         super().visit(node)
 
@@ -271,7 +270,7 @@ class _Demand:
             yield from self._reader.returns[function]
 
     def _arguments(self, scope: _Scope | None, name: str) -> Iterator[ast.expr]:
-        """What the callers of a function hand in for its parameter."""
+        """What the callers of a function pass for its parameter."""
         if scope is None or name not in scope.parameters:
             return
         function, place = scope.parameters[name]

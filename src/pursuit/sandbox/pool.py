@@ -1,12 +1,10 @@
 """The worker processes that run what users write, from their first use to the end of our own process.
 
-Owns: the limits, the pools of Monty workers, and the one safe way out of a process that started them.
-Does not know what an expression or a script means (`predicates`, `scripts`).
-Invariant: `pydantic_monty` is imported, and a process started, only when something is run for the first time.
+`pydantic_monty` is imported, and a process started, only when something is run for the first time.
 
-Way out: Monty can abort its host while the interpreter shuts down, and the exit code then lies. A command must
-close its sandbox and, if `monty_started()`, end with `leave(code)` instead of `sys.exit(code)`. Any other program waits
-for a moment before the interpreter shuts down, in which Monty's own threads end.
+Monty can abort its host while the interpreter shuts down, and the exit code is then wrong. A command must close its
+sandbox and, if `monty_started()`, end with `leave(code)` instead of `sys.exit(code)`. Any other program waits for a
+moment before the interpreter shuts down, in which Monty's own threads end.
 """
 
 from __future__ import annotations
@@ -26,15 +24,15 @@ if TYPE_CHECKING:
     from pydantic_monty import AsyncMonty, AsyncMontySession, OSPolicy, ResourceLimits
 
 MIB = 1024 * 1024
-# A worker that says nothing for this long beyond its own limit hangs, and is killed from outside.
+# A worker that is silent for this long beyond its own limit hangs, and is killed.
 PATIENCE = 3.0
-# Of sixty programs that did not wait, sixteen were aborted; of those that waited for half as long, none.
+# Of sixty programs that did not wait, sixteen were aborted; of those that waited half as long, none.
 LAST_MOMENT = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxLimits:
-    """How much of the machine user-written code may take. Seconds are its own running time, never its waiting."""
+    """How much of the machine user-written code may use. Seconds count its own running time, not its waiting."""
 
     predicate_seconds: float = 0.05
     predicate_memory: int = 16 * MIB
@@ -47,7 +45,7 @@ class SandboxLimits:
 
 
 class SessionLostError(Exception):
-    """There was no worker to be had, or it died or was stopped in mid-work; nothing in the session can be trusted."""
+    """No worker was available, or it died or was stopped at work; nothing in the session can be trusted."""
 
 
 def monty():
@@ -69,7 +67,7 @@ class Workers:
 
     @contextlib.asynccontextmanager
     async def session(self, limits: ResourceLimits, policy: OSPolicy) -> AsyncGenerator[AsyncMontySession]:
-        """A fresh session; its worker goes back to the pool, or is killed when it is still running."""
+        """A fresh session; its worker goes back to the pool, or is killed if it still runs."""
         try:
             pool = await self._started()
             checkout = pool.checkout(limits=limits, os_policy=policy)
@@ -82,7 +80,7 @@ class Workers:
             yield checkout
 
     async def aclose(self) -> None:
-        """End the workers. A session that is still open ends with its own block."""
+        """Ends the workers. A session that is still open ends with its own block."""
         self._closed = True
         await self._forget()
 
@@ -91,9 +89,9 @@ class Workers:
             if self._closed:
                 raise RuntimeError("the sandbox is closed")
             if self._pool is None:
-                _mark_started()
+                _note_start()
                 pool = monty().AsyncMonty(min_processes=1, max_processes=self._most, request_timeout=self._patience)
-                # A start that is cancelled half-way would leave a process that nobody owns.
+                # A start that is cancelled half-way would leave a process without an owner.
                 with anyio.CancelScope(shield=True):
                     await pool.__aenter__()
                 self._pool = pool
@@ -109,7 +107,7 @@ class Workers:
 _started = False
 
 
-def _mark_started() -> None:
+def _note_start() -> None:
     global _started  # noqa: PLW0603 - a fact about this process, not about one pool
     if not _started:
         _started = True
@@ -122,7 +120,7 @@ def monty_started() -> bool:
 
 
 def leave(code: int) -> NoReturn:
-    """End the process now with this code: flush, then skip the interpreter's shutdown (and `atexit`)."""
+    """Ends the process now with this code: flushes, then skips the interpreter's shutdown (and `atexit`)."""
     for stream in (sys.stdout, sys.stderr):
         # A closed pipe or stream must not change the exit code.
         with contextlib.suppress(OSError, ValueError, AttributeError):

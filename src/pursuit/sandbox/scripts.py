@@ -1,9 +1,8 @@
-"""A scripted strategy, run call by call: it stops at every tool call and goes on with the answer that it is given.
+"""Runs a script call by call: it stops at every tool call and continues with the answer that it is given.
 
-Owns: one run of one script, its names (`server.tool`, `call`, `mission`, `state`) and its limits. Makes no call itself.
-Does not know the ledger: durability is replay, by giving a new run the recorded answers of an earlier one.
-Invariants: the same source, state, seed, time and answers lead to the same steps; nothing that a script does is an
-exception here, it is `Finished(error=…)`.
+A script makes no call itself. Durability is replay: a new run gets the recorded answers of an earlier one. The same
+source, state, seed, time and answers lead to the same steps. Nothing that a script does is an exception here: it is
+`Finished(error=…)`.
 """
 
 from __future__ import annotations
@@ -35,7 +34,6 @@ from pursuit.sandbox.values import (
     bounded,
     canonical,
     check_script,
-    fingerprint,
 )
 
 if TYPE_CHECKING:
@@ -50,24 +48,20 @@ if TYPE_CHECKING:
         MontyError,
     )
 
-
-# What a script says about its mission: `mission.observe(name, value)` and `mission.event(name, **data)`.
-# Invariant: the list is JSON and its size is bounded, whatever the script does.
-
 MAX_NAME = 256
 MAX_STATED = 1024 * 1024
 
 
-class Claims:
-    """The statements of one run."""
+class Observations:
+    """The reports of one run by `mission.observe(name, value)` and `mission.event(name, **data)`, bounded in size."""
 
     def __init__(self) -> None:
         self.observed: list[tuple[str, Any]] = []
         self.events: list[dict[str, Any]] = []
         self._size = 0
 
-    def state(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Take one statement down, or raise the `TypeError`, `ValueError` or `AttributeError` that is the script's."""
+    def record(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Records one report, or raises the `TypeError`, `ValueError` or `AttributeError` that the script sees."""
         match method:
             case "observe":
                 self._observe(args, kwargs)
@@ -123,18 +117,7 @@ def _numbers(value: Any) -> Any:
             raise ValueError(f"the value must be a finite number, or lists and dicts of numbers, not {value!r:.80}")
 
 
-# How a script spells the tools of a mission: `server.tool(…)` and `call("server.tool", {…})`.
-# Invariant: every tool is reachable through `call`; a spelling that could mean two tools means none.
-
 RESERVED = frozenset({"call", "mission", "state"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Misspelt:
-    """A call that cannot be made: the Python exception that the script sees."""
-
-    exception: str
-    message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,14 +139,18 @@ def escaped(name: str) -> str:
 
 
 def spellings(names: Iterable[str], reserved: frozenset[str] = frozenset()) -> dict[str, str]:
-    """Identifier to name, without the identifiers that two names share or that are taken."""
+    """The name for each identifier, without the identifiers that two names share or that are reserved."""
     known = list(names)
     count = Counter(escaped(name) for name in known)
     return {escaped(name): name for name in known if count[escaped(name)] == 1 and escaped(name) not in reserved}
 
 
 class Toolbox:
-    """The tools that one script may name."""
+    """The tools of a mission as a script writes them: `server.tool(…)` and `call("server.tool", {…})`.
+
+    Every tool is reachable through `call`; a spelling that could mean two tools means none. A call that cannot be made
+    raises the exception that the script sees.
+    """
 
     def __init__(self, tools: Mapping[str, Mapping[str, Sequence[str]]]) -> None:
         self.servers = spellings(tools, RESERVED)
@@ -180,52 +167,44 @@ class Toolbox:
         return None if name is None else f"{server}.{name}"
 
     def hidden(self, server: str) -> dict[str, str]:
-        """Attribute to tool, for the spellings that Monty takes for private and never asks its host about."""
+        """The tool for each attribute that Monty takes for private and does not ask its host about."""
         return {name: f"{server}.{tool}" for name, tool in self._tools[server].items() if name.startswith("_")}
 
-    def method(self, server: str, attribute: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Request | Misspelt:
+    def method(self, server: str, attribute: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Request:
         """`server.attribute(*args, **kwargs)`."""
         tool = self.tool(server, attribute)
         if tool is None:
-            near = self.near(attribute, self._tools[server])
-            return Misspelt(exception="AttributeError", message=f"{server} has no tool {attribute!r}{near}")
+            raise AttributeError(f"{server} has no tool {attribute!r}{self.missing(server, attribute)}")
         return self.bound(tool, args, kwargs)
 
-    def bound(self, tool: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Request | Misspelt:
+    def bound(self, tool: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Request:
         """Positional arguments take the names of the schema, in its order."""
         parameters = self._parameters[tool]
         if len(args) > len(parameters):
-            return _wrong(f"{tool} takes {len(parameters)} positional arguments but {len(args)} were given")
+            raise TypeError(f"{tool} takes {len(parameters)} positional arguments but {len(args)} were given")
         arguments = dict(zip(parameters, args, strict=False))
         spelt = spellings(parameters)
         for key, value in kwargs.items():
             name = key if key in parameters else spelt.get(key, key)
             if name in arguments:
-                return _wrong(f"{tool} got two values for the argument {name!r}")
+                raise TypeError(f"{tool} got two values for the argument {name!r}")
             arguments[name] = value
         return Request(tool=tool, arguments=arguments)
 
-    def called(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Request | Misspelt:
+    def called(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Request:
         """`call(name, args)`."""
         given = {**dict(zip(("name", "args"), args, strict=False)), **kwargs}
-        if len(args) + len(kwargs) != len(given) or not {"name"} <= given.keys() <= {"name", "args"}:
-            return _wrong('write call("server.tool", {"argument": value})')
-        name, arguments = given["name"], given.get("args")
-        if not isinstance(name, str) or not isinstance(arguments, dict | None):
-            return _wrong('write call("server.tool", {"argument": value})')
+        name, arguments = given.get("name"), given.get("args")
+        known = len(args) + len(kwargs) == len(given) and given.keys() <= {"name", "args"}
+        if not known or not isinstance(name, str) or not isinstance(arguments, dict | None):
+            raise TypeError('write call("server.tool", {"argument": value})')
         if name not in self._parameters:
-            near = self.near(name, self._parameters)
-            return Misspelt(exception="LookupError", message=f"there is no tool {name!r}{near}")
+            raise LookupError(f"there is no tool {name!r}{self.near(name, self._parameters)}")
         return Request(tool=name, arguments=dict(cast("dict[str, Any]", arguments or {})))
 
     def knows(self, tool: str) -> bool:
         """Whether this is the qualified name of a tool."""
         return tool in self._parameters
-
-    def unknown_name(self, name: str) -> Misspelt:
-        """A function that the script neither defined nor was given."""
-        near = self.near(name, [*self.servers, *RESERVED])
-        return Misspelt(exception="NameError", message=f"name {name!r} is not defined{near}")
 
     def missing(self, server: str | None, name: str) -> str:
         """The hint for a name, or an attribute of a server, that is not there."""
@@ -239,10 +218,6 @@ class Toolbox:
         if close:
             return f"; did you mean {', '.join(close)}?"
         return f"; there is {', '.join(names)}" if 0 < len(names) <= 12 else ""
-
-
-def _wrong(message: str) -> Misspelt:
-    return Misspelt(exception="TypeError", message=message)
 
 
 MAX_ARGUMENTS = 1024 * 1024
@@ -279,7 +254,7 @@ class Script:
         self._source = spec.source.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
         self._toolbox = Toolbox(spec.tools)
         self._servers = {uuid.UUID(int=_FIRST_SERVER + place): name for place, name in enumerate(sorted(spec.tools))}
-        self._claims = Claims()
+        self._observations = Observations()
         self._stack = contextlib.AsyncExitStack()
         self._session: AsyncMontySession | None = None
         self._snapshot: AsyncSnapshot | None = None
@@ -299,7 +274,7 @@ class Script:
         await self._stack.__aexit__(kind, error, trace)
 
     async def start(self) -> Step:
-        """Run to the first call, or to the end."""
+        """Runs to the first call, or to the end."""
         problem = check_script(self._source)
         if problem is not None:
             return self._ended(f"the script {problem}")
@@ -315,7 +290,7 @@ class Script:
             return await self._failed(error)
 
     async def answer(self, answers: Mapping[int, Any]) -> Step:
-        """Go on with the value, or the `ScriptFailure`, of every call of the last step."""
+        """Continues with the value, or the `ScriptFailure`, of every call of the last step."""
         if self._snapshot is None or answers.keys() != self._asked.keys():
             raise ValueError(f"the script waits for answers to {sorted(self._asked)}, not to {sorted(answers)}")
         for index, (_, call_id) in self._asked.items():
@@ -374,7 +349,7 @@ class Script:
                 case _:
                     following = await self._at_name(snapshot)
             if following is None and not self._asked:
-                return self._ended("the script waits for something that is no tool call")
+                return self._ended("the script waits for something that is not a tool call")
             if following is None:
                 self._snapshot = snapshot
                 return Calls(calls=tuple(call for call, _ in self._asked.values()))
@@ -384,7 +359,7 @@ class Script:
         return await self._close(None)
 
     async def _at_call(self, snapshot: AsyncFunctionSnapshot) -> AsyncSnapshot | None:
-        """Answer what needs no tool, and `None` where the host must answer first."""
+        """Answers what needs no tool; `None` if the host must answer first."""
         if snapshot.is_os_function:
             return await snapshot.resume_not_handled()
         result = self._answered.pop(snapshot.call_id, None) or self._requested(snapshot)
@@ -404,7 +379,7 @@ class Script:
         return await snapshot.resume({ready[0]: self._answered.pop(ready[0])})
 
     async def _at_name(self, snapshot: AsyncNameLookupSnapshot) -> AsyncSnapshot:
-        """A tool, or `call`, used as a value; any other name stays unknown."""
+        """Resolves a tool, or `call`, that is used as a value; any other name stays unknown."""
         name, receiver = snapshot.variable_name, snapshot.object_id
         server = None if receiver is None else self._servers.get(receiver)
         if receiver is None and name == "call":
@@ -421,42 +396,37 @@ class Script:
         return snapshot.allow_eager_await or (place.filename == _SCRIPT and place.end in self._awaited)
 
     def _requested(self, snapshot: AsyncFunctionSnapshot) -> ExternalSettledResult | None:
-        """Take the call down for the host, or settle it here: a statement about the mission, or a mistake."""
+        """Records the call for the host, or settles it here: a report about the mission, or a mistake."""
+        args, kwargs = snapshot.args, snapshot.kwargs
         receiver, name = snapshot.object_id, str(snapshot.function_name)
-        if receiver == _MISSION:
-            return self._stated(name, snapshot)
         server = None if receiver is None else self._servers.get(receiver)
-        if server is not None:
-            request = self._toolbox.method(server, name, snapshot.args, snapshot.kwargs)
-        elif name == "call":
-            request = self._toolbox.called(snapshot.args, snapshot.kwargs)
-        elif self._toolbox.knows(name):
-            request = self._toolbox.bound(name, snapshot.args, snapshot.kwargs)
-        else:
-            request = self._toolbox.unknown_name(name)
-        if isinstance(request, Misspelt):
-            return _raised(request.exception, request.message)
-        return self._asked_for(request, snapshot.call_id)
+        try:
+            if receiver == _MISSION:
+                self._observations.record(name, args, kwargs)
+                return {"return_value": None}
+            if server is not None:
+                request = self._toolbox.method(server, name, args, kwargs)
+            elif name == "call":
+                request = self._toolbox.called(args, kwargs)
+            elif self._toolbox.knows(name):
+                request = self._toolbox.bound(name, args, kwargs)
+            else:
+                raise NameError(f"name {name!r} is not defined{self._toolbox.missing(None, name)}")
+            self._ask(request, snapshot.call_id)
+        except (TypeError, ValueError, AttributeError, LookupError, NameError) as error:
+            return _raised(type(error).__name__, str(error))
+        return None
 
-    def _asked_for(self, request: Request, call_id: int) -> ExternalSettledResult | None:
+    def _ask(self, request: Request, call_id: int) -> None:
         try:
             arguments = as_json(request.arguments)
         except NotJsonError as error:
-            return _raised("TypeError", f"the arguments of {request.tool} must be JSON: {error}")
+            raise TypeError(f"the arguments of {request.tool} must be JSON: {error}") from None
         if len(canonical(arguments)) > MAX_ARGUMENTS:
-            return _raised("ValueError", f"the arguments of {request.tool} have more than {MAX_ARGUMENTS} characters")
-        identity = fingerprint(request.tool, arguments)
-        call = ScriptCall(index=self._count, tool=request.tool, arguments=arguments, fingerprint=identity)
+            raise ValueError(f"the arguments of {request.tool} have more than {MAX_ARGUMENTS} characters")
+        call = ScriptCall(index=self._count, tool=request.tool, arguments=arguments)
         self._count += 1
         self._asked[call.index] = (call, call_id)
-        return None
-
-    def _stated(self, method: str, snapshot: AsyncFunctionSnapshot) -> ExternalSettledResult:
-        try:
-            self._claims.state(method, snapshot.args, snapshot.kwargs)
-        except (TypeError, ValueError, AttributeError) as error:
-            return _raised(type(error).__name__, str(error))
-        return {"return_value": None}
 
     def _print(self, _stream: str, text: str) -> None:
         if len(self._printed) < MAX_PRINTED:
@@ -473,13 +443,13 @@ class Script:
         if isinstance(error, library.MontyRuntimeError | library.MontySyntaxError):
             lines = [frame.line for frame in error.traceback() if frame.filename == _SCRIPT]
             text = f"line {lines[-1]}: {text}" if lines else text
-        # A limit stops the script in the middle of anything, so its heap is not to be trusted.
+        # A limit stops the script in the middle of anything, so its heap cannot be trusted.
         if isinstance(inner, TimeoutError | MemoryError):
             return self._ended(text)
         return await self._close(text)
 
     async def _close(self, error: str | None) -> Finished:
-        """The end of a script that left its session in order, so that its memory can be read."""
+        """The end of a script that left its session intact, so its memory can be read."""
         if self._session is None:
             return self._ended(error)
         try:
@@ -493,15 +463,15 @@ class Script:
     def _ended(self, error: str | None, memory: dict[str, Any] | None = None) -> Finished:
         return Finished(
             memory=dict(self._spec.state.get("memory") or {}) if memory is None else memory,
-            observed=tuple(self._claims.observed),
-            events=tuple(self._claims.events),
+            observed=tuple(self._observations.observed),
+            events=tuple(self._observations.events),
             error=error,
             printed=self._printed,
         )
 
 
 def _function(name: str) -> Any:
-    """A value that Monty takes for a host function of this name. It is never called here."""
+    """A value that Monty takes for a host function of this name; it is never called here."""
 
     def function() -> None: ...
 
@@ -510,7 +480,7 @@ def _function(name: str) -> Any:
 
 
 def _memory(text: object) -> tuple[dict[str, Any] | None, str | None]:
-    """The script's memory from its JSON, or its length where that was too much to hand over."""
+    """The script's memory from its JSON, or a fault; a number is the length of a text that was too long."""
     if not isinstance(text, str):
         return None, f"state.memory has {text} characters; at most {MAX_MEMORY} are kept"
     memory = as_json(json.loads(text))
@@ -530,7 +500,7 @@ def _raised(exception: str, message: str) -> ExternalSettledResult:
 
 
 def _advice(text: str) -> str:
-    """What to write instead, where Monty's own words do not say."""
+    """What to write instead, where Monty's own message does not say."""
     if "cannot suspend in this synchronous context" in text:
         return "; call tools in a loop or a comprehension, not from map, sorted or another built-in"
     if "can't be awaited" in text or "'coroutine' object" in text:

@@ -1,13 +1,11 @@
-"""What may cross from the sandbox into the ledger: JSON, small enough, and nothing else.
+"""The values that pass between a script and its driver, and from the sandbox into the ledger: JSON of bounded size.
 
-Owns: the check that a value is JSON, its canonical text, and the bounded text of what is not.
-Knows no sandbox. Invariant: what `as_json` returns can be encoded by every JSON encoder that we use.
+Invariant: what `as_json` returns can be encoded by every JSON encoder that we use.
 """
 
 from __future__ import annotations
 
 import datetime
-import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -22,7 +20,7 @@ MAX_TEXT = 2_000
 
 
 class NotJsonError(ValueError):
-    """The value is no JSON; the text says which part of it."""
+    """The value is not JSON; the text says which part of it."""
 
 
 def as_json(value: object, depth: int = 0) -> Any:
@@ -36,18 +34,18 @@ def as_json(value: object, depth: int = 0) -> Any:
             return _text(value)
         case int():
             if not -MAX_INTEGER <= value < MAX_INTEGER:
-                raise NotJsonError(f"an integer of {value.bit_length()} bits is no JSON")
+                raise NotJsonError(f"an integer of {value.bit_length()} bits is not JSON")
             return value
         case float():
             if not math.isfinite(value):
-                raise NotJsonError(f"{value} is no JSON")
+                raise NotJsonError(f"{value} is not JSON")
             return value
         case list() | tuple():
             return [as_json(item, depth + 1) for item in cast("list[object]", value)]
         case dict():
             return {_key(key): as_json(item, depth + 1) for key, item in cast("dict[object, object]", value).items()}
         case _:
-            raise NotJsonError(f"a {type(value).__name__} is no JSON")
+            raise NotJsonError(f"a {type(value).__name__} is not JSON")
 
 
 def canonical(value: object) -> str:
@@ -61,7 +59,7 @@ def bounded(text: str, limit: int = MAX_TEXT) -> str:
 
 
 def rendered(value: object) -> str:
-    """A value that is no JSON, as a short text."""
+    """A value that is not JSON, as a short text."""
     try:
         return bounded(repr(value))
     except (ValueError, RecursionError):
@@ -73,23 +71,19 @@ def _text(value: str) -> str:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise NotJsonError("a text with half a surrogate pair is no JSON") from None
+        raise NotJsonError("a text with half a surrogate pair is not JSON") from None
     return value
 
 
 def _key(key: object) -> str:
     if not isinstance(key, str):
-        raise NotJsonError(f"a dict with a key of type {type(key).__name__} is no JSON")
+        raise NotJsonError(f"a dict with a key of type {type(key).__name__} is not JSON")
     return _text(key)
-
-
-# The values that pass between a script and whoever drives it.
-# Invariant: everything here is JSON inside, so that it can be recorded and compared in a replay.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptSpec:
-    """One run: the source, the tools it may name (server, tool, parameters in order), what it sees, chance and time."""
+    """One run: the source, the tools it may name (server, tool, parameters in order), its state, seed and time."""
 
     source: str
     tools: Mapping[str, Mapping[str, Sequence[str]]]
@@ -105,7 +99,6 @@ class ScriptCall:
     index: int
     tool: str
     arguments: dict[str, Any]
-    fingerprint: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +117,7 @@ class Calls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """The script has ended. `memory` is the old one when the new one cannot be kept; then `error` says why."""
+    """The script has ended. `memory` is the old one if the new one cannot be kept; then `error` says why."""
 
     memory: dict[str, Any]
     observed: tuple[tuple[str, Any], ...] = ()
@@ -137,14 +130,9 @@ Step = Calls | Finished
 
 
 def check_script(source: str) -> SyntaxProblem | None:
-    """Why a script can never run (reason, line, column), or nothing. Runs no part of it."""
+    """Why a script can never run (reason, line, column), or None. Runs no part of it."""
     try:
         checked_script(source)
     except SyntaxProblem as problem:
         return problem
     return None
-
-
-def fingerprint(tool: str, arguments: Mapping[str, Any]) -> str:
-    """The identity of a call: equal for equal tools and arguments, whatever the order of the keys."""
-    return hashlib.sha256(canonical([tool, arguments]).encode()).hexdigest()

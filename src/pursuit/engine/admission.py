@@ -1,0 +1,242 @@
+"""Decides whether a call may run: a call of a proposal or of a script, a check by tool or by command.
+
+A call meets, in this order: the person whom policy wants asked, policy, the tool's schema, the loop guard, the budget.
+One that passes gets a `CallIntended`, any other a `CallRefused`. No other module writes these two events, and nothing
+is sent before its intent is durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from pursuit.core.approvals import approval_id, is_granted
+from pursuit.core.budgets import RemainingBudget, child_id, is_spawn
+from pursuit.core.child_admission import Refused, Spawns
+from pursuit.core.events import ApprovalAsked, ApprovalExpired, CallIntended, CallRefused, Event, Purpose, WaitBegan
+from pursuit.core.state import MissionState, fingerprint
+from pursuit.core.tools import Tool, Traits
+from pursuit.engine.context import Run
+from pursuit.policy.rules import Ruling
+from pursuit.policy.traits import tool_approval_description
+from pursuit.tasks.record import new_task_id
+
+LOOP_LIMIT = 2
+"""Identical calls in a row that may run while nothing changes; the loop guard refuses the next one."""
+ONE_CALL = {"max_tool_calls": 1.0}
+COMMAND = Tool(
+    server="check",
+    name="command",
+    description="The command of a check",
+    input_schema={},
+    definition={},
+    traits=Traits(timeout=600.0),  # a build or a test suite takes minutes
+)
+"""Stands for the tool where a check runs a command. Its arguments are `argv` and `cwd`."""
+_OPERATORS_OWN = Ruling(decision="allow", reason="only the operator writes the command of a check")
+
+
+class MustWait(Exception):
+    """The iteration stays open: the mission waits in the ledger for a person or for a task."""
+
+
+class Planned(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that is wanted. `missing` says why there is nothing to run, if that is known already."""
+
+    call_id: str
+    tool: str
+    args: dict[str, Any]
+    order: int
+    purpose: Purpose = "proposal"
+    repeatable: bool = False
+    timeout: float | None = None
+    criterion_id: str | None = None
+    command: bool = False
+    missing: str | None = None
+
+
+def tool_of(run: Run, planned: Planned) -> Tool | None:
+    """What the call reaches, or None if that is not there now."""
+    if planned.command:
+        return COMMAND if planned.missing is None else None
+    return run.tools.get(planned.tool)
+
+
+def ruling_on(run: Run, planned: Planned, tool: Tool) -> Ruling:
+    """What policy says of the call."""
+    return _OPERATORS_OWN if tool is COMMAND else run.tools.rule(tool, planned.args)
+
+
+async def ask_first(run: Run, calls: Sequence[Planned]) -> None:
+    """Asks a person about those calls that policy wants asked about, in one commit; raises `MustWait` until answered.
+
+    A question is durable before anyone sees it, waiting for its answer holds nothing, and silence is a no.
+    """
+    questions = [question for call in calls if (question := _question(run, call)) is not None]
+    if not questions:
+        return
+    waits = False
+
+    def build(state: MissionState) -> Sequence[Event]:
+        nonlocal waits
+        waits = False
+        if state.stopped or state.open is None:
+            return ()
+        now = run.clock.now()
+        events: list[Event] = []
+        until: list[float] = []
+        for asked in questions:
+            known = state.approvals.get(asked.approval_id)
+            if is_granted(state.granted, known, asked.tool, asked.args) or (known is not None and known.answer):
+                continue
+            if known is None:
+                events.append(asked)
+                until.append(asked.until)
+            elif now >= known.until:
+                events.append(ApprovalExpired(at=now, approval_id=known.approval_id))
+            else:
+                until.append(known.until)
+        if until:
+            waits = True
+            tool = questions[0].tool
+            events.append(
+                WaitBegan(at=now, waiting_for="approval", detail=tool, until=min(until), elapsed=run.elapsed())
+            )
+        return events
+
+    await run.journal.record(build)
+    if waits:
+        raise MustWait
+
+
+def _question(run: Run, planned: Planned) -> ApprovalAsked | None:
+    tool = tool_of(run, planned)
+    if tool is None:
+        return None
+    ruling = ruling_on(run, planned, tool)
+    if ruling.decision != "ask":
+        return None
+    now = run.clock.now()
+    return ApprovalAsked(
+        at=now,
+        approval_id=approval_id(planned.call_id),
+        call_id=planned.call_id,
+        iteration=run.state.current_index,
+        tool=planned.tool,
+        args=planned.args,
+        description=tool_approval_description(tool, planned.args, ruling.reason),
+        reason=ruling.reason,
+        until=now + run.settings.approval_timeout,
+    )
+
+
+class Admission:
+    """Admits the calls of one batch in their order, and counts what the batch itself uses up."""
+
+    def __init__(self, run: Run, state: MissionState) -> None:
+        self._run = run
+        self._state = state
+        self._budget = RemainingBudget(state)
+        self._spawns: Spawns | None = None
+        self._guarded = state.open is not None and state.open.guarded
+        self._guard_key, self._guard_count = state.guard_key, state.guard_count
+
+    def admit(self, planned: Planned, tool: Tool | None) -> CallIntended | CallRefused | None:
+        """The intent of a call that may run, or the refusal of one that may not.
+
+        None for a call that was sent before and may not be sent again. One that may is in the budget already.
+        """
+        denied = None if tool is None else self._denied(planned, tool)
+        before = self._state.call(planned.call_id)
+        if before is not None:
+            if tool is None or denied is not None:
+                return None
+            return self._intent(planned, tool, attempt=before.attempt + 1)
+        if tool is None:
+            return self._refuse(planned, "failed", planned.missing or self._run.tools.missing(planned.tool))
+        if denied is not None:
+            return self._refuse(planned, "denied", denied)
+        if self._budget.lacks(ONE_CALL) is not None:
+            return self._refuse(planned, "skipped", "max_tool_calls is used up")
+        left = self._run.wall_clock_left()
+        if left is not None and left <= 0:
+            return self._refuse(planned, "skipped", "max_wall_clock_seconds is used up")
+        self._budget.take(ONE_CALL)
+        intent = self._intent(planned, tool, attempt=1)
+        return self._spawn(planned, intent) if is_spawn(self._state, planned.tool) else intent
+
+    def _denied(self, planned: Planned, tool: Tool) -> str | None:
+        """Why a person, policy, the schema or the loop guard refuses a call, or None."""
+        ruling = ruling_on(self._run, planned, tool)
+        if ruling.decision == "deny":
+            return ruling.reason
+        if ruling.decision == "ask" and (refused := self._not_approved(planned)) is not None:
+            return refused
+        # The arguments of a proposal were checked when it was made, those of a check when the mission began.
+        if planned.purpose == "script" and (faults := self._run.tools.check(planned.tool, planned.args)):
+            return "the arguments do not fit the tool's schema: " + "; ".join(faults)
+        if self._guarded and planned.purpose != "check" and self._loops(planned):
+            return "the same call was made twice in a row and nothing changed; try other arguments or another tool"
+        return None
+
+    def _not_approved(self, planned: Planned) -> str | None:
+        approval = self._state.approvals.get(approval_id(planned.call_id))
+        if is_granted(self._state.granted, approval, planned.tool, planned.args):
+            return None
+        if approval is None or approval.answer is None:
+            return "a person must approve it, and no person was asked"
+        if approval.answer == "expired":
+            return "it was not approved in time"
+        return f"denied by {approval.by}" + (f": {approval.why}" if approval.why else "")
+
+    def _loops(self, planned: Planned) -> bool:
+        key = fingerprint([planned.tool, planned.args])
+        same = key == self._guard_key
+        if same and self._guard_count >= LOOP_LIMIT:
+            return True
+        self._guard_key, self._guard_count = key, self._guard_count + 1 if same else 1
+        return False
+
+    def _spawn(self, planned: Planned, intent: CallIntended) -> CallIntended | CallRefused:
+        """The intent to start a child mission, with the budget that is set aside for it."""
+        self._spawns = self._spawns or Spawns(self._state, self._budget, self._mutates)
+        try:
+            reserved = self._spawns.admit(planned.args, child_id(intent.task or ""))
+        except Refused as refused:
+            self._budget.take({name: -amount for name, amount in ONE_CALL.items()})
+            return self._refuse(planned, refused.outcome, str(refused))
+        return msgspec.structs.replace(intent, reserved=reserved)
+
+    def _mutates(self, name: str) -> bool:
+        tool = self._run.tools.get(name)
+        return tool is None or not tool.traits.read_only
+
+    def _intent(self, planned: Planned, tool: Tool, *, attempt: int) -> CallIntended:
+        return CallIntended(
+            at=self._run.clock.now(),
+            call_id=planned.call_id,
+            iteration=self._state.current_index,
+            tool=planned.tool,
+            args=planned.args,
+            purpose=planned.purpose,
+            order=planned.order,
+            attempt=attempt,
+            criterion_id=planned.criterion_id,
+            repeatable=planned.repeatable or tool.traits.repeatable,
+            task=new_task_id() if tool.long else None,
+        )
+
+    def _refuse(self, planned: Planned, outcome: Literal["denied", "skipped", "failed"], reason: str) -> CallRefused:
+        return CallRefused(
+            at=self._run.clock.now(),
+            call_id=planned.call_id,
+            iteration=self._state.current_index,
+            tool=planned.tool,
+            args=planned.args,
+            outcome=outcome,
+            reason=reason,
+            purpose=planned.purpose,
+            order=planned.order,
+        )
