@@ -112,7 +112,7 @@ class Gateway:
         )
         resources = Resources(self.upstreams, self._relay, limits)
         self._tool_calls = ToolCalls(
-            self.upstreams,
+            upstreams=self.upstreams,
             relay=self._relay,
             lists=self.lists,
             resources=resources,
@@ -120,7 +120,9 @@ class Gateway:
             default_timeout=lambda: runtime.toolbox.settings.call_timeout,
             info=self.info,
         )
-        self._subscriptions = Subscriptions(self.upstreams, resources, self._routing, tasks, limits)
+        self._subscriptions = Subscriptions(
+            upstreams=self.upstreams, resources=resources, routing=self._routing, tasks=tasks, limits=limits
+        )
         self._handlers: dict[str, Handler] = {
             **dict.fromkeys(KINDS, self.lists.page),
             "resources/read": resources.request_resource,
@@ -142,9 +144,9 @@ class Gateway:
             tool_search = ToolSearch(self.upstreams, self.lists, call, self.info)
             handlers |= {"tools/list": tool_search.list_tools, "tools/call": tool_search.call_tool}
         task_calls = GatewayTaskCalls(
-            self.upstreams,
-            self.lists,
-            handlers["tools/call"],
+            upstreams=self.upstreams,
+            lists=self.lists,
+            call=handlers["tools/call"],
             questions=GatewayQuestions(runtime.service.ledger, runtime.service.clock),
             outbound=self._clients.outbound,
             searchable=search,

@@ -132,24 +132,19 @@ class UpstreamListener:
             stop()
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class Subscriptions:
     """The streams of all clients."""
 
-    def __init__(
-        self,
-        upstreams: Upstreams,
-        resources: Resources,
-        routing: Routing,
-        tasks: anyio.abc.TaskGroup,
-        limits: GatewayLimits,
-    ) -> None:
-        self._upstreams = upstreams
-        self._resources = resources
-        self._routing = routing
-        self._tasks = tasks
-        self._limits = limits
-        self._held: dict[tuple[ClientSession, str], anyio.CancelScope] = {}
-        self._streams: dict[Stream, Mapping[str, Any]] = {}
+    upstreams: Upstreams
+    resources: Resources
+    routing: Routing
+    tasks: anyio.abc.TaskGroup
+    limits: GatewayLimits
+    _held: dict[tuple[ClientSession, str], anyio.CancelScope] = field(
+        init=False, default_factory=dict[tuple[ClientSession, str], anyio.CancelScope]
+    )
+    _streams: dict[Stream, Mapping[str, Any]] = field(init=False, default_factory=dict[Stream, Mapping[str, Any]])
 
     async def listen(self, request: ClientRequest) -> dict[str, Any]:
         """Answers `subscriptions/listen`: a stream until the client leaves it, or its only server ends it."""
@@ -161,7 +156,7 @@ class Subscriptions:
         send, receive = anyio.create_memory_object_stream[Notification](math.inf)
         outcome: list[Exception] = []
         async with anyio.create_task_group() as tasks:
-            if self._upstreams.names.single:
+            if self.upstreams.names.single:
                 refused: list[str] | None = await self._start(request, parts, send, outcome, tasks)
             else:
                 refused = await self._start_all(request, parts, send, tasks)
@@ -205,7 +200,7 @@ class Subscriptions:
     ) -> list[str] | None:
         """Starts to listen to the only server; None if that server sends the acknowledgement."""
         ((server, part),) = parts.items()
-        listener = UpstreamListener(self._upstreams[server], part, stream)
+        listener = UpstreamListener(self.upstreams[server], part, stream)
         if await _is_modern(listener.upstream):
             tasks.start_soon(listener.relay, ClientSide(capabilities=request.client.capabilities), outcome)
             return None
@@ -223,7 +218,7 @@ class Subscriptions:
         refused = {server: list(part.shown.values()) for server, part in parts.items()}
 
         async def start(server: str, part: _Part, done: anyio.Event) -> None:
-            listener = UpstreamListener(self._upstreams[server], part, stream)
+            listener = UpstreamListener(self.upstreams[server], part, stream)
             try:
                 if await _is_modern(listener.upstream):
                     tasks.start_soon(listener.follow, side)
@@ -239,14 +234,14 @@ class Subscriptions:
         waiting = [anyio.Event() for _ in parts]
         for done, (server, part) in zip(waiting, parts.items(), strict=True):
             tasks.start_soon(start, server, part, done)
-        with anyio.move_on_after(self._limits.optional_seconds):
+        with anyio.move_on_after(self.limits.optional_seconds):
             for done in waiting:
                 await done.wait()
         return [uri for uris in refused.values() for uri in uris]
 
     async def _parts(self, wanted: Mapping[str, Any]) -> dict[str, _Part]:
         """What a client wants of each server: all list changes, and updates of the server's own resources."""
-        names = self._upstreams.names
+        names = self.upstreams.names
         if names.single:
             return {names.servers[0]: _Part(dict(wanted))}
         flags = {key: True for key in FLAGS if wanted.get(key) is True}
@@ -262,8 +257,8 @@ class Subscriptions:
 
     async def _owners(self, uris: Sequence[str]) -> dict[str, tuple[str, str] | None]:
         """For each URI the server that it belongs to, and that server's own URI."""
-        names = self._upstreams.names
-        found = await self._resources.owners(uri for uri in uris if names.uri_owner(uri) is None)
+        names = self.upstreams.names
+        found = await self.resources.owners(uri for uri in uris if names.uri_owner(uri) is None)
         owners = {uri: [(server, uri) for server in servers] for uri, servers in found.items()}
         return {uri: names.uri_owner(uri) or next(iter(owners[uri]), None) for uri in uris}
 
@@ -271,12 +266,12 @@ class Subscriptions:
         """Answers `resources/subscribe` of a legacy client, also at a modern server."""
         found = await self._modern_owner(request)
         if found is None:
-            return await self._resources.request_resource(request)
+            return await self.resources.request_resource(request)
         server, own = found
         uri, session = cast("str", request.params["uri"]), request.client
         if isinstance(session, ClientSession) and (session, uri) not in self._held:
             self._held[session, uri] = anyio.CancelScope()
-            self._tasks.start_soon(self._hold, session, uri, self._upstreams[server], own)
+            self.tasks.start_soon(self._hold, session, uri, self.upstreams[server], own)
         return {}
 
     async def unsubscribe(self, request: ClientRequest) -> dict[str, Any]:
@@ -284,7 +279,7 @@ class Subscriptions:
         session, uri = request.client, request.params.get("uri")
         scope = self._held.get((session, uri)) if isinstance(session, ClientSession) and isinstance(uri, str) else None
         if scope is None:
-            return {} if await self._modern_owner(request) else await self._resources.request_resource(request)
+            return {} if await self._modern_owner(request) else await self.resources.request_resource(request)
         scope.cancel()
         return {}
 
@@ -293,11 +288,11 @@ class Subscriptions:
         uri, session = request.params.get("uri"), request.client
         if not isinstance(session, ClientSession) or not isinstance(uri, str):
             return None
-        names = self._upstreams.names
+        names = self.upstreams.names
         owner = (names.servers[0], uri) if names.single else (await self._owners([uri]))[uri]
         if owner is None:
             return None
-        about = await self._routing.about(session, self._upstreams[owner[0]])
+        about = await self.routing.about(session, self.upstreams[owner[0]])
         return owner if is_modern(about.protocol_version) else None
 
     async def _hold(self, session: ClientSession, uri: str, upstream: McpUpstream, own: str) -> None:

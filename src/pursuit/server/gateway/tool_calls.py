@@ -87,27 +87,17 @@ decides for how long.
 """
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class ToolCalls:
     """Calls tools of these servers; `default_timeout` is for tools without a timeout of their own."""
 
-    def __init__(
-        self,
-        upstreams: Upstreams,
-        *,
-        relay: Relay,
-        lists: Lists,
-        resources: Resources,
-        authorizer: Authorizer,
-        default_timeout: Callable[[], float],
-        info: Mapping[str, Any],
-    ) -> None:
-        self._upstreams = upstreams
-        self._relay = relay
-        self._lists = lists
-        self._resources = resources
-        self._authorizer = authorizer
-        self._default_timeout = default_timeout
-        self._info = info
+    upstreams: Upstreams
+    relay: Relay
+    lists: Lists
+    resources: Resources
+    authorizer: Authorizer
+    default_timeout: Callable[[], float]
+    info: Mapping[str, Any]
 
     def resolve(self, request: ClientRequest) -> ToolCall:
         """The call that a request makes; raises `MCPError`."""
@@ -117,7 +107,7 @@ class ToolCalls:
             raise MCPError(INVALID_PARAMS, "tools/call needs the name of a tool")
         if arguments is not None and not isinstance(arguments, Mapping):
             raise MCPError(INVALID_PARAMS, "the arguments of a tool are an object")
-        owner = self._upstreams.names.owner(name)
+        owner = self.upstreams.names.owner(name)
         if owner is None:
             raise MCPError(INVALID_PARAMS, f"Unknown tool: {sendable(name)}")
         server, own = owner
@@ -130,35 +120,35 @@ class ToolCalls:
             return await middleware(call, self.perform)
         except (CallFailed, UpstreamUnavailable) as error:
             unknown = isinstance(error, CallFailed) and error.outcome == "unknown"
-            return tool_error(request, str(error), self._info, unknown=unknown)
+            return tool_error(request, str(error), self.info, unknown=unknown)
 
     async def perform(self, call: ToolCall) -> dict[str, Any]:
         """Makes a call, as `CallTool` says."""
-        request, upstream, arguments = call.request, self._upstreams[call.server], call.arguments
-        tool = await self._lists.find(request, call.server, call.name)
+        request, upstream, arguments = call.request, self.upstreams[call.server], call.arguments
+        tool = await self.lists.find(request, call.server, call.name)
         if tool is None:
             # The policy decides about a tool that its server does not list, of which nothing else is known.
             config = upstream.config
             tool = Tool(server=call.server, name=call.name, input_schema={}, definition={}, operators=config.operators)
-            passes = request.operator or self._authorizer.allows(request, tool, arguments)
+            passes = request.operator or self.authorizer.allows(request, tool, arguments)
             if not is_offered(config, call.name) or not passes:
-                shown = self._upstreams.names.qualified(call.server, call.name)
+                shown = self.upstreams.names.qualified(call.server, call.name)
                 raise MCPError(INVALID_PARAMS, f"Unknown tool: {sendable(shown)}")
-        authorization = await self._authorizer.authorize(request, tool, arguments)
+        authorization = await self.authorizer.authorize(request, tool, arguments)
         if authorization.refusal is not None:
-            return tool_error(request, authorization.refusal, self._info)
+            return tool_error(request, authorization.refusal, self.info)
         if authorization.question is not None:
-            return modern_result(request.method, authorization.question, self._info)
+            return modern_result(request.method, authorization.question, self.info)
         timeout = tool.traits.timeout or upstream.config.timeouts.call
         # Without a configured timeout, only a call that a client waits for has one, unless it is known to be long.
-        request.timeout.seconds = timeout or (None if request.detached or tool.long else self._default_timeout())
+        request.timeout.seconds = timeout or (None if request.detached or tool.long else self.default_timeout())
         params = authorization.params(call.params)
         if generation_of(await upstream.about()) == 1 and support(tool.definition) == "required":
             params = {**params, "task": {"ttl": TASK_TTL_MS}}
-        result = await self._relay.send(
-            request, upstream, params, around=lambda: self._authorizer.recorded(authorization)
+        result = await self.relay.send(
+            request, upstream, params, around=lambda: self.authorizer.recorded(authorization)
         )
-        return self._authorizer.result(authorization, self._resources.linked(call.server, result))
+        return self.authorizer.result(authorization, self.resources.linked(call.server, result))
 
 
 def tool_error(request: ClientRequest, text: str, info: Mapping[str, Any], *, unknown: bool = False) -> dict[str, Any]:
@@ -339,28 +329,19 @@ class DetachedRequest(ClientRequest):
             )
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class GatewayTaskCalls:
     """Calls of a gateway as tasks, for the task middleware; `call` makes a call.
 
     `searchable`: there are tools besides those of the servers.
     """
 
-    def __init__(
-        self,
-        upstreams: Upstreams,
-        lists: Lists,
-        call: Handler,
-        *,
-        questions: GatewayQuestions,
-        outbound: OutboundFilter,
-        searchable: bool,
-    ) -> None:
-        self._upstreams = upstreams
-        self._lists = lists
-        self._call = call
-        self._questions = questions
-        self._outbound = outbound
-        self._searchable = searchable
+    upstreams: Upstreams
+    lists: Lists
+    call: Handler
+    questions: GatewayQuestions
+    outbound: OutboundFilter
+    searchable: bool
 
     async def plan(self, ctx: Context) -> Plan:
         """The task that a call would be; any call can be one."""
@@ -368,26 +349,26 @@ class GatewayTaskCalls:
         name = params.get("name")
         if not isinstance(name, str):
             raise MCPError(INVALID_PARAMS, "tools/call needs the name of a tool")
-        title, owner = sendable(name), self._upstreams.names.owner(name)
+        title, owner = sendable(name), self.upstreams.names.owner(name)
         if owner is None:
-            if not self._searchable:
+            if not self.searchable:
                 raise MCPError(INVALID_PARAMS, f"Unknown tool: {title}")
             return Plan(title=title[:200], when="late", origin={})
-        tool = await self._lists.find(DetachedRequest(ctx, params, self._outbound), *owner)
+        tool = await self.lists.find(DetachedRequest(ctx, params, self.outbound), *owner)
         origin = {"server": owner[0], "tool": owner[1]}
         return Plan(title=title[:200], when="late" if tool is None else self._when(tool), origin=origin)
 
     def strict(self) -> bool:
         """Whether the configuration of any tool says that its calls must be tasks."""
-        return any(said.task_only for server in self._upstreams.values() for said in server.config.tools.values())
+        return any(said.task_only for server in self.upstreams.values() for said in server.config.tools.values())
 
     def performer(self, ctx: Context) -> TaskPerformer:
         """Makes the call of a request."""
-        return TaskPerformer(ctx, self._call, self._questions, self._outbound)
+        return TaskPerformer(ctx, self)
 
     def _when(self, tool: Tool) -> When:
         """At once if the configuration says that it takes long, or the server that it must be a task."""
-        settings = self._upstreams[tool.server].config.tools.get(tool.name)
+        settings = self.upstreams[tool.server].config.tools.get(tool.name)
         if settings is not None and settings.task_only:
             return "must be"
         if settings is not None and settings.long is not None:
@@ -398,11 +379,9 @@ class GatewayTaskCalls:
 class TaskPerformer:
     """Makes one call, again with each answer that it asks for."""
 
-    def __init__(self, ctx: Context, call: Handler, questions: GatewayQuestions, outbound: OutboundFilter) -> None:
+    def __init__(self, ctx: Context, calls: GatewayTaskCalls) -> None:
         self._ctx = ctx
-        self._call = call
-        self._questions = questions
-        self._outbound = outbound
+        self._calls = calls
         self._task: TaskContext | None = None
         self._request: DetachedRequest | None = None
         self.long = anyio.Event()
@@ -419,14 +398,14 @@ class TaskPerformer:
         if not ours:
             await anyio.sleep_forever()
         # No event tells that the time of an approval is over.
-        while any(row["approval_id"] in ours for row in await self._questions.open()):  # noqa: ASYNC110
+        while any(row["approval_id"] in ours for row in await self._calls.questions.open()):  # noqa: ASYNC110
             await anyio.sleep(LOOK_EVERY)
 
     async def perform(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """Makes the call, or resumes it."""
-        self._request = DetachedRequest(self._ctx, params, self._outbound)
+        self._request = DetachedRequest(self._ctx, params, self._calls.outbound)
         self._request.task, self._request.long = self._task, self.long
         try:
-            return await self._call(self._request)
+            return await self._calls.call(self._request)
         except CallFailed as error:
             raise no_answer(error) from None

@@ -27,7 +27,6 @@ from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND
 from pursuit import __version__
 from pursuit.core.observe import leaves, lift
 from pursuit.errors import AlreadySubmitted, InvalidArgument, PursuitError, UpstreamUnavailable
-from pursuit.problems.attempts import Attempt
 from pursuit.problems.brief import (
     ADDRESS,
     ASSET,
@@ -67,17 +66,15 @@ class RoundTrips:
 
     def __init__(self) -> None:
         self._asked: dict[tuple[str, str | None], list[int]] = {}
-        self._count = 0
 
     def note(self, call: ToolCall, number: int, result: Mapping[str, Any]) -> bool:
         """Whether the result of the call with this number asks first; then the call is remembered."""
         state = result.get("requestState")
         if result.get("resultType") != "input_required" or not (state is None or isinstance(state, str)):
             return False
-        if self._count >= MOST_PENDING:
+        if sum(map(len, self._asked.values())) >= MOST_PENDING:
             return False
         self._asked.setdefault((_digest(call), state), []).append(number)
-        self._count += 1
         return True
 
     def number(self, call: ToolCall) -> int | None:
@@ -99,7 +96,6 @@ class RoundTrips:
     def _remove(self, key: tuple[str, str | None], number: int) -> int:
         numbers = self._asked[key]
         numbers.remove(number)
-        self._count -= 1
         if not numbers:
             del self._asked[key]
         return number
@@ -116,26 +112,27 @@ class ProblemCalls:
     """
 
     def __init__(
-        self,
-        attempt: Attempt,
-        listing: UpstreamListing,
-        submission: Submission,
-        watcher: PendingWatcher,
-        *,
-        info: Mapping[str, Any],
-        wait_seconds: float,
+        self, listing: UpstreamListing, submission: Submission, *, info: Mapping[str, Any], wait_seconds: float
     ) -> None:
+        attempt = submission.attempt
         self._attempt = attempt
-        self._listing = listing
-        self._submission = submission
-        self._upstream_submission = UpstreamSubmission(attempt, watcher, submission.score, wait_seconds=wait_seconds)
-        self._watcher = watcher
-        self._info = info
+        self.listing = listing
+        self.submission = submission
+        self.info = info
+        self._watcher = PendingWatcher(attempt, submission.tasks)
+        self._upstream_submission = UpstreamSubmission(
+            attempt=attempt, watcher=self._watcher, score=submission.score, wait_seconds=wait_seconds
+        )
         self._round_trips = RoundTrips()
+
+    def close(self) -> None:
+        """Ends what is under way when the client has gone."""
+        self.submission.close()
+        self._watcher.close()
 
     async def __call__(self, call: ToolCall, call_next: CallTool) -> dict[str, Any]:
         """Answers one call."""
-        offer = self._listing.latest
+        offer = self.listing.latest
         if call.name == TOOL and offer.briefed:  # free, as its description says
             return await call_next(call)
         try:
@@ -147,7 +144,7 @@ class ProblemCalls:
         return await self._counted(call, call_next, number)
 
     def _own_result(self, call: ToolCall, body: dict[str, Any]) -> dict[str, Any]:
-        return modern_result(call.request.method, body, self._info) if call.request.client.modern else body
+        return modern_result(call.request.method, body, self.info) if call.request.client.modern else body
 
     async def _submit(self, call: ToolCall, call_next: CallTool, offer: Offer) -> dict[str, Any]:
         if offer.form is None:
@@ -155,7 +152,7 @@ class ProblemCalls:
             raise UpstreamUnavailable(f"{reason}; nothing was recorded, so try again later")
         form = await self._attempt.fix_form(offer.form)
         if form == OWN:
-            return self._own_result(call, await self._submission.submit(call.request.ctx, call.arguments))
+            return self._own_result(call, await self.submission.submit(call.request.ctx, call.arguments))
         return await self._upstream_submission.submit(call, call_next, form)
 
     async def _number(self, call: ToolCall, offer: Offer) -> int:
@@ -198,26 +195,22 @@ class ProblemHandler:
 
     def __init__(
         self,
-        problem: Manifest,
-        attempt: Attempt,
-        listing: UpstreamListing,
-        submission: Submission,
-        watcher: PendingWatcher,
+        calls: ProblemCalls,
         *,
         chain: Chain,
         has_tool: Callable[[Context, str], Awaitable[bool]],
-        server_name: str | None = None,
-        citations: bool = True,
+        renamed: bool,
+        citations: bool,
     ) -> None:
-        self._problem = problem
-        self._attempt = attempt
-        self._listing = listing
-        self.submitting = submission
-        self._watcher = watcher
+        """`renamed`: the operator chose the name of the server."""
+        self.submitting = calls.submission
+        self._problem = calls.submission.problem
+        self._attempt = calls.submission.attempt
+        self._listing = calls.listing
+        self._info = calls.info
         self._chain = chain
         self._has_tool = has_tool
-        self._server_name = server_name
-        self._info = info_of(problem, server_name)
+        self._renamed = renamed
         self._citations = citations
         self._handlers: dict[str, Callable[[Context], Awaitable[HandlerResult]]] = {
             "initialize": self._initialize,
@@ -229,11 +222,6 @@ class ProblemHandler:
             "prompts/list": self._list_prompts,
             "prompts/get": self._get_prompt,
         }
-
-    def close(self) -> None:
-        """Ends what is under way when the client has gone."""
-        self.submitting.close()
-        self._watcher.close()
 
     async def __call__(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Answers one message; the gateway answers what the problem does not, and the SDK the rest."""
@@ -256,7 +244,7 @@ class ProblemHandler:
         with anyio.move_on_after(LOOK_SECONDS if is_modern(ctx.protocol_version) else None):
             briefed = (await self._listing.look()).briefed
         body["capabilities"] = {**_DECLARED, **as_object(body.get("capabilities"))}
-        if briefed and self._server_name is None:
+        if briefed and not self._renamed:
             return body
         if "serverInfo" in body:
             body["serverInfo"] = self._info

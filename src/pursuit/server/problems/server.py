@@ -34,7 +34,7 @@ from pursuit.server.gateway.upstreams import GatewayLimits, GatewayOptions
 from pursuit.server.problems.handler import HELLO_SECONDS, ProblemCalls, ProblemHandler, info_of
 from pursuit.server.problems.listing import UpstreamListing
 from pursuit.server.problems.session_manager import IDLE_SECONDS, MOST_CLIENTS, SessionManager
-from pursuit.server.problems.submission import PendingWatcher, Submission
+from pursuit.server.problems.submission import Submission
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +82,8 @@ def problem_server(problem: Manifest, options: ProblemOptions | None = None, *, 
         shared = chosen.attempt_id or (shared_attempt_id(problem) if problem.visibility.shared_attempt else None)
         async with anyio.create_task_group() as tasks:
             manager = SessionManager(
-                open_handler,
-                tasks,
+                open_handler=open_handler,
+                tasks=tasks,
                 info=info_of(problem, chosen.server_name),
                 shared=shared,
                 most=chosen.most_clients,
@@ -134,30 +134,26 @@ async def open_desk(
         # A scorer may take its time: no client waits for it in vain, and closing waits for it.
         async with anyio.create_task_group() as tasks:
             submission = Submission(
-                problem, attempt, call_as_operator=gateway.call_as_operator, expressions=sandbox, tasks=tasks
+                problem=problem,
+                attempt=attempt,
+                call_as_operator=gateway.call_as_operator,
+                expressions=sandbox,
+                tasks=tasks,
             )
-            watcher = PendingWatcher(attempt, tasks)
             listing = UpstreamListing(problem, attempt, lambda: gateway.upstreams.only, seconds=options.look_seconds)
-            calls = ProblemCalls(
-                attempt, listing, submission, watcher, info=info, wait_seconds=options.submit_wait_seconds
-            )
+            calls = ProblemCalls(listing, submission, info=info, wait_seconds=options.submit_wait_seconds)
+            tasks.start_soon(submission.catch_up)
             async with gateway.server(on_tool_call=calls) as inner:
-                handler = ProblemHandler(
-                    problem,
-                    attempt,
-                    listing,
-                    submission,
-                    watcher,
-                    chain=partial(_through, inner),
-                    has_tool=gateway.has_tool,
-                    server_name=options.server_name,
-                    citations=options.include_citation,
-                )
-                tasks.start_soon(submission.catch_up)
                 try:
-                    yield handler
+                    yield ProblemHandler(
+                        calls,
+                        chain=partial(_through, inner),
+                        has_tool=gateway.has_tool,
+                        renamed=options.server_name is not None,
+                        citations=options.include_citation,
+                    )
                 finally:
-                    handler.close()
+                    calls.close()
 
 
 def _check_scorer(problem: Manifest, options: ProblemOptions) -> None:

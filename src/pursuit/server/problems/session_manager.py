@@ -15,6 +15,7 @@ import secrets
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import anyio
@@ -70,29 +71,20 @@ class _Session:
     used: float = 0.0
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class SessionManager:
     """Hands each message to its client's handler; with `shared` all clients work at that one attempt."""
 
-    def __init__(
-        self,
-        open_handler: OpenHandler,
-        tasks: anyio.abc.TaskGroup,
-        *,
-        info: Mapping[str, Any],
-        shared: str | None = None,
-        most: int = MOST_CLIENTS,
-        idle_seconds: float = IDLE_SECONDS,
-    ) -> None:
-        self._open_handler = open_handler
-        self._tasks = tasks
-        self._info = info
-        self._shared = shared
-        self._most = most
-        self._idle_seconds = idle_seconds
-        self._secret = secrets.token_bytes(32)
-        self._sessions: dict[Hashable, _Session] = {}
-        self._open = 0
-        self._closing: set[anyio.Event] = set()
+    open_handler: OpenHandler
+    tasks: anyio.abc.TaskGroup
+    info: Mapping[str, Any]
+    shared: str | None = None
+    most: int = MOST_CLIENTS
+    idle_seconds: float = IDLE_SECONDS
+    _secret: bytes = field(init=False, default_factory=partial(secrets.token_bytes, 32))
+    _sessions: dict[Hashable, _Session] = field(init=False, default_factory=dict[Hashable, _Session])
+    _open: int = field(init=False, default=0)
+    _closing: set[anyio.Event] = field(init=False, default_factory=set[anyio.Event])
 
     async def __call__(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Answers one message of a client."""
@@ -100,7 +92,7 @@ class SessionManager:
         if ctx.request_id is None and session.opened is None:
             return await call_next(ctx)
         if key == _ANONYMOUS and ctx.method == "tools/call" and (ctx.params or {}).get("name") != TOOL:
-            return modern_result(ctx.method, refusal(_UNKNOWN_CLIENT), self._info)
+            return modern_result(ctx.method, refusal(_UNKNOWN_CLIENT), self.info)
         session.busy += 1
         try:
             handler = await self._handler(session)
@@ -121,7 +113,7 @@ class SessionManager:
         if known is not None:
             return key, known
         if key == _SHARED:
-            session = _Session(attempt_id=self._shared or new_attempt_id(), alone=False, lasting=True)
+            session = _Session(attempt_id=self.shared or new_attempt_id(), alone=False, lasting=True)
         elif is_modern(ctx.protocol_version):
             # The attempt's id depends on the key only, so that a client finds its attempt when it was idle.
             digest = hmac.digest(self._secret, repr(key).encode(errors="replace"), "sha256").hex()
@@ -133,7 +125,7 @@ class SessionManager:
         return key, session
 
     def _key(self, ctx: Context) -> Hashable:
-        if self._shared is not None:
+        if self.shared is not None:
             return _SHARED
         if not is_modern(ctx.protocol_version):
             return connection_of(ctx)
@@ -155,18 +147,18 @@ class SessionManager:
             if session.opened is None:
                 await self._check_limit()
                 self._open += 1
-                opened: _Opened = await self._tasks.start(self._hold, session)
+                opened: _Opened = await self.tasks.start(self._hold, session)
                 session.opened = opened
             return session.opened.handler
 
     async def _check_limit(self) -> None:
         """Closes idle handlers if there are too many; raises `UpstreamUnavailable`."""
-        if self._open >= self._most:
+        if self._open >= self.most:
             await self.close_idle()
-        for closed in tuple(self._closing) if self._open >= self._most else ():
+        for closed in tuple(self._closing) if self._open >= self.most else ():
             await closed.wait()
-        if self._open >= self._most:
-            raise UpstreamUnavailable(f"the limit of {self._most} concurrent clients is reached; try again later")
+        if self._open >= self.most:
+            raise UpstreamUnavailable(f"the limit of {self.most} concurrent clients is reached; try again later")
 
     async def close_idle(self) -> None:
         """Closes the handlers of clients that have sent nothing for a while."""
@@ -174,7 +166,7 @@ class SessionManager:
         closing: list[anyio.Event] = []
         # Without an await in this loop, no request and no other `close_idle` runs in between.
         for key, session in list(self._sessions.items()):
-            if session.lasting or session.busy or now - session.used < self._idle_seconds:
+            if session.lasting or session.busy or now - session.used < self.idle_seconds:
                 continue
             del self._sessions[key]
             if session.opened is not None:
@@ -186,7 +178,7 @@ class SessionManager:
     async def run(self) -> None:
         """Closes idle handlers until it is cancelled."""
         while True:
-            await anyio.sleep(max(1.0, self._idle_seconds / 4))
+            await anyio.sleep(max(1.0, self.idle_seconds / 4))
             await self.close_idle()
 
     async def _hold(self, session: _Session, *, task_status: anyio.abc.TaskStatus[_Opened]) -> None:
@@ -194,7 +186,7 @@ class SessionManager:
         close, closed = anyio.Event(), anyio.Event()
         opened: _Opened | None = None
         try:
-            async with self._open_handler(session.attempt_id, session.alone, session.who) as handler:
+            async with self.open_handler(session.attempt_id, session.alone, session.who) as handler:
                 opened = _Opened(handler, close, closed)
                 task_status.started(opened)
                 await close.wait()

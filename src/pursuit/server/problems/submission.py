@@ -69,6 +69,7 @@ Settle = Callable[[bool], Awaitable[None]]
 Fate = Literal["taken", "refused", "asked", "unsent", "lost"]
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class Submission:
     """Takes and scores the submission of one attempt.
 
@@ -76,22 +77,13 @@ class Submission:
     operator, so that the agent does not see that call.
     """
 
-    def __init__(
-        self,
-        problem: Manifest,
-        attempt: Attempt,
-        *,
-        call_as_operator: CallAsOperator,
-        expressions: Expressions,
-        tasks: anyio.abc.TaskGroup,
-    ) -> None:
-        self._problem = problem
-        self._attempt = attempt
-        self._call_as_operator = call_as_operator
-        self._expressions = expressions
-        self._tasks = tasks
-        self._scoring: anyio.Event | None = None
-        self._closed = False
+    problem: Manifest
+    attempt: Attempt
+    call_as_operator: CallAsOperator
+    expressions: Expressions
+    tasks: anyio.abc.TaskGroup
+    _scoring: anyio.Event | None = field(init=False, default=None)
+    _closed: bool = field(init=False, default=False)
 
     def close(self) -> None:
         """Scores nothing from now on: the next process that opens the attempt does it."""
@@ -99,16 +91,16 @@ class Submission:
 
     async def submit(self, ctx: Context, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The problem's own `submit_final`; raises `ValidationFailed`, `AlreadySubmitted`, `BudgetExhausted`."""
-        state = await self._attempt.open()
+        state = await self.attempt.open()
         if state.taken is None:
-            arguments = checked_submission(self._problem, arguments)
-        async with self._attempt.alone():
+            arguments = checked_submission(self.problem, arguments)
+        async with self.attempt.alone():
             with anyio.CancelScope(shield=True):
-                await self._attempt.submit(arguments)
+                await self.attempt.submit(arguments)
             await self.score(ctx).wait()
-        state = await self._attempt.refresh() or state
+        state = await self.attempt.refresh() or state
         body: dict[str, Any] = {"receipt": readable(state.receipt or {})}
-        if self._problem.visibility.score and state.scored is not None and state.scored.error is None:
+        if self.problem.visibility.score and state.scored is not None and state.scored.error is None:
             body["score"] = list(msgspec.to_builtins(state.scored.rows))
             body["solved"] = state.scored.solved
         return {
@@ -133,55 +125,55 @@ class Submission:
             try:
                 await self._score(ctx, again=again)
             except Exception as error:  # noqa: BLE001 - the next opening of the attempt scores it
-                event(_log, logging.ERROR, "not judged", attempt=self._attempt.attempt_id, why=str(error))
+                event(_log, logging.ERROR, "not judged", attempt=self.attempt.attempt_id, why=str(error))
             finally:
                 done.set()
 
-        self._tasks.start_soon(work)
+        self.tasks.start_soon(work)
         return done
 
     async def catch_up(self) -> None:
         """Finishes what an earlier process began, unless another process does; a scorer that failed is tried again."""
-        state = await self._attempt.refresh()
-        if state is None or not self._attempt.fits(state) or not _is_unsettled(state):
+        state = await self.attempt.refresh()
+        if state is None or not self.attempt.fits(state) or not _is_unsettled(state):
             return
-        async with self._attempt.alone() as alone:
+        async with self.attempt.alone() as alone:
             if alone:
                 with suppress(PursuitError):  # another process was faster, or the ledger is not available
-                    await self._attempt.give_up(GONE)
+                    await self.attempt.give_up(GONE)
                 await self.score(None, again=True).wait()
 
     async def _score(self, ctx: Context | None, *, again: bool) -> None:
         """Scores what was taken and has no score; with `again` also if the scorer failed before."""
-        await self._attempt.open()  # raises for an attempt at another problem
-        state = await self._attempt.refresh()
+        await self.attempt.open()  # raises for an attempt at another problem
+        state = await self.attempt.refresh()
         if state is None or state.taken is None:
             return
         failed = None if state.scored is None else state.scored.error
         if state.scored is not None and not (again and failed is not None):
             return
-        version = await anyio.to_thread.run_sync(judging_digest, self._problem)
+        version = await anyio.to_thread.run_sync(judging_digest, self.problem)
         try:
             found = await judge(
-                self._problem,
+                self.problem,
                 Submitted.of(state.taken),
-                expressions=self._expressions,
+                expressions=self.expressions,
                 call=partial(self._call_scorer, ctx),
             )
         except CannotScore as error:
             why = str(error).encode(errors="replace").decode()
             # The reason is in the ledger only: agents may be able to read the log of this process.
-            attempt = self._attempt.attempt_id
-            told = f"`pursuit problem compare {self._problem.problem_id} --json` says why"
+            attempt = self.attempt.attempt_id
+            told = f"`pursuit problem compare {self.problem.problem_id} --json` says why"
             event(_log, logging.ERROR, "not scored", attempt=attempt, told=told)
             event(_log, logging.DEBUG, "the judge failed", attempt=attempt, why=why)
             if why != failed:
-                await self._attempt.scored(AttemptScored(at=time.time(), error=why, judge=version))
+                await self.attempt.scored(AttemptScored(at=time.time(), error=why, judge=version))
             return
-        await self._attempt.scored(scored_event(found, at=time.time(), version=version))
+        await self.attempt.scored(scored_event(found, at=time.time(), version=version))
 
     async def _call_scorer(self, ctx: Context | None, name: str, arguments: Mapping[str, Any]) -> ToolResult:
-        result = await self._call_as_operator(ctx, name, arguments)
+        result = await self.call_as_operator(ctx, name, arguments)
         if result.get("resultType", "complete") != "complete":
             raise CallFailed("it asks something first, and a scorer gets no answers", answered=True)
         return ToolResult(
@@ -297,25 +289,18 @@ class _PendingSubmission:
             raise self.error
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class UpstreamSubmission:
     """Hands the submission of one attempt to the server; `score` scores what the server took.
 
     `wait_seconds`: how long a submission waits for the one before.
     """
 
-    def __init__(
-        self,
-        attempt: Attempt,
-        watcher: PendingWatcher,
-        score: Callable[[Context | None], anyio.Event],
-        *,
-        wait_seconds: float,
-    ) -> None:
-        self._attempt = attempt
-        self._watcher = watcher
-        self._score = score
-        self._wait_seconds = wait_seconds
-        self._pending: _PendingSubmission | None = None
+    attempt: Attempt
+    watcher: PendingWatcher
+    score: Callable[[Context | None], anyio.Event]
+    wait_seconds: float
+    _pending: _PendingSubmission | None = field(init=False, default=None)
 
     async def submit(self, call: ToolCall, call_next: CallTool, tool: str) -> dict[str, Any]:
         """The result of the server's own tool, unchanged.
@@ -330,12 +315,12 @@ class UpstreamSubmission:
             return await self._resume(pending, call, call_next)
         async with AsyncExitStack() as lock:
             if not await lock.enter_async_context(self._in_turn()):
-                await self._attempt.refuse_second()
-                raise AlreadySubmitted(_under_way(await self._attempt.refresh()))
-            await self._attempt.open()  # raises for an attempt at another problem
-            if await self._attempt.give_up(GONE):
-                await self._score(request.ctx).wait()
-            digest = await self._attempt.claim(arguments, comes_back=comes_back(call.params))
+                await self.attempt.refuse_second()
+                raise AlreadySubmitted(_under_way(await self.attempt.refresh()))
+            await self.attempt.open()  # raises for an attempt at another problem
+            if await self.attempt.give_up(GONE):
+                await self.score(request.ctx).wait()
+            digest = await self.attempt.claim(arguments, comes_back=comes_back(call.params))
             claim = _Claim(digest=digest, arguments=arguments, ctx=request.ctx)
             try:
                 result = await self._send(call, call_next, claim)
@@ -347,27 +332,27 @@ class UpstreamSubmission:
                     request.pending.cancel()
                 with anyio.CancelScope(shield=True):
                     if request.sent:
-                        await self._attempt.give_up(why)
-                        self._score(request.ctx)
+                        await self.attempt.give_up(why)
+                        self.score(request.ctx)
                     else:
-                        await self._attempt.withdraw(digest, UNSENT)
+                        await self.attempt.withdraw(digest, UNSENT)
                 raise
             if request.pending is not None:
                 state = result.get("requestState")
                 self._pending = _PendingSubmission(claim=claim, call=request.pending, state=state)
-                self._watcher.watch(request.pending, partial(self._ended, self._pending, lock.pop_all()))
+                self.watcher.watch(request.pending, partial(self._ended, self._pending, lock.pop_all()))
             return result
 
     @asynccontextmanager
     async def _in_turn(self) -> AsyncGenerator[bool]:
         """Whether no other submission is under way, after a wait; raises `AlreadySubmitted` once that has a receipt."""
-        until = anyio.current_time() + self._wait_seconds
+        until = anyio.current_time() + self.wait_seconds
         while True:
-            async with self._attempt.alone() as alone:
+            async with self.attempt.alone() as alone:
                 if alone or anyio.current_time() >= until:
                     yield alone
                     return
-            await self._attempt.refuse_second()
+            await self.attempt.refuse_second()
             await anyio.sleep(LOOK_EVERY)
 
     async def _send(self, call: ToolCall, call_next: CallTool, claim: _Claim) -> dict[str, Any]:
@@ -375,7 +360,7 @@ class UpstreamSubmission:
         request = call.request
         result: dict[str, Any] | None = None
         try:
-            with anyio.move_on_after(self._attempt.seconds_left()):
+            with anyio.move_on_after(self.attempt.seconds_left()):
                 result = await call_next(call)
         except LedgerUnavailable as error:
             if not request.sent:
@@ -409,30 +394,30 @@ class UpstreamSubmission:
             match fate:
                 case "taken":
                     kept = None if result is None else kept_result(result)
-                    await self._attempt.submit(claim.arguments, result=kept, claimed=claim.digest)
+                    await self.attempt.submit(claim.arguments, result=kept, claimed=claim.digest)
                 case "lost":
-                    await self._attempt.give_up(why)
+                    await self.attempt.give_up(why)
                 case "refused":
-                    await self._attempt.drop(claim.digest, kept_result(why or REFUSED))
+                    await self.attempt.drop(claim.digest, kept_result(why or REFUSED))
                 case "asked":
-                    await self._attempt.ask_first(claim.digest)
+                    await self.attempt.ask_first(claim.digest)
                 case "unsent":
-                    await self._attempt.withdraw(claim.digest, kept_result(why or UNSENT))
+                    await self.attempt.withdraw(claim.digest, kept_result(why or UNSENT))
         if fate in ("taken", "lost"):
-            await self._score(claim.ctx).wait()
+            await self.score(claim.ctx).wait()
 
     async def _late(self, claim: _Claim, *, sent: bool) -> PursuitError:
         """The error when the time is over; a submission that was sent may have been taken."""
-        error = await self._attempt.overran()
+        error = await self.attempt.overran()
         await self._settle(claim, "lost" if sent else "unsent", why=LATE)
-        state = self._attempt.state
+        state = self.attempt.state
         if state is not None and state.receipt is not None:
             error.details["receipt"] = state.receipt
         return error
 
     def _without_answer(self) -> UpstreamUnavailable:
         reason = f"{DIED}: it is not known whether it took the submission, and this attempt has no second submission"
-        state = self._attempt.state
+        state = self.attempt.state
         return UpstreamUnavailable(reason, receipt=None if state is None else state.receipt, outcome="unknown")
 
     async def _ended(self, pending: _PendingSubmission, lock: AsyncExitStack, late: bool) -> None:
