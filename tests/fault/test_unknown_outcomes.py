@@ -139,7 +139,7 @@ def test_a_submission_of_a_mission(when: str, tmp_path: Path) -> None:
 
     last = play(scene)
     assert last.outcome == OUTCOME[when], last.error
-    assert ("nobody knows whether it took the submission" in (last.error or "")) == (when == "after")
+    assert ("it is not known whether it took the submission" in (last.error or "")) == (when == "after")
 
 
 @WHEN

@@ -10,6 +10,7 @@ from mcp import Client
 from problem_stage import EXAM, METRIC, MODERN, problem
 
 from pursuit import Problem
+from pursuit.server.problems.server import ProblemOptions, problem_server
 
 ASKER = EXAM.with_name("asker.py")
 BY_ARGUMENTS = {
@@ -33,8 +34,8 @@ def agent_at(one: Problem, era: str = MODERN, **more: Any) -> Client:
     async def yes(_ctx: Any, _params: Any) -> types.ElicitResult:
         return YES
 
-    server = one.to_mcp_server(state=one.manifest.folder / "ledger.db", **more)
-    return Client(server, mode=era, cache=None, elicitation_callback=yes)
+    options = ProblemOptions(state=one.manifest.folder / "ledger.db", **more)
+    return Client(problem_server(one.manifest, options), mode=era, cache=None, elicitation_callback=yes)
 
 
 async def leg(agent: Client, tool: str, x: float, last: Any = None) -> Any:

@@ -13,7 +13,7 @@ from hands import LONG, Hands
 
 from pursuit.config.servers import Timeouts
 from pursuit.core.tools import ToolOverride
-from pursuit.server.gateway import routing
+from pursuit.server.gateway.upstreams import GatewayLimits
 
 PAIRS = [(client, server) for client in ERAS for server in ERAS]
 ABLE: dict[str, Any] = {"elicitation": {}}
@@ -97,14 +97,12 @@ def test_logs_of_calls_at_the_same_time_reach_the_client_whose_call_it_was(
     run(main)
 
 
-def test_for_the_sake_of_logs_a_server_is_started_only_so_often(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(routing, "MOST_APART", 1)
+def test_for_the_sake_of_logs_a_server_is_started_only_so_often(tmp_path: Path) -> None:
     log, gate = tmp_path / "log", tmp_path / "gate"
 
     async def main() -> None:
-        async with house(tmp_path, upstream(MODERN, f"log={log}"), alone=False) as stage:
+        limits = GatewayLimits(log_connections=1)
+        async with house(tmp_path, upstream(MODERN, f"log={log}"), alone=False, limits=limits) as stage:
             clients = [await stage.client(MODERN) for _ in range(4)]
             level = {f"{ENVELOPE}logLevel": "error"}
             params = {"name": "logs", "arguments": {"gate": str(gate)}, "_meta": level}

@@ -13,7 +13,7 @@ import anyio
 import pytest
 from gateway_stage import ABLE, ERAS, LEGACY, MODERN, Client, Message, asked_of, hostile, house, run, told, words
 
-from pursuit.server.gateway import pending_input, routing
+from pursuit.server.gateway.upstreams import GatewayLimits
 
 PAIRS = [(client, server) for client in ERAS for server in ERAS]
 FORM = {"message": "Who?", "requestedSchema": {"type": "object", "properties": {"name": {"type": "string"}}}}
@@ -148,11 +148,9 @@ def test_a_client_that_comes_back_twice_gets_the_same_result_and_the_server_one_
     run(main)
 
 
-def test_a_question_that_nobody_answers_is_declined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pending_input, "ASK_SECONDS", 0.05)
-
+def test_a_question_that_nobody_answers_is_declined(tmp_path: Path) -> None:
     async def main() -> None:
-        async with house(tmp_path, upstream(LEGACY)) as stage:
+        async with house(tmp_path, upstream(LEGACY), limits=GatewayLimits(ask_seconds=0.05)) as stage:
             client = await stage.client(MODERN, ABLE)
             asking = await client.call("elicit")
             # The call goes on without an answer; who comes back in the end reads what came of it.
@@ -210,12 +208,12 @@ def test_calls_of_a_client_without_sessions_come_to_the_same_process(tmp_path: P
     run(main)
 
 
-def test_many_calls_at_once_wait_for_their_turn_and_none_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routing, "MOST_AT_ONCE", 12)
+def test_many_calls_at_once_wait_for_their_turn_and_none_fails(tmp_path: Path) -> None:
     log = tmp_path / "log"
 
     async def main() -> None:
-        async with house(tmp_path, upstream(LEGACY, f"log={log}")) as stage:
+        limits = GatewayLimits(legacy_calls=12)
+        async with house(tmp_path, upstream(LEGACY, f"log={log}"), limits=limits) as stage:
             client = await stage.client(MODERN, ABLE)
             answers: list[str] = []
 
@@ -233,13 +231,10 @@ def test_many_calls_at_once_wait_for_their_turn_and_none_fails(tmp_path: Path, m
     run(main)
 
 
-def test_each_of_many_clients_has_its_own_connection_up_to_a_limit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(routing, "MOST_OWN", 12)
-
+def test_each_of_many_clients_has_its_own_connection_up_to_a_limit(tmp_path: Path) -> None:
     async def main() -> None:
-        async with house(tmp_path, upstream(LEGACY), alone=False) as stage:
+        limits = GatewayLimits(own_connections=12)
+        async with house(tmp_path, upstream(LEGACY), alone=False, limits=limits) as stage:
             for number in range(12):
                 client = await stage.client(LEGACY, ABLE, partial(reply, f"n{number}"))
                 answer = json.loads(words(await client.call("elicit")))

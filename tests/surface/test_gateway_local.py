@@ -172,9 +172,9 @@ def test_what_was_handed_in_stays_when_the_configuration_is_read_again(tmp_path:
     async def main() -> None:
         async with house(tmp_path, config=config, handed=TANK) as stage:
             client = await stage.client(LEGACY)
-            served = stage.gateway.roster.only
+            served = stage.gateway.upstreams.only
             await stage.gateway.reload()
-            assert stage.gateway.roster.only is served
+            assert stage.gateway.upstreams.only is served
             assert words(await client.call("fill", {"by": 3})) == "filled by 3.0"
 
     run(main)

@@ -12,7 +12,7 @@ from gateway_stage import ERAS, LEGACY, MODERN, Client, House, Message, asked_of
 
 from pursuit.core.tools import ToolOverride
 from pursuit.policy.rules import OperatorPolicy, Rule
-from pursuit.server.gateway import clients
+from pursuit.server.gateway.upstreams import GatewayLimits
 from pursuit.service.approvals import Approvals
 from pursuit.service.gateway import gateway_lines
 
@@ -195,13 +195,10 @@ def test_an_answer_that_came_after_the_gateway_had_ended_counts_once(answer: Any
     run(main)
 
 
-def test_the_person_behind_a_client_has_the_time_that_every_answer_has(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(clients, "ASK_SECONDS", 0.05)
-
+def test_the_person_behind_a_client_has_the_time_that_every_answer_has(tmp_path: Path) -> None:
     async def main() -> None:
-        async with house(tmp_path, upstream(LEGACY, tmp_path / "log"), policy=ASK) as stage:
+        limits = GatewayLimits(ask_seconds=0.05)
+        async with house(tmp_path, upstream(LEGACY, tmp_path / "log"), policy=ASK, limits=limits) as stage:
             client = await stage.client(LEGACY, ABLE)
 
             async def later(message: Message) -> None:

@@ -20,11 +20,10 @@ from pursuit.config.servers import ServerConfig
 from pursuit.core.tools import About
 from pursuit.errors import ValidationFailed
 from pursuit.policy.rules import OperatorPolicy
-from pursuit.server.gateway import initialize, lists, resources, routing, subscriptions
-from pursuit.server.gateway import server as gateway_server
 from pursuit.server.gateway.resources import fits
-from pursuit.server.gateway.tool_search import ranked
-from pursuit.server.gateway.upstreams import Names, escaped
+from pursuit.server.gateway.server import capabilities_of_all, discover_result, initialize_result
+from pursuit.server.gateway.tool_calls import ranked
+from pursuit.server.gateway.upstreams import GatewayLimits, Names, escaped
 
 SERVER = st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9_-]{0,6}\Z")
 
@@ -122,22 +121,22 @@ def test_of_several_servers_nothing_is_promised_that_is_not_passed_on() -> None:
     old = About(protocol_version="2025-11-25", capabilities=EVERYTHING)
     new = About(protocol_version="2026-07-28", capabilities=EXTENDED)
     both = {"tools": {"listChanged": True}, "logging": {}, "resources": {"subscribe": True}, "completions": {}}
-    assert initialize.capabilities({"a": old, "b": new}) == both
-    assert initialize.capabilities({"a": old, "b": old}) == {"tools": {"listChanged": True}, "logging": {}}
-    gone = initialize.capabilities({"a": new, "b": None})
+    assert capabilities_of_all({"a": old, "b": new}) == both
+    assert capabilities_of_all({"a": old, "b": old}) == {"tools": {"listChanged": True}, "logging": {}}
+    gone = capabilities_of_all({"a": new, "b": None})
     assert "extensions" not in gone and gone["tools"] == {"listChanged": True}
 
 
 def test_of_one_server_all_is_promised_but_its_tasks_for_which_ours_stand() -> None:
     old = About(protocol_version="2025-11-25", capabilities=EVERYTHING)
     new = About(protocol_version="2026-07-28", capabilities=EXTENDED)
-    assert initialize.capabilities({"a": old}) == {key: value for key, value in EVERYTHING.items() if key != "tasks"}
-    assert initialize.capabilities({"a": new}) == {**EXTENDED, "extensions": {"com.example/x": {}}}
+    assert capabilities_of_all({"a": old}) == {key: value for key, value in EVERYTHING.items() if key != "tasks"}
+    assert capabilities_of_all({"a": new}) == {**EXTENDED, "extensions": {"com.example/x": {}}}
     for found in ({"a": old}, {"a": new}, {"a": old, "b": new}):
-        greeted = initialize.initialized({"protocolVersion": "2025-11-25"}, found)["capabilities"]
+        greeted = initialize_result({"protocolVersion": "2025-11-25"}, found)["capabilities"]
         assert greeted["tasks"] == TASKS[LEGACY]["tasks"]
-        assert "tasks" not in initialize.initialized({"protocolVersion": "2025-06-18"}, found)["capabilities"]
-        discovered = initialize.discovered(found)["capabilities"]
+        assert "tasks" not in initialize_result({"protocolVersion": "2025-06-18"}, found)["capabilities"]
+        discovered = discover_result(found)["capabilities"]
         assert "tasks" not in discovered and "io.modelcontextprotocol/tasks" in discovered["extensions"]
 
 
@@ -207,14 +206,11 @@ def test_a_server_that_is_there_later_is_told_and_served(
 
 
 @pytest.mark.parametrize("era", ERAS)
-def test_a_server_that_hangs_keeps_nobody_from_the_others(
-    era: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module, name in ((routing, "HELLO_SECONDS"), (initialize, "HELLO_SECONDS"), (lists, "LIST_SECONDS")):
-        monkeypatch.setattr(module, name, 1.5)
+def test_a_server_that_hangs_keeps_nobody_from_the_others(era: str, tmp_path: Path) -> None:
+    limits = GatewayLimits(connect_seconds=1.5, list_seconds=1.5)
 
     async def main() -> None:
-        async with house(tmp_path, hostile(name="a"), silent()) as stage:
+        async with house(tmp_path, hostile(name="a"), silent(), limits=limits) as stage:
             client = await stage.client(era)
             listed = [tool["name"] for tool in await client.entries("tools/list", "tools")]
             assert "a.echo" in listed
@@ -230,12 +226,12 @@ def silent() -> ServerConfig:
 
 @pytest.mark.parametrize("era", ERAS)
 def test_a_server_that_does_not_list_in_time_keeps_nobody_from_the_resources_of_the_others(
-    era: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    era: str, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(resources, "ASIDE_SECONDS", 1.5)
+    limits = GatewayLimits(optional_seconds=1.5)
 
     async def main() -> None:
-        async with house(tmp_path, hostile("secretive", name="b"), hostile(name="a")) as stage:
+        async with house(tmp_path, hostile("secretive", name="b"), hostile(name="a"), limits=limits) as stage:
             client = await stage.client(era)
             assert words(await client.call("a.steps")) == "without"
             for seconds in (60, 20):
@@ -243,25 +239,22 @@ def test_a_server_that_does_not_list_in_time_keeps_nobody_from_the_resources_of_
                 with anyio.fail_after(seconds):
                     (content,) = (await client.result("resources/read", {"uri": "x://a"}))["contents"]
                 assert content["text"] == "a"
-                monkeypatch.setattr(resources, "ASIDE_SECONDS", 60.0)
+                limits.optional_seconds = 60.0
 
     run(main)
 
 
-def test_a_server_that_does_not_list_in_time_keeps_everybody_waiting_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lists, "LIST_SECONDS", 3.0)
-    monkeypatch.setattr(lists, "AGAIN_SECONDS", 0.1)
+def test_a_server_that_does_not_list_in_time_keeps_everybody_waiting_once(tmp_path: Path) -> None:
+    limits = GatewayLimits(list_seconds=3.0, slow_list_seconds=0.1)
 
     async def main() -> None:
-        async with house(tmp_path, hostile("secretive", name="b"), hostile(name="a")) as stage:
+        async with house(tmp_path, hostile("secretive", name="b"), hostile(name="a"), limits=limits) as stage:
             client = await stage.client(MODERN)
             for seconds in (60, 20):
                 with anyio.fail_after(seconds):
                     found = (await client.result("resources/list"))["resources"]
                 assert [entry["uri"] for entry in found if entry["uri"] == "x://a"]
-                monkeypatch.setattr(lists, "LIST_SECONDS", 60.0)
+                limits.list_seconds = 60.0
 
     run(main)
 
@@ -296,14 +289,12 @@ def test_a_resource_that_moved_is_found_again(tmp_path: Path) -> None:
     run(main)
 
 
-def test_a_log_level_is_set_where_it_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateway_server, "ASIDE_SECONDS", 1.0)
-    for module in (routing, initialize):
-        monkeypatch.setattr(module, "HELLO_SECONDS", 1.0)
+def test_a_log_level_is_set_where_it_can_be(tmp_path: Path) -> None:
+    limits = GatewayLimits(connect_seconds=1.0, optional_seconds=1.0)
 
     async def main() -> None:
         gone = ServerConfig(name="gone", command=str(tmp_path / "nothing"))
-        async with house(tmp_path, gone, silent(), hostile(name="a")) as stage:
+        async with house(tmp_path, gone, silent(), hostile(name="a"), limits=limits) as stage:
             client = await stage.client(LEGACY)
             assert words(await client.call("a.steps")) == "without"
             with anyio.fail_after(20):
@@ -315,11 +306,12 @@ def test_a_log_level_is_set_where_it_can_be(tmp_path: Path, monkeypatch: pytest.
     run(main)
 
 
-def test_a_stream_begins_without_the_servers_that_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subscriptions, "ASIDE_SECONDS", 1.0)
+def test_a_stream_begins_without_the_servers_that_hang(tmp_path: Path) -> None:
+    limits = GatewayLimits(optional_seconds=1.0)
 
     async def main() -> None:
-        async with house(tmp_path, silent(), hostile(name="a"), hostile(MODERN, name="b")) as stage:
+        servers = (silent(), hostile(name="a"), hostile(MODERN, name="b"))
+        async with house(tmp_path, *servers, limits=limits) as stage:
             client = await stage.client(MODERN, hello=False)
             for tool in ("a.steps", "b.steps"):
                 assert words(await client.call(tool)) == "without"

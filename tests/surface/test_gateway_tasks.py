@@ -249,8 +249,8 @@ def test_words_and_numbers_that_are_none_harm_no_other_task(era: str, behind: st
 @pytest.mark.parametrize("odd", [float("nan"), float("inf"), 10**400], ids=["nan", "infinite", "huge"])
 def test_progress_that_is_no_number_is_not_told(odd: float) -> None:
     progress = Progress("t")
-    assert progress.told({"progress": odd, "total": 3}) is None
-    assert progress.told({"progress": 1, "total": odd}) == {"progress": 1, "progressToken": "t"}
+    assert progress.params({"progress": odd, "total": 3}) is None
+    assert progress.params({"progress": 1, "total": odd}) == {"progress": 1, "progressToken": "t"}
     progress.restart()
-    assert progress.told({"progress": odd}) is None
-    assert progress.told({"progress": 1, "total": 2}) == {"progress": 2, "total": 3, "progressToken": "t"}
+    assert progress.params({"progress": odd}) is None
+    assert progress.params({"progress": 1, "total": 2}) == {"progress": 2, "total": 3, "progressToken": "t"}

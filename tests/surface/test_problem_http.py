@@ -151,7 +151,7 @@ def test_desks_are_bounded_and_idle_ones_make_room(tmp_path: Path) -> None:
     async def main() -> None:
         async with two(one, tmp_path, idle_seconds=1e6) as (ann, bob):
             assert await tries(ann) == 1
-            with pytest.raises(MCPError, match="no place is free"):
+            with pytest.raises(MCPError, match="concurrent clients is reached"):
                 await bob.call_tool("probe", {"x": 1})
         async with two(one, tmp_path, idle_seconds=0) as (ann, bob):
             assert [await tries(one) for one in (ann, bob, ann)] == [1, 1, 1]
@@ -174,7 +174,7 @@ def test_a_session_that_ends_gives_its_place_back(tmp_path: Path) -> None:
                                 assert not (await agent.call_tool("submit_final", {"x": 3})).is_error
                             break
                         except* Exception as group:
-                            assert "no place is free" in "".join(map(str, _leaves(group)))
+                            assert "concurrent clients is reached" in "".join(map(str, _leaves(group)))
         assert len(await attempts(tmp_path)) == 3
 
     anyio.run(main)

@@ -15,8 +15,7 @@ from quick_start import pursuit
 from raw_client import NEW, talking
 
 from pursuit import Problem
-from pursuit.server.gateway import pending_input
-from pursuit.server.problems import upstream_submission
+from pursuit.server.gateway.upstreams import GatewayLimits
 
 
 async def until(true: Callable[[], bool]) -> None:
@@ -32,14 +31,11 @@ async def settled(one: Problem) -> None:
 
 
 @pytest.mark.guarantee("an-unknown-submission-is-the-one")
-def test_while_a_submission_waits_for_an_answer_nobody_else_submits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(upstream_submission, "PATIENCE", 0.1)
+def test_while_a_submission_waits_for_an_answer_nobody_else_submits(tmp_path: Path) -> None:
     one = asker(tmp_path, "legacy")
 
     async def main() -> None:
-        async with agent_at(one) as agent:
+        async with agent_at(one, submit_wait_seconds=0.1) as agent:
             first = await leg(agent, "submit_final", 1)
             assert first.result_type == "input_required"
             (state,) = await attempts(tmp_path)
@@ -108,13 +104,12 @@ def test_a_leg_that_is_under_way_at_the_end_of_the_time_is_told_so(
 
 
 def test_a_submission_that_the_server_takes_without_an_answer_is_settled_though_nobody_came_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(pending_input, "ASK_SECONDS", 0.05)
     one = asker(tmp_path, "legacy")
 
     async def main() -> None:
-        async with agent_at(one) as agent:
+        async with agent_at(one, limits=GatewayLimits(ask_seconds=0.05)) as agent:
             assert (await leg(agent, "submit_final", -1)).result_type == "input_required"
             with anyio.fail_after(20):
                 while (await attempts(tmp_path))[0].calls == 0:
@@ -139,7 +134,7 @@ def test_a_submission_whose_server_or_client_leaves_before_the_answer_may_have_b
             first = await leg(agent, "submit_final", 666)
             if dies:
                 lost = await leg(agent, "submit_final", 666, first)
-                assert lost.is_error and "nobody knows whether it took" in text(lost) and '"fate"' in text(lost)
+                assert lost.is_error and "it is not known whether it took" in text(lost) and '"fate"' in text(lost)
         (state,) = await attempts(tmp_path)
         assert state.taken is not None
         assert ("went away" if dies else "cut it off") in state.taken.unknown

@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import pytest
 from hands import LONG, Hands
+from mcp import Client
 from problem_stage import ERAS, EXAM, METRIC, SCHEMA, attempts, client, cut_off, problem, text
 from quick_start import fresh, pursuit
 from raw_client import NEW, OLD, talking
@@ -18,8 +19,8 @@ from pursuit import Problem
 from pursuit.errors import ValidationFailed
 from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.problems.attempts import Attempt
-from pursuit.server.problems import upstream_submission
 from pursuit.server.problems.listing import OWN, Offer
+from pursuit.server.problems.server import ProblemOptions, problem_server
 
 DIES, WAITS, KILLS = 666, 777, 999
 BY_RESULT = {
@@ -53,7 +54,7 @@ def test_a_server_that_dies_in_its_own_submit_final_may_have_taken_it(
     async def main() -> None:
         async with client(one, tmp_path, era) as agent:
             lost = await agent.call_tool("submit_final", {"x": DIES})
-            assert lost.is_error and "nobody knows whether it took the submission" in text(lost)
+            assert lost.is_error and "it is not known whether it took the submission" in text(lost)
             assert '"fate": "unknown"' in text(lost) and "exam.py" not in text(lost)
             again = await agent.call_tool("submit_final", {"x": 3})
             assert again.is_error and "already_submitted" in text(again) and '"fate": "unknown"' in text(again)
@@ -266,8 +267,7 @@ def test_killed_in_the_middle_of_the_servers_own_submit_final_it_may_have_been_t
     anyio.run(main)
 
 
-def test_a_claim_of_a_process_that_lives_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upstream_submission, "PATIENCE", 0.2)
+def test_a_claim_of_a_process_that_lives_is_left_alone(tmp_path: Path) -> None:
     one = problem(tmp_path, "submit_final", scorer=BY_RESULT)
 
     async def main() -> None:
@@ -277,7 +277,8 @@ def test_a_claim_of_a_process_that_lives_is_left_alone(tmp_path: Path, monkeypat
         async with other.alone() as alone:
             assert alone
             digest = await other.claim({"x": 1})
-            async with client(one, tmp_path, "legacy", attempt_id="attempt-1") as agent:
+            options = ProblemOptions(state=tmp_path / "ledger.db", attempt_id="attempt-1", submit_wait_seconds=0.2)
+            async with Client(problem_server(one.manifest, options), mode="legacy", cache=None) as agent:
                 refused = await agent.call_tool("submit_final", {"x": 3})
                 assert refused.is_error and digest[:12] in text(refused) and "under way" in text(refused)
             await other.drop(digest, "no")

@@ -1,8 +1,10 @@
-"""The clients of a gateway, and the ways back to them.
+"""The clients of a gateway, their requests, and the ways back to them.
 
-Owns: what a client said of itself, in its own JSON, and raw messages to it. The only module here that reaches into the
-SDK's session. Does not know: servers. Invariant: what is told outside of a request is told in order, and a client that
-reads slowly holds up nobody else; once there is silence, clients hear nothing but answers, and are asked nothing.
+This is the only module of the gateway that reaches into the SDK's session: the SDK's own methods drop fields that they
+do not know, so a client's capabilities and all messages to it are raw JSON here.
+
+Invariant: notifications outside of a request keep their order, and a client that reads slowly delays only itself. Once
+the outbound filter is closed, clients get responses only.
 """
 
 from __future__ import annotations
@@ -23,11 +25,17 @@ from pursuit.core.tools import CallFailed, UpstreamError
 from pursuit.server.errors import Context, whole
 from pursuit.server.gateway.protocol_versions import as_object, is_modern
 
-# How long a server may take for a request.
+MOST_QUEUED = 1_000
+"""Notifications that wait for a client that does not read; further ones are dropped."""
+
+ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
+_INTERACTIVE = ("elicitation", "sampling", "roots", "tasks")
+_CLIENT_META_KEYS = ("progressToken", LOG_LEVEL_META_KEY)
+_log = logging.getLogger(__name__)
 
 
 class Timeout:
-    """The limit of one call; None is none."""
+    """The time that a server has for one request; None is unlimited."""
 
     def __init__(self, seconds: float | None = None) -> None:
         self.seconds = seconds
@@ -35,299 +43,286 @@ class Timeout:
 
     @contextmanager
     def running(self) -> Generator[None]:
-        """Cuts what takes longer; raises `CallFailed`. Cutting it reaches the server as a cancellation."""
+        """Cancels the block when the time is over, which reaches the server as a cancellation; raises `CallFailed`."""
         if self.seconds is None:
             yield
             return
         with anyio.CancelScope() as self._scope:
-            self.again()
+            self.reset()
             yield
         if self._scope.cancelled_caught:
             raise CallFailed(f"no answer within {self.seconds:g} s; the call was cancelled")
 
-    def again(self) -> None:
-        """The server shows that it works."""
+    def reset(self) -> None:
+        """Starts the time again: the server shows that it works."""
         if self._scope is not None and self.seconds is not None:
             self._scope.deadline = anyio.current_time() + self.seconds
 
     @contextmanager
     def paused(self) -> Generator[None]:
-        """The time of the client is not the server's."""
+        """Does not count the time that the client takes."""
         if self._scope is not None:
             self._scope.deadline = math.inf
         try:
             yield
         finally:
-            self.again()
+            self.reset()
 
     @asynccontextmanager
-    async def waiting(self) -> AsyncGenerator[None]:
-        """Neither is the time in which a call waits for its turn."""
+    async def queueing(self) -> AsyncGenerator[None]:
+        """Does not count the time that a call waits for its turn."""
         with self.paused():
             yield
 
 
-BACKLOG = 1_000
-ASK_SECONDS = 55.0
-"""How long a client may take to answer a server's question: servers themselves give up after about a minute."""
-
-ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
-_INTERACTIVE = ("elicitation", "sampling", "roots", "tasks")
-_OF_THE_CLIENT = ("progressToken", LOG_LEVEL_META_KEY)
-_log = logging.getLogger(__name__)
-
-
 class OutboundFilter:
-    """Whether servers may speak to clients only by answering them; once it is so, it stays so."""
+    """What servers may send to the clients of a gateway besides responses.
 
-    def __init__(self) -> None:
-        self.kept = False
+    It is closed, for good, by the first call of the operator: what a server sends then may tell about that call.
+    """
+
+    def __init__(self, ask_seconds: float = 55.0) -> None:
+        """`ask_seconds`: the time of a client for a server's request; servers themselves give up after a minute."""
+        self.ask_seconds = ask_seconds
+        self.closed = False
 
     def drops(self, method: str) -> bool:
-        """Whether clients are not told this; that they are listening is our word."""
-        return self.kept and method != ACKNOWLEDGED
+        """Whether a notification is dropped; the acknowledgement of a subscription is the gateway's own."""
+        return self.closed and method != ACKNOWLEDGED
 
-    def refuse(self, method: str) -> None:
-        """Raises `UpstreamError` where nobody is asked, as a client that cannot be asked would."""
-        if self.kept:
-            raise UpstreamError(METHOD_NOT_FOUND, f"{method}: nobody can be asked here")
+    async def ask(
+        self, channel: Any, method: str, params: Mapping[str, Any], seconds: float | None = None
+    ) -> dict[str, Any]:
+        """Sends a server's request to a client; raises `UpstreamError`."""
+        if self.closed:
+            raise cannot_ask(method)
+        seconds = seconds or self.ask_seconds
+        try:
+            with anyio.fail_after(seconds):
+                return await channel.send_raw_request(method, params or None)
+        except NoBackChannelError as error:
+            raise UpstreamError(METHOD_NOT_FOUND, str(error)) from None
+        except MCPError as error:
+            raise UpstreamError(error.code, error.message, error.data) from None
+        except TimeoutError:
+            raise UpstreamError(REQUEST_TIMEOUT, f"{method}: the client did not answer in {seconds:g} s") from None
+
+
+def cannot_ask(method: str) -> UpstreamError:
+    """The error of a client that cannot be asked."""
+    return UpstreamError(METHOD_NOT_FOUND, f"{method}: there is no client to ask here")
 
 
 class Client:
-    """A client as one request shows it: one of the new era is not known beyond it."""
+    """A client as one request shows it; a modern client is not known beyond its request."""
 
-    def __init__(
-        self, capabilities: Mapping[str, Any], *, modern: bool = True, silence: OutboundFilter | None = None
-    ) -> None:
+    def __init__(self, capabilities: Mapping[str, Any], outbound: OutboundFilter, *, modern: bool = True) -> None:
         self.capabilities = capabilities
         self.modern = modern
-        self.silence = silence or OutboundFilter()
-        self.unicode = False
+        self.outbound = outbound
+        self.unicode_only = False
         self.level: str | None = None
 
     @property
     def interactive(self) -> bool:
-        """Whether a server may ask it something."""
+        """Whether a server may send it requests."""
         return any(self.capabilities.get(one) is not None for one in _INTERACTIVE)
 
-    def readable(self, message: Any) -> Any:
-        """The part of a message as this client can be sent it."""
-        return whole(message) if self.unicode else message
+    def encodable(self, message: Any) -> Any:
+        """A part of a message that can be sent to this client."""
+        return whole(message) if self.unicode_only else message
 
-    def can(self, what: str) -> bool:
-        """Whether it says that it can do this."""
-        return self.capabilities.get(what) is not None
+    def can(self, capability: str) -> bool:
+        """Whether it declares this capability."""
+        return self.capabilities.get(capability) is not None
 
     @property
-    def fills_forms(self) -> bool:
-        """Whether its person can be shown a form; one that says nothing about it can, as forms were all there was."""
-        said = self.capabilities.get("elicitation")
-        return isinstance(said, Mapping) and (not said or "form" in said)
+    def has_forms(self) -> bool:
+        """Whether its user can fill in a form; an empty `elicitation` means forms, which came before other modes."""
+        declared = self.capabilities.get("elicitation")
+        return isinstance(declared, Mapping) and (not declared or "form" in declared)
 
 
 class ClientSession(Client):
-    """A client of the old era, for as long as its connection is there; `unicode` if it can be sent nothing else."""
+    """A legacy client, for as long as its connection exists."""
 
     def __init__(
-        self,
-        capabilities: Mapping[str, Any],
-        connection: Connection,
-        *,
-        unicode: bool = False,
-        silence: OutboundFilter | None = None,
+        self, capabilities: Mapping[str, Any], outbound: OutboundFilter, connection: Connection, *, unicode_only: bool
     ) -> None:
-        super().__init__(capabilities, modern=False, silence=silence)
-        self.unicode = unicode
-        self.gone = anyio.Event()
+        super().__init__(capabilities, outbound, modern=False)
+        self.unicode_only = unicode_only
+        self.closed = anyio.Event()
         self.ready = anyio.Event()
-        self.addresses: dict[tuple[str, str], str] = {}
+        self.resource_uris: dict[tuple[str, str], str] = {}
         self._connection = connection
-        self._untold: deque[tuple[str, Mapping[str, Any]]] = deque()
-        self._stirred = anyio.Event()
+        self._queue: deque[tuple[str, Mapping[str, Any]]] = deque()
+        self._queued = anyio.Event()
 
-    def tell_from(self, server: str, method: str, params: Mapping[str, Any]) -> None:
-        """Tells it what a server says; a resource has the address under which the client knows it.
+    def notify_from(self, server: str, method: str, params: Mapping[str, Any]) -> None:
+        """Hands on a server's notification, with the URI under which the client subscribed to a resource.
 
-        How a task of the server stands is for whoever follows that: its id means nothing to the client.
+        The status of a server's task stays here: the client does not know that task's id.
         """
         if method.startswith("notifications/tasks"):
             return
         uri = params.get("uri")
-        shown = self.addresses.get((server, uri)) if isinstance(uri, str) else None
-        self.tell(method, params if shown is None else {**params, "uri": shown})
+        shown = self.resource_uris.get((server, uri)) if isinstance(uri, str) else None
+        self.notify(method, params if shown is None else {**params, "uri": shown})
 
-    def tell(self, method: str, params: Mapping[str, Any]) -> None:
-        """Tells it something outside of any request, soon."""
-        if self.silence.drops(method):
+    def notify(self, method: str, params: Mapping[str, Any]) -> None:
+        """Queues a notification that belongs to no request."""
+        if self.outbound.drops(method):
             return
-        if len(self._untold) >= BACKLOG:
+        if len(self._queue) >= MOST_QUEUED:
             _log.warning("a client does not read; %s was dropped", method)
             return
-        self._untold.append((method, params))
-        self._stirred.set()
+        self._queue.append((method, params))
+        self._queued.set()
 
-    async def pump(self) -> None:
-        """Sends what it is to be told; whoever runs this cancels it when it has gone."""
+    async def send_queued(self) -> None:
+        """Sends the queued notifications until it is cancelled."""
         while True:
-            await self._stirred.wait()
-            self._stirred = anyio.Event()
-            while self._untold:
-                method, params = self._untold.popleft()
-                await self._connection.notify(method, self.readable(params) or None)
+            await self._queued.wait()
+            self._queued = anyio.Event()
+            while self._queue:
+                method, params = self._queue.popleft()
+                await self._connection.notify(method, self.encodable(params) or None)
 
     async def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Asks it something outside of any request, once it has shaken hands; raises `UpstreamError`."""
+        """Sends it a server's request that belongs to no request of its own; raises `UpstreamError`."""
         await self.ready.wait()
-        self.silence.refuse(method)
-        return await _asked(self._connection, method, self.readable(params))
+        return await self.outbound.ask(self._connection, method, self.encodable(params))
 
 
 class PendingWork(Protocol):
-    """A call that is under way at its server while its client is asked; `outcome` is None if it was cut."""
+    """A call that a server works on while its client is asked; `outcome` is None if it was cancelled."""
 
     over: anyio.Event
     outcome: dict[str, Any] | Exception | None
 
-    def cut(self) -> None:
+    def cancel(self) -> None:
         """Ends it, which reaches the server as a cancellation."""
         ...
 
 
 class ClientRequest:
-    """One request of a client, and the way back to the client while it is answered.
+    """One request of a client, and the way back to the client until it is answered.
 
-    `sent` is whether the server may have seen it, and `goes_on` what is under way there though it was answered.
+    `sent`: whether the server may have seen it. `pending`: what the server still works on after an answer that asks.
     """
 
-    __slots__ = ("ctx", "goes_on", "guest", "limit", "method", "params", "sent")
-    patient = False
-    """Whether nobody waits for it, so that it may take as long as it takes."""
+    __slots__ = ("client", "ctx", "method", "params", "pending", "sent", "timeout")
+    detached = False
+    """Whether no client waits for it, so that it has no default timeout."""
 
-    aside = False
-    """Whether it is no wish of the client's: then its client is neither told nor asked anything."""
+    operator = False
+    """Whether it is a call of the operator: then the client gets no notifications and no requests."""
 
-    def __init__(self, ctx: Context, guest: Client) -> None:
+    def __init__(self, ctx: Context, client: Client) -> None:
         self.ctx = ctx
-        self.guest = guest
-        self.limit = Timeout()
+        self.client = client
+        self.timeout = Timeout()
         self.method = ctx.method
         self.params: Mapping[str, Any] = ctx.params or {}
         self.sent = False
-        self.goes_on: PendingWork | None = None
+        self.pending: PendingWork | None = None
 
     @property
     def token(self) -> Any:
-        """What progress is to be told under, or None."""
+        """The progress token, or None."""
         return as_object(self.params.get("_meta")).get("progressToken")
 
-    async def tell(self, method: str, params: Mapping[str, Any]) -> None:
-        """Tells the client something about this request; one that has gone is not told."""
-        if self.guest.silence.drops(method):
+    async def notify(self, method: str, params: Mapping[str, Any]) -> None:
+        """Sends the client a notification about this request, if it is still there."""
+        if self.client.outbound.drops(method):
             return
         with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
             channel = self.ctx.session._request_outbound  # pyright: ignore[reportPrivateUsage]
-            await channel.notify(method, self.guest.readable(params))
+            await channel.notify(method, self.client.encodable(params))
 
     @asynccontextmanager
     async def queueing(self) -> AsyncGenerator[None]:
-        """While it waits for its turn at the server it is not sent, and the server's time does not run."""
+        """While it waits for its turn at the server it is not sent, and its time does not run."""
         self.sent = False
-        async with self.limit.waiting():
+        async with self.timeout.queueing():
             yield
         self.sent = True
 
-    def taken(self) -> None:
-        """Hears that the server has made a task of it."""
+    def task_created(self) -> None:
+        """Called when the server makes a task of it."""
 
-    async def remember(self, handle: Mapping[str, Any]) -> None:
-        """Hears by what the server's task can be picked up in another process."""
+    async def keep_task_handle(self, handle: Mapping[str, Any]) -> None:
+        """Called with what another process needs to find the server's task."""
 
     async def ask(self, method: str, params: Mapping[str, Any], *, seconds: float | None = None) -> dict[str, Any]:
-        """Asks a client of the old era something while its request waits; raises `UpstreamError`."""
-        self.guest.silence.refuse(method)
-        with self.limit.paused():
+        """Sends a legacy client a server's request while its own request waits; raises `UpstreamError`."""
+        with self.timeout.paused():
             channel = self.ctx.session._request_outbound  # pyright: ignore[reportPrivateUsage]
-            return await _asked(channel, method, self.guest.readable(params), seconds or ASK_SECONDS)
+            return await self.client.outbound.ask(channel, method, self.client.encodable(params), seconds)
 
 
 class OperatorRequest(ClientRequest):
-    """A call that the operator makes while a client's request waits, over the same connection; `guest` is that client.
+    """A call of the operator that uses the connection of a client's request.
 
-    It goes where the client's own calls go, and shows the server nothing of what that client can do or wants to hear.
+    It goes where the client's own calls go, and tells the server nothing of the client's capabilities and wishes.
     """
 
-    aside = True
-    patient = True
+    operator = True
+    detached = True
 
-    def __init__(self, ctx: Context, guest: Client, name: str, arguments: Mapping[str, Any]) -> None:
-        super().__init__(ctx, guest)
+    def __init__(self, ctx: Context, client: Client, name: str, arguments: Mapping[str, Any]) -> None:
+        super().__init__(ctx, client)
         self.method = "tools/call"
         given = as_object((ctx.params or {}).get("_meta"))
-        meta = {key: value for key, value in given.items() if key not in _OF_THE_CLIENT}
+        meta = {key: value for key, value in given.items() if key not in _CLIENT_META_KEYS}
         if CLIENT_CAPABILITIES_META_KEY in given:
             meta[CLIENT_CAPABILITIES_META_KEY] = {}
         self.params = {"name": name, "arguments": dict(arguments), **({"_meta": meta} if meta else {})}
 
-    async def tell(self, method: str, params: Mapping[str, Any]) -> None:
-        """Tells nobody."""
+    async def notify(self, method: str, params: Mapping[str, Any]) -> None:
+        """Drops it."""
 
     async def ask(self, method: str, params: Mapping[str, Any], *, seconds: float | None = None) -> dict[str, Any]:
         """Refuses."""
-        raise UpstreamError(METHOD_NOT_FOUND, f"{method}: nobody can be asked here")
+        raise cannot_ask(method)
 
 
 def connection_of(ctx: Context) -> Connection:
-    """The connection that a request came on: what ends with it, and by what to know it again."""
+    """The connection of a request: it identifies a legacy client, and what belongs to that client ends with it."""
     return ctx.session._connection  # pyright: ignore[reportPrivateUsage]
 
 
 class Clients:
-    """The clients of the old era that are connected now, and the silence that is kept towards all clients."""
+    """The sessions of the connected legacy clients, and the outbound filter of all clients."""
 
-    def __init__(self) -> None:
-        self.silence = OutboundFilter()
-        self._here: dict[Connection, ClientSession] = {}
+    def __init__(self, ask_seconds: float) -> None:
+        self.outbound = OutboundFilter(ask_seconds)
+        self._sessions: dict[Connection, ClientSession] = {}
 
     def __iter__(self) -> Iterator[ClientSession]:
-        return iter(tuple(self._here.values()))
+        return iter(tuple(self._sessions.values()))
 
-    def arrive(self, ctx: Context) -> ClientSession:
-        """Takes note of a client that opens a connection with a handshake."""
+    def initialize(self, ctx: Context) -> ClientSession:
+        """The session of a client that sends `initialize`."""
         connection = connection_of(ctx)
-        said = as_object((ctx.params or {}).get("capabilities"))
-        known = self._here.get(connection)
+        capabilities = as_object((ctx.params or {}).get("capabilities"))
+        known = self._sessions.get(connection)
         if known is not None:
-            known.capabilities = said
+            known.capabilities = capabilities
             return known
-        # What the SDK writes over HTTP in the old era must be UTF-8.
-        session = self._here[connection] = ClientSession(
-            said, connection, unicode=ctx.request is not None, silence=self.silence
+        # The SDK's legacy HTTP transport encodes with UTF-8, which has no lone surrogates.
+        session = self._sessions[connection] = ClientSession(
+            capabilities, self.outbound, connection, unicode_only=ctx.request is not None
         )
-        connection.exit_stack.callback(self._leave, connection)
+        connection.exit_stack.callback(self._close, connection)
         return session
 
     def of(self, ctx: Context) -> Client | None:
-        """Who sent this request; None for one of the old era that did not shake hands."""
+        """The client of a request; None for a legacy client that has not sent `initialize`."""
         if not is_modern(ctx.protocol_version):
-            return self._here.get(connection_of(ctx))
+            return self._sessions.get(connection_of(ctx))
         meta = as_object((ctx.params or {}).get("_meta"))
-        return Client(as_object(meta.get(CLIENT_CAPABILITIES_META_KEY)), silence=self.silence)
+        return Client(as_object(meta.get(CLIENT_CAPABILITIES_META_KEY)), self.outbound)
 
-    def of_aside(self, ctx: Context) -> Client:
-        """Whose request an errand of the operator belongs to; one that has gone could do nothing."""
-        return self.of(ctx) or Client({}, silence=self.silence)
-
-    def _leave(self, connection: Connection) -> None:
-        self._here.pop(connection).gone.set()
-
-
-async def _asked(channel: Any, method: str, params: Mapping[str, Any], seconds: float = ASK_SECONDS) -> dict[str, Any]:
-    try:
-        with anyio.fail_after(seconds):
-            return await channel.send_raw_request(method, params or None)
-    except NoBackChannelError as error:
-        raise UpstreamError(METHOD_NOT_FOUND, str(error)) from None
-    except MCPError as error:
-        raise UpstreamError(error.code, error.message, error.data) from None
-    except TimeoutError:
-        raise UpstreamError(REQUEST_TIMEOUT, f"{method}: the client did not answer in {seconds:g} s") from None
+    def _close(self, connection: Connection) -> None:
+        self._sessions.pop(connection).closed.set()

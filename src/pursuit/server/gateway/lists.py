@@ -1,8 +1,7 @@
-"""Lists as clients see them: of one server page by page as it gives them, of several all together.
+"""Lists tools, prompts and resources: of one server page by page as it gives them, of several servers together.
 
-Owns: which tool is left out, with a reason; what a thing is called; where a tool is found when it is called. Does not
-know: policy. Invariant: what is listed is the server's own JSON but for its name; one unusable entry, or one server
-that cannot be reached, costs itself alone.
+Invariant: an entry is the server's own JSON but for its name; an unusable entry is left out, with a warning, and so is
+a server that cannot be reached.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from pursuit.errors import PursuitError, UpstreamUnavailable
 from pursuit.server.gateway.clients import ClientRequest
 from pursuit.server.gateway.protocol_versions import as_object
 from pursuit.server.gateway.relay import Relay
-from pursuit.server.gateway.upstreams import LONGEST_NAME, Upstreams
+from pursuit.server.gateway.upstreams import LONGEST_NAME, GatewayLimits, Upstreams
 from pursuit.upstream.client import McpUpstream
 from pursuit.upstream.listing import read_listing
 
@@ -33,78 +32,76 @@ KINDS: Mapping[str, str] = {
 MOST_PAGES = 1_000
 MOST_CURSORS = 10_000
 LISTED_SECONDS = 30.0
-LIST_SECONDS = 15.0
-"""How long a list of several servers waits for one of them."""
-
-AGAIN_SECONDS = 1.0
-"""The same for one that was too slow the last time."""
+"""How long a tool counts as listed that a server shows to some clients only."""
 
 _log = logging.getLogger(__name__)
 
 
 class Lists:
-    """The lists of these servers; `late` is told of one that is not there, or not in time."""
+    """The lists of these servers; `late` is called with a server that is missing from a list of several."""
 
-    def __init__(self, roster: Upstreams, relay: Relay, late: Callable[[McpUpstream], object]) -> None:
-        self._roster = roster
+    def __init__(
+        self, upstreams: Upstreams, relay: Relay, limits: GatewayLimits, late: Callable[[McpUpstream], object]
+    ) -> None:
+        self._upstreams = upstreams
         self._late = late
         self._relay = relay
+        self._limits = limits
         self._slow: set[str] = set()
         self._seen: dict[tuple[str, str], frozenset[str]] = {}
-        self._extra: dict[str, dict[str, tuple[float, Tool]]] = {}
+        self._listed: dict[str, dict[str, tuple[float, Tool]]] = {}
         self._warned: set[str] = set()
 
-    async def page(self, visit: ClientRequest) -> dict[str, Any]:
+    async def page(self, request: ClientRequest) -> dict[str, Any]:
         """A page of a single server's list, or the whole list of several."""
-        if self._roster.names.single:
-            server = self._roster.names.servers[0]
-            result = await self._relay.send(visit, self._roster[server], visit.params)
-            page = self._usable(server, visit.params.get("cursor"), result) if visit.method == "tools/list" else result
-            return self._spelled(server, KINDS[visit.method], page)
-        return await self._together(visit)
+        if not self._upstreams.names.single:
+            return await self._combined(request)
+        server, kind = self._upstreams.names.servers[0], KINDS[request.method]
+        result = await self._relay.send(request, self._upstreams[server], request.params)
+        page = self._usable(server, request.params.get("cursor"), result) if kind == "tools" else result
+        return self._spelled(server, kind, page)
 
-    async def everything(self, visit: ClientRequest) -> list[Any]:
+    async def all_tools(self, request: ClientRequest) -> list[Any]:
         """All tools as this client sees them, of one server or of several."""
-        asked = _listing(visit)
-        if self._roster.names.single:
-            server = self._roster.names.servers[0]
-            return self._spelled(server, "tools", {"tools": await self._everything(asked, server)})["tools"]
-        return (await self._together(asked))["tools"]
+        listing = _list_tools(request)
+        if self._upstreams.names.single:
+            server = self._upstreams.names.servers[0]
+            return self._spelled(server, "tools", {"tools": await self._all_pages(listing, server)})["tools"]
+        return (await self._combined(listing))["tools"]
 
-    async def find(self, visit: ClientRequest, server: str, tool: str) -> Tool | None:
+    async def find(self, request: ClientRequest, server: str, tool: str) -> Tool | None:
         """A tool by its server's own name for it, as this client sees it."""
-        upstream = self._roster[server]
-        for one in await upstream.tools():
+        for one in await self._upstreams[server].tools():
             if one.name == tool:
                 return one
-        if visit.guest.modern and not visit.guest.interactive:
+        if request.client.modern and not request.client.interactive:
             return None
-        known = self._extra.get(server, {}).get(tool)
+        known = self._listed.get(server, {}).get(tool)
         if known is None or anyio.current_time() - known[0] > LISTED_SECONDS:
-            # Servers show more to clients that can do more.
-            await self._everything(_listing(visit), server)
-            known = self._extra.get(server, {}).get(tool)
+            # A server may show more tools to clients with more capabilities.
+            await self._all_pages(_list_tools(request), server)
+            known = self._listed.get(server, {}).get(tool)
         return None if known is None else known[1]
 
     def changed(self, server: str | None = None) -> None:
-        """The list of tools of a server, or of all, is not what it was."""
+        """Forgets the tools of a server, or of all servers."""
         if server is None:
-            self._extra.clear()
+            self._listed.clear()
         else:
-            self._extra.pop(server, None)
+            self._listed.pop(server, None)
 
     def schema(self, name: str) -> Mapping[str, Any] | None:
-        """What a tool takes, if it was listed."""
-        owner = self._roster.names.owner(name)
-        known = None if owner is None else self._extra.get(owner[0], {}).get(owner[1])
+        """The input schema of a tool, if it was listed."""
+        owner = self._upstreams.names.owner(name)
+        known = None if owner is None else self._listed.get(owner[0], {}).get(owner[1])
         return None if known is None else known[1].input_schema
 
     def _usable(self, server: str, cursor: Any, result: dict[str, Any]) -> dict[str, Any]:
-        """The page without what cannot be served, and without what was on a page before."""
+        """The page without tools that cannot be served, and without those of earlier pages."""
         entries: Any = result.get("tools")
         if not isinstance(entries, list):
             return result
-        tools, warnings = read_listing(self._roster[server].config, cast("list[Any]", entries))
+        tools, warnings = read_listing(self._upstreams[server].config, cast("list[Any]", entries))
         before = self._seen.get((server, cursor), frozenset()) if isinstance(cursor, str) else frozenset[str]()
         warnings += [f"{tool.qualified}: listed twice; the first one counts" for tool in tools if tool.name in before]
         fresh = [tool for tool in tools if tool.name not in before]
@@ -115,49 +112,49 @@ class Lists:
             self._seen[server, following] = before | {tool.name for tool in fresh}
         self._warn(warnings)
         now = anyio.current_time()
-        self._extra.setdefault(server, {}).update({tool.name: (now, tool) for tool in fresh})
+        self._listed.setdefault(server, {}).update({tool.name: (now, tool) for tool in fresh})
         return {**result, "tools": [tool.definition for tool in fresh]}
 
-    async def _together(self, visit: ClientRequest) -> dict[str, Any]:
-        """Everything that the servers list, under qualified names; one that fails is left out."""
-        kind = KINDS[visit.method]
+    async def _combined(self, request: ClientRequest) -> dict[str, Any]:
+        """The lists of all servers, under qualified names; a server that fails is left out."""
+        kind = KINDS[request.method]
         found: dict[str, list[Any]] = {}
 
         async def ask(server: str) -> None:
-            # One that kept everybody waiting once does not do so again.
-            seconds = AGAIN_SECONDS if server in self._slow else LIST_SECONDS
+            # A server that was too slow once does not delay the next list.
+            seconds = self._limits.slow_list_seconds if server in self._slow else self._limits.list_seconds
             try:
                 with anyio.move_on_after(seconds) as limit:
-                    found[server] = await self._everything(visit, server)
+                    found[server] = await self._all_pages(request, server)
                     self._slow.discard(server)
                 if limit.cancelled_caught:
                     _log.warning("%s of %s are not listed: no answer within %g s", kind, server, seconds)
                     self._slow.add(server)
-                    self._late(self._roster[server])
+                    self._late(self._upstreams[server])
             except (PursuitError, CallFailed, MCPError) as error:
                 if not (isinstance(error, MCPError) and error.code == METHOD_NOT_FOUND):
                     _log.warning("%s of %s are not listed: %s", kind, server, error)
                 if isinstance(error, UpstreamUnavailable):
-                    self._late(self._roster[server])
+                    self._late(self._upstreams[server])
 
-        async with anyio.create_task_group() as asking:
-            for server in self._roster.names.servers:
-                asking.start_soon(ask, server)
-        ordered = {server: found[server] for server in self._roster.names.servers if server in found}
+        async with anyio.create_task_group() as tasks:
+            for server in self._upstreams.names.servers:
+                tasks.start_soon(ask, server)
+        ordered = {server: found[server] for server in self._upstreams.names.servers if server in found}
         if kind == "resources":
             return {kind: self._resources(ordered)}
         if kind == "resourceTemplates":
             return {kind: [entry for entries in ordered.values() for entry in entries]}
         return {kind: [named for server, entries in ordered.items() for named in self._named(server, entries)]}
 
-    async def _everything(self, visit: ClientRequest, server: str) -> list[Any]:
+    async def _all_pages(self, request: ClientRequest, server: str) -> list[Any]:
         """All pages of one server's list."""
-        kind = KINDS[visit.method]
+        kind = KINDS[request.method]
         entries: list[Any] = []
         seen: set[str] = set()
-        params = {key: value for key, value in visit.params.items() if key == "_meta"}
+        params = {key: value for key, value in request.params.items() if key == "_meta"}
         for _ in range(MOST_PAGES):
-            result = await self._relay.send(visit, self._roster[server], params)
+            result = await self._relay.send(request, self._upstreams[server], params)
             page = self._usable(server, params.get("cursor"), result) if kind == "tools" else result
             found: Any = page.get(kind)
             entries += found if isinstance(found, list) else []
@@ -169,9 +166,10 @@ class Lists:
         return entries
 
     def _spelled(self, server: str, kind: str, page: dict[str, Any]) -> dict[str, Any]:
-        """A page of the only server, whose names are its own but for what a model does not take."""
+        """A page of the only server, with names that the spelling allows."""
         entries: Any = page.get(kind)
-        if self._roster.names.spelling == "dotted" or kind not in ("tools", "prompts") or not isinstance(entries, list):
+        dotted = self._upstreams.names.spelling == "dotted"
+        if dotted or kind not in ("tools", "prompts") or not isinstance(entries, list):
             return page
         return {**page, kind: self._named(server, cast("list[Any]", entries))}
 
@@ -182,21 +180,21 @@ class Lists:
             if not isinstance(name, str):
                 self._warn([f"{server}: an entry without a name is left out"])
                 continue
-            whole = self._roster.names.qualified(server, name)
-            if len(whole) > LONGEST_NAME:
-                self._warn([f"{whole} is left out: a name has at most {LONGEST_NAME} characters"])
+            qualified = self._upstreams.names.qualified(server, name)
+            if len(qualified) > LONGEST_NAME:
+                self._warn([f"{qualified} is left out: a name has at most {LONGEST_NAME} characters"])
                 continue
-            named.append({**entry, "name": whole})
+            named.append({**entry, "name": qualified})
         return named
 
     def _resources(self, found: Mapping[str, list[Any]]) -> list[Any]:
-        """A resource keeps its address if no other server has it."""
+        """A resource keeps its URI if no other server has it."""
         owners: dict[Any, set[str]] = {}
         for server, entries in found.items():
             for entry in entries:
                 owners.setdefault(_uri(entry), set()).add(server)
         return [
-            {**entry, "uri": self._roster.names.uri_of(server, uri)}
+            {**entry, "uri": self._upstreams.names.uri_of(server, uri)}
             if (uri := _uri(entry)) is not None and len(owners[uri]) > 1
             else entry
             for server, entries in found.items()
@@ -210,15 +208,13 @@ class Lists:
                 _log.warning("%s", warning)
 
 
-def _listing(visit: ClientRequest) -> ClientRequest:
-    """The same client, as if it asked for the list of tools."""
-    meta = visit.params.get("_meta")
-    kept = (
-        {} if not isinstance(meta, Mapping) else {"_meta": {**cast("Mapping[str, Any]", meta), "progressToken": None}}
-    )
-    other = ClientRequest(visit.ctx, visit.guest)
-    other.method, other.params = "tools/list", kept
-    return other
+def _list_tools(request: ClientRequest) -> ClientRequest:
+    """A request of the same client for the list of tools."""
+    meta: Any = request.params.get("_meta")
+    listing = ClientRequest(request.ctx, request.client)
+    listing.method = "tools/list"
+    listing.params = {"_meta": {**as_object(meta), "progressToken": None}} if isinstance(meta, Mapping) else {}
+    return listing
 
 
 def _uri(entry: Any) -> str | None:

@@ -1,9 +1,10 @@
-"""Calls that wait for a client of the new era to come back with an answer.
+"""Calls that wait for a modern client to come back with its answers.
 
-Owns: the turn from a question that a server of the old era pushes to a result that asks, and back. Does not know: how
-the server is reached. Invariant: the server is asked once however often the client comes back; a question that nobody
-answers within `ASK_SECONDS` is declined, and one whose call is over refused; a result is kept for `KEEP_SECONDS` for a
-client that missed it.
+A legacy server sends its requests while a call is under way; a modern client gets them as an `input_required` result
+and sends the call again with answers. This module translates between the two.
+
+Invariant: the server gets the call once, however often the client comes back. A request that is not answered within
+`ask_seconds` is declined. A result is kept for `KEEP_SECONDS` for a client that missed it.
 """
 
 from __future__ import annotations
@@ -20,16 +21,23 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, INVALID_REQUEST, REQUEST_TIMEOUT
 
 from pursuit.core.tools import NotifyFn, UpstreamError
-from pursuit.server.gateway.clients import ASK_SECONDS, ClientRequest, Timeout
-from pursuit.server.gateway.protocol_versions import is_wanted, log_level
+from pursuit.server.gateway.clients import ClientRequest
+from pursuit.server.gateway.protocol_versions import ROUND_TRIP_KEYS, is_wanted, log_level
 from pursuit.tasks.record import finite
 from pursuit.upstream.transport import ClientSide
 
-# Progress of a call as its client counts it.
+KEEP_SECONDS = 60.0
+ROOTS_GRACE = 0.2
+"""Seconds: a server asks for roots beside a call; if the call ends at once, the client is not asked."""
+
+MOST_QUEUED = 1_000
+STATE_PREFIX = "parked-"
+PROGRESS = "notifications/progress"
+Perform = Callable[[ClientSide, NotifyFn | None], Awaitable[dict[str, Any]]]
 
 
 class Progress:
-    """The progress of one call; nothing is told to a client that did not ask for it."""
+    """The progress of one call under its client's token; a client without a token gets none."""
 
     def __init__(self, token: Any) -> None:
         self.token = token
@@ -37,11 +45,11 @@ class Progress:
         self._last = 0.0
 
     def restart(self) -> None:
-        """The server is asked again, and counts from its beginning."""
+        """The call is sent again, and the server counts from its beginning."""
         self._base = self._last
 
-    def told(self, params: Mapping[str, Any]) -> dict[str, Any] | None:
-        """What the client is told; the server's own words but for the token, and for numbers that are none."""
+    def params(self, params: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The notification for the client: the server's fields, without numbers that are not finite."""
         if self.token is None:
             return None
         body = {**params, "progressToken": self.token}
@@ -58,217 +66,198 @@ class Progress:
         return body
 
 
-KEEP_SECONDS = 60.0
-ROOTS_GRACE = 0.2
-"""Roots are asked beside a call: if the call ends at once, its client need not be bothered."""
-
-MOST_UNTOLD = 1_000
-PARKED = "parked-"
-Perform = Callable[[ClientSide, NotifyFn | None], Awaitable[dict[str, Any]]]
-
-
 @dataclass(slots=True, eq=False)
 class _Question:
     method: str
     params: Mapping[str, Any]
-    given: anyio.Event = field(default_factory=anyio.Event)
+    answered: anyio.Event = field(default_factory=anyio.Event)
     answer: Mapping[str, Any] | None = None
 
 
 class PendingCall:
-    """One call to a server, and the legs of its client."""
+    """One call to a server, and the round trips of its client."""
 
-    def __init__(self, said: Mapping[str, Any], capabilities: Mapping[str, Any], limit: Timeout) -> None:
-        self.said = said
-        self._limit = limit
-        self.capabilities = capabilities
-        self.questions: dict[str, _Question] = {}
-        self.legs = 0
+    def __init__(self, request: ClientRequest, params: Mapping[str, Any]) -> None:
+        self.params = _without_answers(params)
+        self._timeout = request.timeout
+        self._ask_seconds = request.client.outbound.ask_seconds
+        self._capabilities = request.client.capabilities
+        self._questions: dict[str, _Question] = {}
+        self._waiting = 0
         self.asked = False
         self.outcome: dict[str, Any] | Exception | None = None
         self.over = anyio.Event()
-        self.scope = anyio.CancelScope()
-        self._numbers = 0
-        self._stirred = anyio.Event()
-        self._untold: deque[tuple[str, Mapping[str, Any]]] = deque(maxlen=MOST_UNTOLD)
+        self._scope = anyio.CancelScope()
+        self._number = 0
+        self._changed = anyio.Event()
+        self._queue: deque[tuple[str, Mapping[str, Any]]] = deque(maxlen=MOST_QUEUED)
 
     async def perform(self, perform: Perform) -> None:
-        """Asks the server; never raises but when cancelled."""
-        side = ClientSide(capabilities=self.capabilities, answer=self.answer, heard=self.heard_beside)
+        """Sends the call; raises only when it is cancelled."""
+        side = ClientSide(capabilities=self._capabilities, answer=self.answer, heard=self._notified)
+
+        async def on_notify(method: str, params: Mapping[str, Any]) -> None:
+            self._notified(method, params)
+
         try:
-            with self.scope:
-                self.outcome = await perform(side, self.heard)
-        except Exception as error:  # noqa: BLE001 - the boundary to the legs: whichever waits gets it
+            with self._scope:
+                self.outcome = await perform(side, on_notify)
+        except Exception as error:  # noqa: BLE001 - the request that waits for the outcome raises it
             self.outcome = error
         finally:
             self.over.set()
-            for question in self.open.values():  # nobody can answer it any more, and the server need not wait
-                question.given.set()
-            self._stir()
+            for question in self.open.values():  # no answer can come any more
+                question.answered.set()
+            self._wake()
 
-    def cut(self) -> None:
-        """Gives it up, for all legs."""
-        self.scope.cancel()
+    def cancel(self) -> None:
+        """Ends the call, for all requests that wait for it."""
+        self._scope.cancel()
 
     async def answer(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The client's answer to a question of the server, whenever it comes back with it."""
+        """The client's answer to a server's request, when the client comes back with it."""
         if method == "roots/list":
             with anyio.move_on_after(ROOTS_GRACE):
                 await self.over.wait()
                 return {"roots": []}
-        self._numbers += 1
-        key = f"{method.partition('/')[0]}-{self._numbers}"
-        question = self.questions[key] = _Question(method, params)
-        self._stir()
+        self._number += 1
+        key = f"{method.partition('/')[0]}-{self._number}"
+        question = self._questions[key] = _Question(method, params)
+        self._wake()
         try:
-            with self._limit.paused(), anyio.move_on_after(ASK_SECONDS):
-                await question.given.wait()
+            with self._timeout.paused(), anyio.move_on_after(self._ask_seconds):
+                await question.answered.wait()
                 if question.answer is None:
                     raise UpstreamError(INVALID_REQUEST, f"{method}: the call that it belonged to is over")
                 return question.answer
-            return _declined(method)
         finally:
-            del self.questions[key]
+            del self._questions[key]
+        if method == "elicitation/create":
+            return {"action": "decline"}
+        if method == "roots/list":
+            return {"roots": []}
+        raise UpstreamError(REQUEST_TIMEOUT, f"{method}: the client did not come back within {self._ask_seconds:g} s")
 
-    async def leg(self, visit: ClientRequest) -> bool:
-        """Waits with a client until there is a result (True) or a question (False), and tells it what comes."""
-        self.legs += 1
+    async def wait(self, request: ClientRequest) -> bool:
+        """Waits until there is a result (True) or an open question (False), and sends notifications meanwhile."""
+        self._waiting += 1
         try:
             while True:
-                stirred = self._stirred
-                while self._untold:
-                    await _tell(visit, *self._untold.popleft())
+                changed = self._changed
+                while self._queue:
+                    await _notify(request, *self._queue.popleft())
                 if self.over.is_set():
                     return True
                 if self.open:
                     self.asked = True
                     return False
-                await stirred.wait()
+                await changed.wait()
         except anyio.get_cancelled_exc_class():
-            if self.legs == 1:
-                # The only client that waits for it gives up.
-                self.cut()
+            if self._waiting == 1:
+                # The only request that waits for it is cancelled.
+                self.cancel()
             raise
         finally:
-            self.legs -= 1
+            self._waiting -= 1
 
     @property
     def open(self) -> dict[str, _Question]:
-        """The questions that have no answer yet."""
-        return {key: one for key, one in self.questions.items() if not one.given.is_set()}
+        """The questions without an answer."""
+        return {key: one for key, one in self._questions.items() if not one.answered.is_set()}
 
     def take(self, answers: Mapping[str, Any]) -> None:
-        """Takes what the client came back with; an answer that was given already stays."""
+        """Takes the client's answers; the first answer to a question counts."""
         for key, answer in answers.items():
-            question = self.questions.get(key)
-            if question is not None and not question.given.is_set() and isinstance(answer, Mapping):
+            question = self._questions.get(key)
+            if question is not None and not question.answered.is_set() and isinstance(answer, Mapping):
                 question.answer = cast("Mapping[str, Any]", answer)
-                question.given.set()
+                question.answered.set()
 
-    async def heard(self, method: str, params: Mapping[str, Any]) -> None:
-        """Keeps what belongs to the call for the leg that waits, or for the next one."""
-        self.heard_beside(method, params)
+    def _notified(self, method: str, params: Mapping[str, Any]) -> None:
+        """Queues a notification; on a connection for one call, log messages belong to that call."""
+        if method in ("notifications/message", PROGRESS):
+            self._timeout.reset()
+            self._queue.append((method, params))
+            self._wake()
 
-    def heard_beside(self, method: str, params: Mapping[str, Any]) -> None:
-        """On a connection of its own, a log message belongs to the call."""
-        if method in ("notifications/message", "notifications/progress"):
-            self._limit.again()
-            self._untold.append((method, params))
-            self._stir()
-
-    def _stir(self) -> None:
-        self._stirred.set()
-        self._stirred = anyio.Event()
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
 
 
 class PendingCalls:
-    """All calls that wait."""
+    """All calls that wait, by their `requestState`."""
 
     def __init__(self, tasks: anyio.abc.TaskGroup) -> None:
         self._tasks = tasks
-        self._parked: dict[str, PendingCall] = {}
+        self._pending: dict[str, PendingCall] = {}
 
     async def run(
-        self, visit: ClientRequest, params: Mapping[str, Any], perform: Perform, *, foreign: bool = False
+        self, request: ClientRequest, params: Mapping[str, Any], perform: Perform, *, foreign: bool = False
     ) -> dict[str, Any]:
-        """The result of the call, or a result that asks; a client that comes back finds its call again.
+        """The result of the call, or an `input_required` result.
 
-        `foreign`: the server may ask in results of its own, so a state that is not ours is the server's.
+        `foreign`: the server may return such results itself, so a state without our prefix is the server's.
         """
         state: Any = params.get("requestState")
-        if state is not None and not (foreign and not str(state).startswith(PARKED)):
-            return await self.go_on(visit, params)
-        parked = PendingCall(_without_answers(params), visit.guest.capabilities, visit.limit)
-        self._tasks.start_soon(parked.perform, perform)
-        return await self._leg(visit, f"{PARKED}{secrets.token_hex(16)}", parked)
+        if state is not None and not (foreign and not str(state).startswith(STATE_PREFIX)):
+            return await self.resume(request, params)
+        pending = PendingCall(request, params)
+        self._tasks.start_soon(pending.perform, perform)
+        return await self._wait(request, f"{STATE_PREFIX}{secrets.token_hex(16)}", pending)
 
     def holds(self, params: Mapping[str, Any]) -> bool:
-        """Whether a request comes back to a call that waits here; then it is for no server."""
-        return str(params.get("requestState")) in self._parked
+        """Whether a request comes back to a call that waits here."""
+        return str(params.get("requestState")) in self._pending
 
-    async def go_on(self, visit: ClientRequest, params: Mapping[str, Any]) -> dict[str, Any]:
-        """The next leg of a call that waits here; raises `MCPError` if there is none."""
-        key, parked = self._returned(params)
-        visit.sent = True
-        return await self._leg(visit, key, parked)
-
-    async def _leg(self, visit: ClientRequest, key: str, parked: PendingCall) -> dict[str, Any]:
-        over = False
-        try:
-            over = await parked.leg(visit)
-        finally:
-            if not over and parked.asked and key not in self._parked:
-                self._parked[key] = parked
-                self._tasks.start_soon(self._keep, key, parked)
-        if not over:
-            visit.goes_on = parked
-            return _asking(key, parked.open)
-        if isinstance(parked.outcome, dict):
-            return parked.outcome
-        raise parked.outcome or UpstreamError(INVALID_PARAMS, "the call was given up")
-
-    def _returned(self, params: Mapping[str, Any]) -> tuple[str, PendingCall]:
+    async def resume(self, request: ClientRequest, params: Mapping[str, Any]) -> dict[str, Any]:
+        """The next round trip of a call that waits here; raises `MCPError` if there is none."""
         state = str(params.get("requestState"))
-        parked = self._parked.get(state)
-        if parked is None:
+        pending = self._pending.get(state)
+        if pending is None:
             message = "no call waits for these answers: it ended long ago, or the gateway was started again meanwhile"
             raise MCPError(INVALID_PARAMS, f"{message}; whether it had an effect is not known here")
-        if _without_answers(params) != parked.said:
+        if _without_answers(params) != pending.params:
             raise MCPError(INVALID_PARAMS, "these answers belong to a call with other parameters")
         answers: Any = params.get("inputResponses")
         if isinstance(answers, Mapping):
-            parked.take(cast("Mapping[str, Any]", answers))
-        return state, parked
+            pending.take(cast("Mapping[str, Any]", answers))
+        request.sent = True
+        return await self._wait(request, state, pending)
 
-    async def _keep(self, key: str, parked: PendingCall) -> None:
-        await parked.over.wait()
+    async def _wait(self, request: ClientRequest, state: str, pending: PendingCall) -> dict[str, Any]:
+        over = False
+        try:
+            over = await pending.wait(request)
+        finally:
+            if not over and pending.asked and state not in self._pending:
+                self._pending[state] = pending
+                self._tasks.start_soon(self._keep, state, pending)
+        if not over:
+            request.pending = pending
+            requests = {
+                key: {"method": one.method, **({"params": one.params} if one.params else {})}
+                for key, one in pending.open.items()
+            }
+            return {"resultType": "input_required", "inputRequests": requests, "requestState": state}
+        if isinstance(pending.outcome, dict):
+            return pending.outcome
+        raise pending.outcome or UpstreamError(INVALID_PARAMS, "the call was cancelled")
+
+    async def _keep(self, state: str, pending: PendingCall) -> None:
+        await pending.over.wait()
         await anyio.sleep(KEEP_SECONDS)
-        del self._parked[key]
-
-
-def _asking(key: str, questions: Mapping[str, _Question]) -> dict[str, Any]:
-    requests: dict[str, Any] = {}
-    for name, question in questions.items():
-        requests[name] = {"method": question.method, **({"params": question.params} if question.params else {})}
-    return {"resultType": "input_required", "inputRequests": requests, "requestState": key}
-
-
-def _declined(method: str) -> Mapping[str, Any]:
-    if method == "elicitation/create":
-        return {"action": "decline"}
-    if method == "roots/list":
-        return {"roots": []}
-    raise UpstreamError(REQUEST_TIMEOUT, f"{method}: the client did not come back within {ASK_SECONDS:g} s")
+        del self._pending[state]
 
 
 def _without_answers(params: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in params.items() if key not in ("inputResponses", "requestState", "_meta")}
+    return {key: value for key, value in params.items() if key not in (*ROUND_TRIP_KEYS, "_meta")}
 
 
-async def _tell(visit: ClientRequest, method: str, params: Mapping[str, Any]) -> None:
-    if method == "notifications/progress":
-        told = Progress(visit.token).told(params)
-        if told is not None:
-            await visit.tell(method, told)
-    elif is_wanted(log_level(visit.params), params):
-        await visit.tell(method, params)
+async def _notify(request: ClientRequest, method: str, params: Mapping[str, Any]) -> None:
+    if method == PROGRESS:
+        body = Progress(request.token).params(params)
+        if body is not None:
+            await request.notify(method, body)
+    elif is_wanted(log_level(request.params), params):
+        await request.notify(method, params)

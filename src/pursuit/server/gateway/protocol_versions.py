@@ -1,10 +1,10 @@
-"""What the two eras of the protocol say differently.
+"""Translates results, errors and parameters between the two generations of the protocol.
 
-Owns: every translation of a result or an error from the server's era to the client's. Pure. Invariant: between the
-same eras nothing is touched; what is added or taken away is the envelope, never what a server said.
+A *legacy* peer speaks a version with a handshake (up to 2025-11-25); a *modern* peer speaks 2026-07-28, which has
+neither a handshake nor requests from the server. Modern results have `resultType`, `ttlMs` and `cacheScope` on what may
+be cached, and the server's name in `_meta`; a missing resource is an "invalid params" error there.
 
-What the new era (2026-07-28) has and the old one has not: `resultType`, `ttlMs` and `cacheScope` on what may be cached,
-the server's name in `_meta`, and invalid params as the code of a resource that is not there.
+Invariant: between peers of the same generation nothing is changed; a translation changes the envelope only.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from mcp_types import INVALID_PARAMS, LOG_LEVEL_META_KEY, SERVER_INFO_META_KEY
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from pursuit.core.tools import UpstreamError
+from pursuit.server.errors import RESOURCE_NOT_FOUND
 
-RESOURCE_NOT_FOUND = -32002
 LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 
 CACHEABLE = frozenset(
@@ -30,38 +30,39 @@ CACHEABLE = frozenset(
         "resources/read",
     }
 )
-ASKING = frozenset({"tools/call", "prompts/get", "resources/read"})
-"""The methods whose answer may be a question in the new era."""
+MAY_ASK = frozenset({"tools/call", "prompts/get", "resources/read"})
+"""The methods whose modern result may be `input_required`."""
 
-OLD_ONLY = frozenset({"initialize", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"})
-NEW_ONLY = frozenset({"server/discover", "subscriptions/listen"})
+LEGACY_ONLY = frozenset({"initialize", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"})
+MODERN_ONLY = frozenset({"server/discover", "subscriptions/listen"})
 
 _CACHE_FIELDS = ("ttlMs", "cacheScope")
 _NEVER_CACHED: Mapping[str, Any] = {"ttlMs": 0, "cacheScope": "private"}
-_ANSWERS = ("inputResponses", "requestState")
+ROUND_TRIP_KEYS = ("inputResponses", "requestState")
+"""What a client adds to a modern request that it sends again with its answers."""
 
 
 def as_object(value: Any) -> Mapping[str, Any]:
-    """A part of a message that should be an object; empty where it is none."""
+    """A part of a message as an object; empty if it is none."""
     return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
 
 
 def is_modern(version: str) -> bool:
-    """Whether it is a version without handshake and without requests from the server."""
+    """Whether a version has no handshake and no requests from the server."""
     return version in MODERN_PROTOCOL_VERSIONS
 
 
 def result_for(
     method: str, result: dict[str, Any], *, to_modern: bool, from_modern: bool, info: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """A server's result as a client of the other era would have got it."""
+    """A server's result as the client's generation has it."""
     if to_modern == from_modern:
         return result
-    return enveloped(method, result, info) if to_modern else _bare(method, result)
+    return modern_result(method, result, info) if to_modern else _legacy_result(method, result)
 
 
-def enveloped(method: str, result: Mapping[str, Any], info: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A result as the new era has it."""
+def modern_result(method: str, result: Mapping[str, Any], info: Mapping[str, Any] | None) -> dict[str, Any]:
+    """A result with the modern envelope."""
     body = {**result}
     body.setdefault("resultType", "complete")
     if method in CACHEABLE and body["resultType"] == "complete":
@@ -73,7 +74,7 @@ def enveloped(method: str, result: Mapping[str, Any], info: Mapping[str, Any] | 
     return body
 
 
-def _bare(method: str, result: Mapping[str, Any]) -> dict[str, Any]:
+def _legacy_result(method: str, result: Mapping[str, Any]) -> dict[str, Any]:
     taken = {"resultType", *(_CACHE_FIELDS if method in CACHEABLE else ())}
     body = {key: value for key, value in result.items() if key not in taken}
     meta = body.get("_meta")
@@ -86,22 +87,18 @@ def _bare(method: str, result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def error_for(method: str, error: UpstreamError, *, to_modern: bool, from_modern: bool) -> UpstreamError:
-    """A server's error with the code that a client of the other era would have got."""
+    """A server's error with the code that the client's generation has for it."""
     if to_modern == from_modern or method != "resources/read":
         return error
     if to_modern and error.code == RESOURCE_NOT_FOUND:
         return UpstreamError(INVALID_PARAMS, error.message, error.data)
-    if not to_modern and error.code == INVALID_PARAMS and _names_a_resource(error.data):
+    if not to_modern and error.code == INVALID_PARAMS and "uri" in as_object(error.data):
         return UpstreamError(RESOURCE_NOT_FOUND, error.message, error.data)
     return error
 
 
-def _names_a_resource(data: Any) -> bool:
-    return "uri" in as_object(data)
-
-
 def params_for(params: Mapping[str, Any], *, to_modern: bool, level: str | None = None) -> dict[str, Any]:
-    """A client's parameters for a server: to the old era without answers and log level, which it does not know."""
+    """A client's parameters for a server; a legacy server knows neither answers nor a log level for each request."""
     body = dict(params)
     given = body.get("_meta")
     meta = dict(as_object(given))
@@ -109,7 +106,7 @@ def params_for(params: Mapping[str, Any], *, to_modern: bool, level: str | None 
         if level is not None:
             meta.setdefault(LOG_LEVEL_META_KEY, level)
     else:
-        for key in _ANSWERS:
+        for key in ROUND_TRIP_KEYS:
             body.pop(key, None)
         meta.pop(LOG_LEVEL_META_KEY, None)
     if meta:
@@ -120,14 +117,14 @@ def params_for(params: Mapping[str, Any], *, to_modern: bool, level: str | None 
 
 
 def log_level(params: Mapping[str, Any]) -> str | None:
-    """The log messages that a request of the new era wants."""
+    """The log level that a modern request asks for."""
     level = as_object(params.get("_meta")).get(LOG_LEVEL_META_KEY)
     return level if level in LEVELS else None
 
 
 def is_wanted(level: str | None, params: Mapping[str, Any]) -> bool:
-    """Whether a log message is at this level or above; one without a known level is."""
-    said = params.get("level")
+    """Whether a log message has this level or above; a message without a known level counts as above."""
+    given = params.get("level")
     if level is None:
         return False
-    return said not in LEVELS or LEVELS.index(cast("str", said)) >= LEVELS.index(level)
+    return given not in LEVELS or LEVELS.index(cast("str", given)) >= LEVELS.index(level)

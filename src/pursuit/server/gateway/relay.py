@@ -1,8 +1,10 @@
-"""One request of a client, sent to one server and answered as the client's era has it.
+"""Sends one request of a client to one server, and answers it in the client's protocol version.
 
-Owns: which notifications go with it, and the turn from a failure to what a client reads. Does not know: names, lists or
-policy. Invariant: between the same eras the server's JSON is not touched, in either direction; a question of the server
-is put to the client whose call it belongs to.
+It also follows the tasks that a server makes of calls: the client gets the result that a plain call would have had,
+whether it knows tasks or not.
+
+Invariant: between a client and a server of the same protocol generation the server's JSON is not changed, in either
+direction; a server's request goes to the client whose call it belongs to.
 """
 
 from __future__ import annotations
@@ -15,12 +17,12 @@ import anyio
 from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_REQUEST
 
-from pursuit.core.tools import About, AnswerFn, CallFailed, NotifyFn, Tool, UpstreamError
-from pursuit.server.errors import sendable
+from pursuit.core.tools import About, AnswerFn, NotifyFn, UpstreamError
 from pursuit.server.gateway.clients import Client, ClientRequest
-from pursuit.server.gateway.pending_input import PendingCalls, Progress
+from pursuit.server.gateway.pending_input import PROGRESS, PendingCalls, Progress
 from pursuit.server.gateway.protocol_versions import (
-    ASKING,
+    MAY_ASK,
+    ROUND_TRIP_KEYS,
     as_object,
     error_for,
     is_modern,
@@ -29,261 +31,246 @@ from pursuit.server.gateway.protocol_versions import (
     params_for,
     result_for,
 )
-from pursuit.server.gateway.routing import NEEDED, LegacySessions, Routing, UpstreamChannel, needs_own
-from pursuit.upstream.client import TASK_TTL_MS, McpUpstream
-from pursuit.upstream.tasks import Handle, ToldFn, declared, followed, generation_of, handle_of, support
+from pursuit.server.gateway.routing import (
+    LOG_MESSAGE,
+    NEEDED,
+    LegacySessions,
+    Routing,
+    UpstreamChannel,
+    needs_own_connection,
+)
+from pursuit.upstream.client import McpUpstream
+from pursuit.upstream.tasks import Handle, ToldFn, declared, followed, generation_of, handle_of
 from pursuit.upstream.transport import ClientSide
 
-# Tasks that servers behind the gateway make of calls, followed to their result for whoever called.
-# Invariant: a client gets what a plain call would have had, whether it knows tasks or not; giving up reaches the
-# server.
+MOST_ROUNDS = 10
+PAUSE = 0.2
+"""Seconds before a call is sent again to a server that wants it again without a question."""
 
-CALL = "tools/call"
-PROGRESS = "notifications/progress"
+READS = frozenset({"resources/read", "prompts/get", "completion/complete"})
+"""The methods with the server's read timeout."""
 
+UNGUARDED = frozenset(
+    {"tools/call", "tools/list", "prompts/list", "resources/list", "resources/templates/list", "logging/setLevel"}
+)
+"""What any server gets: lists, which all clients see, and calls, which the authorizer has let pass."""
 
-def is_offered(visit: ClientRequest, about: About) -> bool:
-    """Whether a server of the second generation may make a task of this request."""
-    return visit.method == CALL and visit.guest.modern and not visit.aside and generation_of(about) == 2
+Denied = Callable[[str], str | None]
+"""Why a server gets no other requests, or None."""
 
-
-def offering(visit: ClientRequest) -> None:
-    """From here on the client looks to servers like one that follows tasks."""
-    visit.guest = Client(declared(visit.guest.capabilities), silence=visit.guest.silence)
-
-
-def as_task(params: Mapping[str, Any], tool: Tool, about: About) -> Mapping[str, Any]:
-    """The parameters of a call; to a server of the first generation with `task` where its tool must be one."""
-    if generation_of(about) != 1 or support(tool.definition) != "required":
-        return params
-    return {**params, "task": {"ttl": TASK_TTL_MS}}
+Note = Callable[[Mapping[str, Any]], None]
+Around = Callable[[], AbstractAsyncContextManager[Note | None]]
+"""Entered once around the exchange with the server, however often the client is asked; the note gets the result."""
 
 
-async def finished(
-    visit: ClientRequest,
-    talk: UpstreamChannel,
+class Relay:
+    """Sends requests to servers."""
+
+    def __init__(self, routing: Routing, sessions: LegacySessions, pending: PendingCalls, denied: Denied) -> None:
+        self._routing = routing
+        self._denied = denied
+        self._sessions = sessions
+        self._pending = pending
+
+    async def send(
+        self, request: ClientRequest, upstream: McpUpstream, params: Mapping[str, Any], *, around: Around = nullcontext
+    ) -> dict[str, Any]:
+        """The server's result. Raises `MCPError` for the server's error, `CallFailed` or `UpstreamUnavailable`."""
+        why = None if request.method in UNGUARDED else self._denied(upstream.name)
+        if why is not None:
+            reason = f"{request.method}: {why}, and only for a call of a tool can a person be asked"
+            raise MCPError(INVALID_REQUEST, reason)
+        if request.method in READS:
+            request.timeout.seconds = upstream.config.timeouts.read
+        to_modern = request.client.modern
+        about = await upstream.about()
+        try:
+            if to_modern and self._pending.holds(params):  # whatever capabilities the client declares now
+                result = await self._pending.resume(request, params)
+            elif _may_become_task(request, about):
+                result = await self._send_offering_task(request, upstream, params, around)
+            elif to_modern and not is_modern(about.protocol_version) and needs_own_connection(request):
+                result = await self._send_to_legacy(request, upstream, about, params, around)
+            else:
+                async with around() as note, self._routing.channel(request, upstream) as channel:
+                    about = await channel.about()
+                    with request.timeout.running():
+                        result = await self._send(request, channel, params, about)
+                    if note is not None:
+                        note(result)
+        except UpstreamError as error:
+            from_modern = is_modern(about.protocol_version)
+            found = error_for(request.method, error, to_modern=to_modern, from_modern=from_modern)
+            raise MCPError(found.code, found.message, found.data) from None
+        from_modern = is_modern(about.protocol_version)
+        return result_for(request.method, result, to_modern=to_modern, from_modern=from_modern, info=about.server_info)
+
+    async def _send(
+        self, request: ClientRequest, channel: UpstreamChannel, params: Mapping[str, Any], about: About
+    ) -> dict[str, Any]:
+        """The result; a legacy client is asked when a modern server answers `input_required`."""
+        level = None if request.operator else request.client.level
+        body = params_for(params, to_modern=is_modern(about.protocol_version), level=level)
+        progress = Progress(request.token)
+        on_notify, wanted = self._notifier(request, about, progress), progress.token is not None
+        request.sent = True
+        result = await channel.request(
+            request.method, body, on_notify=on_notify, progress=wanted, waiting=request.queueing
+        )
+        result = await _finished(request, channel, result, on_notify=on_notify)
+        rounds = 0
+        while not request.client.modern and result.get("resultType") == "input_required":
+            rounds += 1
+            if rounds > MOST_ROUNDS:
+                raise UpstreamError(INTERNAL_ERROR, f"the server asked {MOST_ROUNDS} times and did not come to an end")
+            body = await _with_answers(request, body, result)
+            progress.restart()
+            result = await channel.request(
+                request.method, body, on_notify=on_notify, progress=wanted, waiting=request.timeout.queueing
+            )
+        return result
+
+    async def _send_to_legacy(
+        self, request: ClientRequest, upstream: McpUpstream, about: About, params: Mapping[str, Any], around: Around
+    ) -> dict[str, Any]:
+        """A modern client's request at a legacy server, over a connection for this call alone."""
+        body = params_for(params, to_modern=False)
+        level = log_level(request.params) if "logging" in about.capabilities else None
+
+        async def perform(side: ClientSide, on_notify: NotifyFn | None) -> dict[str, Any]:
+            channel = self._sessions.channel(upstream, side)
+            return await _exchange(request, channel, body, around, on_notify=on_notify, follow=on_notify, level=level)
+
+        if request.method in MAY_ASK and not request.operator:
+            return await self._pending.run(request, params, perform)
+        return await perform(ClientSide(capabilities=request.client.capabilities), None)
+
+    async def _send_offering_task(
+        self, request: ClientRequest, upstream: McpUpstream, params: Mapping[str, Any], around: Around
+    ) -> dict[str, Any]:
+        """A modern client's call at a server that may make a task of it, and ask within that task."""
+        body = params_for(params, to_modern=True)
+        # To the server the client looks like one that follows tasks.
+        request.client = Client(declared(request.client.capabilities), request.client.outbound)
+
+        async def perform(side: ClientSide, on_notify: NotifyFn | None) -> dict[str, Any]:
+            channel = self._routing.channel(request, upstream)
+            return await _exchange(request, channel, body, around, on_notify=on_notify, answer=side.answer)
+
+        return await self._pending.run(request, params, perform, foreign=True)
+
+    def _notifier(self, request: ClientRequest, about: About, progress: Progress) -> NotifyFn | None:
+        """Gets the notifications for this request; None if neither progress nor log messages can come."""
+        if progress.token is None and "logging" not in about.capabilities:
+            return None
+        level = log_level(request.params)
+
+        async def on_notify(method: str, params: Mapping[str, Any]) -> None:
+            request.timeout.reset()
+            if method == PROGRESS:
+                body = progress.params(params)
+                if body is not None:
+                    await request.notify(method, body)
+            elif method != LOG_MESSAGE or not request.client.modern or is_wanted(level, params):
+                await request.notify(method, params)
+
+        return on_notify
+
+
+def _may_become_task(request: ClientRequest, about: About) -> bool:
+    """Whether the server decides to make a task of this call (the tasks extension of 2026-07-28)."""
+    modern = request.client.modern and not request.operator
+    return modern and request.method == "tools/call" and generation_of(about) == 2
+
+
+async def _exchange(
+    request: ClientRequest,
+    opening: AbstractAsyncContextManager[UpstreamChannel],
+    body: Mapping[str, Any],
+    around: Around,
+    *,
+    on_notify: NotifyFn | None,
+    follow: NotifyFn | None = None,
+    answer: AnswerFn | None = None,
+    level: str | None = None,
+) -> dict[str, Any]:
+    """Sends a call and returns its result; `follow` and `answer` serve the task that the server may make of it."""
+    async with around() as note, opening as channel:
+        await channel.about()  # the time of a start is not the call's
+        if level is not None:
+            with suppress(UpstreamError):  # then the server sends what it sends by default
+                await channel.request("logging/setLevel", {"level": level})
+        with request.timeout.running():
+            request.sent = True
+            wanted = request.token is not None
+            result = await channel.request(
+                request.method, body, on_notify=on_notify, progress=wanted, waiting=request.queueing
+            )
+            result = await _finished(request, channel, result, answer=answer, on_notify=follow)
+        if note is not None:
+            note(result)
+        return result
+
+
+async def _finished(
+    request: ClientRequest,
+    channel: UpstreamChannel,
     result: dict[str, Any],
     *,
     answer: AnswerFn | None = None,
     on_notify: NotifyFn | None = None,
 ) -> dict[str, Any]:
-    """The result of a call, also if the server answered it with a task."""
-    handle = handle_of(result) if visit.method == CALL else None
+    """The result of a call, also if the server answers it with a task."""
+    handle = handle_of(result) if request.method == "tools/call" else None
     if handle is None:
         return result
-    visit.taken()
-    return await followed(talk, handle, told=_told(visit, handle), answer=answer, on_notify=on_notify)
+    request.task_created()
+    return await followed(channel, handle, told=_status(request, handle), answer=answer, on_notify=on_notify)
 
 
-def _told(visit: ClientRequest, handle: Handle) -> ToldFn:
-    """What the server says of its task, as progress: it has no numbers, so its words are counted."""
-    progress, heard = Progress(visit.token), list[str]()
+def _status(request: ClientRequest, handle: Handle) -> ToldFn:
+    """Turns status messages of a server's task into progress; its value is the number of messages so far."""
+    progress, messages = Progress(request.token), list[str]()
 
     async def told(task: Mapping[str, Any]) -> None:
-        visit.limit.again()
-        await visit.remember(handle.as_dict())
-        words = task.get("statusMessage")
-        if not isinstance(words, str) or words in heard[-1:]:
+        request.timeout.reset()
+        await request.keep_task_handle(handle.as_dict())
+        message = task.get("statusMessage")
+        if not isinstance(message, str) or message in messages[-1:]:
             return
-        heard.append(words)
-        said = progress.told({"progress": len(heard), "message": words})
-        if said is not None:
-            await visit.tell(PROGRESS, said)
+        messages.append(message)
+        body = progress.params({"progress": len(messages), "message": message})
+        if body is not None:
+            await request.notify(PROGRESS, body)
 
     return told
 
 
-MOST_ROUNDS = 10
-PAUSE = 0.2
-LIMITED = frozenset({"resources/read", "prompts/get", "completion/complete"})
-"""What is no call of a tool and is answered soon, if at all."""
-
-FREE = frozenset(
-    {"tools/call", "tools/list", "prompts/list", "resources/list", "resources/templates/list", "logging/setLevel"}
-)
-"""What is sent to any server: lists, which everybody must see, and calls, which have been at the gate."""
-
-Barred = Callable[[str], str | None]
-"""Why nothing else is sent to a server, or None."""
-
-Note = Callable[[Mapping[str, Any]], None]
-Around = Callable[[], AbstractAsyncContextManager[Note | None]]
-"""What is done before and after the server is asked, however often the client is asked in between; gets the result."""
+async def _with_answers(request: ClientRequest, body: dict[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The same request with the client's answers."""
+    again = {key: value for key, value in body.items() if key not in ROUND_TRIP_KEYS}
+    questions: Any = asked.get("inputRequests")
+    if isinstance(questions, Mapping) and questions:
+        answers: dict[str, Any] = {}
+        for key, question in cast("Mapping[str, Any]", questions).items():
+            answers[key] = await _ask(request, as_object(question))
+        again["inputResponses"] = answers
+    else:
+        await anyio.sleep(PAUSE)
+    if "requestState" in asked:
+        again["requestState"] = asked["requestState"]
+    return again
 
 
-class Relay:
-    """Sends requests on."""
-
-    def __init__(self, lines: Routing, desks: LegacySessions, parking: PendingCalls, barred: Barred) -> None:
-        self._lines = lines
-        self._barred = barred
-        self._desks = desks
-        self._parking = parking
-
-    async def send(
-        self, visit: ClientRequest, upstream: McpUpstream, params: Mapping[str, Any], *, around: Around = nullcontext
-    ) -> dict[str, Any]:
-        """The server's answer; raises `MCPError` for the server's own error.
-
-        Raises `CallFailed` or `UpstreamUnavailable` if there is none.
-        """
-        why = None if visit.method in FREE else self._barred(upstream.name)
-        if why is not None:
-            raise MCPError(
-                INVALID_REQUEST, f"{visit.method}: {why}, and only for a call of a tool can a person be asked"
-            )
-        if visit.method in LIMITED:
-            visit.limit.seconds = upstream.config.timeouts.read
-        to_modern = visit.guest.modern
-        about = await upstream.about()
-        try:
-            if to_modern and self._parking.holds(params):  # whatever the client says now of what it can
-                result = await self._parking.go_on(visit, params)
-            elif is_offered(visit, about):
-                result = await self._offered(visit, upstream, params, around)
-            elif (
-                to_modern and not is_modern(about.protocol_version) and needs_own(visit.guest, log_level(visit.params))
-            ):
-                result = await self._lent(visit, upstream, about, params, around)
-            else:
-                async with around() as note, self._lines.talk(visit, upstream) as talk:
-                    about = await talk.about()
-                    with visit.limit.running():
-                        result = await self._asked(visit, talk, params, about)
-                    if note is not None:
-                        note(result)
-        except UpstreamError as error:
-            from_modern = is_modern(about.protocol_version)
-            found = error_for(visit.method, error, to_modern=to_modern, from_modern=from_modern)
-            raise MCPError(found.code, found.message, found.data) from None
-        from_modern = is_modern(about.protocol_version)
-        return result_for(visit.method, result, to_modern=to_modern, from_modern=from_modern, info=about.server_info)
-
-    async def _asked(
-        self, visit: ClientRequest, talk: UpstreamChannel, params: Mapping[str, Any], about: About
-    ) -> dict[str, Any]:
-        """Sends it; a client of the old era is asked what a server of the new one wants to know."""
-        body = params_for(
-            params, to_modern=is_modern(about.protocol_version), level=None if visit.aside else visit.guest.level
-        )
-        progress = Progress(visit.token)
-        hearing, wanted = self._hearing(visit, about, progress), progress.token is not None
-        visit.sent = True
-        result = await talk.request(visit.method, body, on_notify=hearing, progress=wanted, waiting=visit.queueing)
-        result = await finished(visit, talk, result, on_notify=hearing)
-        rounds = 0
-        while not visit.guest.modern and result.get("resultType") == "input_required":
-            rounds += 1
-            if rounds > MOST_ROUNDS:
-                raise UpstreamError(INTERNAL_ERROR, f"the server asked {MOST_ROUNDS} times and did not come to an end")
-            body = await self._answered(visit, body, result)
-            progress.restart()
-            result = await talk.request(
-                visit.method, body, on_notify=hearing, progress=wanted, waiting=visit.limit.waiting
-            )
-        return result
-
-    async def _answered(self, visit: ClientRequest, body: dict[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
-        """The same request with the client's answers."""
-        again = {key: value for key, value in body.items() if key not in ("inputResponses", "requestState")}
-        questions: Any = asked.get("inputRequests")
-        if isinstance(questions, Mapping) and questions:
-            answers: dict[str, Any] = {}
-            for key, question in cast("Mapping[str, Any]", questions).items():
-                answers[key] = await _put(visit, question)
-            again["inputResponses"] = answers
-        else:
-            await anyio.sleep(PAUSE)
-        if "requestState" in asked:
-            again["requestState"] = asked["requestState"]
-        return again
-
-    async def _lent(
-        self, visit: ClientRequest, upstream: McpUpstream, about: About, params: Mapping[str, Any], around: Around
-    ) -> dict[str, Any]:
-        """A client of the new era at a server of the old one, over a connection for this call alone."""
-        body = params_for(params, to_modern=False)
-        level = log_level(visit.params)
-
-        async def perform(side: ClientSide, on_notify: NotifyFn | None) -> dict[str, Any]:
-            async with around() as note, self._desks.taken(upstream, side) as talk:
-                await talk.about()  # the time of a start is not the call's
-                if level is not None and "logging" in about.capabilities:
-                    await _set_level(talk, level)
-                wanted = visit.token is not None
-                with visit.limit.running():
-                    visit.sent = True
-                    result = await talk.request(
-                        visit.method, body, on_notify=on_notify, progress=wanted, waiting=visit.queueing
-                    )
-                    result = await finished(visit, talk, result, on_notify=on_notify)
-                if note is not None:
-                    note(result)
-                return result
-
-        if visit.method in ASKING and not visit.aside:
-            return await self._parking.run(visit, params, perform)
-        return await perform(ClientSide(capabilities=visit.guest.capabilities), None)
-
-    async def _offered(
-        self, visit: ClientRequest, upstream: McpUpstream, params: Mapping[str, Any], around: Around
-    ) -> dict[str, Any]:
-        """A client of the new era at a server that may make a task of the call, and ask within that."""
-        body = params_for(params, to_modern=True)
-        offering(visit)
-
-        async def perform(side: ClientSide, on_notify: NotifyFn | None) -> dict[str, Any]:
-            async with around() as note, self._lines.talk(visit, upstream) as talk:
-                await talk.about()
-                with visit.limit.running():
-                    wanted = visit.token is not None
-                    visit.sent = True
-                    result = await talk.request(visit.method, body, on_notify=on_notify, progress=wanted)
-                    result = await finished(visit, talk, result, answer=side.answer)
-                if note is not None:
-                    note(result)
-                return result
-
-        return await self._parking.run(visit, params, perform, foreign=True)
-
-    def _hearing(self, visit: ClientRequest, about: About, progress: Progress) -> NotifyFn | None:
-        """Who hears what belongs to this request; nobody where neither progress nor logs can come."""
-        if progress.token is None and "logging" not in about.capabilities:
-            return None
-        level = log_level(visit.params)
-
-        async def heard(method: str, params: Mapping[str, Any]) -> None:
-            visit.limit.again()
-            if method == "notifications/progress":
-                told = progress.told(params)
-                if told is not None:
-                    await visit.tell(method, told)
-            elif method != "notifications/message" or not visit.guest.modern or is_wanted(level, params):
-                await visit.tell(method, params)
-
-        return heard
-
-
-async def _put(visit: ClientRequest, question: Any) -> Mapping[str, Any]:
-    """A client's answer to what a server wants to know of it; a question that it cannot take is not put to it."""
-    said = as_object(question)
-    method, params = said.get("method"), said.get("params")
+async def _ask(request: ClientRequest, question: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A client's answer to a server's question; the client is asked only what its capabilities allow."""
+    method, params = question.get("method"), question.get("params")
     if not isinstance(method, str) or not (params is None or isinstance(params, Mapping)):
         raise UpstreamError(INTERNAL_ERROR, "the server asks something, and its question is malformed")
     needed = NEEDED.get(method)
-    if method == "roots/list" and not visit.guest.can("roots"):
+    if method == "roots/list" and not request.client.can("roots"):
         return {"roots": []}
-    if needed is not None and not visit.guest.can(needed):
-        reason = f"the server asks for {method} before it answers, and this client says that it cannot do that"
+    if needed is not None and not request.client.can(needed):
+        reason = f"the server asks for {method} before it answers, and the client does not declare that capability"
         raise UpstreamError(INVALID_REQUEST, reason)
-    return await visit.ask(method, as_object(params))
-
-
-async def _set_level(talk: UpstreamChannel, level: str) -> None:
-    with suppress(UpstreamError):  # then it says what it says by itself
-        await talk.request("logging/setLevel", {"level": level})
-
-
-def no_answer(error: CallFailed | Exception) -> MCPError:
-    """What a client is told when a server did not answer, where it is no tool's result."""
-    return MCPError(INTERNAL_ERROR, sendable(str(error)))
+    return await request.ask(method, as_object(params))

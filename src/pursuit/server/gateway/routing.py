@@ -1,19 +1,19 @@
-"""Over which connection a client's request goes to a server.
+"""Chooses the connection to a server that a client's request uses.
 
-Owns: the choice between the connection that all share, one that a client of the old era has for itself, and one that
-is lent for a single call; and the way of a server's questions and words back to that client. Does not know: what is
-asked. Invariant: a server's question reaches the client whose call it belongs to, or is refused.
+There are three: the connection that all clients share, one that a legacy client has for itself, and one that is leased
+for a single call. A legacy server keeps a state for each connection (log level, subscriptions) and sends its requests
+over it without saying to which call they belong. So a legacy client that declares an interactive capability, or that
+sets such a state, has a connection of its own; if there is only one client at all (stdio), the shared connection is its
+own.
 
-A server of the old era keeps a state for each connection (log level, subscriptions) and pushes its questions over it
-without saying to which call they belong. So a client of the old era that can be asked, or that sets such a state, has a
-connection of its own; where there is only one client at all (stdio), the shared connection is its own.
+Invariant: a server's request reaches the client whose call it belongs to, or is refused.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,36 +25,22 @@ from mcp_types import INVALID_REQUEST, METHOD_NOT_FOUND
 
 from pursuit.core.tools import About, CallFailed, NotifyFn, UpstreamError
 from pursuit.errors import UpstreamUnavailable
-from pursuit.server.gateway.clients import Client, ClientRequest, ClientSession
+from pursuit.server.gateway.clients import ClientRequest, ClientSession
 from pursuit.server.gateway.protocol_versions import is_modern, is_wanted, log_level
+from pursuit.server.gateway.upstreams import GatewayLimits, NotifiedBy
 from pursuit.upstream.client import McpUpstream, Waiting
 from pursuit.upstream.transport import ClientSide
 
-HeardFrom = Callable[[McpUpstream, str, Mapping[str, Any]], None]
-"""Called with the server, the method and its parameters."""
-
-HELLO_SECONDS = 10.0
-"""How long a client waits for the slowest of several servers when it comes."""
-
-ASIDE_SECONDS = 2.0
-"""How long a request that concerns several servers waits for those that it can do without."""
-
-MOST_OWN = 64
-"""How many clients have a process of a server for themselves, at most."""
-
-MOST_APART = 16
-"""How many calls to a server have a process of their own for the sake of their logs; further ones go without logs."""
-
-LOGGED = "notifications/message"
-_log = logging.getLogger(__name__)
+LOG_MESSAGE = "notifications/message"
 NEEDED: Mapping[str, str] = {"elicitation/create": "elicitation", "sampling/createMessage": "sampling"}
-"""What a client must have said that it can, to be asked this."""
+"""The capability that a client must declare to get such a request."""
 
 _STATEFUL = frozenset({"resources/subscribe", "resources/unsubscribe", "logging/setLevel"})
+_log = logging.getLogger(__name__)
 
 
 class UpstreamChannel(Protocol):
-    """What raw requests go through."""
+    """A connection to a server, for raw messages."""
 
     async def request(
         self,
@@ -65,7 +51,7 @@ class UpstreamChannel(Protocol):
         progress: bool = True,
         waiting: Waiting = nullcontext,
     ) -> dict[str, Any]:
-        """Sends one request and returns the raw result; the server is asked for progress if that is wanted."""
+        """Sends one request and returns the raw result; `progress` asks the server for progress."""
         ...
 
     async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
@@ -79,212 +65,217 @@ class UpstreamChannel(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Route:
-    """The connection of one client of the old era to one server; `separate` if it is not the one that all share."""
+    """The connection of one legacy client to one server; `separate` if it is not the one that all share."""
 
     session: ClientSession
     server: str
-    visits: list[ClientRequest] = field(default_factory=list[ClientRequest])
-    talk: UpstreamChannel | None = None
+    requests: list[ClientRequest] = field(default_factory=list[ClientRequest])
+    channel: UpstreamChannel | None = None
     separate: bool = False
     opening: anyio.Lock = field(default_factory=anyio.Lock)
 
     async def answer(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Puts a server's question to the client: within the call that is under way, if there is one."""
+        """Sends a server's request to the client: within the latest call on this connection, if there is one."""
         needed = NEEDED.get(method)
         if needed is not None and not self.session.can(needed):
-            raise UpstreamError(METHOD_NOT_FOUND, f"{method}: the client says that it cannot")
+            raise UpstreamError(METHOD_NOT_FOUND, f"{method}: the client does not declare that capability")
         try:
-            asked = self.visits[-1] if self.visits else self.session
-            return await asked.ask(method, params)
+            target = self.requests[-1] if self.requests else self.session
+            return await target.ask(method, params)
         except UpstreamError:
             if method == "roots/list":
                 return {"roots": []}
             raise
 
-    def heard(self, method: str, params: Mapping[str, Any]) -> None:
-        """What the server says outside of requests is for this client."""
-        self.session.tell_from(self.server, method, params)
+    def notified(self, method: str, params: Mapping[str, Any]) -> None:
+        """Hands a notification outside of requests to this client."""
+        self.session.notify_from(self.server, method, params)
 
 
 @dataclass(slots=True, eq=False)
-class _Public:
-    """The connection of the old era that clients share which need none of their own, at a server that speaks both."""
+class _LegacyChannel:
+    """The legacy connection to a server of both generations that clients share which need none of their own."""
 
-    talk: UpstreamChannel | None = None
-    old: bool = False
+    channel: UpstreamChannel | None = None
+    legacy: bool = False
     opening: anyio.Lock = field(default_factory=anyio.Lock)
 
 
 class Routing:
-    """All connections of clients to servers; `alone` is whether there is only one client for all time."""
+    """All connections of clients to servers; `alone` if there is only one client for all time."""
 
-    def __init__(self, tasks: anyio.abc.TaskGroup, *, alone: bool, heard: HeardFrom) -> None:
+    def __init__(self, tasks: anyio.abc.TaskGroup, *, alone: bool, limits: GatewayLimits, notified: NotifiedBy) -> None:
         self._tasks = tasks
         self._alone = alone
-        self._heard = heard
-        self._lines: dict[tuple[ClientSession, McpUpstream], Route] = {}
-        self._public: dict[McpUpstream, _Public] = {}
+        self._limits = limits
+        self._notified = notified
+        self._routes: dict[tuple[ClientSession, McpUpstream], Route] = {}
+        self._legacy_channels: dict[McpUpstream, _LegacyChannel] = {}
         self._under_way: dict[McpUpstream, list[ClientRequest]] = {}
-        self._apart: dict[McpUpstream, int] = {}
+        self._separate_calls: dict[McpUpstream, int] = {}
 
     async def adopt(self, session: ClientSession, upstreams: Mapping[str, McpUpstream]) -> None:
-        """Makes the shared connections those of the only client, in its own era if they speak it."""
+        """Gives the shared connections to the only client, in its own protocol version if the servers speak it."""
         if not self._alone:
             return
-
         waiting = [anyio.Event() for _ in upstreams]
         for done, (name, upstream) in zip(waiting, upstreams.items(), strict=True):
-            line = self._lines[session, upstream] = Route(session, name, talk=upstream)
-            self._tasks.start_soon(_adopt, line, upstream, done)
-        # One that hangs must not keep the client from all the others; it is adopted when it answers.
-        with anyio.move_on_after(HELLO_SECONDS if len(upstreams) > 1 else None):
+            route = self._routes[session, upstream] = Route(session, name, channel=upstream)
+            self._tasks.start_soon(_adopt, route, upstream, done)
+        # A server that hangs does not keep the client from the others; it is adopted when it answers.
+        with anyio.move_on_after(self._limits.connect_seconds if len(upstreams) > 1 else None):
             for done in waiting:
                 await done.wait()
 
     def forget(self, session: ClientSession) -> None:
-        """A client has gone; the connections that it held are given back by their holders."""
-        for key in [key for key in self._lines if key[0] is session]:
-            del self._lines[key]
+        """Removes the routes of a client that has gone; `_hold` closes their connections."""
+        for key in [key for key in self._routes if key[0] is session]:
+            del self._routes[key]
 
     def has_own(self, session: ClientSession, upstream: McpUpstream) -> bool:
-        """Whether a client has a connection for itself that is not the shared one."""
-        line = self._lines.get((session, upstream))
-        return line is not None and line.separate
+        """Whether a client has a connection of its own."""
+        route = self._routes.get((session, upstream))
+        return route is not None and route.separate
 
-    def has_public(self, upstream: McpUpstream) -> bool:
-        """Whether clients of the old era without a connection of their own share another one than all others."""
-        public = self._public.get(upstream)
-        return public is not None and public.old
+    def has_legacy_channel(self, upstream: McpUpstream) -> bool:
+        """Whether legacy clients without a connection of their own share another one than modern clients."""
+        shared = self._legacy_channels.get(upstream)
+        return shared is not None and shared.legacy
 
-    def lines_of(self, session: ClientSession) -> list[Route]:
-        """Every connection of a client."""
-        return [line for (owner, _), line in self._lines.items() if owner is session]
+    def routes_of(self, session: ClientSession) -> list[Route]:
+        """All connections of a client."""
+        return [route for (owner, _), route in self._routes.items() if owner is session]
 
-    def logged(self, upstream: McpUpstream, params: Mapping[str, Any]) -> None:
-        """Hands on a log message of a server of the new era that does not say to which request it belongs (stdio).
+    def log_message(self, upstream: McpUpstream, params: Mapping[str, Any]) -> None:
+        """Hands on a log message of a modern server that does not say to which request it belongs (stdio).
 
-        It can only be one that asked for such messages; where two clients did, neither may read the other's.
+        It belongs to a request with a log level. If several clients have such a request, no client gets the message:
+        it may be about another client's call.
         """
-        visits = [visit for visit in self._under_way.get(upstream, ()) if is_wanted(_level(visit), params)]
-        if not visits or (not self._alone and any(visit.guest is not visits[-1].guest for visit in visits)):
-            _log.debug("a log message of %s belongs to nobody", upstream.name)
+        requests = [one for one in self._under_way.get(upstream, ()) if is_wanted(_level(one), params)]
+        if not requests or (not self._alone and any(one.client is not requests[-1].client for one in requests)):
+            _log.debug("a log message of %s belongs to no single client", upstream.name)
         else:
-            self._told_log(visits[-1], LOGGED, params)
+            self._send_log_message(requests[-1], LOG_MESSAGE, params)
 
-    def _told_log(self, visit: ClientRequest, method: str, params: Mapping[str, Any]) -> None:
-        """Tells a client a log message of its request."""
-        if method != LOGGED or not is_wanted(_level(visit), params):
+    def _send_log_message(self, request: ClientRequest, method: str, params: Mapping[str, Any]) -> None:
+        if method != LOG_MESSAGE or not is_wanted(_level(request), params):
             return
-        if isinstance(visit.guest, ClientSession):
-            visit.guest.tell(method, params)
+        if isinstance(request.client, ClientSession):
+            request.client.notify(method, params)
         else:
-            self._tasks.start_soon(visit.tell, method, params)
+            self._tasks.start_soon(request.notify, method, params)
 
     @asynccontextmanager
-    async def talk(self, visit: ClientRequest, upstream: McpUpstream) -> AsyncGenerator[UpstreamChannel]:
-        """What the request of a client goes through. Raises `UpstreamUnavailable`."""
-        talk, visits = await self._reach(visit, upstream)
-        if self._disputed(visit, upstream, visits):
-            side = ClientSide(capabilities=visit.guest.capabilities, heard=partial(self._told_log, visit))
-            self._apart[upstream] = self._apart.get(upstream, 0) + 1
+    async def channel(self, request: ClientRequest, upstream: McpUpstream) -> AsyncGenerator[UpstreamChannel]:
+        """The connection for a client's request. Raises `UpstreamUnavailable`."""
+        channel, requests = await self._lasting(request, upstream)
+        if self._logs_collide(request, upstream, requests):
+            side = ClientSide(capabilities=request.client.capabilities, heard=partial(self._send_log_message, request))
+            self._separate_calls[upstream] = self._separate_calls.get(upstream, 0) + 1
             try:
-                async with upstream.leased(side, apart=True) as lent:
-                    yield lent
+                async with upstream.leased(side, apart=True) as leased:
+                    yield leased
             finally:
-                self._apart[upstream] -= 1
+                self._separate_calls[upstream] -= 1
             return
-        visits.append(visit)
+        requests.append(request)
         try:
-            if talk is not None:
-                yield talk
+            if channel is not None:
+                yield channel
             else:
-                able = dict[str, Any]() if visit.aside else visit.guest.capabilities
-                async with upstream.leased(ClientSide(capabilities=able)) as lent:
-                    yield lent
+                capabilities = dict[str, Any]() if request.operator else request.client.capabilities
+                async with upstream.leased(ClientSide(capabilities=capabilities)) as leased:
+                    yield leased
         finally:
-            visits.remove(visit)
+            requests.remove(request)
 
-    def _disputed(self, visit: ClientRequest, upstream: McpUpstream, visits: list[ClientRequest]) -> bool:
-        """Whether the logs of this call, and of another client's that is under way, could not be told apart."""
-        if self._alone or _level(visit) is None or upstream.config.command is None:
+    def _logs_collide(self, request: ClientRequest, upstream: McpUpstream, requests: list[ClientRequest]) -> bool:
+        """Whether log messages for this call cannot be told from those for another client's call."""
+        if self._alone or _level(request) is None or upstream.config.command is None:
             return False
-        if self._apart.get(upstream, 0) >= MOST_APART:
+        if self._separate_calls.get(upstream, 0) >= self._limits.log_connections:
             return False
-        modern = visits is self._under_way.get(upstream) and is_modern(upstream.protocol_version or "")
-        others = (other for other in visits if other.guest is not visit.guest)
+        modern = requests is self._under_way.get(upstream) and is_modern(upstream.protocol_version or "")
+        others = (other for other in requests if other.client is not request.client)
         return modern and any(_level(other) is not None for other in others)
 
     async def about(self, session: ClientSession, upstream: McpUpstream) -> About:
         """What a server says about itself to this client."""
-        line = await self._line(session, upstream, "initialize")
-        talk = (line.talk if line is not None else None) or await self._common(upstream) or upstream
-        return await talk.about()
+        route = await self._route(session, upstream, "initialize")
+        channel = (route.channel if route is not None else None) or await self._shared(upstream) or upstream
+        return await channel.about()
 
-    async def _reach(
-        self, visit: ClientRequest, upstream: McpUpstream
+    async def _lasting(
+        self, request: ClientRequest, upstream: McpUpstream
     ) -> tuple[UpstreamChannel | None, list[ClientRequest]]:
-        """The connection to use, if it is a lasting one, and the requests that are under way on it."""
-        guest, others = visit.guest, self._under_way.setdefault(upstream, [])
-        if isinstance(guest, ClientSession):
-            line = await self._line(guest, upstream, visit.method)
-            if line is not None and line.talk is not None:
-                # At a server that only speaks the new era nothing is asked over it, but its logs must be told apart.
-                modern = is_modern((await line.talk.about()).protocol_version)
-                return line.talk, others if modern else line.visits
-            return await self._common(upstream), others
+        """The connection for a request unless one is leased for it, and the requests under way on it."""
+        client, others = request.client, self._under_way.setdefault(upstream, [])
+        if isinstance(client, ClientSession):
+            route = await self._route(client, upstream, request.method)
+            if route is not None and route.channel is not None:
+                # A modern-only server sends no requests over it, but its log messages must be told apart.
+                modern = is_modern((await route.channel.about()).protocol_version)
+                return route.channel, others if modern else route.requests
+            return await self._shared(upstream), others
         return None if is_modern((await upstream.about()).protocol_version) else upstream, others
 
-    async def _line(self, session: ClientSession, upstream: McpUpstream, method: str) -> Route | None:
-        line = self._lines.get((session, upstream))
-        if line is None:
+    async def _route(self, session: ClientSession, upstream: McpUpstream, method: str) -> Route | None:
+        route = self._routes.get((session, upstream))
+        if route is None:
             if not session.interactive and method not in _STATEFUL:
                 return None
-            self._require_place(upstream)
-            line = self._lines[session, upstream] = Route(session, upstream.name)
-        async with line.opening:
-            if line.talk is None:
-                side = ClientSide(capabilities=session.capabilities, answer=line.answer, heard=line.heard)
-                talk: UpstreamChannel = await self._tasks.start(self._hold, side, upstream, session.gone)
-                line.separate = not is_modern((await talk.about()).protocol_version)
-                line.talk = talk
-        return line
+            self._check_own_connections(upstream)
+            route = self._routes[session, upstream] = Route(session, upstream.name)
+        async with route.opening:
+            if route.channel is None:
+                side = ClientSide(capabilities=session.capabilities, answer=route.answer, heard=route.notified)
+                channel: UpstreamChannel = await self._tasks.start(self._hold, side, upstream, session.closed)
+                route.separate = not is_modern((await channel.about()).protocol_version)
+                route.channel = channel
+        return route
 
-    def _require_place(self, upstream: McpUpstream) -> None:
-        own = [line for (_, one), line in self._lines.items() if one is upstream and (line.separate or not line.talk)]
-        if upstream.config.command is not None and len(own) >= MOST_OWN:
-            reason = f"{MOST_OWN} clients have a process of it for themselves, which is the limit; try again later"
+    def _check_own_connections(self, upstream: McpUpstream) -> None:
+        own = [
+            route
+            for (_, one), route in self._routes.items()
+            if one is upstream and (route.separate or not route.channel)
+        ]
+        most = self._limits.own_connections
+        if upstream.config.command is not None and len(own) >= most:
+            reason = f"{most} clients have a process of it for themselves, which is the limit; try again later"
             raise UpstreamUnavailable(f"server {upstream.name!r}: {reason}", server=upstream.name)
 
-    async def _common(self, upstream: McpUpstream) -> UpstreamChannel | None:
-        """The connection for clients of the old era that need none of their own; None at one of the new era only."""
+    async def _shared(self, upstream: McpUpstream) -> UpstreamChannel | None:
+        """The connection for legacy clients that need none of their own; None if the server is modern only."""
         if not is_modern((await upstream.about()).protocol_version):
             return upstream
-        public = self._public.setdefault(upstream, _Public())
-        async with public.opening:
-            talk = public.talk
-            if talk is None:
-                side = ClientSide(heard=partial(self._heard, upstream))
-                talk = await self._tasks.start(self._hold, side, upstream, anyio.Event())
-                public.old = not is_modern((await talk.about()).protocol_version)
-                public.talk = talk
-        return talk if public.old else None
+        shared = self._legacy_channels.setdefault(upstream, _LegacyChannel())
+        async with shared.opening:
+            channel = shared.channel
+            if channel is None:
+                side = ClientSide(heard=partial(self._notified, upstream))
+                channel = await self._tasks.start(self._hold, side, upstream, anyio.Event())
+                shared.legacy = not is_modern((await channel.about()).protocol_version)
+                shared.channel = channel
+        return channel if shared.legacy else None
 
     async def _hold(
         self,
         side: ClientSide,
         upstream: McpUpstream,
-        gone: anyio.Event,
+        closed: anyio.Event,
         *,
         task_status: anyio.abc.TaskStatus[UpstreamChannel],
     ) -> None:
-        """Keeps a connection of the old era until nobody needs it."""
-        async with upstream.leased(side, old=True) as talk:
-            task_status.started(talk)
-            await gone.wait()
+        """Keeps a legacy connection open until the event."""
+        async with upstream.leased(side, old=True) as channel:
+            task_status.started(channel)
+            await closed.wait()
 
 
-async def _adopt(line: Route, upstream: McpUpstream, done: anyio.Event) -> None:
-    side = ClientSide(capabilities=line.session.capabilities, answer=line.answer)
+async def _adopt(route: Route, upstream: McpUpstream, done: anyio.Event) -> None:
+    side = ClientSide(capabilities=route.session.capabilities, answer=route.answer)
     try:
         await upstream.become(side, era="legacy")
         await upstream.about()
@@ -294,110 +285,97 @@ async def _adopt(line: Route, upstream: McpUpstream, done: anyio.Event) -> None:
         done.set()
 
 
-def _level(visit: ClientRequest) -> str | None:
-    return log_level(visit.params) if visit.guest.modern else visit.guest.level
+def _level(request: ClientRequest) -> str | None:
+    return log_level(request.params) if request.client.modern else request.client.level
 
 
-def needs_own(guest: Client, level: str | None) -> bool:
-    """Whether a call of a client of the new era must have a connection to a server of the old era for itself."""
-    return guest.interactive or level is not None
-
-
-# Connections to servers of the old era that calls of clients of the new era take in turns.
-# Invariant: one call at a time is at a desk, so that a server's question belongs to it; a call that finds it taken
-# gets a connection for itself; no more than `MOST_AT_ONCE` calls are at one server, and the others wait for their
-# turn. Clients of the new era have no sessions, but servers of the old era keep things for a connection (a browser, a
-# train of thought): whoever comes back after a while must find them there.
-
-MOST_DESKS = 4
-"""For each server: what clients say that they can do is theirs to choose."""
-
-MOST_AT_ONCE = 16
-"""For each server: at one that is a process, each of these calls may need a process of its own."""
+def needs_own_connection(request: ClientRequest) -> bool:
+    """Whether a modern client's call needs a connection to a legacy server for itself."""
+    return request.client.interactive or log_level(request.params) is not None
 
 
 class _LegacySession:
-    """One connection; `at` is the side of the call that is at it now."""
+    """One connection; `caller` is the client side of the call that uses it now."""
 
     def __init__(self) -> None:
-        self.at: ClientSide | None = None
-        self.talk: UpstreamChannel | None = None
-        self.over = anyio.Event()
+        self.caller: ClientSide | None = None
+        self.channel: UpstreamChannel | None = None
+        self.closed = anyio.Event()
 
     async def answer(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        if self.at is not None and self.at.answer is not None:
-            return await self.at.answer(method, params)
+        if self.caller is not None and self.caller.answer is not None:
+            return await self.caller.answer(method, params)
         if method == "roots/list":
             return {"roots": []}
         raise UpstreamError(INVALID_REQUEST, f"{method}: no call is under way that it could belong to")
 
-    def heard(self, method: str, params: Mapping[str, Any]) -> None:
-        if self.at is not None and self.at.heard is not None:
-            self.at.heard(method, params)
+    def notified(self, method: str, params: Mapping[str, Any]) -> None:
+        if self.caller is not None and self.caller.heard is not None:
+            self.caller.heard(method, params)
 
 
 class LegacySessions:
-    """The lasting connections; `alone` is whether all calls are of one client."""
+    """Lasting connections to legacy servers that calls of modern clients use in turns.
 
-    def __init__(self, tasks: anyio.abc.TaskGroup, *, alone: bool) -> None:
+    A modern client has no session, but a legacy server keeps things for a connection (a browser, a train of thought)
+    that the client's next call must find again. Invariant: one call at a time uses a session, so a server's request
+    belongs to that call; a call that finds the session in use leases a connection for itself.
+    """
+
+    def __init__(self, tasks: anyio.abc.TaskGroup, *, alone: bool, limits: GatewayLimits) -> None:
         self._tasks = tasks
         self._alone = alone
-        self._desks: dict[McpUpstream, dict[str, _LegacySession]] = {}
+        self._limits = limits
+        self._sessions: dict[McpUpstream, dict[str, _LegacySession]] = {}
         self._turns: dict[McpUpstream, anyio.Semaphore] = {}
 
     @asynccontextmanager
-    async def taken(self, upstream: McpUpstream, side: ClientSide) -> AsyncGenerator[UpstreamChannel]:
+    async def channel(self, upstream: McpUpstream, side: ClientSide) -> AsyncGenerator[UpstreamChannel]:
         """A connection for one call, which waits for its turn. Raises `UpstreamUnavailable`."""
-        turns = self._turns.setdefault(upstream, anyio.Semaphore(MOST_AT_ONCE))
-        async with turns, self._at_desk(upstream, side) as talk:
-            yield talk
-
-    @asynccontextmanager
-    async def _at_desk(self, upstream: McpUpstream, side: ClientSide) -> AsyncGenerator[UpstreamChannel]:
-        desk = self._free(upstream, side)
-        if desk is None:
-            async with upstream.leased(side) as talk:
-                yield talk
-            return
-        desk.at = side
-        try:
-            talk = desk.talk
-            if talk is None:
-                talk = desk.talk = await self._open(desk, upstream, side.capabilities)
-            yield talk
-        except (anyio.get_cancelled_exc_class(), CallFailed):
-            # The server may still ask on its behalf, and the next call may be another client's.
-            if not self._alone:
-                self._leave(upstream, desk)
-            raise
-        finally:
-            desk.at = None
+        turns = self._turns.setdefault(upstream, anyio.Semaphore(self._limits.legacy_calls))
+        async with turns:
+            session = self._free(upstream, side)
+            if session is None:
+                async with upstream.leased(side) as leased:
+                    yield leased
+                return
+            session.caller = side
+            try:
+                channel = session.channel
+                if channel is None:
+                    channel = await self._tasks.start(self._hold, session, upstream, side.capabilities)
+                    session.channel = channel
+                yield channel
+            except (anyio.get_cancelled_exc_class(), CallFailed):
+                # The server may still send requests for this call, and the next call may be another client's.
+                if not self._alone:
+                    self._close(upstream, session)
+                raise
+            finally:
+                session.caller = None
 
     def _free(self, upstream: McpUpstream, side: ClientSide) -> _LegacySession | None:
-        desks = self._desks.setdefault(upstream, {})
+        """The session for these capabilities, which clients choose freely: so the number of sessions is limited."""
+        sessions = self._sessions.setdefault(upstream, {})
         key = json.dumps(side.capabilities, sort_keys=True)
-        if key not in desks and len(desks) < MOST_DESKS:
-            desks[key] = _LegacySession()
-        desk = desks.get(key)
-        return desk if desk is not None and desk.at is None else None
+        if key not in sessions and len(sessions) < self._limits.legacy_sessions:
+            sessions[key] = _LegacySession()
+        session = sessions.get(key)
+        return session if session is not None and session.caller is None else None
 
-    def _leave(self, upstream: McpUpstream, desk: _LegacySession) -> None:
-        desk.over.set()
-        self._desks[upstream] = {key: one for key, one in self._desks[upstream].items() if one is not desk}
-
-    async def _open(
-        self, desk: _LegacySession, upstream: McpUpstream, capabilities: Mapping[str, Any]
-    ) -> UpstreamChannel:
-        return await self._tasks.start(self._hold, desk, upstream, capabilities)
+    def _close(self, upstream: McpUpstream, session: _LegacySession) -> None:
+        session.closed.set()
+        self._sessions[upstream] = {key: one for key, one in self._sessions[upstream].items() if one is not session}
 
     async def _hold(
         self,
-        desk: _LegacySession,
+        session: _LegacySession,
         upstream: McpUpstream,
         capabilities: Mapping[str, Any],
         *,
         task_status: anyio.abc.TaskStatus[UpstreamChannel],
     ) -> None:
-        async with upstream.leased(ClientSide(capabilities=capabilities, answer=desk.answer, heard=desk.heard)) as talk:
-            task_status.started(talk)
-            await desk.over.wait()
+        side = ClientSide(capabilities=capabilities, answer=session.answer, heard=session.notified)
+        async with upstream.leased(side) as channel:
+            task_status.started(channel)
+            await session.closed.wait()

@@ -1,7 +1,10 @@
-"""The gateway as an SDK server: one middleware that answers everything with the JSON of the servers behind it.
+"""The gateway: an MCP server in front of the configured servers.
 
-Owns: which method is whose, and the life of it all. Knows no transport. Invariant: what is relayed is never put through
-the SDK's own models, which drop what they do not know.
+It is a middleware of the SDK's server that answers each request with the JSON of the servers behind it. Nothing that it
+relays goes through the SDK's own models, which drop fields that they do not know.
+
+A request goes down once: `Gateway.dispatch`, a handler of its method, `Relay.send`, the connection. A `tools/call` also
+passes the task middleware before and the `on_tool_call` middleware after `dispatch`.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import anyio.abc
@@ -18,250 +21,299 @@ from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERSION, MODERN_PROTOCOL_VERSIONS
 
 from pursuit import __version__
-from pursuit.core.tools import CallFailed, UpstreamError
+from pursuit.core.tools import About, CallFailed, UpstreamError
 from pursuit.errors import PursuitError, UpstreamUnavailable
 from pursuit.policy.rules import Layers
 from pursuit.runtime import Runtime
 from pursuit.server.errors import Context, wire_error
-from pursuit.server.gateway import initialize
 from pursuit.server.gateway.authorization import Authorizer
-from pursuit.server.gateway.calls import Calls
-from pursuit.server.gateway.clients import ClientRequest, Clients, ClientSession, OperatorRequest
+from pursuit.server.gateway.clients import Client, ClientRequest, Clients, ClientSession, OperatorRequest
 from pursuit.server.gateway.lists import KINDS, Lists
 from pursuit.server.gateway.pending_input import PendingCalls
-from pursuit.server.gateway.protocol_versions import LEVELS, NEW_ONLY, OLD_ONLY, enveloped, is_modern
-from pursuit.server.gateway.relay import Relay, no_answer
+from pursuit.server.gateway.protocol_versions import (
+    LEGACY_ONLY,
+    LEVELS,
+    MODERN_ONLY,
+    as_object,
+    is_modern,
+    modern_result,
+)
+from pursuit.server.gateway.relay import Relay
 from pursuit.server.gateway.resources import Resources
-from pursuit.server.gateway.routing import ASIDE_SECONDS, LOGGED, LegacySessions, Routing
-from pursuit.server.gateway.subscriptions import AGAIN, FLAGS, Subscriptions, unstamped
-from pursuit.server.gateway.task_calls import GatewayTaskCalls
-from pursuit.server.gateway.tool_search import Search, check_names
-from pursuit.server.gateway.upstreams import GatewayOptions, Upstreams
+from pursuit.server.gateway.routing import LOG_MESSAGE, LegacySessions, Routing
+from pursuit.server.gateway.subscriptions import FLAGS, RETRY_SECONDS, Subscriptions, without_id
+from pursuit.server.gateway.tool_calls import (
+    CallTool,
+    GatewayTaskCalls,
+    Handler,
+    ToolCall,
+    ToolCallMiddleware,
+    ToolCalls,
+    ToolSearch,
+    check_names,
+    no_answer,
+)
+from pursuit.server.gateway.upstreams import INFO, GatewayOptions, Upstreams
 from pursuit.server.logs import event
 from pursuit.server.signing import Seal
+from pursuit.server.tasks import protocol
 from pursuit.server.tasks.middleware import TaskDoor
+from pursuit.server.tasks.protocol import EXTENSION, FIRST_VERSIONS
 from pursuit.service.audit import Caller
 from pursuit.service.gateway import GatewayJournal, GatewayQuestions
 from pursuit.upstream.client import McpUpstream
 from pursuit.upstream.transport import ClientSide
 
-# From which level on a client of the old era wants to read log messages.
-# Invariant: of several servers one that does not answer keeps nobody waiting for long, and the others are told all
-# the same.
+_UNREACHABLE: Mapping[str, Any] = {
+    "tools": {"listChanged": True},
+    "resources": {"listChanged": True},
+    "prompts": {"listChanged": True},
+}
+"""The capabilities of a server that cannot be reached now: what it may have when it comes back."""
+
+_ROUTED = frozenset({"tools", "resources", "prompts", "completions", "logging"})
+"""The capabilities of several servers: the gateway knows which server such a request belongs to."""
 
 _log = logging.getLogger(__name__)
 
-
-class Levels:
-    """Answers `logging/setLevel`."""
-
-    def __init__(self, roster: Upstreams, lines: Routing, relay: Relay, tasks: anyio.abc.TaskGroup) -> None:
-        self._roster = roster
-        self._lines = lines
-        self._relay = relay
-        self._tasks = tasks
-
-    async def set(self, visit: ClientRequest) -> dict[str, Any]:
-        """A server of the old era is told; to one of the new era each request says it."""
-        level = visit.params.get("level")
-        if self._roster.names.single:
-            result = await self._tell(visit, self._roster.only)
-        elif level in LEVELS:
-            result = await self._tell_all(visit)
-        else:
-            raise _no_level()
-        visit.guest.level = level if isinstance(level, str) else None
-        return result
-
-    async def _tell(self, visit: ClientRequest, upstream: McpUpstream) -> dict[str, Any]:
-        session = visit.guest
-        about = await (self._lines.about(session, upstream) if isinstance(session, ClientSession) else upstream.about())
-        if not is_modern(about.protocol_version):
-            told = self._roster.names.single or "logging" in about.capabilities
-            return await self._relay.send(visit, upstream, visit.params) if told else {}
-        if visit.params.get("level") not in LEVELS:
-            raise _no_level()
-        return {}
-
-    async def _tell_all(self, visit: ClientRequest) -> dict[str, Any]:
-        """Tells them side by side; the client waits only for those that answer soon."""
-
-        async def tell(upstream: McpUpstream, done: anyio.Event) -> None:
-            try:
-                await self._tell(visit, upstream)
-            except (PursuitError, CallFailed, MCPError) as error:
-                event(_log, logging.WARNING, "it was not told the log level", server=upstream.name, why=str(error))
-            finally:
-                done.set()
-
-        waiting = {upstream: anyio.Event() for upstream in self._roster.values()}
-        for upstream, done in waiting.items():
-            self._tasks.start_soon(tell, upstream, done)
-        with anyio.move_on_after(ASIDE_SECONDS):
-            for done in waiting.values():
-                await done.wait()
-        return {}
+Found = Mapping[str, About | None]
+"""What each server says about itself; None for a server that cannot be reached."""
 
 
-def _no_level() -> MCPError:
-    return MCPError(INVALID_PARAMS, "there is no such log level")
-
-
-Handler = Callable[[ClientRequest], Awaitable[dict[str, Any]]]
-Clerk = Callable[[ClientRequest, Handler], Awaitable[dict[str, Any]]]
-"""Answers a call of a tool, whether it is a task or not, and may make it by the gateway's own way."""
+async def _pass(call: ToolCall, call_next: CallTool) -> dict[str, Any]:
+    return await call_next(call)
 
 
 class Gateway:
-    """Everything behind the middleware, which it is itself."""
+    """The parts of a gateway, and the dispatch of a client's messages to them."""
 
     def __init__(self, runtime: Runtime, tasks: anyio.abc.TaskGroup, options: GatewayOptions) -> None:
-        self.info = options.info or initialize.INFO
+        alone, limits = options.alone, options.limits
+        self.info = options.info or INFO
         self._runtime = runtime
         self._tasks = tasks
         self._options = options
-        self._guests = Clients()
-        self._awaits: set[McpUpstream] = set()
-        self._lines = Routing(tasks, alone=options.alone, heard=self._heard_publicly)
-        self._relay = Relay(self._lines, LegacySessions(tasks, alone=options.alone), PendingCalls(tasks), self._barred)
-        self.roster = Upstreams(runtime.toolbox.host.pool, self._heard, tasks, options.spelling)
-        self.lists = Lists(self.roster, self._relay, lambda late: tasks.start_soon(self._awaited, late))
-        self.journal = GatewayJournal(
+        self._clients = Clients(limits.ask_seconds)
+        self._retried: set[McpUpstream] = set()
+        self._routing = Routing(tasks, alone=alone, limits=limits, notified=self._notified_on_legacy)
+        legacy_sessions = LegacySessions(tasks, alone=alone, limits=limits)
+        self._relay = Relay(self._routing, legacy_sessions, PendingCalls(tasks), self._denied)
+        self.upstreams = Upstreams(runtime.toolbox.host.pool, self._notified, tasks, options.spelling)
+        self.lists = Lists(self.upstreams, self._relay, limits, lambda late: tasks.start_soon(self._retry, late))
+        self._journal = GatewayJournal(
             runtime.service.ledger,
             runtime.service.clock,
-            servers=tuple(self.roster),
+            servers=tuple(self.upstreams),
             by=str(runtime.service.caller),
             patience=runtime.toolbox.settings.approval_timeout,
         )
-        gate = Authorizer(self._layers, self.journal)
-        resources = Resources(self.roster, self._relay)
-        self._calls = calls = Calls(
-            self.roster,
+        resources = Resources(self.upstreams, self._relay, limits)
+        self._tool_calls = ToolCalls(
+            upstreams=self.upstreams,
             relay=self._relay,
             lists=self.lists,
             resources=resources,
-            gate=gate,
-            patience=self._patience,
+            authorizer=Authorizer(self._layers, self._journal),
+            default_timeout=lambda: runtime.toolbox.settings.call_timeout,
             info=self.info,
         )
-        self._listens = Subscriptions(self.roster, resources, self._lines, tasks)
-        self._answers: dict[str, Handler] = {
+        self._subscriptions = Subscriptions(
+            upstreams=self.upstreams, resources=resources, routing=self._routing, tasks=tasks, limits=limits
+        )
+        self._handlers: dict[str, Handler] = {
             **dict.fromkeys(KINDS, self.lists.page),
-            "tools/call": self._called,
-            "resources/read": resources.about_uri,
-            "resources/subscribe": self._listens.subscribe,
-            "resources/unsubscribe": self._listens.unsubscribe,
-            "subscriptions/listen": self._listens.listen,
-            "logging/setLevel": Levels(self.roster, self._lines, self._relay, tasks).set,
-            "prompts/get": resources.about_name,
+            "resources/read": resources.request_resource,
+            "resources/subscribe": self._subscriptions.subscribe,
+            "resources/unsubscribe": self._subscriptions.unsubscribe,
+            "subscriptions/listen": self._subscriptions.listen,
+            "logging/setLevel": self._set_level,
+            "prompts/get": resources.get_prompt,
             "completion/complete": resources.complete,
         }
-        self._call: Handler = calls.call
-        self.clerk: Clerk | None = None
-        if options.search:
-            search = Search(self.roster, self.lists, calls)
-            self._answers["tools/list"] = search.listing
-            self._call = search.call
 
-        self.errands = GatewayTaskCalls(
-            self.roster,
-            self.lists,
-            self._called,
+    @asynccontextmanager
+    async def server(self, on_tool_call: ToolCallMiddleware = _pass) -> AsyncGenerator[Server[Any]]:
+        """The gateway as a server of the SDK; `on_tool_call` wraps each call of a tool."""
+        runtime, search = self._runtime, self._options.search
+        call: Handler = partial(self._tool_calls.handle, middleware=on_tool_call)
+        handlers = {**self._handlers, "tools/call": call}
+        if search:
+            tool_search = ToolSearch(self.upstreams, self.lists, call, self.info)
+            handlers |= {"tools/list": tool_search.list_tools, "tools/call": tool_search.call_tool}
+        task_calls = GatewayTaskCalls(
+            upstreams=self.upstreams,
+            lists=self.lists,
+            call=handlers["tools/call"],
             questions=GatewayQuestions(runtime.service.ledger, runtime.service.clock),
-            more=options.search,
+            outbound=self._clients.outbound,
+            searchable=search,
         )
+        await runtime.tasks.tend()
+        task_middleware = TaskDoor(
+            await runtime.tasks.host(),
+            plan=task_calls.plan,
+            performer=task_calls.performer,
+            seal=lambda: Seal.beside(runtime.state_path),
+            info=lambda: self.info,
+            strict=task_calls.strict,
+        )
+        server: Server[Any] = Server(str(INFO["name"]), version=__version__, get_tool_input_schema=self.lists.schema)
+        # The SDK's own first middleware only records spans, which are not collected here.
+        server.middleware = [task_middleware, partial(self.dispatch, handlers=handlers)]
+        async with task_middleware:
+            yield server
+
+    async def close(self) -> None:
+        """Stops to listen to servers, and writes the end of the journal."""
+        self.upstreams.close()
+        with anyio.CancelScope(shield=True):
+            await self._journal.close()
 
     def _layers(self, caller: Caller) -> Layers:
-        """The policy of now for this caller: the toolbox is another one after a reload."""
+        """The policy for this caller; the toolbox is another one after a reload."""
         host = self._runtime.toolbox.host
         return host.layers(None, None, *host.caller_layer(caller.credential))
 
-    def _barred(self, server: str) -> str | None:
-        """Why a server may be sent nothing that no person was asked about."""
-        asked = [rule.reason for rule in self._runtime.toolbox.host.pool.asked_first() if rule.server == server]
-        return asked[0] if asked and self._runtime.toolbox.host.layers().mode != "auto" else None
+    def _denied(self, server: str) -> str | None:
+        """Why a server gets no request without an approval."""
+        host = self._runtime.toolbox.host
+        reasons = [rule.reason for rule in host.pool.asked_first() if rule.server == server]
+        return reasons[0] if reasons and host.layers().mode != "auto" else None
 
-    def _patience(self) -> float:
-        return self._runtime.toolbox.settings.call_timeout
-
-    async def __call__(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        """Answers one message of a client."""
+    async def dispatch(self, ctx: Context, call_next: CallNext, handlers: Mapping[str, Handler]) -> HandlerResult:
+        """Answers one message of a client; `call_next` is the SDK's own handling."""
         if ctx.request_id is None:
-            return await self._told(ctx, call_next)
-        if ctx.method in (OLD_ONLY if is_modern(ctx.protocol_version) else NEW_ONLY) or ctx.method == "ping":
+            return await self._notification(ctx, call_next)
+        if ctx.method in (LEGACY_ONLY if is_modern(ctx.protocol_version) else MODERN_ONLY) or ctx.method == "ping":
             return await call_next(ctx)
         if ctx.method == "initialize":
-            return await self._greeted(ctx)
-        guest = self._guests.of(ctx)
-        if guest is None:
+            return await self._initialize(ctx)
+        client = self._clients.of(ctx)
+        if client is None:
             raise MCPError(INVALID_PARAMS, "Invalid request parameters", "")
         if ctx.method == "server/discover":
-            return initialize.discovered(await initialize.everyone(self.roster, seconds=self._options.hello_seconds))
-        answer = self._answers.get(ctx.method)
-        if answer is None:
-            if not self.roster.names.single:
+            return discover_result(await self._ask_all(McpUpstream.about, self._options.hello_seconds))
+        handler = handlers.get(ctx.method)
+        if handler is None:
+            if not self.upstreams.names.single:
                 return await call_next(ctx)
-            answer = self._custom
+            handler = self._relay_unknown
         try:
-            result = guest.readable(await answer(ClientRequest(ctx, guest)))
+            result = client.encodable(await handler(ClientRequest(ctx, client)))
         except PursuitError as error:
             raise wire_error(error) from error
         except CallFailed as error:
             raise no_answer(error) from None
         except MCPError as error:
-            raise MCPError(error.code, guest.readable(error.message), guest.readable(error.error.data)) from None
-        return enveloped(ctx.method, result, self.info) if guest.modern and "resultType" not in result else result
+            raise MCPError(error.code, client.encodable(error.message), client.encodable(error.error.data)) from None
+        return modern_result(ctx.method, result, self.info) if client.modern and "resultType" not in result else result
 
-    async def _greeted(self, ctx: Context) -> dict[str, Any]:
-        session = self._guests.arrive(ctx)
-        await self._lines.adopt(session, self.roster)
-        found = await initialize.everyone(self.roster, partial(self._lines.about, session))
-        return session.readable(initialize.initialized(ctx.params or {}, found))
+    async def _relay_unknown(self, request: ClientRequest) -> dict[str, Any]:
+        """A method that the protocol does not define goes to the only server as it is."""
+        return await self._relay.send(request, self.upstreams.only, request.params)
 
-    async def _told(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        guest = self._guests.of(ctx)
-        if ctx.method == "notifications/initialized" and isinstance(guest, ClientSession):
-            guest.ready.set()
-            self._tasks.start_soon(self._attend, guest)
-        elif ctx.method not in ("notifications/cancelled", "notifications/initialized") and isinstance(
-            guest, ClientSession
-        ):
-            for line in self._lines.lines_of(guest):
-                if line.talk is not None:
-                    await line.talk.notify(ctx.method, ctx.params)
+    async def _initialize(self, ctx: Context) -> dict[str, Any]:
+        session = self._clients.initialize(ctx)
+        await self._routing.adopt(session, self.upstreams)
+        found = await self._ask_all(partial(self._routing.about, session))
+        return session.encodable(initialize_result(ctx.params or {}, found))
+
+    async def _ask_all(self, about: Callable[[McpUpstream], Awaitable[About]], seconds: float | None = None) -> Found:
+        """Asks all servers about themselves; `seconds` is the limit for the only server."""
+        found: dict[str, About | None] = dict.fromkeys(self.upstreams)
+
+        async def ask(name: str, upstream: McpUpstream) -> None:
+            try:
+                found[name] = await about(upstream)
+            except PursuitError as error:
+                _log.warning("%s", error.message)
+
+        # A server that hangs does not keep the client from the others.
+        with anyio.move_on_after(self._options.limits.connect_seconds if len(found) > 1 else seconds):
+            async with anyio.create_task_group() as tasks:
+                for name, upstream in self.upstreams.items():
+                    tasks.start_soon(ask, name, upstream)
+        return found
+
+    async def _notification(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+        client = self._clients.of(ctx)
+        if isinstance(client, ClientSession):
+            if ctx.method == "notifications/initialized":
+                client.ready.set()
+                self._tasks.start_soon(self._serve_session, client)
+            elif ctx.method != "notifications/cancelled":
+                for route in self._routing.routes_of(client):
+                    if route.channel is not None:
+                        await route.channel.notify(ctx.method, ctx.params)
         return await call_next(ctx)
 
-    async def _attend(self, session: ClientSession) -> None:
-        """Tells a client what there is to tell, for as long as it is there."""
-        async with anyio.create_task_group() as attending:
-            attending.start_soon(session.pump)
-            await session.gone.wait()
-            self._lines.forget(session)
-            attending.cancel_scope.cancel()
+    async def _serve_session(self, session: ClientSession) -> None:
+        """Sends a client its notifications until it goes."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(session.send_queued)
+            await session.closed.wait()
+            self._routing.forget(session)
+            tasks.cancel_scope.cancel()
 
-    async def _called(self, visit: ClientRequest) -> dict[str, Any]:
-        """Every call of a tool comes by here, also as a task."""
-        return await (self._call(visit) if self.clerk is None else self.clerk(visit, self._call))
+    async def _set_level(self, request: ClientRequest) -> dict[str, Any]:
+        """Answers `logging/setLevel`: legacy servers get it now, modern servers get the level with each request."""
+        level = request.params.get("level")
+        if self.upstreams.names.single:
+            result = await self._set_level_at(request, self.upstreams.only)
+        elif level in LEVELS:
+            result = await self._set_level_at_all(request)
+        else:
+            raise _no_such_level()
+        request.client.level = level if isinstance(level, str) else None
+        return result
 
-    async def _custom(self, visit: ClientRequest) -> dict[str, Any]:
-        """What the protocol does not know goes to the only server as it is."""
-        return await self._relay.send(visit, self.roster.only, visit.params)
+    async def _set_level_at(self, request: ClientRequest, upstream: McpUpstream) -> dict[str, Any]:
+        client, routing = request.client, self._routing
+        about = await (routing.about(client, upstream) if isinstance(client, ClientSession) else upstream.about())
+        if not is_modern(about.protocol_version):
+            able = self.upstreams.names.single or "logging" in about.capabilities
+            return await self._relay.send(request, upstream, request.params) if able else {}
+        if request.params.get("level") not in LEVELS:
+            raise _no_such_level()
+        return {}
 
-    async def aside(self, ctx: Context | None, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Calls a tool of the only server for the operator, in the place of a client's request, or of none's.
+    async def _set_level_at_all(self, request: ClientRequest) -> dict[str, Any]:
+        """Sets the level at all servers; the client waits only for those that answer soon."""
 
-        From here on the server speaks to clients only by answering them. Raises `CallFailed`.
+        async def set_level(upstream: McpUpstream, done: anyio.Event) -> None:
+            try:
+                await self._set_level_at(request, upstream)
+            except (PursuitError, CallFailed, MCPError) as error:
+                event(_log, logging.WARNING, "the log level is not set", server=upstream.name, why=str(error))
+            finally:
+                done.set()
+
+        waiting = {upstream: anyio.Event() for upstream in self.upstreams.values()}
+        for upstream, done in waiting.items():
+            self._tasks.start_soon(set_level, upstream, done)
+        with anyio.move_on_after(self._options.limits.optional_seconds):
+            for done in waiting.values():
+                await done.wait()
+        return {}
+
+    async def call_as_operator(self, ctx: Context | None, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Calls a tool of the only server for the operator, over the connection of a client's request or a new one.
+
+        From then on clients get nothing from the server but responses. Raises `CallFailed`.
         """
-        self._guests.silence.kept = True
+        self._clients.outbound.closed = True
         try:
             if ctx is not None:
-                return await self._calls.aside(OperatorRequest(ctx, self._guests.of_aside(ctx), name, arguments))
+                client = self._clients.of(ctx) or Client({}, self._clients.outbound)
+                request = OperatorRequest(ctx, client, name, arguments)
+                return await self._tool_calls.perform(self._tool_calls.resolve(request))
             side = ClientSide(heard=lambda _method, _params: None)
-            async with self.roster.only.leased(side, apart=True) as talk:
+            async with self.upstreams.only.leased(side, apart=True) as channel:
                 params = {"name": name, "arguments": dict(arguments)}
-                return await talk.request("tools/call", params, progress=False)
+                return await channel.request("tools/call", params, progress=False)
         except UpstreamUnavailable as error:
             raise CallFailed(error.message, sent=False) from None
         except MCPError as error:
@@ -269,68 +321,68 @@ class Gateway:
         except UpstreamError as error:
             raise CallFailed(f"the server refused the call: {error.message}", answered=True) from None
 
-    async def knows(self, ctx: Context, name: str) -> bool:
-        """Whether a client sees a tool of this name; one that cannot be asked now may have it."""
-        owner, guest = self.roster.names.owner(name), self._guests.of(ctx)
-        if owner is None or guest is None:
+    async def has_tool(self, ctx: Context, name: str) -> bool:
+        """Whether a client sees a tool of this name; True if that cannot be found out now."""
+        owner, client = self.upstreams.names.owner(name), self._clients.of(ctx)
+        if owner is None or client is None:
             return False
         try:
-            return await self.lists.find(ClientRequest(ctx, guest), *owner) is not None
+            return await self.lists.find(ClientRequest(ctx, client), *owner) is not None
         except (CallFailed, UpstreamUnavailable, MCPError):
             return True
 
-    def _heard(self, upstream: McpUpstream, method: str, params: Mapping[str, Any]) -> None:
-        """Hands on what a server says outside of any request on the connection that all share."""
+    def _notified(self, upstream: McpUpstream, method: str, params: Mapping[str, Any]) -> None:
+        """Hands on a notification outside of requests on the connection that all clients share."""
         if method == "notifications/tools/list_changed":
             self.lists.changed(upstream.name)
-        words = unstamped(params)
-        if method == LOGGED and is_modern(upstream.protocol_version or ""):
-            self._lines.logged(upstream, words)
-        elif not self._lines.has_public(upstream):
-            self._heard_publicly(upstream, method, words)
+        body = without_id(params)
+        if method == LOG_MESSAGE and is_modern(upstream.protocol_version or ""):
+            self._routing.log_message(upstream, body)
+        elif not self._routing.has_legacy_channel(upstream):
+            self._notified_on_legacy(upstream, method, body)
 
-    def _heard_publicly(self, upstream: McpUpstream, method: str, params: Mapping[str, Any]) -> None:
-        """Tells the clients of the old era that have no connection of their own."""
+    def _notified_on_legacy(self, upstream: McpUpstream, method: str, params: Mapping[str, Any]) -> None:
+        """Hands a notification to the legacy clients that have no connection of their own."""
         if method == "notifications/tools/list_changed":
             self.lists.changed(upstream.name)
-        for session in self._guests:
-            if not self._lines.has_own(session, upstream):
-                session.tell_from(upstream.name, method, params)
+        for session in self._clients:
+            if not self._routing.has_own(session, upstream):
+                session.notify_from(upstream.name, method, params)
 
-    async def _awaited(self, upstream: McpUpstream) -> None:
-        """Says that the lists have changed when a server that was late, or could not be reached, is there."""
-        if upstream in self._awaits:
+    async def _retry(self, upstream: McpUpstream) -> None:
+        """Tries a server that is missing from the lists until it answers, and notifies clients then."""
+        if upstream in self._retried:
             return
-        self._awaits.add(upstream)
-        pause = AGAIN[0]
-        while self.roster.get(upstream.name) is upstream:
+        self._retried.add(upstream)
+        pause = RETRY_SECONDS[0]
+        while self.upstreams.get(upstream.name) is upstream:
             try:
                 await upstream.tools()
             except PursuitError:
                 await anyio.sleep(pause)
-                pause = min(pause * 2, AGAIN[1])
+                pause = min(pause * 2, RETRY_SECONDS[1])
                 continue
-            event(_log, logging.INFO, "it is there now", server=upstream.name)
+            event(_log, logging.INFO, "the server answers now", server=upstream.name)
             for method in FLAGS.values():
-                self._heard(upstream, method, {})
-            self._listens.changed()
+                self._notified(upstream, method, {})
+            self._subscriptions.changed()
             break
-        self._awaits.discard(upstream)
+        self._retried.discard(upstream)
 
     async def reload(self) -> None:
-        """Reads the configuration again and serves what it says from now on; a faulty one changes nothing."""
+        """Loads the configuration again; a faulty one changes nothing."""
         try:
             reloaded = await self._runtime.reload(check_names if self._options.search else None)
         except PursuitError as error:
             event(_log, logging.ERROR, "the configuration was not read again", why=str(error.as_dict()))
             return
-        fresh = self.roster.refresh()
+        fresh = self.upstreams.refresh()
         self.lists.changed()
-        for session in self._guests:
-            await self._lines.adopt(session, fresh)
+        for session in self._clients:
+            await self._routing.adopt(session, fresh)
             for method in FLAGS.values():
-                session.tell(method, {})
-        self._listens.end()
+                session.notify(method, {})
+        self._subscriptions.end()
         event(
             _log,
             logging.INFO,
@@ -343,31 +395,100 @@ class Gateway:
 
 
 @asynccontextmanager
+async def open_gateway(runtime: Runtime, options: GatewayOptions | None = None) -> AsyncGenerator[Gateway]:
+    """A gateway in front of the configured servers of an open runtime."""
+    async with anyio.create_task_group() as tasks:
+        gateway = Gateway(runtime, tasks, options or GatewayOptions())
+        try:
+            yield gateway
+        finally:
+            await gateway.close()
+            tasks.cancel_scope.cancel()
+
+
+@asynccontextmanager
 async def gateway_server(
     runtime: Runtime, options: GatewayOptions | None = None
 ) -> AsyncGenerator[tuple[Server[Any], Gateway]]:
-    """A server in front of the configured ones of an open runtime."""
-    async with anyio.create_task_group() as tasks:
-        gateway = Gateway(runtime, tasks, options or GatewayOptions())
-        server: Server[Any] = Server(
-            str(initialize.INFO["name"]), version=__version__, get_tool_input_schema=gateway.lists.schema
-        )
-        await runtime.tasks.tend()
-        door = TaskDoor(
-            await runtime.tasks.host(),
-            plan=gateway.errands.plan,
-            performer=gateway.errands.performer,
-            seal=lambda: Seal.beside(runtime.state_path),
-            info=lambda: gateway.info,
-            strict=gateway.errands.strict,
-        )
-        # The SDK's own first middleware only records spans, which nobody collects here.
-        server.middleware = [door, gateway]
-        try:
-            async with door:
-                yield server, gateway
-        finally:
-            gateway.roster.leave()
-            with anyio.CancelScope(shield=True):
-                await gateway.journal.close()
-            tasks.cancel_scope.cancel()
+    """A gateway, and its server."""
+    async with open_gateway(runtime, options) as gateway, gateway.server() as server:
+        yield server, gateway
+
+
+def _no_such_level() -> MCPError:
+    return MCPError(INVALID_PARAMS, "there is no such log level")
+
+
+def initialize_result(params: Mapping[str, Any], found: Found) -> dict[str, Any]:
+    """The answer to `initialize`."""
+    asked = params.get("protocolVersion")
+    result: dict[str, Any] = {
+        "protocolVersion": asked if asked in HANDSHAKE_PROTOCOL_VERSIONS else LATEST_HANDSHAKE_VERSION,
+        "capabilities": capabilities_of_all(found),
+        "serverInfo": _server_info(found),
+    }
+    # The tasks are the gateway's own; versions before 2025-11-25 have none.
+    if asked not in HANDSHAKE_PROTOCOL_VERSIONS or asked in FIRST_VERSIONS:
+        result["capabilities"]["tasks"] = protocol.CAPABILITY
+    return _with_instructions(result, found)
+
+
+def discover_result(found: Found) -> dict[str, Any]:
+    """The answer to `server/discover`."""
+    able = capabilities_of_all(found)
+    result: dict[str, Any] = {
+        "supportedVersions": list(MODERN_PROTOCOL_VERSIONS),
+        "capabilities": {**able, "extensions": {**as_object(able.get("extensions")), EXTENSION: {}}},
+    }
+    return modern_result("server/discover", _with_instructions(result, found), _server_info(found))
+
+
+def _server_info(found: Found) -> Mapping[str, Any]:
+    """The name of the server itself if there is only one."""
+    if len(found) == 1:
+        about = next(iter(found.values()))
+        if about is not None and about.server_info is not None:
+            return about.server_info
+    return INFO
+
+
+def _with_instructions(result: dict[str, Any], found: Found) -> dict[str, Any]:
+    """Adds the servers' instructions: of one server as they are, of several under their names."""
+    given = {name: about.instructions for name, about in found.items() if about is not None and about.instructions}
+    if len(found) == 1:
+        text = next(iter(given.values()), None)
+    else:
+        text = "\n\n".join(f"## {name}\n{instructions}" for name, instructions in given.items()) or None
+    return result if text is None else {**result, "instructions": text}
+
+
+def capabilities_of_all(found: Found) -> dict[str, Any]:
+    """The capabilities of all servers together, without tasks."""
+    union: dict[str, Any] = {}
+    for about in found.values():
+        union = _merged(union, dict(_UNREACHABLE) if about is None else _without_tasks(about))
+    if len(found) > 1:
+        # The method of an extension does not say which server it belongs to.
+        return {key: value for key, value in union.items() if key in _ROUTED}
+    return union
+
+
+def _without_tasks(about: About) -> dict[str, Any]:
+    given = {key: value for key, value in about.capabilities.items() if key != "tasks"}
+    known = as_object(given.get("extensions"))
+    if EXTENSION in known:
+        given["extensions"] = {key: value for key, value in known.items() if key != EXTENSION}
+        if not given["extensions"]:
+            del given["extensions"]
+    return given
+
+
+def _merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    union = dict(one)
+    for key, value in other.items():
+        mine = union.get(key)
+        if isinstance(mine, Mapping) and isinstance(value, Mapping):
+            union[key] = _merged(cast("Mapping[str, Any]", mine), cast("Mapping[str, Any]", value))
+        elif not mine:
+            union[key] = value
+    return union

@@ -1,8 +1,10 @@
-"""Who hears that something changed, across both eras.
+"""Sends clients the notifications that they subscribed to, across both generations of the protocol.
 
-Owns: the listen streams of clients of the new era, and the subscriptions of clients of the old one at servers of the
-new one. Does not know: tools. Invariant: the acknowledgement comes first; each word carries the client's own id of its
-stream; what a client left is not listened to any more.
+A modern client opens a stream with `subscriptions/listen`. A legacy client gets list changes without asking and
+subscribes to single resources; at a modern server the gateway listens for it.
+
+Invariant: the acknowledgement is the first notification of a stream; each notification carries the client's own id of
+the stream; when a client leaves, its subscriptions at the servers end.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import Any, cast
 
 import anyio
 import anyio.abc
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from anyio.streams.memory import MemoryObjectSendStream
 from mcp.shared.exceptions import MCPError
 from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
 from mcp_types import INVALID_PARAMS
@@ -25,16 +27,12 @@ from pursuit.core.tools import CallFailed, UpstreamError
 from pursuit.errors import PursuitError
 from pursuit.server.errors import sendable
 from pursuit.server.gateway.clients import ACKNOWLEDGED, ClientRequest, ClientSession
-from pursuit.server.gateway.initialize import INFO
-from pursuit.server.gateway.protocol_versions import as_object, enveloped, is_modern
+from pursuit.server.gateway.protocol_versions import as_object, is_modern, modern_result
 from pursuit.server.gateway.resources import Resources
-from pursuit.server.gateway.routing import ASIDE_SECONDS, Routing
-from pursuit.server.gateway.upstreams import Upstreams
+from pursuit.server.gateway.routing import Routing
+from pursuit.server.gateway.upstreams import INFO, GatewayLimits, Upstreams
 from pursuit.upstream.client import McpUpstream
 from pursuit.upstream.transport import ClientSide
-
-# How a server is listened to, in the way of its era.
-# Invariant: whoever stops listening leaves no subscription behind.
 
 UPDATED = "notifications/resources/updated"
 FLAGS: Mapping[str, str] = {
@@ -42,297 +40,290 @@ FLAGS: Mapping[str, str] = {
     "promptsListChanged": "notifications/prompts/list_changed",
     "resourcesListChanged": "notifications/resources/list_changed",
 }
-AGAIN = (1.0, 30.0)
-Words = MemoryObjectSendStream[tuple[str, Mapping[str, Any]]]
+RETRY_SECONDS = (1.0, 30.0)
+"""The first and the longest pause before a server is tried again."""
 
-
-@dataclass(frozen=True, slots=True)
-class UpstreamListener:
-    """Where the words of one server go; `shown` are the addresses that the client has for its resources."""
-
-    words: Words
-    shown: Mapping[str, str]
-
-    def hear(self, method: str, params: Mapping[str, Any]) -> None:
-        """Takes what the server says."""
-        uri = params.get("uri")
-        known = self.shown.get(uri) if isinstance(uri, str) else None
-        say(self.words, method, params if known is None else {**params, "uri": known})
-
-
-async def relayed(
-    upstream: McpUpstream, side: ClientSide, wanted: Mapping[str, Any], ear: UpstreamListener, outcome: list[Exception]
-) -> None:
-    """The stream of the only server, to its end."""
-    with ear.words:
-        try:
-            await _listened(upstream, side, wanted, ear)
-        except UpstreamError as error:
-            outcome.append(MCPError(error.code, error.message, error.data))
-        except (CallFailed, PursuitError) as error:
-            outcome.append(error)
-
-
-async def followed(upstream: McpUpstream, side: ClientSide, wanted: Mapping[str, Any], ear: UpstreamListener) -> None:
-    """The stream of one server among several: begun again when it breaks."""
-    pause = AGAIN[0]
-    while True:
-        try:
-            await _listened(upstream, side, wanted, ear)
-            pause = AGAIN[0]
-        except UpstreamError:
-            return
-        except (CallFailed, PursuitError):
-            pass
-        await anyio.sleep(pause)
-        pause = min(pause * 2, AGAIN[1])
-
-
-async def _listened(upstream: McpUpstream, side: ClientSide, wanted: Mapping[str, Any], ear: UpstreamListener) -> None:
-    async def heard(method: str, params: Mapping[str, Any]) -> None:
-        ear.hear(method, params)
-
-    async with upstream.leased(side) as talk:
-        await talk.request("subscriptions/listen", {"notifications": wanted}, on_notify=heard)
-
-
-async def overheard(
-    upstream: McpUpstream, wanted: Mapping[str, Any], ear: UpstreamListener, *, task_status: anyio.abc.TaskStatus[None]
-) -> None:
-    """What a server of the old era says on the connection that all share, and about resources on one of its own."""
-    methods = {method for key, method in FLAGS.items() if wanted.get(key) is True}
-
-    def heard(method: str, params: Mapping[str, Any]) -> None:
-        if method in methods:
-            ear.hear(method, params)
-
-    def updated(method: str, params: Mapping[str, Any]) -> None:
-        if method == UPDATED:
-            ear.hear(method, params)
-
-    stop = upstream.listen(heard)
-    try:
-        uris = cast("Sequence[str]", wanted.get("resourceSubscriptions") or ())
-        if not uris:
-            task_status.started()
-            await anyio.sleep_forever()
-        async with upstream.leased(ClientSide(heard=updated)) as talk:
-            for uri in uris:
-                try:
-                    await talk.request("resources/subscribe", {"uri": uri})
-                except (UpstreamError, CallFailed) as error:
-                    reason = f"cannot listen to {sendable(uri)}: {error}"
-                    raise MCPError(INVALID_PARAMS, reason, {"uri": uri}) from None
-            task_status.started()
-            await anyio.sleep_forever()
-    finally:
-        stop()
-
-
-def say(words: Words, method: str, params: Mapping[str, Any]) -> None:
-    """Puts a word where its client takes it from."""
-    with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):  # the client has just left
-        words.send_nowait((method, params))
-
-
+Notification = tuple[str, Mapping[str, Any]]
+Stream = MemoryObjectSendStream[Notification]
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What is asked of one server, and the client's addresses for its resources."""
+    """What a client wants of one server: the filter for that server, and the client's URIs of its resources."""
 
     wanted: dict[str, Any]
     shown: dict[str, str] = field(default_factory=dict[str, str])
 
 
+@dataclass(frozen=True, slots=True)
+class UpstreamListener:
+    """Listens to one server for one client's stream."""
+
+    upstream: McpUpstream
+    part: _Part
+    stream: Stream
+
+    def notified(self, method: str, params: Mapping[str, Any]) -> None:
+        """Puts a notification into the stream, with the client's URI."""
+        uri = params.get("uri")
+        shown = self.part.shown.get(uri) if isinstance(uri, str) else None
+        _put(self.stream, method, params if shown is None else {**params, "uri": shown})
+
+    async def relay(self, side: ClientSide, outcome: list[Exception]) -> None:
+        """Relays the stream of the only server, to its end."""
+        with self.stream:
+            try:
+                await self._listen(side)
+            except UpstreamError as error:
+                outcome.append(MCPError(error.code, error.message, error.data))
+            except (CallFailed, PursuitError) as error:
+                outcome.append(error)
+
+    async def follow(self, side: ClientSide) -> None:
+        """Relays the stream of one of several servers, and opens it again when it breaks."""
+        pause = RETRY_SECONDS[0]
+        while True:
+            try:
+                await self._listen(side)
+                pause = RETRY_SECONDS[0]
+            except UpstreamError:
+                return
+            except (CallFailed, PursuitError):
+                pass
+            await anyio.sleep(pause)
+            pause = min(pause * 2, RETRY_SECONDS[1])
+
+    async def _listen(self, side: ClientSide) -> None:
+        async def on_notify(method: str, params: Mapping[str, Any]) -> None:
+            self.notified(method, params)
+
+        async with self.upstream.leased(side) as channel:
+            await channel.request("subscriptions/listen", {"notifications": self.part.wanted}, on_notify=on_notify)
+
+    async def listen_to_legacy(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+        """Takes list changes from the connection that all share, and resource updates from one of its own."""
+        methods = {method for key, method in FLAGS.items() if self.part.wanted.get(key) is True}
+
+        def list_changed(method: str, params: Mapping[str, Any]) -> None:
+            if method in methods:
+                self.notified(method, params)
+
+        def updated(method: str, params: Mapping[str, Any]) -> None:
+            if method == UPDATED:
+                self.notified(method, params)
+
+        stop = self.upstream.listen(list_changed)
+        try:
+            uris = cast("Sequence[str]", self.part.wanted.get("resourceSubscriptions") or ())
+            if not uris:
+                task_status.started()
+                await anyio.sleep_forever()
+            async with self.upstream.leased(ClientSide(heard=updated)) as channel:
+                for uri in uris:
+                    try:
+                        await channel.request("resources/subscribe", {"uri": uri})
+                    except (UpstreamError, CallFailed) as error:
+                        reason = f"cannot listen to {sendable(uri)}: {error}"
+                        raise MCPError(INVALID_PARAMS, reason, {"uri": uri}) from None
+                task_status.started()
+                await anyio.sleep_forever()
+        finally:
+            stop()
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
 class Subscriptions:
     """The streams of all clients."""
 
-    def __init__(
-        self,
-        roster: Upstreams,
-        resources: Resources,
-        lines: Routing,
-        tasks: anyio.abc.TaskGroup,
-    ) -> None:
-        self._roster = roster
-        self._resources = resources
-        self._lines = lines
-        self._tasks = tasks
-        self._held: dict[tuple[ClientSession, str], anyio.CancelScope] = {}
-        self._streams: dict[Words, Mapping[str, Any]] = {}
+    upstreams: Upstreams
+    resources: Resources
+    routing: Routing
+    tasks: anyio.abc.TaskGroup
+    limits: GatewayLimits
+    _held: dict[tuple[ClientSession, str], anyio.CancelScope] = field(
+        init=False, default_factory=dict[tuple[ClientSession, str], anyio.CancelScope]
+    )
+    _streams: dict[Stream, Mapping[str, Any]] = field(init=False, default_factory=dict[Stream, Mapping[str, Any]])
 
-    async def listen(self, visit: ClientRequest) -> dict[str, Any]:
-        """Answers `subscriptions/listen`: one stream until the client leaves it, or its only server ends it."""
-        wanted = _wanted(visit.params)
+    async def listen(self, request: ClientRequest) -> dict[str, Any]:
+        """Answers `subscriptions/listen`: a stream until the client leaves it, or its only server ends it."""
+        given: Any = request.params.get("notifications")
+        if not isinstance(given, Mapping):
+            raise MCPError(INVALID_PARAMS, "subscriptions/listen needs `notifications`")
+        wanted = {key: value for key, value in as_object(given).items() if value not in (None, False, [])}
         parts = await self._parts(wanted)
-        send, receive = anyio.create_memory_object_stream[tuple[str, Mapping[str, Any]]](math.inf)
+        send, receive = anyio.create_memory_object_stream[Notification](math.inf)
         outcome: list[Exception] = []
-        async with anyio.create_task_group() as listening:
-            if self._roster.names.single:
-                refused: list[str] | None = await self._begin(visit, parts, send, outcome, listening)
+        async with anyio.create_task_group() as tasks:
+            if self.upstreams.names.single:
+                refused: list[str] | None = await self._start(request, parts, send, outcome, tasks)
             else:
-                refused = await self._begin_all(visit, parts, send, listening)
+                refused = await self._start_all(request, parts, send, tasks)
             if outcome:
                 send.close()
             elif refused is not None:
-                await visit.tell(ACKNOWLEDGED, _stamped({"notifications": _without(wanted, refused)}, visit))
+                await request.notify(ACKNOWLEDGED, _with_id({"notifications": _without(wanted, refused)}, request))
             self._streams[send] = wanted
             try:
                 with send, receive:
                     async for method, params in receive:
                         if refused is None or method != ACKNOWLEDGED:
-                            await visit.tell(method, _stamped(params, visit))
+                            await request.notify(method, _with_id(params, request))
             finally:
                 del self._streams[send]
-            listening.cancel_scope.cancel()
+            tasks.cancel_scope.cancel()
         if outcome:
             raise outcome[0]
-        return enveloped(visit.method, _stamped({}, visit), INFO)
+        return modern_result(request.method, _with_id({}, request), INFO)
 
     def changed(self) -> None:
-        """Says that every list has changed."""
-        for words, wanted in self._streams.items():
+        """Notifies all streams that every list has changed."""
+        for stream, wanted in self._streams.items():
             for flag, method in FLAGS.items():
                 if wanted.get(flag) is True:
-                    say(words, method, {})
+                    _put(stream, method, {})
 
     def end(self) -> None:
-        """Says that every list has changed and ends all streams: clients listen again, to what is there then."""
+        """Notifies all streams that every list has changed and ends them: clients listen again."""
         self.changed()
-        for words in tuple(self._streams):
-            words.close()
+        for stream in tuple(self._streams):
+            stream.close()
 
-    async def _begin(
+    async def _start(
         self,
-        visit: ClientRequest,
+        request: ClientRequest,
         parts: Mapping[str, _Part],
-        words: Words,
+        stream: Stream,
         outcome: list[Exception],
-        listening: anyio.abc.TaskGroup,
+        tasks: anyio.abc.TaskGroup,
     ) -> list[str] | None:
-        """Starts to listen to the only server; None if it acknowledges itself."""
+        """Starts to listen to the only server; None if that server sends the acknowledgement."""
         ((server, part),) = parts.items()
-        upstream, ear = self._roster[server], UpstreamListener(words, part.shown)
-        if await _is_modern(upstream):
-            side = ClientSide(capabilities=visit.guest.capabilities)
-            listening.start_soon(relayed, upstream, side, part.wanted, ear, outcome)
+        listener = UpstreamListener(self.upstreams[server], part, stream)
+        if await _is_modern(listener.upstream):
+            tasks.start_soon(listener.relay, ClientSide(capabilities=request.client.capabilities), outcome)
             return None
         try:
-            await listening.start(overheard, upstream, part.wanted, ear)
+            await tasks.start(listener.listen_to_legacy)
         except (MCPError, PursuitError) as error:
             outcome.append(error)
         return []
 
-    async def _begin_all(
-        self, visit: ClientRequest, parts: Mapping[str, _Part], words: Words, listening: anyio.abc.TaskGroup
+    async def _start_all(
+        self, request: ClientRequest, parts: Mapping[str, _Part], stream: Stream, tasks: anyio.abc.TaskGroup
     ) -> list[str]:
-        """Starts to listen to several, side by side; returns the addresses that could not be listened to so far."""
-        side = ClientSide(capabilities=visit.guest.capabilities)
+        """Starts to listen to several servers; returns the URIs that are not listened to so far."""
+        side = ClientSide(capabilities=request.client.capabilities)
         refused = {server: list(part.shown.values()) for server, part in parts.items()}
 
-        async def begin(server: str, part: _Part, done: anyio.Event) -> None:
-            upstream, ear = self._roster[server], UpstreamListener(words, part.shown)
+        async def start(server: str, part: _Part, done: anyio.Event) -> None:
+            listener = UpstreamListener(self.upstreams[server], part, stream)
             try:
-                if await _is_modern(upstream):
-                    listening.start_soon(followed, upstream, side, part.wanted, ear)
+                if await _is_modern(listener.upstream):
+                    tasks.start_soon(listener.follow, side)
                 else:
-                    await listening.start(overheard, upstream, part.wanted, ear)
+                    await tasks.start(listener.listen_to_legacy)
                 refused[server] = []
             except (MCPError, PursuitError) as error:
                 _log.warning("%s is not listened to: %s", server, error)
                 flags = {key: value for key, value in part.wanted.items() if key in FLAGS}
-                await listening.start(overheard, upstream, flags, ear)
+                await tasks.start(UpstreamListener(listener.upstream, _Part(flags), stream).listen_to_legacy)
             done.set()
 
         waiting = [anyio.Event() for _ in parts]
         for done, (server, part) in zip(waiting, parts.items(), strict=True):
-            listening.start_soon(begin, server, part, done)
-        with anyio.move_on_after(ASIDE_SECONDS):
+            tasks.start_soon(start, server, part, done)
+        with anyio.move_on_after(self.limits.optional_seconds):
             for done in waiting:
                 await done.wait()
         return [uri for uris in refused.values() for uri in uris]
 
     async def _parts(self, wanted: Mapping[str, Any]) -> dict[str, _Part]:
-        """What is asked of each server: every list, and its own resources."""
-        names = self._roster.names
+        """What a client wants of each server: all list changes, and updates of the server's own resources."""
+        names = self.upstreams.names
         if names.single:
             return {names.servers[0]: _Part(dict(wanted))}
         flags = {key: True for key in FLAGS if wanted.get(key) is True}
         parts = {server: _Part(dict(flags)) for server in names.servers}
         given = cast("Sequence[Any]", wanted.get("resourceSubscriptions") or ())
         uris = [uri for uri in given if isinstance(uri, str)]
-        others = await self._resources.owners_of(uri for uri in uris if names.uri_owner(uri) is None)
-        for uri in uris:
-            owner = names.uri_owner(uri)
-            for server, own in [owner] if owner is not None else [(server, uri) for server in others[uri][:1]]:
+        for uri, owner in (await self._owners(uris)).items():
+            if owner is not None:
+                server, own = owner
                 parts[server].wanted.setdefault("resourceSubscriptions", []).append(own)
                 parts[server].shown[own] = uri
         return {server: part for server, part in parts.items() if part.wanted}
 
-    async def _owner(self, uri: str) -> list[tuple[str, str]]:
-        known = self._roster.names.uri_owner(uri)
-        if known is not None:
-            return [known]
-        return [(server, uri) for server in (await self._resources.owners(uri))[:1]]
+    async def _owners(self, uris: Sequence[str]) -> dict[str, tuple[str, str] | None]:
+        """For each URI the server that it belongs to, and that server's own URI."""
+        names = self.upstreams.names
+        found = await self.resources.owners(uri for uri in uris if names.uri_owner(uri) is None)
+        owners = {uri: [(server, uri) for server in servers] for uri, servers in found.items()}
+        return {uri: names.uri_owner(uri) or next(iter(owners[uri]), None) for uri in uris}
 
-    async def subscribe(self, visit: ClientRequest) -> dict[str, Any]:
-        """Answers `resources/subscribe` of the old era, also at a server of the new one."""
-        found = await self._modern_owner(visit)
+    async def subscribe(self, request: ClientRequest) -> dict[str, Any]:
+        """Answers `resources/subscribe` of a legacy client, also at a modern server."""
+        found = await self._modern_owner(request)
         if found is None:
-            return await self._resources.about_uri(visit)
+            return await self.resources.request_resource(request)
         server, own = found
-        uri, session = cast("str", visit.params["uri"]), visit.guest
+        uri, session = cast("str", request.params["uri"]), request.client
         if isinstance(session, ClientSession) and (session, uri) not in self._held:
             self._held[session, uri] = anyio.CancelScope()
-            self._tasks.start_soon(self._hold, session, uri, self._roster[server], own)
+            self.tasks.start_soon(self._hold, session, uri, self.upstreams[server], own)
         return {}
 
-    async def unsubscribe(self, visit: ClientRequest) -> dict[str, Any]:
+    async def unsubscribe(self, request: ClientRequest) -> dict[str, Any]:
         """Answers `resources/unsubscribe`."""
-        session, uri = visit.guest, visit.params.get("uri")
+        session, uri = request.client, request.params.get("uri")
         scope = self._held.get((session, uri)) if isinstance(session, ClientSession) and isinstance(uri, str) else None
         if scope is None:
-            return {} if await self._modern_owner(visit) else await self._resources.about_uri(visit)
+            return {} if await self._modern_owner(request) else await self.resources.request_resource(request)
         scope.cancel()
         return {}
 
-    async def _modern_owner(self, visit: ClientRequest) -> tuple[str, str] | None:
-        """The server of the new era that a resource belongs to."""
-        uri, session = visit.params.get("uri"), visit.guest
+    async def _modern_owner(self, request: ClientRequest) -> tuple[str, str] | None:
+        """The modern server that a resource belongs to, and its own URI."""
+        uri, session = request.params.get("uri"), request.client
         if not isinstance(session, ClientSession) or not isinstance(uri, str):
             return None
-        owners = [(self._roster.names.servers[0], uri)] if self._roster.names.single else await self._owner(uri)
-        for server, own in owners:
-            if is_modern((await self._lines.about(session, self._roster[server])).protocol_version):
-                return server, own
-        return None
+        names = self.upstreams.names
+        owner = (names.servers[0], uri) if names.single else (await self._owners([uri]))[uri]
+        if owner is None:
+            return None
+        about = await self.routing.about(session, self.upstreams[owner[0]])
+        return owner if is_modern(about.protocol_version) else None
 
     async def _hold(self, session: ClientSession, uri: str, upstream: McpUpstream, own: str) -> None:
-        """Listens for a client of the old era, until it unsubscribes or goes."""
-        send, receive = anyio.create_memory_object_stream[tuple[str, Mapping[str, Any]]](math.inf)
+        """Listens for a legacy client, until it unsubscribes or goes."""
+        send, receive = anyio.create_memory_object_stream[Notification](math.inf)
         side = ClientSide(capabilities=session.capabilities)
+        listener = UpstreamListener(upstream, _Part({"resourceSubscriptions": [own]}, {own: uri}), send)
+
+        async def notify() -> None:
+            async for method, params in receive:
+                if method == UPDATED:
+                    session.notify(method, without_id(params))
+
         try:
             with self._held[session, uri], send, receive:
-                async with anyio.create_task_group() as holding:
-                    ear = UpstreamListener(send, {own: uri})
-                    holding.start_soon(followed, upstream, side, {"resourceSubscriptions": [own]}, ear)
-                    holding.start_soon(_tell, session, receive)
-                    await session.gone.wait()
-                    holding.cancel_scope.cancel()
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(listener.follow, side)
+                    tasks.start_soon(notify)
+                    await session.closed.wait()
+                    tasks.cancel_scope.cancel()
         finally:
             del self._held[session, uri]
 
 
-async def _tell(session: ClientSession, words: MemoryObjectReceiveStream[tuple[str, Mapping[str, Any]]]) -> None:
-    async for method, params in words:
-        if method == UPDATED:
-            session.tell(method, unstamped(params))
+def _put(stream: Stream, method: str, params: Mapping[str, Any]) -> None:
+    with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):  # the client has just left
+        stream.send_nowait((method, params))
 
 
 async def _is_modern(upstream: McpUpstream) -> bool:
-    """One that cannot be reached is overheard: what it says when it is there comes that way in either era."""
+    """False for a server that cannot be reached: its notifications come over the shared connection later."""
     try:
         return is_modern((await upstream.about()).protocol_version)
     except PursuitError:
@@ -340,7 +331,7 @@ async def _is_modern(upstream: McpUpstream) -> bool:
 
 
 def _without(wanted: Mapping[str, Any], refused: Sequence[str]) -> dict[str, Any]:
-    """What is listened to, without these addresses."""
+    """The filter without these URIs."""
     if not refused:
         return dict(wanted)
     uris = [uri for uri in wanted.get("resourceSubscriptions", ()) if uri not in refused]
@@ -348,20 +339,13 @@ def _without(wanted: Mapping[str, Any], refused: Sequence[str]) -> dict[str, Any
     return {**rest, "resourceSubscriptions": uris} if uris else rest
 
 
-def _wanted(params: Mapping[str, Any]) -> dict[str, Any]:
-    given: Any = params.get("notifications")
-    if not isinstance(given, Mapping):
-        raise MCPError(INVALID_PARAMS, "subscriptions/listen needs `notifications`")
-    return {key: value for key, value in as_object(given).items() if value not in (None, False, [])}
+def _with_id(params: Mapping[str, Any], request: ClientRequest) -> dict[str, Any]:
+    meta = as_object(params.get("_meta"))
+    return {**params, "_meta": {**meta, SUBSCRIPTION_ID_META_KEY: request.ctx.request_id}}
 
 
-def _stamped(params: Mapping[str, Any], visit: ClientRequest) -> dict[str, Any]:
-    known = as_object(params.get("_meta"))
-    return {**params, "_meta": {**known, SUBSCRIPTION_ID_META_KEY: visit.ctx.request_id}}
-
-
-def unstamped(params: Mapping[str, Any]) -> dict[str, Any]:
-    """The words without the id of a stream, which the old era does not have."""
+def without_id(params: Mapping[str, Any]) -> dict[str, Any]:
+    """A notification without the id of a stream, which legacy clients do not know."""
     meta = as_object(params.get("_meta"))
     if SUBSCRIPTION_ID_META_KEY not in meta:
         return dict(params)

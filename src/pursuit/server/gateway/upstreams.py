@@ -1,7 +1,7 @@
-"""The servers behind a gateway, now.
+"""The servers behind a gateway, the names of their tools, prompts and resources, and the options of a gateway.
 
-Owns: which there are and what their things are called; both change when the configuration is read again. Does not know:
-clients. Invariant: every server is listened to exactly while it is here.
+Servers and names change when the configuration is loaded again. Invariant: the gateway listens to a server exactly
+while the server is configured; each name can be turned back into a server and its own name.
 """
 
 from __future__ import annotations
@@ -9,29 +9,63 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 from urllib.parse import quote, unquote
 
 import anyio.abc
 
-from pursuit.server.gateway.routing import HeardFrom
+from pursuit import __version__
 from pursuit.upstream.client import McpUpstream
 from pursuit.upstream.in_memory_server import LocalUpstream
 from pursuit.upstream.pool import Pool
 
-# How a gateway is to serve.
-
+INFO: Mapping[str, Any] = {"name": "pursuit-gateway", "title": "Pursuit gateway", "version": __version__}
 Spelling = Literal["dotted", "escaped"]
+NotifiedBy = Callable[[McpUpstream, str, Mapping[str, Any]], None]
+"""Called with the server, the method and the parameters of a notification."""
+
+LONGEST_NAME = 128
+"""The protocol's limit for the name of a tool."""
+
+SCHEME = "via"
+_PLAIN = re.compile(r"[A-Za-z0-9-]")
+_KEPT = re.compile(r"[A-Za-z0-9_-]+")
+_SEPARATOR = "_-"
+_TOKEN = re.compile(r"_-|__|_x[0-9a-f]+_|[A-Za-z0-9-]")
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class GatewayLimits:
+    """How long a gateway waits, and how much it opens.
+
+    `connect_seconds`: for the slowest of several servers when a client connects. `optional_seconds`: for servers that a
+    request concerns but can do without. `list_seconds`: for each of several servers in a list; `slow_list_seconds` if
+    it was too slow the last time. `ask_seconds`: for a client's answer to a server. `own_connections`: clients that
+    have a process of a server for themselves. `log_connections`: calls that have a process of a server for themselves
+    to keep their log messages apart; further calls go without log messages. `legacy_sessions` and `legacy_calls`: for
+    each legacy server, the lasting connections and the concurrent calls of modern clients.
+    """
+
+    connect_seconds: float = 10.0
+    optional_seconds: float = 2.0
+    list_seconds: float = 15.0
+    slow_list_seconds: float = 1.0
+    ask_seconds: float = 55.0
+    own_connections: int = 64
+    log_connections: int = 16
+    legacy_sessions: int = 4
+    legacy_calls: int = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayOptions:
     """`alone`: it has one client for all time (stdio). `search`: three tools stand for all the others.
 
-    `reloads`: SIGHUP makes it read its configuration again, and does not mean that its terminal has gone. `info`: whose
-    answers its own are. `hello_seconds`: for how long discovery waits for the only server.
+    `reloads`: SIGHUP makes it load its configuration again, and does not mean that its terminal has gone. `info`: the
+    name of the server in the gateway's own answers. `hello_seconds`: how long discovery waits for the only server.
     """
 
     alone: bool = False
@@ -40,36 +74,26 @@ class GatewayOptions:
     reloads: bool = True
     info: Mapping[str, Any] | None = None
     hello_seconds: float | None = None
-
-
-# What tools, prompts and resources of several servers are called behind one.
-# Invariant: every spelling can be read back, and no two things share one; with a single server everything keeps its
-# own name.
-
-LONGEST_NAME = 128
-"""What the protocol allows for the name of a tool."""
-
-SCHEME = "via"
-_PLAIN = re.compile(r"[A-Za-z0-9-]")
-_KEPT = re.compile(r"[A-Za-z0-9_-]+")
-_SEPARATOR = "_-"
-_TOKEN = re.compile(r"_-|__|_x[0-9a-f]+_|[A-Za-z0-9-]")
+    limits: GatewayLimits = field(default_factory=GatewayLimits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
-    """The names of these servers' things; `spelling` is for clients whose model takes no dot in a name."""
+    """The names of what these servers offer; a single server keeps its own names if the spelling allows them.
+
+    The spelling `escaped` is for clients whose model accepts no dot in a name.
+    """
 
     servers: Sequence[str]
     spelling: Spelling = "dotted"
 
     @property
     def single(self) -> bool:
-        """Whether there is only one server, whose names are kept if the spelling allows it."""
+        """Whether there is only one server."""
         return len(self.servers) == 1
 
     def qualified(self, server: str, name: str) -> str:
-        """How a client sees a tool or a prompt."""
+        """The name that a client sees for a tool or a prompt."""
         if not self.single:
             return self.spelled(server, name)
         kept = self.spelling == "dotted" or (_KEPT.fullmatch(name) and not name.startswith(_SEPARATOR))
@@ -80,19 +104,19 @@ class Names:
         return f"{server}.{name}" if self.spelling == "dotted" else escaped(server, name)
 
     def owner(self, name: str) -> tuple[str, str] | None:
-        """The server and its own name for a thing; None if no server is meant."""
+        """The server and its own name for a tool or a prompt; None if the name belongs to no server."""
         if self.single:
-            whose, found, rest = _read(name) if self.spelling == "escaped" else ("", "", "")
-            return self.servers[0], rest if found and not whose else name
-        server, found, rest = name.partition(".") if self.spelling == "dotted" else _read(name)
+            server, found, rest = _unescape(name) if self.spelling == "escaped" else ("", "", "")
+            return self.servers[0], rest if found and not server else name
+        server, found, rest = name.partition(".") if self.spelling == "dotted" else _unescape(name)
         return (server, rest) if found and server in self.servers else None
 
     def uri_of(self, server: str, uri: str) -> str:
-        """How a client sees a resource that other servers have, too."""
+        """The URI that a client sees for a resource if other servers have one with the same URI."""
         return f"{SCHEME}://{server}/{quote(uri, safe='')}"
 
     def uri_owner(self, uri: str) -> tuple[str, str] | None:
-        """The server and its own URI behind such an address; None for any other one."""
+        """The server and its own URI behind such a URI; None for any other one."""
         scheme, found, rest = uri.partition("://")
         server, slash, quoted = rest.partition("/")
         if scheme != SCHEME or not found or not slash or server not in self.servers:
@@ -101,7 +125,7 @@ class Names:
 
 
 def escaped(server: str, name: str) -> str:
-    """A name of letters, digits, `-` and `_` only: `_` is doubled, anything else is `_x` code `_`, between is `_-`."""
+    """A name of letters, digits, `-` and `_`: `_` is doubled, another character is `_x` code `_`, `_-` separates."""
     return f"{_escape(server)}{_SEPARATOR}{_escape(name)}"
 
 
@@ -109,41 +133,39 @@ def _escape(text: str) -> str:
     return "".join("__" if c == "_" else c if _PLAIN.match(c) else f"_x{ord(c):x}_" for c in text)
 
 
-def _read(name: str) -> tuple[str, str, str]:
-    """The parts of an escaped name, as `partition` gives them; without a separator where it is none."""
+def _unescape(name: str) -> tuple[str, str, str]:
+    """The parts of an escaped name, as `partition` gives them; without a separator if it is not an escaped name."""
     parts = [""]
-    place = 0
-    while place < len(name):
-        token = _TOKEN.match(name, place)
-        if token is None:
+    position = 0
+    while position < len(name):
+        match = _TOKEN.match(name, position)
+        if match is None:
             return name, "", ""
-        word = token.group()
-        place = token.end()
-        if word == _SEPARATOR:
+        part = match.group()
+        position = match.end()
+        if part == _SEPARATOR:
             parts.append("")
-        elif word == "__":
+        elif part == "__":
             parts[-1] += "_"
-        elif word.startswith("_x"):
-            code = int(word[2:-1], 16)
+        elif part.startswith("_x"):
+            code = int(part[2:-1], 16)
             if code > 0x10FFFF:
                 return name, "", ""
             parts[-1] += chr(code)
         else:
-            parts[-1] += word
+            parts[-1] += part
     return (parts[0], _SEPARATOR, parts[1]) if len(parts) == 2 else (name, "", "")
 
 
-_log = logging.getLogger(__name__)
-
-
 class Upstreams(Mapping[str, McpUpstream]):
-    """The servers by name; `heard` is told what any of them says outside of requests."""
+    """The servers by name; `notified` gets their notifications outside of requests."""
 
-    def __init__(self, pool: Pool, heard: HeardFrom, tasks: anyio.abc.TaskGroup, spelling: Spelling = "dotted") -> None:
+    def __init__(
+        self, pool: Pool, notified: NotifiedBy, tasks: anyio.abc.TaskGroup, spelling: Spelling = "dotted"
+    ) -> None:
         self._pool = pool
         self._tasks = tasks
-        self._heard = heard
-        self._spelling: Spelling = spelling
+        self._notified = notified
         self._upstreams: dict[str, McpUpstream] = {}
         self._stops: dict[McpUpstream, Callable[[], None]] = {}
         self.names = Names(servers=(), spelling=spelling)
@@ -160,26 +182,26 @@ class Upstreams(Mapping[str, McpUpstream]):
 
     @property
     def only(self) -> McpUpstream:
-        """The server, where there is only one."""
+        """The server, if there is only one."""
         (upstream,) = self._upstreams.values()
         return upstream
 
     def refresh(self) -> dict[str, McpUpstream]:
-        """Takes over what the pool has now; returns the servers that were not here, or are others than before."""
+        """Takes over the servers of the pool; returns those that are new or replaced."""
         found = {name: self._server(name) for name in self._pool.names}
         fresh = {name: one for name, one in found.items() if self._upstreams.get(name) is not one}
         for upstream in [one for one in self._stops if one not in found.values()]:
             self._stops.pop(upstream)()
         for upstream in fresh.values():
-            self._stops[upstream] = upstream.listen(partial(self._heard, upstream))
+            self._stops[upstream] = upstream.listen(partial(self._notified, upstream))
         self._upstreams = found
-        self.names = Names(servers=tuple(found), spelling=self._spelling)
+        self.names = Names(servers=tuple(found), spelling=self.names.spelling)
         if not found:
             _log.warning("no server is configured: there is nothing to serve")
         return fresh
 
     def _server(self, name: str) -> McpUpstream:
-        """A server of the pool; what the program handed in speaks MCP here, too."""
+        """A server of the pool; tools that the program passes in are served over MCP as well."""
         upstream, known = self._pool.upstream(name), self._upstreams.get(name)
         if isinstance(upstream, McpUpstream):
             return upstream
@@ -187,8 +209,8 @@ class Upstreams(Mapping[str, McpUpstream]):
             return known
         return LocalUpstream(upstream, tasks=self._tasks)
 
-    def leave(self) -> None:
-        """Listens to nobody any more."""
+    def close(self) -> None:
+        """Stops to listen."""
         for stop in self._stops.values():
             stop()
         self._stops.clear()

@@ -1,104 +1,23 @@
-"""Problems in Python: taken from a manifest or from an MCP server, and given out as one.
+"""The public `pursuit.Problem`: a problem that can also be served.
 
-Owns: the class `pursuit.Problem`. Invariant: nothing here but `replay`, which is awaited, waits or connects, so that it
-works from plain code and inside a running event loop alike; what is opened is opened when the server runs.
+It is here and not in `pursuit.problems`, which does not import the server.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
-from pursuit.config.files import locate_state
-from pursuit.errors import AttemptNotFound, Fault, InvalidArgument, ValidationFailed
 from pursuit.policy.rules import Mode, parse_mode
+from pursuit.problems import problem
 from pursuit.problems.attempts import checked_attempt_id
-from pursuit.problems.brief import write_brief
-from pursuit.problems.catalogue import Catalogue
-from pursuit.problems.manifest import MANIFEST, Manifest, digest_of
-from pursuit.problems.reading import parse_manifest, read_manifest
-from pursuit.problems.scorer_reading import as_given
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
 
-    from pursuit.problems.comparison import Replayed
 
-_ANYTHING: Mapping[str, Any] = {
-    "kind": "predicates",
-    "predicates": [{"metric": "submitted", "expression": "1"}],
-    "metrics": [{"metric": "submitted"}],
-}
-"""The judge of a problem that brings none: whatever is handed in counts as handed in."""
-
-
-class Problem:
+class Problem(problem.Problem):
     """One problem; `manifest` is all of it."""
-
-    def __init__(self, manifest: Manifest) -> None:
-        self.manifest = manifest
-
-    @classmethod
-    def from_manifest(cls, path: Path | str) -> Self:
-        """The problem in a `problem.toml`, or in the folder that has one; raises `ValidationFailed`."""
-        place = Path(path)
-        return cls(read_manifest(place / MANIFEST if place.is_dir() else place))
-
-    @classmethod
-    def shipped(cls, problem_id: str) -> Self:
-        """One of the problems that come with Pursuit."""
-        return cls(Catalogue.load().get(problem_id))
-
-    @classmethod
-    def from_stdio(
-        cls,
-        command: str | Path,
-        args: Sequence[str | Path] = (),
-        *,
-        env: Mapping[str, str] | None = None,
-        cwd: str | Path | None = None,
-        **fields: Any,
-    ) -> Self:
-        """The problem around a server that is a command; `fields` are the keys of a manifest.
-
-        A server that is a problem itself, such as `pursuit problem serve`, keeps its own brief and `submit_final`.
-        The files of the server may lie anywhere; those that `fields` name lie in the working directory.
-        """
-        if "server" in fields:
-            reason = "is made of the command and its args here; put further keys of a server into a problem.toml"
-            raise ValidationFailed([Fault(field="server", reason=reason)])
-        # A text is left as it is, so that it is refused, and not taken for a list of letters.
-        server: dict[str, Any] = {"command": command, "args": args}
-        server |= {key: value for key, value in (("env", env), ("cwd", cwd)) if value}
-        given = as_given(
-            {
-                "problem_id": "problem",
-                "title": "Problem",
-                "summary": "Work with the tools, then submit.",
-                "statement": "Work with the tools of the server, then hand in an answer.",
-                "kind": "mcp",
-                "scorer": dict(_ANYTHING),
-                **fields,
-                "server": server,
-            }
-        )
-        manifest, faults = parse_manifest(given, Path.cwd() / MANIFEST, confined=False)
-        if manifest is None:
-            raise ValidationFailed(faults)
-        # There is no file whose bytes could say which version it is: the table does.
-        return cls(replace(manifest, digest=digest_of(json.dumps(given, sort_keys=True, default=str))))
-
-    @property
-    def problem_id(self) -> str:
-        """Its id."""
-        return self.manifest.problem_id
-
-    def brief(self, *, include_citation: bool = True) -> str:
-        """The brief as agents read it; of a server, which is not asked here, it says that its own word counts."""
-        return write_brief(self.manifest, citations=include_citation)
 
     def to_mcp_server(
         self,
@@ -113,10 +32,10 @@ class Problem:
     ) -> Server[Any]:
         """The problem as a low-level server of the MCP SDK; each run of it is one client with one attempt.
 
-        With `many`, for HTTP, the clients of a run are told apart. `state` is the ledger; else it is found as for the
-        command line.
+        With `many`, for HTTP, a run has several clients. `state` is the ledger; the default is that of the command
+        line.
         """
-        _check_texts(server_name=server_name, label=label, attempt_id=attempt_id)
+        problem.check_texts(server_name=server_name, label=label, attempt_id=attempt_id)
         from pursuit.server.problems.server import ProblemOptions, problem_server  # noqa: PLC0415 - the SDK is slow
 
         options = ProblemOptions(
@@ -128,39 +47,3 @@ class Problem:
             label=label,
         )
         return problem_server(self.manifest, options, many=many)
-
-    async def replay(self, attempt_id: str, *, state: Path | str | None = None) -> Replayed:
-        """Judges an attempt at this problem again from its log, without its server; the ledger stays as it is.
-
-        Raises `AttemptNotFound`, and `InvalidArgument` if there is nothing that could be judged.
-        """
-        _check_texts(attempt_id=attempt_id or "")
-        from pursuit.ledger.sqlite import SqliteLedger  # noqa: PLC0415 - who only serves needs none of it
-        from pursuit.problems.attempts import load_attempt  # noqa: PLC0415
-        from pursuit.problems.comparison import replay  # noqa: PLC0415
-        from pursuit.sandbox import Sandbox  # noqa: PLC0415
-
-        path = locate_state(None if state is None else Path(state), None)
-        if not path.exists():
-            raise AttemptNotFound(f"there is no ledger at {path}, and so no attempt", attempt_id=attempt_id[:100])
-        ledger = SqliteLedger.open(path)
-        try:
-            found = await load_attempt(ledger, attempt_id)
-        finally:
-            await ledger.close()
-        if found.opened.problem_id != self.problem_id:
-            raise InvalidArgument(f"{attempt_id} is an attempt at {found.opened.problem_id!r}, not {self.problem_id!r}")
-        async with Sandbox() as sandbox:
-            return await replay(self.manifest, found, sandbox)
-
-
-def _check_texts(**given: object) -> None:
-    """That what is to be a text is one that can be sent; raises `ValidationFailed` with all that is not."""
-    faults: list[Fault] = []
-    for name, value in given.items():
-        if value is not None and not isinstance(value, str):
-            faults.append(Fault(field=name, reason=f"must be a text, not {type(value).__name__}"))
-        elif isinstance(value, str) and not value.isprintable():
-            faults.append(Fault(field=name, reason="has characters that cannot be shown"))
-    if faults:
-        raise ValidationFailed(faults)

@@ -1,23 +1,25 @@
-"""One client at one problem: a middleware in front of the gateway.
+"""Serves one problem to one client: a middleware in front of the gateway, and the gateway's `on_tool_call` middleware.
 
-Owns: which request is answered here, and what is added to what the gateway answers. Does not know: transports, how an
-attempt is stored, or how a call is made. Invariant: what the upstream says passes untouched; no answer holds scoring
-data unless the manifest shows the score.
+`ProblemHandler` adds the brief and `submit_final` to what the gateway answers, and decides which tools agents see.
+`ProblemCalls` counts each call before it is made and ends it when the time is over, also if the call is a task.
+
+Invariant: what the problem's server answers is not changed; no answer holds scoring data unless the manifest shows the
+score.
 """
 
 from __future__ import annotations
 
+import json
 import mimetypes
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
 
 import anyio
-import anyio.abc
 from mcp.server.context import CallNext, HandlerResult
 from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND
@@ -25,7 +27,6 @@ from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND
 from pursuit import __version__
 from pursuit.core.observe import leaves, lift
 from pursuit.errors import AlreadySubmitted, InvalidArgument, PursuitError, UpstreamUnavailable
-from pursuit.problems.attempts import Attempt
 from pursuit.problems.brief import (
     ADDRESS,
     ASSET,
@@ -36,229 +37,228 @@ from pursuit.problems.brief import (
     asset_at,
     asset_called,
     asset_name,
-    more_limits,
 )
 from pursuit.problems.files import file_of
 from pursuit.problems.manifest import Manifest
-from pursuit.problems.scoring import Expressions
 from pursuit.server.errors import Context, about, sendable
-from pursuit.server.gateway.clients import ClientRequest
-from pursuit.server.gateway.protocol_versions import NEW_ONLY, OLD_ONLY, as_object, enveloped, is_modern
-from pursuit.server.problems.listing import MISNAMED, OWN, Offer, with_further
-from pursuit.server.problems.round_trips import Following, Legs
-from pursuit.server.problems.submission import Aside, Submitting, refusal
-from pursuit.server.problems.upstream_submission import Handler, UpstreamSubmission
+from pursuit.server.gateway.protocol_versions import LEGACY_ONLY, MODERN_ONLY, as_object, is_modern, modern_result
+from pursuit.server.gateway.tool_calls import CallTool, ToolCall
+from pursuit.server.problems.listing import MISNAMED, OWN, Offer, UpstreamListing
+from pursuit.server.problems.submission import PendingWatcher, Submission, UpstreamSubmission, comes_back, refusal
 
-# The calls of tools at one problem, as they are made: by a client that waits, or as a task that nobody waits for.
-# Invariant: a call is counted before it is made; none outlives the time.
+MOST_PENDING = 1_000
+"""Calls that wait for answers; the next round trip of a further one counts as another call."""
+
+HELLO_SECONDS = 7.0
+LOOK_SECONDS = 1.5
+_DECLARED: Mapping[str, Any] = {"tools": {}, "resources": {}, "prompts": {}}
+_BEGIN = "Read the brief ({address}, the prompt {prompt} or the tool {tool}), then work, then call {submit} once."
+
+Chain = Callable[[Context, CallNext], Awaitable[HandlerResult]]
+
+
+class RoundTrips:
+    """The calls that ask their client first, by tool, arguments and the state that the client brings back.
+
+    Invariant: a request continues a call only with the same tool and arguments, and once for each question; any other
+    request is another call. A server may ask without a state.
+    """
+
+    def __init__(self) -> None:
+        self._asked: dict[tuple[str, str | None], list[int]] = {}
+
+    def note(self, call: ToolCall, number: int, result: Mapping[str, Any]) -> bool:
+        """Whether the result of the call with this number asks first; then the call is remembered."""
+        state = result.get("requestState")
+        if result.get("resultType") != "input_required" or not (state is None or isinstance(state, str)):
+            return False
+        if sum(map(len, self._asked.values())) >= MOST_PENDING:
+            return False
+        self._asked.setdefault((_digest(call), state), []).append(number)
+        return True
+
+    def number(self, call: ToolCall) -> int | None:
+        """The number of the call that a request continues; None if it is another call."""
+        if not comes_back(call.params):
+            return None
+        state = call.params.get("requestState")
+        key = _digest(call), state if isinstance(state, str) else None
+        numbers = self._asked.get(key)
+        return None if numbers is None else self._remove(key, numbers[0])
+
+    def forget(self, number: int) -> bool:
+        """Forgets a call; whether it was waiting for its client."""
+        known = [key for key, numbers in self._asked.items() if number in numbers]
+        for key in known:
+            self._remove(key, number)
+        return bool(known)
+
+    def _remove(self, key: tuple[str, str | None], number: int) -> int:
+        numbers = self._asked[key]
+        numbers.remove(number)
+        if not numbers:
+            del self._asked[key]
+        return number
+
+
+def _digest(call: ToolCall) -> str:
+    return sha256(json.dumps([call.name, call.arguments], sort_keys=True).encode()).hexdigest()
 
 
 class ProblemCalls:
-    """Answers the calls that the gateway hands it; `look` says what there is, `info` whose answers they are."""
+    """The calls of one attempt, as the gateway's `on_tool_call` middleware.
+
+    It uses the listing as `ProblemHandler` has just looked it up.
+    """
 
     def __init__(
-        self,
-        attempt: Attempt,
-        submitting: Submitting,
-        following: Following,
-        *,
-        look: Callable[[], Awaitable[Offer]],
-        info: Mapping[str, Any],
+        self, listing: UpstreamListing, submission: Submission, *, info: Mapping[str, Any], wait_seconds: float
     ) -> None:
+        attempt = submission.attempt
         self._attempt = attempt
-        self._submitting = submitting
-        self._handing_in = UpstreamSubmission(attempt, following, submitting.judged)
-        self._following = following
-        self._look = look
-        self._info = info
-        self._legs = Legs()
+        self.listing = listing
+        self.submission = submission
+        self.info = info
+        self._watcher = PendingWatcher(attempt, submission.tasks)
+        self._upstream_submission = UpstreamSubmission(
+            attempt=attempt, watcher=self._watcher, score=submission.score, wait_seconds=wait_seconds
+        )
+        self._round_trips = RoundTrips()
 
-    async def __call__(self, visit: ClientRequest, answer: Handler) -> dict[str, Any]:
-        """Answers one call; `answer` is how the gateway makes it."""
-        name, arguments = visit.params.get("name"), visit.params.get("arguments")
-        if not isinstance(name, str) or not (arguments is None or isinstance(arguments, Mapping)):
-            return await answer(visit)  # it says what is wrong
-        given = cast("Mapping[str, Any]", arguments or {})
-        offer: Offer | None = None
-        with anyio.move_on_after(self._attempt.seconds_left()):
-            offer = await self._look()
-        if offer is None:
-            return self._ours(visit, refusal(await self._over()))
-        if offer.faults():
-            return self._ours(visit, refusal(InvalidArgument(MISNAMED)))
-        if name == SUBMIT:
-            return await self._submitted(visit, answer, offer, given)
-        if name == TOOL and offer.briefed:  # free, as its description says
-            return await answer(visit)
-        return await self._counted(visit, answer, offer.form, given)
+    def close(self) -> None:
+        """Ends what is under way when the client has gone."""
+        self.submission.close()
+        self._watcher.close()
 
-    def _ours(self, visit: ClientRequest, body: Mapping[str, Any]) -> dict[str, Any]:
-        """An answer of our own in the client's era."""
-        return enveloped(visit.method, body, self._info) if visit.guest.modern else dict(body)
-
-    async def _over(self) -> PursuitError:
-        """Why nothing is done any more when the time is over: because of the submission, if there is one."""
+    async def __call__(self, call: ToolCall, call_next: CallTool) -> dict[str, Any]:
+        """Answers one call."""
+        offer = self.listing.latest
+        if call.name == TOOL and offer.briefed:  # free, as its description says
+            return await call_next(call)
         try:
-            await self._attempt.refuse_second()
-        except AlreadySubmitted as error:
-            return error
-        return await self._attempt.overran()
-
-    async def _submitted(
-        self, visit: ClientRequest, answer: Handler, offer: Offer, given: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        try:
-            if offer.form is None:
-                said = f"the problem's server has the last word on submissions, and cannot be reached: {offer.missing}"
-                raise UpstreamUnavailable(f"{said}; nothing was recorded, so try again later")
-            form = await self._attempt.fix_form(offer.form)
-            if form == OWN:
-                return self._ours(visit, await self._submitting.own(visit.ctx, given))
-            return await self._handing_in.hand_in(visit, answer, form, given)
+            if call.name == SUBMIT:
+                return await self._submit(call, call_next, offer)
+            number = await self._number(call, offer)
         except PursuitError as error:
-            return self._ours(visit, refusal(error))
+            return self._own_result(call, refusal(error))
+        return await self._counted(call, call_next, number)
 
-    async def _counted(
-        self, visit: ClientRequest, answer: Handler, form: str | None, given: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        """A call of the upstream's tool; the later legs of one call are the same call, and end with the attempt."""
-        name = str(visit.params["name"])
-        number = self._legs.number(visit.params, name, given)
-        try:
-            if number is not None:
-                await self._attempt.check_open()
-            else:
-                if form is not None:
-                    await self._attempt.fix_form(form)
-                number = await self._attempt.called(name, given)
-        except PursuitError as error:
-            return self._ours(visit, refusal(error))
-        ok, asked, metrics = False, False, dict[str, float]()
+    def _own_result(self, call: ToolCall, body: dict[str, Any]) -> dict[str, Any]:
+        return modern_result(call.request.method, body, self.info) if call.request.client.modern else body
+
+    async def _submit(self, call: ToolCall, call_next: CallTool, offer: Offer) -> dict[str, Any]:
+        if offer.form is None:
+            reason = f"the problem's server decides about submissions, and cannot be reached: {offer.missing}"
+            raise UpstreamUnavailable(f"{reason}; nothing was recorded, so try again later")
+        form = await self._attempt.fix_form(offer.form)
+        if form == OWN:
+            return self._own_result(call, await self.submission.submit(call.request.ctx, call.arguments))
+        return await self._upstream_submission.submit(call, call_next, form)
+
+    async def _number(self, call: ToolCall, offer: Offer) -> int:
+        """The number of a call, which counts unless it is another round trip of an earlier one."""
+        number = self._round_trips.number(call)
+        if number is not None:
+            await self._attempt.check_open()
+            return number
+        if offer.form is not None:
+            await self._attempt.fix_form(offer.form)
+        return await self._attempt.called(call.name, call.arguments)
+
+    async def _counted(self, call: ToolCall, call_next: CallTool, number: int) -> dict[str, Any]:
+        ok, asks, metrics = False, False, dict[str, float]()
         try:
             with anyio.move_on_after(self._attempt.seconds_left()):
-                result = await answer(visit)
-                asked = self._legs.note(result, number, name, given)
-                if asked and visit.goes_on is not None:
-                    self._following.follow(visit.goes_on, partial(self._cut, number))
+                result = await call_next(call)
+                asks = self._round_trips.note(call, number, result)
+                if asks and call.request.pending is not None:
+                    self._watcher.watch(call.request.pending, partial(self._ended, number))
                 ok = not result.get("isError")
-                with suppress(RecursionError):  # then it tells no numbers
-                    metrics = dict(leaves(lift(name, result)[0]))
+                with suppress(RecursionError):  # a result that is nested too deep has no metrics
+                    metrics = dict(leaves(lift(call.name, result)[0]))
                 return result
         finally:
-            if not asked:
+            if not asks:
                 with anyio.CancelScope(shield=True):
                     await self._attempt.answered(number, ok=ok, metrics=metrics)
-        return self._ours(visit, refusal(await self._attempt.overran()))
+        return self._own_result(call, refusal(await self._attempt.overran()))
 
-    async def _cut(self, number: int, late: bool) -> None:
-        """A call has ended whose client was asked; one that nobody came back to before the time was over has failed."""
-        if late and self._legs.forget(number):
+    async def _ended(self, number: int, late: bool) -> None:
+        """A call whose client did not come back before the time was over has failed."""
+        if late and self._round_trips.forget(number):
             await self._attempt.answered(number, ok=False)
             await self._attempt.overran()
 
 
-Looked = Callable[[], Awaitable[Offer]]
-Knows = Callable[[Context, str], Awaitable[bool]]
-Chain = Callable[[Context, CallNext], Awaitable[HandlerResult]]
-_DECLARED: Mapping[str, Any] = {"tools": {}, "resources": {}, "prompts": {}}
-HELLO_SECONDS = 7.0
-LOOK_SECONDS = 1.5
-_BEGIN = "Read the brief ({address}, the prompt {prompt} or the tool {tool}), then work, then call {submit} once."
-
-
 class ProblemHandler:
-    """Answers one client; `chain` is the gateway, `look` asks the upstream what it has, `tasks` outlive a request.
-
-    `knows` says whether the client sees a tool of a name, and `aside` calls one for the operator.
-    """
+    """Answers one client; `chain` is the gateway, and `has_tool` says whether a client sees a tool there."""
 
     def __init__(
         self,
-        problem: Manifest,
-        attempt: Attempt,
-        chain: Chain,
-        look: Looked,
+        calls: ProblemCalls,
         *,
-        aside: Aside,
-        knows: Knows,
-        expressions: Expressions,
-        tasks: anyio.abc.TaskGroup,
-        server_name: str | None = None,
-        citations: bool = True,
+        chain: Chain,
+        has_tool: Callable[[Context, str], Awaitable[bool]],
+        renamed: bool,
+        citations: bool,
     ) -> None:
-        self._problem = problem
-        self._attempt = attempt
+        """`renamed`: the operator chose the name of the server."""
+        self.submitting = calls.submission
+        self._problem = calls.submission.problem
+        self._attempt = calls.submission.attempt
+        self._listing = calls.listing
+        self._info = calls.info
         self._chain = chain
-        self._seen = look
-        self._knows = knows
-        self._following = Following(attempt, tasks)
-        self.submitting = Submitting(problem, attempt, aside=aside, expressions=expressions, tasks=tasks)
-        info = info_of(problem, server_name)
-        self.clerk = ProblemCalls(attempt, self.submitting, self._following, look=self._look, info=info)
-        self._server_name = server_name
+        self._has_tool = has_tool
+        self._renamed = renamed
         self._citations = citations
-        self._answers: dict[str, Callable[[Context], Awaitable[HandlerResult]]] = {
-            "initialize": self._greet,
-            "server/discover": self._greet,
-            "tools/list": self._tools,
-            "tools/call": self._call,
-            "resources/list": self._resources,
-            "resources/read": self._read,
-            "prompts/list": self._prompts,
-            "prompts/get": self._prompt,
+        self._handlers: dict[str, Callable[[Context], Awaitable[HandlerResult]]] = {
+            "initialize": self._initialize,
+            "server/discover": self._initialize,
+            "tools/list": self._list_tools,
+            "tools/call": self._call_tool,
+            "resources/list": self._list_resources,
+            "resources/read": self._read_resource,
+            "prompts/list": self._list_prompts,
+            "prompts/get": self._get_prompt,
         }
 
-    def leave(self) -> None:
-        """Its client has gone: nothing is under way or judged any more."""
-        self.submitting.leave()
-        self._following.leave()
-
     async def __call__(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        """Answers one message; what neither we nor the gateway answer is the SDK's."""
-        answer = self._answers.get(ctx.method) if ctx.request_id is not None else None
-        if answer is None or ctx.method in (OLD_ONLY if is_modern(ctx.protocol_version) else NEW_ONLY):
+        """Answers one message; the gateway answers what the problem does not, and the SDK the rest."""
+        handler = self._handlers.get(ctx.method) if ctx.request_id is not None else None
+        if handler is None or ctx.method in (LEGACY_ONLY if is_modern(ctx.protocol_version) else MODERN_ONLY):
             return await self._chain(ctx, call_next)
-        return await answer(ctx)
+        return await handler(ctx)
 
-    async def _inner(self, ctx: Context) -> HandlerResult:
-        """What the gateway answers."""
-        return await self._chain(ctx, _nobody)
+    async def _gateway(self, ctx: Context) -> HandlerResult:
+        """The gateway's answer."""
+        return await self._chain(ctx, _not_found)
 
-    async def _look(self) -> Offer:
-        """What there is, with the form of a submission that the attempt has."""
-        state = self._attempt.state
-        return replace(await self._seen(), fixed=None if state is None else state.form)
+    def _own_result(self, ctx: Context, body: dict[str, Any]) -> dict[str, Any]:
+        return modern_result(ctx.method, body, self._info) if is_modern(ctx.protocol_version) else body
 
-    @property
-    def _info(self) -> dict[str, Any]:
-        return info_of(self._problem, self._server_name)
-
-    def _ours(self, ctx: Context, body: Mapping[str, Any]) -> dict[str, Any]:
-        """An answer of our own in the client's era."""
-        return enveloped(ctx.method, body, self._info) if is_modern(ctx.protocol_version) else dict(body)
-
-    async def _greet(self, ctx: Context) -> HandlerResult:
-        body = dict(cast("Mapping[str, Any]", await self._inner(ctx)))
+    async def _initialize(self, ctx: Context) -> HandlerResult:
+        body = dict(cast("Mapping[str, Any]", await self._gateway(ctx)))
         briefed = False
-        # Who asks in the new era may take a long silence for an old server; one of the old era waits.
+        # A modern client may take a long silence for a legacy server; a legacy client waits.
         with anyio.move_on_after(LOOK_SECONDS if is_modern(ctx.protocol_version) else None):
-            briefed = (await self._look()).briefed
+            briefed = (await self._listing.look()).briefed
         body["capabilities"] = {**_DECLARED, **as_object(body.get("capabilities"))}
-        if briefed and self._server_name is None:
+        if briefed and not self._renamed:
             return body
         if "serverInfo" in body:
             body["serverInfo"] = self._info
         else:
             body.pop("_meta", None)
-            body = enveloped(ctx.method, body, self._info)
+            body = modern_result(ctx.method, body, self._info)
         begin = _BEGIN.format(address=ADDRESS, prompt=PROMPT, tool=TOOL, submit=SUBMIT)
-        said = body.get("instructions")
-        body["instructions"] = begin if not said else said if briefed else f"{begin}\n\n{said}"
+        given = body.get("instructions")
+        body["instructions"] = begin if not given else given if briefed else f"{begin}\n\n{given}"
         return body
 
-    async def _tools(self, ctx: Context) -> HandlerResult:
-        body = dict(await self._listed(ctx, "tools"))
-        offer = await self._look()
+    async def _list_tools(self, ctx: Context) -> HandlerResult:
+        body = await self._list(ctx, "tools")
+        offer = await self._listing.look()
         if offer.faults():
             raise MCPError(INTERNAL_ERROR, MISNAMED)
         shown = [offer.shown(as_object(one)) for one in body["tools"]]
@@ -267,51 +267,46 @@ class ProblemHandler:
             body["tools"] += offer.more_tools()
         return body
 
-    async def _resources(self, ctx: Context) -> HandlerResult:
-        return await self._with_more(ctx, "resources", (await self._look()).more_resources())
+    async def _list_resources(self, ctx: Context) -> HandlerResult:
+        return await self._list(ctx, "resources", (await self._listing.look()).more_resources())
 
-    async def _prompts(self, ctx: Context) -> HandlerResult:
-        return await self._with_more(ctx, "prompts", (await self._look()).more_prompts())
+    async def _list_prompts(self, ctx: Context) -> HandlerResult:
+        return await self._list(ctx, "prompts", (await self._listing.look()).more_prompts())
 
-    async def _with_more(self, ctx: Context, kind: str, more: list[dict[str, Any]]) -> HandlerResult:
-        body = dict(await self._listed(ctx, kind))
-        if not body.get("nextCursor"):
-            body[kind] = [*body[kind], *more]
-        return body
-
-    async def _listed(self, ctx: Context, kind: str) -> Mapping[str, Any]:
-        """The upstream's list; one that it does not have is empty."""
+    async def _list(self, ctx: Context, kind: str, more: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+        """The server's list, empty if it has none, with `more` on its last page."""
         try:
-            return cast("Mapping[str, Any]", await self._inner(ctx))
+            body = dict(cast("Mapping[str, Any]", await self._gateway(ctx)))
         except MCPError as error:
             if error.code != METHOD_NOT_FOUND:
                 raise
-        return self._ours(ctx, {kind: []})
+            body = self._own_result(ctx, {kind: []})
+        if more is not None and not body.get("nextCursor"):
+            body[kind] = [*body[kind], *more]
+        return body
 
-    async def _brief(self) -> str:
-        return (await self._look()).brief(citations=self._citations)
+    async def _server_brief(self, ctx: Context, offer: Offer) -> HandlerResult:
+        """The brief of a server that is a problem itself, with the limits of this one."""
+        return offer.with_limits(ctx.method, cast("Mapping[str, Any]", await self._gateway(ctx)))
 
-    async def _read(self, ctx: Context) -> HandlerResult:
+    async def _read_resource(self, ctx: Context) -> HandlerResult:
         uri = (ctx.params or {}).get("uri")
         if not isinstance(uri, str):
-            return await self._inner(ctx)
-        if (await self._look()).briefed:
-            return await self._inner(ctx) if uri != ADDRESS else await self._upstreams_brief(ctx)
+            return await self._gateway(ctx)
+        offer = await self._listing.look()
         if uri == ADDRESS:
-            return self._ours(ctx, _document(ADDRESS, await self._brief()))
-        name = asset_at(uri, self._problem.assets)
-        if name is not None:
-            with about(ctx, uri):
-                return self._ours(ctx, {"contents": [self._asset(uri, name)]})
-        return await self._inner(ctx)
-
-    async def _upstreams_brief(self, ctx: Context) -> HandlerResult:
-        """The brief of an upstream that is a problem itself; what is limited here, too, is told at its end."""
-        body = cast("Mapping[str, Any]", await self._inner(ctx))
-        return dict(with_further(ctx.method, body, more_limits(self._problem)))
+            if offer.briefed:
+                return await self._server_brief(ctx, offer)
+            brief = {"uri": ADDRESS, "mimeType": "text/markdown", "text": offer.brief(citations=self._citations)}
+            return self._own_result(ctx, {"contents": [brief]})
+        name = asset_at(uri, offer.assets)
+        if name is None:
+            return await self._gateway(ctx)
+        with about(ctx, uri):
+            return self._own_result(ctx, {"contents": [self._asset(uri, name)]})
 
     def _asset(self, uri: str, name: str) -> dict[str, Any]:
-        """What an asset holds; raises `InvalidArgument` without the machine's own words if it is not there now."""
+        """The content of an asset; raises `InvalidArgument`, without the reason of the operating system."""
         path = file_of(self._problem.folder, name)
         try:
             data = path.read_bytes() if isinstance(path, Path) else None
@@ -325,36 +320,53 @@ class ProblemHandler:
         except UnicodeDecodeError:
             return {"uri": uri, "mimeType": kind, "blob": b64encode(data).decode()}
 
-    async def _prompt(self, ctx: Context) -> HandlerResult:
-        offer = await self._look()
-        if (ctx.params or {}).get("name") != PROMPT or not offer.more_prompts():
-            asked = offer.briefed and (ctx.params or {}).get("name") == PROMPT
-            return await self._upstreams_brief(ctx) if asked else await self._inner(ctx)
-        message = {"role": "user", "content": {"type": "text", "text": await self._brief()}}
-        return self._ours(ctx, {"description": self._problem.summary, "messages": [message]})
+    async def _get_prompt(self, ctx: Context) -> HandlerResult:
+        offer = await self._listing.look()
+        if (ctx.params or {}).get("name") != PROMPT:
+            return await self._gateway(ctx)
+        if not offer.more_prompts():
+            return await (self._server_brief(ctx, offer) if offer.briefed else self._gateway(ctx))
+        message = {"role": "user", "content": {"type": "text", "text": offer.brief(citations=self._citations)}}
+        return self._own_result(ctx, {"description": self._problem.summary, "messages": [message]})
 
-    async def _call(self, ctx: Context) -> HandlerResult:
-        """Refuses what is not there and tells the brief; every other call comes back to the clerk, also as a task."""
+    async def _call_tool(self, ctx: Context) -> HandlerResult:
+        """Answers the brief, and refuses tools that agents do not see; all other calls go to `ProblemCalls`."""
         params = ctx.params or {}
         name, arguments = params.get("name"), params.get("arguments")
         if not isinstance(name, str) or not (arguments is None or isinstance(arguments, Mapping)):
-            return await self._inner(ctx)  # it says what is wrong
-        if name == SUBMIT:
-            return await self._inner(ctx)
-        offer = await self._look()
-        if name in offer.hidden or not (name in offer.tools or name == TOOL or await self._knows(ctx, name)):
+            return await self._gateway(ctx)  # which says what is wrong
+        offer: Offer | None = None
+        with anyio.move_on_after(None if name == TOOL else self._attempt.seconds_left()):
+            offer = await self._listing.look()
+        if offer is None:
+            return self._own_result(ctx, refusal(await self._over()))
+        if name != SUBMIT and not await self._is_visible(ctx, name, offer):
             raise MCPError(INVALID_PARAMS, f"Unknown tool: {sendable(name)}")
         asset = as_object(arguments).get(ASSET)
         if name == TOOL and TOOL not in offer.tools:
-            return self._ours(ctx, await self._told(offer, asset))
+            return self._own_result(ctx, self._brief_result(offer, asset))
+        if offer.faults():
+            return self._own_result(ctx, refusal(InvalidArgument(MISNAMED)))
         if name == TOOL and offer.briefed and asset is None:
-            return await self._upstreams_brief(ctx)
-        return await self._inner(ctx)
+            return await self._server_brief(ctx, offer)
+        return await self._gateway(ctx)
 
-    async def _told(self, offer: Offer, asset: object) -> dict[str, Any]:
-        """What our own tool answers: the brief, or the file that is asked for."""
+    async def _is_visible(self, ctx: Context, name: str, offer: Offer) -> bool:
+        return name not in offer.hidden and (name in offer.tools or name == TOOL or await self._has_tool(ctx, name))
+
+    async def _over(self) -> PursuitError:
+        """The error when the time is over: the submission comes first, if there is one."""
+        try:
+            await self._attempt.refuse_second()
+        except AlreadySubmitted as error:
+            return error
+        return await self._attempt.overran()
+
+    def _brief_result(self, offer: Offer, asset: object) -> dict[str, Any]:
+        """The result of the problem's own brief tool: the brief, or a file."""
         if asset is None:
-            return {"content": [{"type": "text", "text": await self._brief()}], "isError": False}
+            text = offer.brief(citations=self._citations)
+            return {"content": [{"type": "text", "text": text}], "isError": False}
         name = asset_called(asset, offer.assets) if isinstance(asset, str) else None
         try:
             if name is None:
@@ -369,13 +381,9 @@ class ProblemHandler:
 
 
 def info_of(problem: Manifest, server_name: str | None) -> dict[str, Any]:
-    """What a problem's server says that it is."""
+    """The `serverInfo` of a problem's server."""
     return {"name": server_name or problem.problem_id, "title": problem.title, "version": __version__}
 
 
-async def _nobody(ctx: Context) -> HandlerResult:
+async def _not_found(ctx: Context) -> HandlerResult:
     raise MCPError(METHOD_NOT_FOUND, f"Method not found: {sendable(ctx.method)}")
-
-
-def _document(uri: str, text: str) -> dict[str, Any]:
-    return {"contents": [{"uri": uri, "mimeType": "text/markdown", "text": text}]}

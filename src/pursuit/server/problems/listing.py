@@ -1,20 +1,23 @@
-"""What a problem's server offers besides the tools of its own upstream.
+"""What agents see of a problem: the tools of its own server, the brief and `submit_final`.
 
-Owns: the definitions of the brief (resource, prompt, tool) and of `submit_final`, and which of them the upstream has
-already. Does not know: requests. Invariant: what the upstream has is its own; of ours nothing is added beside it, so
-that a problem that was exported and taken in again is exported as it was. Which `submit_final` an attempt has is
-decided once; of an upstream that nobody has seen yet it is not known.
+Invariant: the server's own tools, resources and prompts come first, and the problem adds only what the server does not
+have; so a problem that is served, used as a server of another problem, and served again stays the same. Which
+`submit_final` an attempt has is decided once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, cast
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, Self, cast
 
-from mcp.shared.exceptions import MCPError
+import anyio
 
+from pursuit.core.tools import CallFailed, Tool, UpstreamError
 from pursuit.errors import Fault, UpstreamUnavailable
+from pursuit.problems.attempts import Attempt
 from pursuit.problems.brief import (
     ADDRESS,
     ASSET,
@@ -29,17 +32,17 @@ from pursuit.problems.brief import (
 )
 from pursuit.problems.manifest import UPSTREAM, Manifest
 from pursuit.server.gateway.protocol_versions import as_object
+from pursuit.server.logs import event
 from pursuit.upstream.client import McpUpstream
 from pursuit.upstream.pool import Pool
 
 OWN = "own"
-"""The form of a `submit_final` that is ours."""
+"""The form of a submission to the problem's own `submit_final`; another form is the name of the server's tool."""
 
 MISNAMED = (
     "this problem cannot be worked at: its problem.toml names tools that its server does not have; "
-    "whoever serves it reads which in the log, or by `pursuit problem show`"
+    "its operator finds them in the log, or with `pursuit problem show`"
 )
-
 FREE_TEXT: Mapping[str, Any] = {
     "type": "object",
     "properties": {
@@ -49,13 +52,15 @@ FREE_TEXT: Mapping[str, Any] = {
     "required": ["answer"],
     "additionalProperties": False,
 }
+_BRIEF_KEYS = {"resources/read": "contents", "prompts/get": "messages", "tools/call": "content"}
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """What there is; `tools` are the names of the upstream's tools, and `briefed` whether it has the brief itself.
+    """What the problem's server has: the names of its tools, resources and prompts, and the tools' definitions.
 
-    `fixed` is the form that the attempt has already. `missing` says why an upstream has not been seen yet.
+    `fixed` is the form of the attempt's submission if it is decided. `missing` says why the server is not known yet.
     """
 
     problem: Manifest
@@ -66,32 +71,48 @@ class Offer:
     fixed: str | None = None
     missing: str | None = None
 
+    def with_tools(self, tools: Sequence[Tool]) -> Self:
+        """The same with these tools."""
+        definitions = tuple(tool.definition for tool in tools)
+        return replace(self, tools=frozenset(tool.name for tool in tools), definitions=definitions)
+
+    async def with_others(self, upstream: McpUpstream) -> Self:
+        """The same with the resources and prompts that the server lists."""
+        can = (await upstream.about()).capabilities
+        resources = await upstream.entries("resources") if "resources" in can else []
+        prompts = await upstream.entries("prompts") if "prompts" in can else []
+        return replace(
+            self,
+            resources=frozenset(str(as_object(one).get("uri")) for one in resources),
+            prompts=frozenset(str(as_object(one).get("name")) for one in prompts),
+        )
+
     @property
     def briefed(self) -> bool:
-        """Whether the upstream is a problem itself."""
+        """Whether the server is a problem itself and has the brief."""
         return ADDRESS in self.resources
 
     @property
     def assets(self) -> tuple[str, ...]:
-        """The files that agents may read here; those of an upstream that is a problem itself are its own."""
+        """The files that agents may read here."""
         return () if self.briefed else self.problem.assets
 
     @property
     def form(self) -> str | None:
-        """Which `submit_final` it is: ours, or the upstream's tool of this name; None if that is not known."""
+        """The form of a submission; None if the server is not known yet."""
         if self.fixed is not None or self.missing is not None:
             return self.fixed
         return next((name for name in (SUBMIT, FINAL_ANSWER) if name in self.tools), OWN)
 
     @property
     def hidden(self) -> frozenset[str]:
-        """The upstream's tools that no agent sees under their own names: the judge, and what is shown as another."""
+        """The server's tools that agents do not see under their own names: the scorer, and those that are renamed."""
         replaced = {FINAL_ANSWER: {FINAL_ANSWER, SUBMIT}, OWN: {SUBMIT}}.get(self.form or "", set[str]())
-        judge = {self.problem.scorer.tool} if self.problem.scorer.tool is not None else set[str]()
-        return frozenset(replaced | judge)
+        scorer = {self.problem.scorer.tool} if self.problem.scorer.tool is not None else set[str]()
+        return frozenset(replaced | scorer)
 
     def faults(self) -> list[Fault]:
-        """The tools that the manifest names and its server does not have: such a judge would be seen, a budget none."""
+        """The tools that the manifest names and the server does not have."""
         if self.missing is not None:
             return []
         scorer, budget = self.problem.scorer, self.problem.budget
@@ -105,19 +126,19 @@ class Offer:
         ]
 
     def shown(self, tool: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """A tool of the upstream as agents see it; None if they do not."""
+        """A tool of the server as agents see it; None if they do not."""
         if tool.get("name") == self.form == FINAL_ANSWER:
             return {**tool, "name": SUBMIT}
         return None if tool.get("name") in self.hidden else tool
 
     def brief(self, *, citations: bool = True) -> str:
-        """The brief of ours, with the tools as agents see them."""
+        """The problem's own brief, with the tools as agents see them."""
         shown = [one for tool in self.definitions if (one := self.shown(tool)) is not None]
-        asked = bool(self.definitions) or self.problem.server is None
-        return write_brief(self.problem, shown if asked else None, citations=citations)
+        known = bool(self.definitions) or self.problem.server is None
+        return write_brief(self.problem, shown if known else None, citations=citations)
 
     def more_tools(self) -> list[dict[str, Any]]:
-        """Our own tools that the upstream has not."""
+        """The problem's own tools."""
         found: list[dict[str, Any]] = []
         if self.form == OWN:
             found.append(_submit_tool(self.problem))
@@ -126,7 +147,7 @@ class Offer:
         return found
 
     def more_resources(self) -> list[dict[str, Any]]:
-        """Our own resources that the upstream has not."""
+        """The problem's own resources."""
         if self.briefed:
             return []
         brief = {
@@ -140,10 +161,27 @@ class Offer:
         return [brief, *assets]
 
     def more_prompts(self) -> list[dict[str, Any]]:
-        """Our own prompt, unless the upstream has it."""
+        """The problem's own prompt."""
         if PROMPT in self.prompts:
             return []
         return [{"name": PROMPT, "title": "Design brief", "description": "The problem, as something to work at."}]
+
+    def with_limits(self, method: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The brief of a server that is a problem itself, followed by the limits that this problem adds."""
+        key, words = _BRIEF_KEYS[method], more_limits(self.problem)
+        parts = body.get(key)
+        if not words or body.get("isError") or not isinstance(parts, list) or not parts:
+            return dict(body)
+        *others, last = cast("list[Any]", parts)
+        part = as_object(last)
+        if method == "prompts/get":
+            return {**body, key: [*others, {**part, "content": _longer(as_object(part.get("content")), words)}]}
+        return {**body, key: [*others, _longer(part, words)]}
+
+
+def _longer(part: Mapping[str, Any], words: str) -> Mapping[str, Any]:
+    text = part.get("text")
+    return {**part, "text": text + words} if isinstance(text, str) else part
 
 
 def _submit_tool(problem: Manifest) -> dict[str, Any]:
@@ -172,71 +210,65 @@ def _brief_tool(assets: Sequence[str]) -> dict[str, Any]:
     }
 
 
-# The brief of a server that is a problem itself, with the limits of the problem around it.
-# Invariant: without further limits an answer passes untouched.
+class UpstreamListing:
+    """Asks the problem's server what it has: its tools each time, its resources and prompts once."""
 
-_PLACES = {"resources/read": "contents", "prompts/get": "messages", "tools/call": "content"}
+    def __init__(
+        self, problem: Manifest, attempt: Attempt, upstream: Callable[[], McpUpstream], *, seconds: float
+    ) -> None:
+        """`seconds`: how long a server that answered before delays a request that can do without its answer."""
+        self._attempt = attempt
+        self._upstream = upstream
+        self._seconds = seconds
+        self._seen: Offer | None = None
+        self._complete = False
+        self._latest = Offer(problem=problem, missing="it was not asked yet")
+        self._logged: set[str] = set()
 
+    @property
+    def latest(self) -> Offer:
+        """What was found at the latest look, with the form of the attempt's submission."""
+        state = self._attempt.state
+        return replace(self._latest, fixed=None if state is None else state.form)
 
-def with_further(method: str, body: Mapping[str, Any], words: str) -> Mapping[str, Any]:
-    """An answer that holds the brief, with these words at its end."""
-    key = _PLACES[method]
-    parts = body.get(key)
-    if not words or body.get("isError") or not isinstance(parts, list) or not parts:
-        return body
-    *others, last = cast("list[Any]", parts)
-    part = as_object(last)
-    if method == "prompts/get":
-        return {**body, key: [*others, {**part, "content": _longer(as_object(part.get("content")), words)}]}
-    return {**body, key: [*others, _longer(part, words)]}
+    async def look(self) -> Offer:
+        """What the server has; what it had if it cannot be reached; nothing if it never could."""
+        missing = "it does not answer"
+        with anyio.move_on_after(None if self._seen is None else self._seconds):
+            try:
+                await self._ask(self._upstream())
+                missing = None
+            except UpstreamUnavailable as error:
+                missing = error.message
+        self._latest = self._seen or replace(self._latest, missing=missing)
+        return self.latest
 
-
-def _longer(part: Mapping[str, Any], words: str) -> Mapping[str, Any]:
-    text = part.get("text")
-    return {**part, "text": text + words} if isinstance(text, str) else part
-
-
-# What a problem's own server has, asked of it directly.
-# Invariant: nothing is called; a server that is a problem itself speaks for itself.
-
-Besides = tuple[frozenset[str], frozenset[str]]
-
-
-async def besides(upstream: McpUpstream) -> Besides:
-    """The addresses of its resources, and the names of its prompts."""
-    can = (await upstream.about()).capabilities
-    resources = await upstream.entries("resources") if "resources" in can else []
-    prompts = await upstream.entries("prompts") if "prompts" in can else []
-    return (
-        frozenset(str(as_object(one).get("uri")) for one in resources),
-        frozenset(str(as_object(one).get("name")) for one in prompts),
-    )
+    async def _ask(self, upstream: McpUpstream) -> None:
+        offer = (self._seen or replace(self._latest, missing=None)).with_tools(await upstream.tools())
+        if not self._complete:
+            with suppress(UpstreamUnavailable):  # the server refuses a list that it declared
+                offer = await offer.with_others(upstream)
+                self._complete = True
+        self._seen = offer
+        for fault in offer.faults():
+            if str(fault) not in self._logged:
+                self._logged.add(str(fault))
+                event(_log, logging.ERROR, "the problem cannot be worked at", why=str(fault))
 
 
 async def asked_brief(problem: Manifest, *, citations: bool = True) -> tuple[str, Offer]:
     """The brief as agents read it, and what it was made of. Raises `UpstreamUnavailable`."""
+    offer = Offer(problem=problem)
     if problem.server is None:
-        offer = Offer(problem=problem)
         return offer.brief(citations=citations), offer
     async with Pool({UPSTREAM: problem.server}, {}) as pool:
         upstream = cast("McpUpstream", pool.upstream(UPSTREAM))  # what a `ServerConfig` becomes
-        tools = await upstream.tools()
-        resources, prompts = await besides(upstream)
-        offer = Offer(
-            problem=problem,
-            tools=frozenset(tool.name for tool in tools),
-            resources=resources,
-            prompts=prompts,
-            definitions=tuple(tool.definition for tool in tools),
-        )
+        offer = await offer.with_tools(await upstream.tools()).with_others(upstream)
         if not offer.briefed:
             return offer.brief(citations=citations), offer
-        return await _own_brief(upstream) + more_limits(problem), offer
-
-
-async def _own_brief(upstream: McpUpstream) -> str:
-    try:
-        read: dict[str, Any] = await upstream.request("resources/read", {"uri": ADDRESS})
-    except MCPError as error:
-        raise UpstreamUnavailable(f"the server does not give its own brief: {error.message}") from None
-    return "\n".join(str(as_object(one).get("text", "")) for one in read.get("contents", ()))
+        try:
+            read: dict[str, Any] = await upstream.request("resources/read", {"uri": ADDRESS})
+        except (UpstreamError, CallFailed) as error:
+            raise UpstreamUnavailable(f"the server does not give its own brief: {error}") from None
+        own = "\n".join(str(as_object(one).get("text", "")) for one in read.get("contents", ()))
+        return own + more_limits(problem), offer

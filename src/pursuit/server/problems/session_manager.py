@@ -1,12 +1,10 @@
-"""Many clients at one problem, over HTTP: a desk for each.
+"""Serves many clients at one problem over HTTP: a handler and an attempt for each.
 
-Owns: by what a client is known again, how many desks are open, and when one is closed. Does not know: what is asked.
-Invariant: two clients are at one desk only if the operator or the manifest says so; who cannot be told apart from
-others may look, and may not work.
+A legacy client is its session. A modern client has none: it is its token, its name in the address
+(`/mcp?client=NAME`), or both. An idle handler may be closed; the attempt stays the same while this server runs.
 
-A client of the old era is its session. One of the new era has none: it is its token, its name in the address
-(`/mcp?client=NAME`), or both. Its desk may be closed while it is idle; its attempt stays the same while this server
-runs.
+Invariant: two clients share an attempt only if the operator or the manifest says so. A client without a token or a name
+may read, and may not work.
 """
 
 from __future__ import annotations
@@ -14,9 +12,10 @@ from __future__ import annotations
 import hmac
 import logging
 import secrets
-from collections.abc import AsyncGenerator, Callable, Hashable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable, Hashable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import anyio
@@ -29,189 +28,178 @@ from pursuit.problems.attempts import PREFIX, new_attempt_id
 from pursuit.problems.brief import TOOL
 from pursuit.server.errors import Context, wire_error
 from pursuit.server.gateway.clients import connection_of
-from pursuit.server.gateway.protocol_versions import enveloped, is_modern
+from pursuit.server.gateway.protocol_versions import is_modern, modern_result
 from pursuit.server.logs import event
 from pursuit.server.problems.handler import ProblemHandler
 from pursuit.server.problems.submission import refusal
 
-MOST_DESKS = 32
-"""Each may have a process of the problem's server."""
+MOST_CLIENTS = 32
+"""Each client may have a process of the problem's server."""
 
 IDLE_SECONDS = 1_800.0
 LONGEST_LABEL = 100
-_NOBODY = InvalidArgument(
+_SHARED: Hashable = "all"
+_ANONYMOUS: Hashable = ("", "")
+_UNKNOWN_CLIENT = InvalidArgument(
     "this server cannot tell you from other clients, and an attempt is one client's: give each client an address of "
     "its own (/mcp?client=NAME), or a token (--require-token)"
 )
 _log = logging.getLogger(__name__)
 
-OpenDesk = Callable[[str, bool, str], AbstractAsyncContextManager[ProblemHandler]]
-"""Opens a desk for an attempt, given whether one client alone is at it, and who that is."""
+OpenHandler = Callable[[str, bool, str], AbstractAsyncContextManager[ProblemHandler]]
+"""Opens a handler for an attempt, given whether it has one client only, and who that is."""
 
 
 @dataclass(slots=True, eq=False)
 class _Opened:
-    desk: ProblemHandler
-    leave: anyio.Event
-    left: anyio.Event
+    handler: ProblemHandler
+    close: anyio.Event
+    closed: anyio.Event
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class _Place:
-    """Where one client is served; `stays` if only the end of its session closes it."""
+class _Session:
+    """One client; `lasting` if only the end of its MCP session closes it. `busy` is its number of requests."""
 
     attempt_id: str
     who: str = ""
     alone: bool = True
-    stays: bool = False
+    lasting: bool = False
     opened: _Opened | None = None
     opening: anyio.Lock = field(default_factory=anyio.Lock)
     busy: int = 0
     used: float = 0.0
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class SessionManager:
-    """Leads each client to its desk; with `shared` all work at that one attempt; `info` is the server's name."""
+    """Hands each message to its client's handler; with `shared` all clients work at that one attempt."""
 
-    def __init__(
-        self,
-        open_desk: OpenDesk,
-        tasks: anyio.abc.TaskGroup,
-        *,
-        info: Mapping[str, Any],
-        shared: str | None = None,
-        most: int = MOST_DESKS,
-        idle_seconds: float = IDLE_SECONDS,
-    ) -> None:
-        self._open_desk = open_desk
-        self._tasks = tasks
-        self._info = info
-        self._shared = shared
-        self._most = most
-        self._idle_seconds = idle_seconds
-        self._secret = secrets.token_bytes(32)
-        self._places: dict[Hashable, _Place] = {}
-        self._open = 0
-        self._leaving: set[anyio.Event] = set()
+    open_handler: OpenHandler
+    tasks: anyio.abc.TaskGroup
+    info: Mapping[str, Any]
+    shared: str | None = None
+    most: int = MOST_CLIENTS
+    idle_seconds: float = IDLE_SECONDS
+    _secret: bytes = field(init=False, default_factory=partial(secrets.token_bytes, 32))
+    _sessions: dict[Hashable, _Session] = field(init=False, default_factory=dict[Hashable, _Session])
+    _open: int = field(init=False, default=0)
+    _closing: set[anyio.Event] = field(init=False, default_factory=set[anyio.Event])
 
     async def __call__(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Answers one message of a client."""
-        key, place = self._place(ctx)
-        if ctx.request_id is None and place.opened is None:
+        key, session = self._session(ctx)
+        if ctx.request_id is None and session.opened is None:
             return await call_next(ctx)
-        if key == _LOBBY and ctx.method == "tools/call" and (ctx.params or {}).get("name") != TOOL:
-            return enveloped(ctx.method, refusal(_NOBODY), self._info)
-        place.busy += 1
+        if key == _ANONYMOUS and ctx.method == "tools/call" and (ctx.params or {}).get("name") != TOOL:
+            return modern_result(ctx.method, refusal(_UNKNOWN_CLIENT), self.info)
+        session.busy += 1
         try:
-            desk = await self._desk_at(place)
-            return await desk(ctx, call_next)
+            handler = await self._handler(session)
+            return await handler(ctx, call_next)
         except PursuitError as error:
             raise wire_error(error) from error
         finally:
-            place.busy -= 1
-            place.used = anyio.current_time()
-            if place.opened is None and not place.busy and not place.stays and self._places.get(key) is place:
-                del self._places[key]
+            session.busy -= 1
+            session.used = anyio.current_time()
+            unused = session.opened is None and not session.busy and not session.lasting
+            if unused and self._sessions.get(key) is session:
+                del self._sessions[key]
 
-    def _place(self, ctx: Context) -> tuple[Hashable, _Place]:
-        """Whose message it is, and the place for it."""
+    def _session(self, ctx: Context) -> tuple[Hashable, _Session]:
+        """The session of a message, and its key."""
         key = self._key(ctx)
-        known = self._places.get(key)
+        known = self._sessions.get(key)
         if known is not None:
             return key, known
-        if key == _ALL:
-            place = _Place(attempt_id=self._shared or new_attempt_id(), alone=False, stays=True)
+        if key == _SHARED:
+            session = _Session(attempt_id=self.shared or new_attempt_id(), alone=False, lasting=True)
         elif is_modern(ctx.protocol_version):
-            place = _Place(attempt_id=self._attempt_of(key), who=_who(ctx), alone=key != _LOBBY)
+            # The attempt's id depends on the key only, so that a client finds its attempt when it was idle.
+            digest = hmac.digest(self._secret, repr(key).encode(errors="replace"), "sha256").hex()
+            session = _Session(attempt_id=PREFIX + digest[:32], who=_who(ctx), alone=key != _ANONYMOUS)
         else:
-            place = _Place(attempt_id=new_attempt_id(), who=_who(ctx), stays=True)
-            connection_of(ctx).exit_stack.callback(self._gone, key)
-        self._places[key] = place
-        return key, place
+            session = _Session(attempt_id=new_attempt_id(), who=_who(ctx), lasting=True)
+            connection_of(ctx).exit_stack.callback(self._ended, key)
+        self._sessions[key] = session
+        return key, session
 
     def _key(self, ctx: Context) -> Hashable:
-        if self._shared is not None:
-            return _ALL
+        if self.shared is not None:
+            return _SHARED
         if not is_modern(ctx.protocol_version):
             return connection_of(ctx)
         token = get_access_token()
-        whose = "" if token is None else token.subject or token.client_id
-        return (whose, _name_in_address(ctx))
+        return ("" if token is None else token.subject or token.client_id, _name_in_address(ctx))
 
-    def _attempt_of(self, key: Hashable) -> str:
-        """The same id for the same client while this server runs, whether its desk was closed or not."""
-        return PREFIX + hmac.digest(self._secret, repr(key).encode(errors="replace"), "sha256").hex()[:32]
+    def _ended(self, key: Hashable) -> None:
+        """Closes the handler of an MCP session that has ended."""
+        session = self._sessions.pop(key, None)
+        if session is not None and session.opened is not None:
+            self._close(session.opened)
 
-    def _gone(self, key: Hashable) -> None:
-        """The session of a client has ended."""
-        place = self._places.pop(key, None)
-        if place is not None and place.opened is not None:
-            self._ask_to_leave(place.opened)
+    def _close(self, opened: _Opened) -> None:
+        self._closing.add(opened.closed)
+        opened.close.set()
 
-    def _ask_to_leave(self, opened: _Opened) -> None:
-        self._leaving.add(opened.left)
-        opened.leave.set()
-
-    async def _desk_at(self, place: _Place) -> ProblemHandler:
-        async with place.opening:
-            if place.opened is None:
-                await self._make_room()
+    async def _handler(self, session: _Session) -> ProblemHandler:
+        async with session.opening:
+            if session.opened is None:
+                await self._check_limit()
                 self._open += 1
-                opened: _Opened = await self._tasks.start(self._hold, place)
-                place.opened = opened
-            return place.opened.desk
+                opened: _Opened = await self.tasks.start(self._hold, session)
+                session.opened = opened
+            return session.opened.handler
 
-    async def _make_room(self) -> None:
-        """Closes what has been idle for long enough if there are too many; raises `UpstreamUnavailable`."""
-        if self._open >= self._most:
+    async def _check_limit(self) -> None:
+        """Closes idle handlers if there are too many; raises `UpstreamUnavailable`."""
+        if self._open >= self.most:
             await self.close_idle()
-        for left in tuple(self._leaving) if self._open >= self._most else ():
-            await left.wait()
-        if self._open >= self._most:
-            raise UpstreamUnavailable(
-                f"no place is free: clients at this problem at once, at most: {self._most}; try again later"
-            )
+        for closed in tuple(self._closing) if self._open >= self.most else ():
+            await closed.wait()
+        if self._open >= self.most:
+            raise UpstreamUnavailable(f"the limit of {self.most} concurrent clients is reached; try again later")
 
     async def close_idle(self) -> None:
-        """Closes the desks of clients that have not come for a while."""
+        """Closes the handlers of clients that have sent nothing for a while."""
         now = anyio.current_time()
-        leaving: list[anyio.Event] = []
-        # Nothing is awaited in here: others come, go and close meanwhile.
-        for key, place in list(self._places.items()):
-            if place.stays or place.busy or now - place.used < self._idle_seconds:
+        closing: list[anyio.Event] = []
+        # Without an await in this loop, no request and no other `close_idle` runs in between.
+        for key, session in list(self._sessions.items()):
+            if session.lasting or session.busy or now - session.used < self.idle_seconds:
                 continue
-            del self._places[key]
-            if place.opened is not None:
-                self._ask_to_leave(place.opened)
-                leaving.append(place.opened.left)
-        for left in leaving:
-            await left.wait()
+            del self._sessions[key]
+            if session.opened is not None:
+                self._close(session.opened)
+                closing.append(session.opened.closed)
+        for closed in closing:
+            await closed.wait()
 
-    async def tend(self) -> None:
-        """Closes idle desks now and then, for ever."""
+    async def run(self) -> None:
+        """Closes idle handlers until it is cancelled."""
         while True:
-            await anyio.sleep(max(1.0, self._idle_seconds / 4))
+            await anyio.sleep(max(1.0, self.idle_seconds / 4))
             await self.close_idle()
 
-    async def _hold(self, place: _Place, *, task_status: anyio.abc.TaskStatus[_Opened]) -> None:
-        """Keeps a desk open until its client has gone."""
-        leave, left = anyio.Event(), anyio.Event()
+    async def _hold(self, session: _Session, *, task_status: anyio.abc.TaskStatus[_Opened]) -> None:
+        """Keeps a handler open until its client has gone."""
+        close, closed = anyio.Event(), anyio.Event()
         opened: _Opened | None = None
         try:
-            async with self._open_desk(place.attempt_id, place.alone, place.who) as desk:
-                opened = _Opened(desk, leave, left)
+            async with self.open_handler(session.attempt_id, session.alone, session.who) as handler:
+                opened = _Opened(handler, close, closed)
                 task_status.started(opened)
-                await leave.wait()
-        except Exception as error:  # what breaks at one desk must not reach the others
+                await close.wait()
+        except Exception as error:  # a failure of one handler does not reach the others
             if opened is None:
                 raise
-            event(_log, logging.ERROR, "a desk broke", attempt=place.attempt_id, why=repr(error))
+            event(_log, logging.ERROR, "a session failed", attempt=session.attempt_id, why=repr(error))
         finally:
             self._open -= 1
-            if place.opened is opened:
-                place.opened = None
-            self._leaving.discard(left)
-            left.set()
+            if session.opened is opened:
+                session.opened = None
+            self._closing.discard(closed)
+            closed.set()
 
 
 def _name_in_address(ctx: Context) -> str:
@@ -219,23 +207,7 @@ def _name_in_address(ctx: Context) -> str:
 
 
 def _who(ctx: Context) -> str:
-    """What a client is called where attempts are compared."""
+    """The label of a client where attempts are compared."""
     token = get_access_token()
     names = (_name_in_address(ctx), "" if token is None else token.client_id)
     return " ".join(name for name in names if name)[:LONGEST_LABEL]
-
-
-_ALL: Hashable = "all"
-_LOBBY: Hashable = ("", "")
-
-
-@asynccontextmanager
-async def reception(
-    open_desk: OpenDesk, *, info: Mapping[str, Any], shared: str | None, most: int, idle: float
-) -> AsyncGenerator[SessionManager]:
-    """A reception whose desks are closed with it."""
-    async with anyio.create_task_group() as tasks:
-        found = SessionManager(open_desk, tasks, info=info, shared=shared, most=most, idle_seconds=idle)
-        tasks.start_soon(found.tend)
-        yield found
-        tasks.cancel_scope.cancel()

@@ -1,9 +1,11 @@
-"""The one submission of an attempt: taken, stored, judged.
+"""The one submission of an attempt: taken, stored, scored.
 
-Owns: the order of these steps for our own `submit_final`, how what was taken is judged whoever took it, and what an
-agent reads of that. Does not know: lists or briefs, or the upstream's own `submit_final`. Invariant: what is judged is
-in the ledger first; what an agent is told of its score is what the manifest allows, and of a judge that failed nothing
-at all, nor is the agent asked or told anything while it judges.
+`Submission` is for the problem's own `submit_final`, and scores what was taken in either way. `UpstreamSubmission` is
+for a server that has such a tool itself and decides whether it takes a submission.
+
+Invariants: what is scored is in the ledger first. An agent learns of its score what the manifest allows, and of a
+scorer that failed nothing. A submission that may have reached the server is never followed by another one; one that
+certainly did not reach it costs nothing.
 """
 
 from __future__ import annotations
@@ -11,81 +13,94 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import anyio
 import anyio.abc
 import anyio.to_thread
 import msgspec
+from mcp.shared.exceptions import MCPError
 
 from pursuit.core.attempts import AttemptScored, AttemptState
 from pursuit.core.report import iso
-from pursuit.core.tools import OUTCOME_META_KEY, CallFailed, ToolResult
-from pursuit.errors import PursuitError, ValidationFailed
+from pursuit.core.tools import OUTCOME_META_KEY, CallFailed, ToolResult, UpstreamError
+from pursuit.errors import AlreadySubmitted, LedgerUnavailable, PursuitError, UpstreamUnavailable, ValidationFailed
 from pursuit.problems.attempts import GONE, Attempt
 from pursuit.problems.manifest import Manifest
 from pursuit.problems.scoring import (
-    CallTool,
     CannotScore,
     Expressions,
     Submitted,
     checked_submission,
     judge,
+    kept_result,
+    kept_submission,
     scored_event,
 )
 from pursuit.problems.secrecy import judging_digest
-from pursuit.server.errors import Context, sendable
+from pursuit.server.errors import Context, sendable, wire_error
+from pursuit.server.gateway.clients import PendingWork
+from pursuit.server.gateway.protocol_versions import ROUND_TRIP_KEYS
+from pursuit.server.gateway.tool_calls import CallTool, ToolCall
 from pursuit.server.logs import event
+
+CANCELLED = "its client cut it off before the server answered"
+BROKE = "the server's answer could not be kept"
+DIED = "the server went away before it answered"
+LATE = "the time was over before the server answered"
+REFUSED = "the server refused it"
+UNSENT = "it did not get as far as the server"
+LOOK_EVERY = 0.05
+GRACE = 0.1
+"""Seconds after the end of the time: a request that waits then ends by its own clock, and says so."""
 
 _log = logging.getLogger(__name__)
 
-Aside = Callable[[Context | None, str, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
-"""Calls a tool for the operator: where the calls of a client go, or at a server of its own if there is no client."""
+CallAsOperator = Callable[[Context | None, str, Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
+"""Calls a tool for the operator: over the connection of a client's request, or over a new one."""
+
+Settle = Callable[[bool], Awaitable[None]]
+"""Called when a call has ended, with whether it was cancelled because the time was over."""
+
+Fate = Literal["taken", "refused", "asked", "unsent", "lost"]
 
 
-class Submitting:
-    """Takes submissions for one attempt.
+@dataclass(slots=True, eq=False, kw_only=True)
+class Submission:
+    """Takes and scores the submission of one attempt.
 
-    A tool that judges is asked `aside`: its agent neither sees that nor has a say in it. What was taken is judged in
-    `tasks`, whether its client waits for that or not.
+    Scoring runs in `tasks`, whether its client waits or not. A scorer that is a tool of the server is called as the
+    operator, so that the agent does not see that call.
     """
 
-    def __init__(
-        self,
-        problem: Manifest,
-        attempt: Attempt,
-        *,
-        aside: Aside,
-        expressions: Expressions,
-        tasks: anyio.abc.TaskGroup,
-    ) -> None:
-        self._problem = problem
-        self._attempt = attempt
-        self._aside = aside
-        self._expressions = expressions
-        self._tasks = tasks
-        self._under_way: anyio.Event | None = None
-        self._left = False
+    problem: Manifest
+    attempt: Attempt
+    call_as_operator: CallAsOperator
+    expressions: Expressions
+    tasks: anyio.abc.TaskGroup
+    _scoring: anyio.Event | None = field(init=False, default=None)
+    _closed: bool = field(init=False, default=False)
 
-    def leave(self) -> None:
-        """From here on nothing is judged any more: who comes next does it."""
-        self._left = True
+    def close(self) -> None:
+        """Scores nothing from now on: the next process that opens the attempt does it."""
+        self._closed = True
 
-    async def own(self, ctx: Context, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Our own `submit_final`; raises `ValidationFailed`, `AlreadySubmitted`, `BudgetExhausted`."""
-        state = await self._attempt.open()
+    async def submit(self, ctx: Context, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """The problem's own `submit_final`; raises `ValidationFailed`, `AlreadySubmitted`, `BudgetExhausted`."""
+        state = await self.attempt.open()
         if state.taken is None:
-            arguments = checked_submission(self._problem, arguments)
-        async with self._attempt.alone():
+            arguments = checked_submission(self.problem, arguments)
+        async with self.attempt.alone():
             with anyio.CancelScope(shield=True):
-                await self._attempt.submit(arguments)
-            await self.judged(ctx).wait()
-        state = await self._attempt.refresh() or state
+                await self.attempt.submit(arguments)
+            await self.score(ctx).wait()
+        state = await self.attempt.refresh() or state
         body: dict[str, Any] = {"receipt": readable(state.receipt or {})}
-        if self._problem.visibility.score and state.scored is not None and state.scored.error is None:
+        if self.problem.visibility.score and state.scored is not None and state.scored.error is None:
             body["score"] = list(msgspec.to_builtins(state.scored.rows))
             body["solved"] = state.scored.solved
         return {
@@ -94,88 +109,78 @@ class Submitting:
             "isError": False,
         }
 
-    def judged(self, ctx: Context | None) -> anyio.Event:
-        """Has what was taken judged, where the calls of this client went; the event is its end."""
-        return self._judging(self._calling(ctx))
+    def score(self, ctx: Context | None, *, again: bool = False) -> anyio.Event:
+        """Starts to score what was taken, unless that is under way; the event is its end.
 
-    def _judging(self, call: CallTool, *, again: bool = False) -> anyio.Event:
-        """Judges what was taken, once at a time and apart from whoever waits for that; the event is its end."""
-        if self._under_way is not None and not self._under_way.is_set():
-            return self._under_way
-        self._under_way = done = anyio.Event()
-        if self._left:
+        A scorer that is a tool is called where the calls of this client went, because what it scores may be there.
+        """
+        if self._scoring is not None and not self._scoring.is_set():
+            return self._scoring
+        self._scoring = done = anyio.Event()
+        if self._closed:
             done.set()
             return done
 
         async def work() -> None:
             try:
-                await self._settled(call, again=again)
-            except Exception as error:  # noqa: BLE001 - it ends neither the server nor others; the next opening judges
-                event(_log, logging.ERROR, "not judged", attempt=self._attempt.attempt_id, why=str(error))
+                await self._score(ctx, again=again)
+            except Exception as error:  # noqa: BLE001 - the next opening of the attempt scores it
+                event(_log, logging.ERROR, "not judged", attempt=self.attempt.attempt_id, why=str(error))
             finally:
                 done.set()
 
-        self._tasks.start_soon(work)
+        self.tasks.start_soon(work)
         return done
 
     async def catch_up(self) -> None:
-        """Finishes what an earlier process began and did not end, unless another one is at it.
-
-        A judge that failed is asked once more.
-        """
-        state = await self._attempt.refresh()
-        if state is None or not self._attempt.fits(state) or not _is_unsettled(state):
+        """Finishes what an earlier process began, unless another process does; a scorer that failed is tried again."""
+        state = await self.attempt.refresh()
+        if state is None or not self.attempt.fits(state) or not _is_unsettled(state):
             return
-        async with self._attempt.alone() as alone:
+        async with self.attempt.alone() as alone:
             if alone:
-                with suppress(PursuitError):  # somebody else was faster, or the ledger is not to be had
-                    await self._attempt.give_up(GONE)
-                await self._judging(self._calling(None), again=True).wait()
+                with suppress(PursuitError):  # another process was faster, or the ledger is not available
+                    await self.attempt.give_up(GONE)
+                await self.score(None, again=True).wait()
 
-    async def _settled(self, call: CallTool, *, again: bool = False) -> None:
-        """Judges what was taken and is not judged; with `again` also where the judge failed before."""
-        await self._attempt.open()  # which refuses an attempt at another problem
-        state = await self._attempt.refresh()
+    async def _score(self, ctx: Context | None, *, again: bool) -> None:
+        """Scores what was taken and has no score; with `again` also if the scorer failed before."""
+        await self.attempt.open()  # raises for an attempt at another problem
+        state = await self.attempt.refresh()
         if state is None or state.taken is None:
             return
-        if state.scored is None or (again and state.scored.error is not None):
-            failed = None if state.scored is None else state.scored.error
-            await self._judged(Submitted.of(state.taken), call, failed)
-
-    async def _judged(self, submitted: Submitted, call: CallTool, failed: str | None) -> None:
-        """Asks the judge and writes what it says; `failed` is why it could not before, which is not written twice."""
-        version = await anyio.to_thread.run_sync(judging_digest, self._problem)
+        failed = None if state.scored is None else state.scored.error
+        if state.scored is not None and not (again and failed is not None):
+            return
+        version = await anyio.to_thread.run_sync(judging_digest, self.problem)
         try:
-            found = await judge(self._problem, submitted, expressions=self._expressions, call=call)
+            found = await judge(
+                self.problem,
+                Submitted.of(state.taken),
+                expressions=self.expressions,
+                call=partial(self._call_scorer, ctx),
+            )
         except CannotScore as error:
             why = str(error).encode(errors="replace").decode()
-            self._log_failure(why)
+            # The reason is in the ledger only: agents may be able to read the log of this process.
+            attempt = self.attempt.attempt_id
+            told = f"`pursuit problem compare {self.problem.problem_id} --json` says why"
+            event(_log, logging.ERROR, "not scored", attempt=attempt, told=told)
+            event(_log, logging.DEBUG, "the judge failed", attempt=attempt, why=why)
             if why != failed:
-                await self._attempt.scored(AttemptScored(at=time.time(), error=why, judge=version))
+                await self.attempt.scored(AttemptScored(at=time.time(), error=why, judge=version))
             return
-        await self._attempt.scored(scored_event(found, at=time.time(), version=version))
+        await self.attempt.scored(scored_event(found, at=time.time(), version=version))
 
-    def _log_failure(self, why: str) -> None:
-        """Says that the judge failed; why is in the ledger, as whoever started this process may show agents its log."""
-        attempt = self._attempt.attempt_id
-        told = f"`pursuit problem compare {self._problem.problem_id} --json` says why"
-        event(_log, logging.ERROR, "not scored", attempt=attempt, told=told)
-        event(_log, logging.DEBUG, "the judge failed", attempt=attempt, why=why)
-
-    def _calling(self, ctx: Context | None) -> CallTool:
-        """How the judge calls a tool: where the client's calls went, as what is judged may be there."""
-        return partial(_called, self._aside, ctx)
-
-
-async def _called(aside: Aside, ctx: Context | None, name: str, arguments: Mapping[str, Any]) -> ToolResult:
-    result = await aside(ctx, name, arguments)
-    if result.get("resultType", "complete") != "complete":
-        raise CallFailed("it asks something first, and nobody is asked while it judges", answered=True)
-    return ToolResult(
-        content=tuple(result.get("content", ())),
-        structured=result.get("structuredContent"),
-        is_error=result.get("isError") is True,
-    )
+    async def _call_scorer(self, ctx: Context | None, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+        result = await self.call_as_operator(ctx, name, arguments)
+        if result.get("resultType", "complete") != "complete":
+            raise CallFailed("it asks something first, and a scorer gets no answers", answered=True)
+        return ToolResult(
+            content=tuple(result.get("content", ())),
+            structured=result.get("structuredContent"),
+            is_error=result.get("isError") is True,
+        )
 
 
 def _is_unsettled(state: AttemptState) -> bool:
@@ -190,7 +195,7 @@ def readable(receipt: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refusal(error: PursuitError) -> dict[str, Any]:
-    """A refusal as a tool's answer: what a model reads says the code, why, and the receipt of the first submission."""
+    """An error as a tool's result: its code, its reason, and the receipt of the first submission."""
     words = f"{error.code}: {error.message}"
     if isinstance(error, ValidationFailed):
         words += "".join(f"\n- {fault}" for fault in error.faults)
@@ -201,3 +206,270 @@ def refusal(error: PursuitError) -> dict[str, Any]:
     if error.details.get("outcome") == "unknown":
         result["_meta"] = {OUTCOME_META_KEY: "unknown"}
     return result
+
+
+def comes_back(params: Mapping[str, Any]) -> bool:
+    """Whether a request is another round trip of a call: it has answers, a state, or both."""
+    return any(key in params for key in ROUND_TRIP_KEYS)
+
+
+class PendingWatcher:
+    """Watches calls that the problem's server works on while their client is asked.
+
+    Invariant: no call outlives the time of its attempt or the client's session; `settle` is called once for each.
+    """
+
+    def __init__(self, attempt: Attempt, tasks: anyio.abc.TaskGroup) -> None:
+        self._attempt = attempt
+        self._tasks = tasks
+        self._calls: set[PendingWork] = set()
+        self._closed = False
+
+    def close(self) -> None:
+        """Cancels all calls."""
+        self._closed = True
+        for call in tuple(self._calls):
+            call.cancel()
+
+    def watch(self, call: PendingWork, settle: Settle) -> None:
+        """Watches a call until it has ended, however often its client comes back meanwhile."""
+        if call not in self._calls:
+            self._calls.add(call)
+            self._tasks.start_soon(self._watch, call, settle)
+
+    async def _watch(self, call: PendingWork, settle: Settle) -> None:
+        late = False
+        try:
+            if self._closed:
+                call.cancel()
+            left = self._attempt.seconds_left()
+            with anyio.move_on_after(None if left is None else left + GRACE) as limit:
+                await call.over.wait()
+            if limit.cancelled_caught:
+                late = True
+                call.cancel()
+                await call.over.wait()
+        finally:
+            call.cancel()
+            with anyio.CancelScope(shield=True):
+                try:
+                    await settle(late)
+                except PursuitError as error:  # without the ledger, the next opening of the attempt settles it
+                    event(_log, logging.ERROR, "not settled", attempt=self._attempt.attempt_id, why=error.message)
+            self._calls.discard(call)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Claim:
+    """A submission on its way to the server, which no other submission can overtake."""
+
+    digest: str
+    arguments: Mapping[str, Any]
+    ctx: Context
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class _PendingSubmission:
+    """A submission at the server while its client is asked; `state` is what the client comes back with."""
+
+    claim: _Claim
+    call: PendingWork
+    state: object
+    settled: anyio.Event = field(default_factory=anyio.Event)
+    error: PursuitError | None = None
+
+    def continues(self, call: ToolCall) -> bool:
+        """Whether a call is its next round trip; any other call would be a second submission."""
+        return call.params.get("requestState") == self.state and self.claim.arguments == call.arguments
+
+    async def check(self) -> None:
+        """Waits until it is settled; raises the error that its client gets instead of an answer."""
+        await self.settled.wait()
+        if self.error is not None:
+            raise self.error
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class UpstreamSubmission:
+    """Hands the submission of one attempt to the server; `score` scores what the server took.
+
+    `wait_seconds`: how long a submission waits for the one before.
+    """
+
+    attempt: Attempt
+    watcher: PendingWatcher
+    score: Callable[[Context | None], anyio.Event]
+    wait_seconds: float
+    _pending: _PendingSubmission | None = field(init=False, default=None)
+
+    async def submit(self, call: ToolCall, call_next: CallTool, tool: str) -> dict[str, Any]:
+        """The result of the server's own tool, unchanged.
+
+        Raises `ValidationFailed`, `AlreadySubmitted`, `BudgetExhausted`, and `UpstreamUnavailable` if it is not known
+        whether the server took it.
+        """
+        arguments = kept_submission(call.arguments)
+        call = call.of(tool, arguments)
+        request, pending = call.request, self._pending
+        if pending is not None and pending.continues(call):
+            return await self._resume(pending, call, call_next)
+        async with AsyncExitStack() as lock:
+            if not await lock.enter_async_context(self._in_turn()):
+                await self.attempt.refuse_second()
+                raise AlreadySubmitted(_under_way(await self.attempt.refresh()))
+            await self.attempt.open()  # raises for an attempt at another problem
+            if await self.attempt.give_up(GONE):
+                await self.score(request.ctx).wait()
+            digest = await self.attempt.claim(arguments, comes_back=comes_back(call.params))
+            claim = _Claim(digest=digest, arguments=arguments, ctx=request.ctx)
+            try:
+                result = await self._send(call, call_next, claim)
+            except (MCPError, PursuitError, CallFailed):  # settled
+                raise
+            except BaseException as error:  # cancelled, or unforeseen
+                why = CANCELLED if isinstance(error, anyio.get_cancelled_exc_class()) else BROKE
+                if request.pending is not None:
+                    request.pending.cancel()
+                with anyio.CancelScope(shield=True):
+                    if request.sent:
+                        await self.attempt.give_up(why)
+                        self.score(request.ctx)
+                    else:
+                        await self.attempt.withdraw(digest, UNSENT)
+                raise
+            if request.pending is not None:
+                state = result.get("requestState")
+                self._pending = _PendingSubmission(claim=claim, call=request.pending, state=state)
+                self.watcher.watch(request.pending, partial(self._ended, self._pending, lock.pop_all()))
+            return result
+
+    @asynccontextmanager
+    async def _in_turn(self) -> AsyncGenerator[bool]:
+        """Whether no other submission is under way, after a wait; raises `AlreadySubmitted` once that has a receipt."""
+        until = anyio.current_time() + self.wait_seconds
+        while True:
+            async with self.attempt.alone() as alone:
+                if alone or anyio.current_time() >= until:
+                    yield alone
+                    return
+            await self.attempt.refuse_second()
+            await anyio.sleep(LOOK_EVERY)
+
+    async def _send(self, call: ToolCall, call_next: CallTool, claim: _Claim) -> dict[str, Any]:
+        """Sends a claimed submission; afterwards it is settled, or pending at the server."""
+        request = call.request
+        result: dict[str, Any] | None = None
+        try:
+            with anyio.move_on_after(self.attempt.seconds_left()):
+                result = await call_next(call)
+        except LedgerUnavailable as error:
+            if not request.sent:
+                await self._settle(claim, "unsent", why=error.message)
+            raise wire_error(error) from error
+        except CallFailed as error:
+            if error.outcome != "unknown":
+                await self._settle(claim, "unsent")
+                raise
+            await self._settle(claim, "lost", why=DIED)
+            event(_log, logging.ERROR, "a submission without an answer", why=str(error))
+            raise self._without_answer() from None
+        except UpstreamUnavailable:
+            await self._settle(claim, "unsent")
+            raise
+        except (MCPError, PursuitError) as error:
+            await self._settle(claim, "refused" if request.sent else "unsent", why=error.message)
+            raise
+        if result is None:
+            raise await self._late(claim, sent=request.sent)
+        fate = _fate(result, sent=request.sent)
+        if request.pending is None or fate != "asked":
+            await self._settle(claim, fate, result=result)
+        return result
+
+    async def _settle(
+        self, claim: _Claim, fate: Fate, *, result: Mapping[str, Any] | None = None, why: str = ""
+    ) -> None:
+        """Records what a submission counts as, also if its client leaves meanwhile, and scores it if it counts."""
+        with anyio.CancelScope(shield=True):
+            match fate:
+                case "taken":
+                    kept = None if result is None else kept_result(result)
+                    await self.attempt.submit(claim.arguments, result=kept, claimed=claim.digest)
+                case "lost":
+                    await self.attempt.give_up(why)
+                case "refused":
+                    await self.attempt.drop(claim.digest, kept_result(why or REFUSED))
+                case "asked":
+                    await self.attempt.ask_first(claim.digest)
+                case "unsent":
+                    await self.attempt.withdraw(claim.digest, kept_result(why or UNSENT))
+        if fate in ("taken", "lost"):
+            await self.score(claim.ctx).wait()
+
+    async def _late(self, claim: _Claim, *, sent: bool) -> PursuitError:
+        """The error when the time is over; a submission that was sent may have been taken."""
+        error = await self.attempt.overran()
+        await self._settle(claim, "lost" if sent else "unsent", why=LATE)
+        state = self.attempt.state
+        if state is not None and state.receipt is not None:
+            error.details["receipt"] = state.receipt
+        return error
+
+    def _without_answer(self) -> UpstreamUnavailable:
+        reason = f"{DIED}: it is not known whether it took the submission, and this attempt has no second submission"
+        state = self.attempt.state
+        return UpstreamUnavailable(reason, receipt=None if state is None else state.receipt, outcome="unknown")
+
+    async def _ended(self, pending: _PendingSubmission, lock: AsyncExitStack, late: bool) -> None:
+        """Settles a pending submission by its outcome, whether its client has come back or not."""
+        claim, outcome = pending.claim, pending.call.outcome
+        async with lock:
+            try:
+                match outcome:
+                    case None if late:
+                        pending.error = await self._late(claim, sent=True)
+                    case None:
+                        await self._settle(claim, "lost", why=CANCELLED)
+                    case dict():
+                        await self._settle(claim, _fate(outcome, sent=True), result=outcome)
+                    case CallFailed(sent=False):
+                        await self._settle(claim, "unsent", why=str(outcome))
+                    case UpstreamError() | MCPError():
+                        await self._settle(claim, "refused", why=str(outcome))
+                    case _:
+                        event(_log, logging.ERROR, "a submission without an answer", why=repr(outcome))
+                        await self._settle(claim, "lost", why=DIED if isinstance(outcome, CallFailed) else BROKE)
+                        pending.error = self._without_answer()
+            finally:
+                self._pending = None
+                pending.settled.set()
+
+    async def _resume(self, pending: _PendingSubmission, call: ToolCall, call_next: CallTool) -> dict[str, Any]:
+        """The next round trip of a pending submission, which `_ended` settles."""
+        try:
+            result = await call_next(call)
+        except (MCPError, CallFailed, UpstreamUnavailable):
+            if pending.call.over.is_set():
+                await pending.check()
+            raise
+        if pending.call.over.is_set():
+            await pending.check()
+        elif call.request.pending is not None:
+            pending.state = result.get("requestState")
+        return result
+
+
+def _fate(result: Mapping[str, Any], *, sent: bool) -> Fate:
+    """What a result says of a submission."""
+    asks = result.get("resultType", "complete") != "complete"
+    if not asks and not result.get("isError"):
+        return "taken"
+    if not sent:
+        return "unsent"
+    return "asked" if asks else "refused"
+
+
+def _under_way(state: AttemptState | None) -> str:
+    claimed = None if state is None else state.claimed
+    which = "" if claimed is None else f" (sha256 {claimed.digest[:12]}…)"
+    return f"another submission of this attempt{which} is under way; ask again later, and its receipt is the answer"

@@ -1,0 +1,411 @@
+"""Answers `tools/call`: which server's tool it is, whether the call may be made, and what the client gets.
+
+A call may also be made by the tools of the tool search, or as a task of the gateway's own, whether the server knows
+tasks or not. All of them take the same way: `ToolCalls.resolve`, the `on_tool_call` middleware, `ToolCalls.perform`.
+
+Invariant: no call reaches a server that the authorizer did not let pass; the server's own result is not changed, and a
+failure that a model should read is a tool's result.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self, cast
+
+import anyio
+from mcp.shared.exceptions import MCPError
+from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
+
+from pursuit.core.tools import OUTCOME_META_KEY, CallFailed, Tool
+from pursuit.errors import Fault, UpstreamUnavailable, ValidationFailed
+from pursuit.server.errors import Context, sendable
+from pursuit.server.gateway.authorization import Authorizer
+from pursuit.server.gateway.clients import Client, ClientRequest, OutboundFilter
+from pursuit.server.gateway.lists import Lists
+from pursuit.server.gateway.pending_input import PROGRESS
+from pursuit.server.gateway.protocol_versions import as_object, modern_result
+from pursuit.server.gateway.relay import Relay
+from pursuit.server.gateway.resources import Resources
+from pursuit.server.gateway.upstreams import Upstreams
+from pursuit.server.tasks.promotion import Plan, When
+from pursuit.server.tasks.protocol import EXTENSION, capabilities_of
+from pursuit.service.approvals import APPROVAL_ID
+from pursuit.service.gateway import GatewayQuestions
+from pursuit.tasks.execution import TaskContext
+from pursuit.tasks.record import finite
+from pursuit.upstream.client import TASK_TTL_MS
+from pursuit.upstream.listing import is_offered
+from pursuit.upstream.tasks import generation_of, support
+
+SEARCH_SERVER = "tools"
+"""The part before the names of the search's tools; none of several servers may have this name."""
+
+MOST_FOUND = 50
+TASK_PROGRESS_TOKEN = "pursuit-task"  # noqa: S105 - a server reports progress under it
+LOOK_EVERY = 1.0
+_FEW = 10
+_WORD = re.compile(r"[a-z0-9]+")
+_READ_ONLY = {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True, "openWorldHint": False}
+
+Handler = Callable[[ClientRequest], Awaitable[dict[str, Any]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """A call of a server's tool; `params` are those of the request, with the server's own name of the tool."""
+
+    request: ClientRequest
+    server: str
+    params: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The server's own name of the tool."""
+        return self.params["name"]
+
+    @property
+    def arguments(self) -> Mapping[str, Any]:
+        """The arguments; empty if the client sends none."""
+        return self.params.get("arguments") or {}
+
+    def of(self, name: str, arguments: Mapping[str, Any]) -> Self:
+        """The same request as a call of another tool of the server."""
+        return replace(self, params={**self.params, "name": name, "arguments": dict(arguments)})
+
+
+CallTool = Callable[[ToolCall], Awaitable[dict[str, Any]]]
+"""Makes a call. Raises `CallFailed` or `UpstreamUnavailable` if there is no result, `MCPError` for a server's error."""
+
+ToolCallMiddleware = Callable[[ToolCall, CallTool], Awaitable[dict[str, Any]]]
+"""Wraps each call of a tool: it may make the call, change it, or answer it itself.
+
+The server's definition of the tool is looked up inside `call_next`: that may wait for the server, and the middleware
+decides for how long.
+"""
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class ToolCalls:
+    """Calls tools of these servers; `default_timeout` is for tools without a timeout of their own."""
+
+    upstreams: Upstreams
+    relay: Relay
+    lists: Lists
+    resources: Resources
+    authorizer: Authorizer
+    default_timeout: Callable[[], float]
+    info: Mapping[str, Any]
+
+    def resolve(self, request: ClientRequest) -> ToolCall:
+        """The call that a request makes; raises `MCPError`."""
+        params = request.params
+        name, arguments = params.get("name"), params.get("arguments")
+        if not isinstance(name, str):
+            raise MCPError(INVALID_PARAMS, "tools/call needs the name of a tool")
+        if arguments is not None and not isinstance(arguments, Mapping):
+            raise MCPError(INVALID_PARAMS, "the arguments of a tool are an object")
+        owner = self.upstreams.names.owner(name)
+        if owner is None:
+            raise MCPError(INVALID_PARAMS, f"Unknown tool: {sendable(name)}")
+        server, own = owner
+        return ToolCall(request=request, server=server, params=params if own == name else {**params, "name": own})
+
+    async def handle(self, request: ClientRequest, middleware: ToolCallMiddleware) -> dict[str, Any]:
+        """Answers `tools/call`."""
+        call = self.resolve(request)
+        try:
+            return await middleware(call, self.perform)
+        except (CallFailed, UpstreamUnavailable) as error:
+            unknown = isinstance(error, CallFailed) and error.outcome == "unknown"
+            return tool_error(request, str(error), self.info, unknown=unknown)
+
+    async def perform(self, call: ToolCall) -> dict[str, Any]:
+        """Makes a call, as `CallTool` says."""
+        request, upstream, arguments = call.request, self.upstreams[call.server], call.arguments
+        tool = await self.lists.find(request, call.server, call.name)
+        if tool is None:
+            # The policy decides about a tool that its server does not list, of which nothing else is known.
+            config = upstream.config
+            tool = Tool(server=call.server, name=call.name, input_schema={}, definition={}, operators=config.operators)
+            passes = request.operator or self.authorizer.allows(request, tool, arguments)
+            if not is_offered(config, call.name) or not passes:
+                shown = self.upstreams.names.qualified(call.server, call.name)
+                raise MCPError(INVALID_PARAMS, f"Unknown tool: {sendable(shown)}")
+        authorization = await self.authorizer.authorize(request, tool, arguments)
+        if authorization.refusal is not None:
+            return tool_error(request, authorization.refusal, self.info)
+        if authorization.question is not None:
+            return modern_result(request.method, authorization.question, self.info)
+        timeout = tool.traits.timeout or upstream.config.timeouts.call
+        # Without a configured timeout, only a call that a client waits for has one, unless it is known to be long.
+        request.timeout.seconds = timeout or (None if request.detached or tool.long else self.default_timeout())
+        params = authorization.params(call.params)
+        if generation_of(await upstream.about()) == 1 and support(tool.definition) == "required":
+            params = {**params, "task": {"ttl": TASK_TTL_MS}}
+        result = await self.relay.send(
+            request, upstream, params, around=lambda: self.authorizer.recorded(authorization)
+        )
+        return self.authorizer.result(authorization, self.resources.linked(call.server, result))
+
+
+def tool_error(request: ClientRequest, text: str, info: Mapping[str, Any], *, unknown: bool = False) -> dict[str, Any]:
+    """A tool's result that says what went wrong; `unknown`: the call may have taken effect."""
+    result: dict[str, Any] = {"content": [{"type": "text", "text": sendable(text)}], "isError": True}
+    if unknown:
+        result["_meta"] = {OUTCOME_META_KEY: "unknown"}
+    return modern_result(request.method, result, info) if request.client.modern else result
+
+
+def no_answer(error: CallFailed) -> MCPError:
+    """The error for a client whose request is not a tool call and has no answer."""
+    return MCPError(INTERNAL_ERROR, sendable(str(error)))
+
+
+_TOOLS: list[dict[str, Any]] = [
+    {
+        "name": "search",
+        "title": "Find a tool",
+        "description": "Find tools by words of their names and descriptions, the best first. Without words: all names.",
+        "inputSchema": {
+            "type": "object",
+            "properties": {
+                "query": {"type": "string", "description": "A few words of what the tool should do."},
+                "limit": {"type": "integer", "minimum": 1, "maximum": MOST_FOUND, "default": _FEW},
+            },
+            "additionalProperties": False,
+        },
+        "annotations": _READ_ONLY,
+    },
+    {
+        "name": "describe",
+        "title": "Describe tools",
+        "description": "The full definitions of tools, with what they take and give.",
+        "inputSchema": {
+            "type": "object",
+            "properties": {"names": {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 20}},
+            "required": ["names"],
+            "additionalProperties": False,
+        },
+        "annotations": _READ_ONLY,
+    },
+    {
+        "name": "call",
+        "title": "Call a tool",
+        "description": "Call a tool by its name with its arguments, as its description gives them.",
+        "inputSchema": {
+            "type": "object",
+            "properties": {"name": {"type": "string"}, "arguments": {"type": "object"}},
+            "required": ["name"],
+            "additionalProperties": False,
+        },
+    },
+]
+
+
+def check_names(servers: Sequence[str]) -> None:
+    """Raises `ValidationFailed` if a server's tools would be named like those of the search."""
+    if SEARCH_SERVER in servers and len(servers) > 1:
+        reason = "with --tool-search its tools would be named like those of the search; rename the server"
+        raise ValidationFailed([Fault(field=f"servers.{SEARCH_SERVER}", reason=reason)])
+
+
+class ToolSearch:
+    """Three tools instead of all: find a tool, read its definition, call it. `call` makes a call."""
+
+    def __init__(self, upstreams: Upstreams, lists: Lists, call: Handler, info: Mapping[str, Any]) -> None:
+        check_names(upstreams.names.servers)
+        self._lists = lists
+        self._call = call
+        self._info = info
+        self._names = {tool["name"]: upstreams.names.spelled(SEARCH_SERVER, tool["name"]) for tool in _TOOLS}
+
+    async def list_tools(self, _request: ClientRequest) -> dict[str, Any]:
+        """Answers `tools/list`."""
+        return {"tools": [{**tool, "name": self._names[tool["name"]]} for tool in _TOOLS]}
+
+    async def call_tool(self, request: ClientRequest) -> dict[str, Any]:
+        """Answers `tools/call`."""
+        name, arguments = request.params.get("name"), as_object(request.params.get("arguments"))
+        if name == self._names["search"]:
+            return await self._search(request, arguments)
+        if name == self._names["describe"]:
+            return await self._describe(request, arguments)
+        if name == self._names["call"]:
+            inner = ClientRequest(request.ctx, request.client)
+            inner.params = {
+                **request.params,
+                "name": arguments.get("name"),
+                "arguments": arguments.get("arguments") or {},
+            }
+            return await self._call(inner)
+        raise MCPError(INVALID_PARAMS, f"Unknown tool: {sendable(str(name))}; call it with {self._names['call']}")
+
+    async def _search(self, request: ClientRequest, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        query, limit = arguments.get("query", ""), arguments.get("limit", _FEW)
+        if not isinstance(query, str) or not isinstance(limit, int) or isinstance(limit, bool):
+            return tool_error(request, "query is a text and limit a number", self._info)
+        tools = await self._lists.all_tools(request)
+        found = ranked(tools, query)[: max(1, min(limit, MOST_FOUND))] if query.strip() else tools
+        rows = [{"name": tool["name"], "description": str(tool.get("description", ""))[:300]} for tool in found]
+        lines = [f"{row['name']}: {row['description'].partition(chr(10))[0]}" for row in rows]
+        return _result({"tools": rows, "of": len(tools)}, "\n".join(lines) or "no tool has these words")
+
+    async def _describe(self, request: ClientRequest, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        given: Any = arguments.get("names")
+        if not isinstance(given, list):
+            return tool_error(request, "names is a list of names", self._info)
+        names = cast("list[Any]", given)
+        known = {tool["name"]: tool for tool in await self._lists.all_tools(request)}
+        missing = [str(name) for name in names if not isinstance(name, str) or name not in known]
+        if missing:
+            reason = f"there is no tool {', '.join(missing)}; find one with {self._names['search']}"
+            return tool_error(request, reason, self._info)
+        found = [known[name] for name in names]
+        return _result({"tools": found}, json.dumps(found, ensure_ascii=False, indent=1))
+
+
+def ranked(tools: list[Any], query: str) -> list[Any]:
+    """The tools that have words of the query: first by the number of words, then by words in the name."""
+    wanted = set(_WORD.findall(query.lower()))
+    scored: list[tuple[int, int, int]] = []
+    for index, tool in enumerate(tools):
+        name = " ".join(_WORD.findall(str(tool.get("name", "")).lower()))
+        text = f"{name} {tool.get('title', '')} {tool.get('description', '')}".lower()
+        hits = sum(word in text for word in wanted)
+        if hits:
+            scored.append((-hits, -sum(word in name for word in wanted), index))
+    return [tools[index] for _, _, index in sorted(scored)]
+
+
+def _result(body: Mapping[str, Any], text: str) -> dict[str, Any]:
+    return {"content": [{"type": "text", "text": sendable(text)}], "structuredContent": dict(body), "isError": False}
+
+
+class DetachedRequest(ClientRequest):
+    """A call whose client may be gone: a modern client, so a server's question becomes an `input_required` result."""
+
+    detached = True
+
+    def __init__(self, ctx: Context, params: Mapping[str, Any], outbound: OutboundFilter) -> None:
+        # The tasks are the gateway's own, so the server does not see that the client knows tasks.
+        able = {key: value for key, value in capabilities_of(ctx).items() if key != "tasks"}
+        extensions = {key: value for key, value in as_object(able.pop("extensions", None)).items() if key != EXTENSION}
+        super().__init__(ctx, Client({**able, "extensions": extensions} if extensions else able, outbound))
+        self.params = {key: value for key, value in params.items() if key != "task"}
+        self.task: TaskContext | None = None
+        self.long = anyio.Event()
+        self._handle_kept = False
+        self._client_token = super().token
+
+    def task_created(self) -> None:
+        """The server expects the call to take long."""
+        self.long.set()
+
+    async def keep_task_handle(self, handle: Mapping[str, Any]) -> None:
+        """Stores the handle of the server's task, so that another process can resume it after a crash."""
+        if self.task is not None and not self._handle_kept:
+            self._handle_kept = True
+            await self.task.remember({"handle": handle})
+
+    @property
+    def token(self) -> Any:
+        """The client's progress token, or one of ours: the call may become a task that reports progress."""
+        return TASK_PROGRESS_TOKEN if self._client_token is None else self._client_token
+
+    async def notify(self, method: str, params: Mapping[str, Any]) -> None:
+        """Reports progress to the task; while the client still waits, to the client."""
+        if self.task is None:
+            if method != PROGRESS or self._client_token is not None:
+                await super().notify(method, params)
+        elif method == PROGRESS:
+            message = params.get("message")
+            await self.task.update_status(
+                message if isinstance(message, str) else None,
+                done=finite(params.get("progress")),
+                total=finite(params.get("total")),
+            )
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class GatewayTaskCalls:
+    """Calls of a gateway as tasks, for the task middleware; `call` makes a call.
+
+    `searchable`: there are tools besides those of the servers.
+    """
+
+    upstreams: Upstreams
+    lists: Lists
+    call: Handler
+    questions: GatewayQuestions
+    outbound: OutboundFilter
+    searchable: bool
+
+    async def plan(self, ctx: Context) -> Plan:
+        """The task that a call would be; any call can be one."""
+        params = ctx.params or {}
+        name = params.get("name")
+        if not isinstance(name, str):
+            raise MCPError(INVALID_PARAMS, "tools/call needs the name of a tool")
+        title, owner = sendable(name), self.upstreams.names.owner(name)
+        if owner is None:
+            if not self.searchable:
+                raise MCPError(INVALID_PARAMS, f"Unknown tool: {title}")
+            return Plan(title=title[:200], when="late", origin={})
+        tool = await self.lists.find(DetachedRequest(ctx, params, self.outbound), *owner)
+        origin = {"server": owner[0], "tool": owner[1]}
+        return Plan(title=title[:200], when="late" if tool is None else self._when(tool), origin=origin)
+
+    def strict(self) -> bool:
+        """Whether the configuration of any tool says that its calls must be tasks."""
+        return any(said.task_only for server in self.upstreams.values() for said in server.config.tools.values())
+
+    def performer(self, ctx: Context) -> TaskPerformer:
+        """Makes the call of a request."""
+        return TaskPerformer(ctx, self)
+
+    def _when(self, tool: Tool) -> When:
+        """At once if the configuration says that it takes long, or the server that it must be a task."""
+        settings = self.upstreams[tool.server].config.tools.get(tool.name)
+        if settings is not None and settings.task_only:
+            return "must be"
+        if settings is not None and settings.long is not None:
+            return "at once" if settings.long else "late"
+        return "at once" if support(tool.definition) == "required" else "late"
+
+
+class TaskPerformer:
+    """Makes one call, again with each answer that it asks for."""
+
+    def __init__(self, ctx: Context, calls: GatewayTaskCalls) -> None:
+        self._ctx = ctx
+        self._calls = calls
+        self._task: TaskContext | None = None
+        self._request: DetachedRequest | None = None
+        self.long = anyio.Event()
+
+    def attach(self, task: TaskContext) -> None:
+        """Reports progress to this task from now on."""
+        self._task = task
+        if self._request is not None:
+            self._request.task = task
+
+    async def answered_elsewhere(self, questions: Mapping[str, Any]) -> None:
+        """Returns when none of these is an open approval; a server's question only the client can answer."""
+        ours = [key for key in questions if APPROVAL_ID.fullmatch(key)]
+        if not ours:
+            await anyio.sleep_forever()
+        # No event tells that the time of an approval is over.
+        while any(row["approval_id"] in ours for row in await self._calls.questions.open()):  # noqa: ASYNC110
+            await anyio.sleep(LOOK_EVERY)
+
+    async def perform(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Makes the call, or resumes it."""
+        self._request = DetachedRequest(self._ctx, params, self._calls.outbound)
+        self._request.task, self._request.long = self._task, self.long
+        try:
+            return await self._calls.call(self._request)
+        except CallFailed as error:
+            raise no_answer(error) from None
