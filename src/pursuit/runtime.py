@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 from pursuit.config.commands import UPSTREAM
 from pursuit.config.configuration import Configuration, find_configuration, load_configuration
 from pursuit.config.files import locate_state
-from pursuit.config.mission_file import load_mission_file, servers_in
+from pursuit.config.mission_file import MissionFile, servers_in
 from pursuit.config.servers import ServerConfig
 from pursuit.core.mission import FLEET, Mission
 from pursuit.core.tools import Upstream
@@ -252,12 +252,11 @@ class Runtime:
         """The report of a mission as it stands."""
         return Report(await self.service.report(mission_id))
 
-    async def start_file(self, path: Path, *, session_id: str | None = None) -> Started:
-        """Accepts the mission in a file, with the servers that the file brings; it may have its id beforehand."""
-        loaded = load_mission_file(path)
-        self._add_servers(loaded.path, loaded.servers)
-        file = loaded.path if loaded.servers else None
-        return await self.service.start(loaded.mission, file=file, session_id=session_id)
+    async def start_file(self, file: MissionFile, *, session_id: str | None = None) -> Started:
+        """Starts the mission of a file, with the servers that the file brings, under this id or a new one."""
+        self._add_servers(file.path, file.servers)
+        path = file.path if file.servers else None
+        return await self.service.start(file.mission, file=path, session_id=session_id)
 
     async def use_servers_of(self, mission_id: str) -> None:
         """Makes the servers of a mission's own file known, so that it can go on in another process."""

@@ -177,7 +177,7 @@ def test_a_call_obeys_schema_and_policy_and_is_in_the_audit(tmp_path: Path) -> N
     assert len(wrong["details"]["faults"]) == 2
     asked = shop.json("tools", "call", "shop.step", "--arg", "log=a", code=4)
     assert asked["code"] == "approval_needed"
-    assert asked["message"].endswith("nobody can be asked here; --yes (-y) says yes")
+    assert asked["message"].endswith("--yes (-y) approves it")
     assert "step of server shop" in asked["details"]["question"]
     denied = shop.json("tools", "call", "shop.step", "--arg", "log=closed-1", "-y", code=2)
     assert (denied["code"], "that log is closed" in denied["message"]) == ("policy_denied", True)
