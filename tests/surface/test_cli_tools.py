@@ -211,7 +211,7 @@ def test_an_error_of_the_tool_is_exit_code_1(tmp_path: Path) -> None:
     place.write("pursuit.toml", f'[servers.f]\ncommand = "__python_executable__"\nargs = [{fixture}]\n')
     out, notes = place.ask("tools", "call", "f.fail", "-y", code=1)
     assert out == "it did not work\n"
-    assert "answered with an error" in notes
+    assert "returned an error" in notes
     assert place.json("tools", "call", "f.fail", "-y", code=1)["isError"] is True
 
 

@@ -152,9 +152,8 @@ class AttemptRun:
         able = " that declares sampling" if self._proposer["kind"] == "sampling" else ""
         tools = f"its tools are {server_of(self.attempt_id)}.*"
         serve = self._context.command("serve", "--mission", mission_id, *mode)  # the agent must not see other missions
-        return (
-            f"continue with mission_iterate of {mission_id} ({tools}) from an MCP client{able}, connected to: {serve}"
-        )
+        client = f"an MCP client{able}, connected to: {serve}"
+        return f"continue with mission_iterate of {mission_id} ({tools}) from {client}"
 
     def _mission(self, max_iterations: int | None, max_seconds: float | None) -> dict[str, Any]:
         """The mission; its server and its judge name the file of this problem, not its id."""
@@ -260,13 +259,9 @@ def find_problems(words: Iterable[str], directories: Sequence[Path]) -> list[Man
     if len(wrong) == 1:
         raise wrong[0]
     if wrong:
-        faults = [
-            fault
-            for error in wrong
-            for fault in (
-                error.faults if isinstance(error, ValidationFailed) else [Fault(field="", reason=error.message)]
-            )
-        ]
+        faults: list[Fault] = []
+        for error in wrong:
+            faults += error.faults if isinstance(error, ValidationFailed) else [Fault(field="", reason=error.message)]
         raise ValidationFailed(list(dict.fromkeys(faults)), f"{len(wrong)} of these are not problems")
     return list(problems.values())
 

@@ -25,12 +25,9 @@ def verify(
     context: Context,
     *,
     file: Annotated[
-        Path | None,
-        typer.Argument(metavar="[FILE]", show_default=False, help="An exported mission (default: the whole ledger)."),
+        Path | None, typer.Argument(metavar="[FILE]", help="An exported mission (default: the whole ledger).")
     ] = None,
-    expect: Annotated[
-        str | None, typer.Option(metavar="ROOT", show_default=False, help="Fail unless the root is this one.")
-    ] = None,
+    expect: Annotated[str | None, typer.Option(metavar="ROOT", help="Fail unless the root is this one.")] = None,
 ) -> int:
     """Check every hash of the ledger or of an exported mission; exit code 1 if anything was changed."""
     from pursuit.cli import show
@@ -74,7 +71,7 @@ def export(
     context: Context,
     *,
     mission_id: MissionId,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", show_default=False, help="The new file.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The new file.")],
     force: ForceOption = False,
 ) -> None:
     """Write a mission with its blobs to one file that can be verified elsewhere."""
@@ -90,8 +87,7 @@ async def audit(
     context: Context,
     *,
     mission_id: Annotated[
-        str | None,
-        typer.Argument(metavar="[ID]", show_default=False, autocompletion=mission_ids, help="Only this mission."),
+        str | None, typer.Argument(metavar="[ID]", autocompletion=mission_ids, help="Only this mission.")
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Number of rows, the newest.")] = 50,
 ) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,17 @@ if TYPE_CHECKING:
     from pursuit.cli.context import Context
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-_SIGNS = {"<=": "\u2264", ">=": "\u2265", "!=": "\u2260", "==": "="}
+STYLES = {
+    **dict.fromkeys(("completed", "solved"), "bold green"),
+    **dict.fromkeys(("terminated", "cancelled"), "bold yellow"),
+    **dict.fromkeys(("failed", "broken"), "bold red"),
+    **dict.fromkeys(("waiting", "paused", "input_required"), "bold cyan"),
+    **dict.fromkeys(("met", "ok", "reads", "no"), "green"),
+    **dict.fromkeys(("inconclusive", "warning", "ended", "writes", "yes"), "yellow"),
+    **dict.fromkeys(("unmet", "infeasible", "destroys", "denied"), "red"),
+    **dict.fromkeys(("working", "open", "note"), "cyan"),
+}
+"""The style of a status, or of another word with a fixed meaning."""
 MARKS = {"met": "\u2713", "unmet": "\u2717", "inconclusive": "?"}
 EXIT = {"completed": 0, "terminated": 3, "waiting": 4, "paused": 4, "failed": 1}
 """The exit code of a command that drove a mission, by the status it left it in; any other status is 0."""
@@ -45,9 +55,10 @@ def line(value: object, most: int | None = None) -> str:
     return flat if most is None or len(flat) <= most else f"{flat[: most - 1].rstrip()}\u2026"
 
 
-def sign(op: str) -> str:
-    """A comparison as a person writes it."""
-    return _SIGNS.get(op, op)
+def model_usage(tokens: int, cost_usd: float | None) -> str:
+    """What asking a model used, as the end of a sentence; nothing if it was not asked."""
+    cost = "at an unknown price" if cost_usd is None else f"for ${cost_usd:.4g}"
+    return f"; asking for it used {tokens} tokens {cost}" if tokens else ""
 
 
 def of_cap(used: str, cap: str | None) -> str:
@@ -134,6 +145,22 @@ class Screen:
         """Prints something on the terminal."""
         for thing in things:
             self.console.print(thing)
+
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Container[str] = ()) -> None:
+        """Prints a table on the terminal. Only the last column is cut if the terminal is narrow."""
+        from rich.table import Table
+        from rich.text import Text
+
+        gap = 2
+        table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="dim")
+        for name in columns:
+            table.add_column(name, justify="right" if name in right else "left", no_wrap=True)
+        taken = sum(max(len(row[place]) for row in (columns, *rows)) + gap for place in range(len(columns) - 1))
+        room = max(12, self.console.width - taken)
+        for row in rows:
+            cells = [*map(line, row[:-1]), line(row[-1], room)]
+            table.add_row(*(Text(cell, style=STYLES.get(cell.partition(" ")[0].rstrip("*"), "")) for cell in cells))
+        self.show(table)
 
     def busy(self, text: str) -> AbstractContextManager[object]:
         """Shows on a terminal what the command waits for, for as long as the block lasts."""

@@ -263,7 +263,6 @@ _ConfigOption = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        show_default=False,
         rich_help_panel=_PANEL,
         help="Configuration file (default: the nearest pursuit.toml or mcp.json, from this folder upwards).",
     ),
@@ -272,7 +271,6 @@ _StateOption = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        show_default=False,
         rich_help_panel=_PANEL,
         help="Ledger file (default: $PURSUIT_STATE, else .pursuit/ledger.db beside the configuration).",
     ),
@@ -320,6 +318,17 @@ def with_context(function: Callable[..., Any], *, json_lines: bool = False) -> C
     setattr(run, "__signature__", inspect.Signature(parameters))  # noqa: B010 - a function does not declare it
     run.__annotations__ = {one.name: one.annotation for one in parameters}
     return run
+
+
+def group(name: str, text: str, *, panel: str, **settings: Any) -> typer.Typer:
+    """An app for a group of commands; the shared options also work before its subcommands."""
+    app = typer.Typer(name=name, help=text, rich_help_panel=panel, **settings)
+    app.callback(help=text)(with_context(_no_action))
+    return app
+
+
+def _no_action(_context: Context) -> None:
+    pass
 
 
 def command(

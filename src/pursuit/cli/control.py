@@ -24,7 +24,7 @@ MAX_CAP = 2**53
 """The largest cap that a mission file takes: a larger number has no exact float."""
 WIDTHS = ("once", "arguments", "mission")
 
-ApprovalId = Annotated[str, typer.Argument(metavar="ID", show_default=False, help="Approval id (`pursuit approvals`).")]
+ApprovalId = Annotated[str, typer.Argument(metavar="ID", help="Approval id (`pursuit approvals`).")]
 
 app = typer.Typer()
 
@@ -52,21 +52,11 @@ async def extend(
     context: Context,
     *,
     mission_id: MissionId,
-    max_iterations: Annotated[
-        int | None, typer.Option(metavar="N", max=MAX_CAP, show_default=False, help="Iterations.")
-    ] = None,
-    max_tool_calls: Annotated[
-        int | None, typer.Option(metavar="N", max=MAX_CAP, show_default=False, help="Tool calls.")
-    ] = None,
-    max_wall_clock_seconds: Annotated[
-        float | None, typer.Option(metavar="S", show_default=False, help="Seconds of running time.")
-    ] = None,
-    max_tokens: Annotated[
-        int | None, typer.Option(metavar="N", max=MAX_CAP, show_default=False, help="Tokens.")
-    ] = None,
-    max_cost_usd: Annotated[
-        float | None, typer.Option(metavar="X", show_default=False, help="Cost in US dollars.")
-    ] = None,
+    max_iterations: Annotated[int | None, typer.Option(metavar="N", max=MAX_CAP, help="Iterations.")] = None,
+    max_tool_calls: Annotated[int | None, typer.Option(metavar="N", max=MAX_CAP, help="Tool calls.")] = None,
+    max_wall_clock_seconds: Annotated[float | None, typer.Option(metavar="S", help="Seconds of running time.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(metavar="N", max=MAX_CAP, help="Tokens.")] = None,
+    max_cost_usd: Annotated[float | None, typer.Option(metavar="X", help="Cost in US dollars.")] = None,
 ) -> None:
     """Raise the caps of a mission's budget. Give the new cap, not the increase; -1 removes it."""
     given = {
@@ -99,9 +89,7 @@ def _show_state(context: Context, mission_id: str, state: MissionState) -> None:
 async def approvals(
     context: Context,
     *,
-    mission_id: Annotated[
-        str | None, typer.Argument(metavar="[MISSION]", show_default=False, help="Only those of this mission.")
-    ] = None,
+    mission_id: Annotated[str | None, typer.Argument(metavar="[MISSION]", help="Only those of this mission.")] = None,
 ) -> None:
     """Show the calls that wait for your approval."""
     from pursuit.service.approvals import Approvals
@@ -178,7 +166,7 @@ def ask_here(screen: Screen, row: Mapping[str, Any]) -> tuple[Permission, str | 
     choices = "[y]es once, yes for these [a]rguments, yes for this [m]ission, [n]o, [l]ater"
     answers: dict[str, Permission] = {"y": "once", "a": "arguments", "m": "mission", "n": "denied"}
     while True:
-        given = str(typer.prompt(choices, default="l", show_default=False, err=True)).strip().lower()[:1]
+        given = str(typer.prompt(choices, default="l", err=True)).strip().lower()[:1]
         if given == "l":
             return None
         if given in answers:

@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 
 from pursuit.cli import show
-from pursuit.cli.console import ENDED, EXIT, Screen, clean, line
+from pursuit.cli.console import ENDED, EXIT, Screen, clean, line, model_usage
 from pursuit.cli.context import Context, Interrupted, conduct
 from pursuit.cli.control import ask_here
 from pursuit.cli.errors import the_cause
@@ -296,7 +296,4 @@ def _show_plan(screen: Screen, found: Mapping[str, Any]) -> None:
         screen.plain("nothing to do in the first iteration")
     for warning in found["warnings"]:
         screen.note(f"warning: {warning}")
-    used = found["used"]
-    cost = "at an unknown price" if used["cost_usd"] is None else f"for ${used['cost_usd']:.4g}"
-    spent = f"; asking for it used {used['tokens']} tokens {cost}" if used["tokens"] else ""
-    screen.hint(f"nothing was run or stored{spent}")
+    screen.hint(f"nothing was run or stored{model_usage(found['used']['tokens'], found['used']['cost_usd'])}")

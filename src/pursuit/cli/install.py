@@ -26,7 +26,7 @@ PANEL = "Start"
 HELP = (
     "Add Pursuit to Claude Desktop, Claude Code, VS Code or Cursor.\n\n"
     "Adds one entry to the client's own configuration file. The entry starts `pursuit serve` with the configuration "
-    "and the ledger of this folder. The rest of the file stays as it is, and a backup of the old file is kept beside it."
+    "and the ledger of this folder. The rest of the file stays as it is, and a backup of it is kept beside it."
 )
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -147,12 +147,7 @@ def install(
     *,
     client: Annotated[
         str,
-        typer.Argument(
-            metavar="CLIENT",
-            show_default=False,
-            autocompletion=_names,
-            help="claude-desktop, claude-code, vscode or cursor.",
-        ),
+        typer.Argument(metavar="CLIENT", autocompletion=_names, help="claude-desktop, claude-code, vscode or cursor."),
     ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change; change nothing.")] = False,
     project: Annotated[
@@ -162,9 +157,7 @@ def install(
     name: Annotated[str, typer.Option(metavar="NAME", help="Name of the server in the client.")] = "pursuit",
     file: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", show_default=False, help="The client's configuration file, if it is not in its usual place."
-        ),
+        typer.Option(metavar="FILE", help="The client's configuration file, if it is not in its usual place."),
     ] = None,
 ) -> None:
     """Add Pursuit to Claude Desktop, Claude Code, VS Code or Cursor."""

@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 PANEL = "Start"
 EXIT_CODES = "Exit code:  0 completed,  3 terminated,  4 waiting or paused,  1 failed,  2 wrong input."
 
-FileArgument = Annotated[
-    Path, typer.Argument(metavar="FILE", show_default=False, help="Mission file in TOML (`pursuit init` writes one).")
-]
+FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="Mission file in TOML (`pursuit init` writes one).")]
 
 app = typer.Typer()
 
@@ -61,10 +59,7 @@ def iterate(
     mission_id: MissionId,
     iterations: Annotated[int, typer.Option("--iterations", "-n", metavar="N", help="Maximum iterations.")] = 1,
     proposal: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE|-", show_default=False, help="The calls to make, as JSON, if the proposer is `client`."
-        ),
+        str | None, typer.Option(metavar="FILE|-", help="The calls to make, as JSON, if the proposer is `client`.")
     ] = None,
     mode: ModeOption = None,
 ) -> int:
@@ -79,10 +74,7 @@ def resume(
     context: Context,
     *,
     mission_id: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[ID]", show_default=False, autocompletion=mission_ids, help="A mission that has not ended."
-        ),
+        str | None, typer.Argument(metavar="[ID]", autocompletion=mission_ids, help="A mission that has not ended.")
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Every mission whose process stopped before its end.")] = False,
     mode: ModeOption = None,

@@ -160,33 +160,26 @@ ModeOption = Annotated[
     str | None,
     typer.Option(
         metavar="auto|ask|never",
-        show_default=False,
         callback=_check_mode,
         help="Policy mode, overriding the configuration: auto never asks, ask asks before a write, "
         "never denies what would ask.",
     ),
 ]
 MissionId = Annotated[
-    str,
-    typer.Argument(metavar="ID", show_default=False, autocompletion=mission_ids, help="Mission id (`pursuit list`)."),
+    str, typer.Argument(metavar="ID", autocompletion=mission_ids, help="Mission id (`pursuit list`).")
 ]
-ReasonOption = Annotated[str | None, typer.Option(show_default=False, help="Reason; recorded with the mission.")]
+ReasonOption = Annotated[str | None, typer.Option(help="Reason; recorded with the mission.")]
 LimitOption = Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="Maximum number of rows.")]
 CursorOption = Annotated[
-    str | None, typer.Option(metavar="C", show_default=False, help="Next page: the cursor that the last page printed.")
+    str | None, typer.Option(metavar="C", help="Next page: the cursor that the last page printed.")
 ]
 OutputOption = Annotated[
-    Path | None,
-    typer.Option("--output", "-o", metavar="FILE", show_default=False, help="Write to this file instead of stdout."),
+    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this file instead of stdout.")
 ]
 ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite existing files.")]
 ArgOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="KEY=VALUE", show_default=False, help="One argument: JSON if it parses, else text; repeatable."
-    ),
+    list[str] | None, typer.Option(metavar="KEY=VALUE", help="One argument: JSON if it parses, else text; repeatable.")
 ]
 ArgsJsonOption = Annotated[
-    str | None,
-    typer.Option(metavar="JSON|-", show_default=False, help="All arguments as one JSON object; - reads stdin."),
+    str | None, typer.Option(metavar="JSON|-", help="All arguments as one JSON object; - reads stdin.")
 ]

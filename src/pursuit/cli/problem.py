@@ -10,64 +10,37 @@ from typing import Annotated
 
 import typer
 
+from pursuit.cli import serve as serving
 from pursuit.cli.console import counted
-from pursuit.cli.context import Context, Interrupted, command, conduct, with_context
+from pursuit.cli.context import Context, Interrupted, command, conduct, group
 from pursuit.cli.options import ForceOption, ModeOption, attempt_ids, problem_ids, problem_kinds
-from pursuit.cli.serve import (
-    DEFAULT_HOST,
-    DEFAULT_PORT,
-    AllowHostOption,
-    HostOption,
-    HttpOption,
-    PortOption,
-    RequireTokenOption,
-    http_door,
-    print_address,
-    without_http,
-)
 
 DirOption = Annotated[
     list[Path] | None,
-    typer.Option(
-        "--dir", metavar="DIR", show_default=False, help="Folder to search for problems, with subfolders; repeatable."
-    ),
+    typer.Option("--dir", metavar="DIR", help="Folder to search for problems, with subfolders; repeatable."),
 ]
 ProblemId = Annotated[
     str,
     typer.Argument(
-        metavar="ID",
-        show_default=False,
-        autocompletion=problem_ids,
-        help="Problem id (`pursuit problem list`), file or folder.",
+        metavar="ID", autocompletion=problem_ids, help="Problem id (`pursuit problem list`), file or folder."
     ),
 ]
 KindOption = Annotated[
     str | None,
     typer.Option(
-        metavar="KIND",
-        show_default=False,
-        autocompletion=problem_kinds,
-        help="Only text, decision, optimization or mcp problems.",
+        metavar="KIND", autocompletion=problem_kinds, help="Only text, decision, optimization or mcp problems."
     ),
 ]
-TagOption = Annotated[
-    list[str] | None, typer.Option(show_default=False, help="Only problems with this tag; repeatable, all must match.")
-]
+TagOption = Annotated[list[str] | None, typer.Option(help="Only problems with this tag; repeatable, all must match.")]
 CitationOption = Annotated[bool, typer.Option("--no-citation", help="Leave the sources out of the brief.")]
 
-app = typer.Typer(
-    name="problem",
-    help="Problems to test agents on: list, search, show, serve, attempt, compare.",
+app = group(
+    "problem",
+    "Problems to test agents on: list, search, show, serve, attempt, compare.",
+    panel="Problems",
     no_args_is_help=True,
     epilog="Examples:  pursuit problem list,  pursuit problem attempt welded-beam,  pursuit problem compare ID",
-    rich_help_panel="Problems",
 )
-
-
-@app.callback()
-@with_context
-def group(_context: Context) -> None:
-    """Problems to test agents on: list, search, show, serve, attempt, compare."""
 
 
 @command(app, "list")
@@ -86,11 +59,7 @@ def search(
     *,
     words: Annotated[
         list[str],
-        typer.Argument(
-            metavar="WORDS…",
-            show_default=False,
-            help="Words in the id, the title, the summary or a tag; all must match.",
-        ),
+        typer.Argument(metavar="WORDS…", help="Words in the id, the title, the summary or a tag; all must match."),
     ],
     kind: KindOption = None,
     tag: TagOption = None,
@@ -117,8 +86,7 @@ def validate(
     context: Context,
     *,
     paths: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="[PATH]…", show_default=False, help="Manifests or folders (default: this folder)."),
+        list[Path] | None, typer.Argument(metavar="[PATH]…", help="Manifests or folders (default: this folder).")
     ] = None,
 ) -> None:
     """Check manifests: every fault and warning, with file, field and reason."""
@@ -151,33 +119,24 @@ def serve(
     *,
     problem_id: ProblemId,
     server_name: Annotated[
-        str | None, typer.Option(metavar="NAME", show_default=False, help="Name that the server reports to clients.")
+        str | None, typer.Option(metavar="NAME", help="Name that the server reports to clients.")
     ] = None,
     no_citation: CitationOption = False,
     attempt: Annotated[
         str | None,
-        typer.Option(
-            metavar="ID",
-            show_default=False,
-            autocompletion=attempt_ids,
-            help="Continue this attempt (default: a new one).",
-        ),
+        typer.Option(metavar="ID", autocompletion=attempt_ids, help="Continue this attempt (default: a new one)."),
     ] = None,
-    label: Annotated[
-        str, typer.Option(metavar="TEXT", show_default=False, help="Name of the agent, for comparisons.")
-    ] = "",
+    label: Annotated[str, typer.Option(metavar="TEXT", help="Name of the agent, for comparisons.")] = "",
     mission: Annotated[
-        str | None,
-        typer.Option(metavar="ID", show_default=False, help="Mission that makes the attempt, for comparisons."),
+        str | None, typer.Option(metavar="ID", help="Mission that makes the attempt, for comparisons.")
     ] = None,
-    http: HttpOption = False,
-    host: HostOption = DEFAULT_HOST,
-    port: PortOption = DEFAULT_PORT,
-    allow_host: AllowHostOption = None,
-    require_token: RequireTokenOption = False,
+    http: serving.HttpOption = False,
+    host: serving.HostOption = serving.DEFAULT_HOST,
+    port: serving.PortOption = serving.DEFAULT_PORT,
+    allow_host: serving.AllowHostOption = None,
+    require_token: serving.RequireTokenOption = False,
     log_level: Annotated[
-        str | None,
-        typer.Option(show_default=False, help="debug, info, warning or error (default: warning, with --http info)."),
+        str | None, typer.Option(help="debug, info, warning or error (default: warning, with --http info).")
     ] = None,
     directory: DirOption = None,
     mode: ModeOption = None,
@@ -191,14 +150,14 @@ def serve(
     from pursuit.server import logs
     from pursuit.server.problems.server import ProblemOptions
 
-    if not http and (faults := without_http(context)):
+    if not http and (faults := serving.without_http(context)):
         raise ValidationFailed(faults, "wrong options; nothing was served")
     logs.configure(log_level or ("info" if http else "warning"), "text")
     problem = find_problem(problem_id, directory or ())
     attempt_id = check_attempt(context, problem, attempt, label=label, mission=mission)
     door = None
     if http:
-        door = http_door(context, host=host, port=port, allow_host=allow_host, require_token=require_token)
+        door = serving.http_door(context, host=host, port=port, allow_host=allow_host, require_token=require_token)
     options = ProblemOptions(
         state=context.ledger_path(),
         config=context.configuration(),
@@ -210,7 +169,7 @@ def serve(
         mission=mission,
     )
     try:
-        conduct(lambda: serve_problem(problem, options, door, listening=print_address(context)))
+        conduct(lambda: serve_problem(problem, options, door, listening=serving.print_address(context)))
     except Interrupted as stop:
         logs.event(logging.getLogger(__name__), logging.INFO, "stopped", signal=stop.number)
     return 0
@@ -225,20 +184,14 @@ def attempt(
         str | None,
         typer.Option(
             metavar="WHO",
-            show_default=False,
             help="search, script, client, sampling, or a model as provider:name (default: the problem's baseline).",
         ),
     ] = None,
     label: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", show_default=False, help="Name for comparisons (default: the proposer)."),
+        str | None, typer.Option(metavar="TEXT", help="Name for comparisons (default: the proposer).")
     ] = None,
-    max_iterations: Annotated[
-        int | None, typer.Option(metavar="N", min=1, show_default=False, help="Maximum iterations.")
-    ] = None,
-    max_seconds: Annotated[
-        float | None, typer.Option(metavar="N", min=0.001, show_default=False, help="Maximum seconds.")
-    ] = None,
+    max_iterations: Annotated[int | None, typer.Option(metavar="N", min=1, help="Maximum iterations.")] = None,
+    max_seconds: Annotated[float | None, typer.Option(metavar="N", min=0.001, help="Maximum seconds.")] = None,
     directory: DirOption = None,
     mode: ModeOption = None,
 ) -> int:
@@ -257,15 +210,11 @@ def compare(
     problem_ids: Annotated[
         list[str],
         typer.Argument(
-            metavar="ID…",
-            show_default=False,
-            autocompletion=problem_ids,
-            help="Problem ids (`pursuit problem list`), files or folders.",
+            metavar="ID…", autocompletion=problem_ids, help="Problem ids (`pursuit problem list`), files or folders."
         ),
     ],
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FILE", show_default=False, help="Write an HTML page with plots."),
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write an HTML page with plots.")
     ] = None,
     force: ForceOption = False,
     directory: DirOption = None,
@@ -280,17 +229,12 @@ def compare(
 def replay(
     context: Context,
     *,
-    attempt_id: Annotated[
-        str, typer.Argument(metavar="ATTEMPT", show_default=False, autocompletion=attempt_ids, help="Attempt id.")
-    ],
+    attempt_id: Annotated[str, typer.Argument(metavar="ATTEMPT", autocompletion=attempt_ids, help="Attempt id.")],
     solved: Annotated[
         bool, typer.Option("--solved", help="Report only by the exit code whether the problem is solved.")
     ] = False,
     problem: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ID", show_default=False, help="Its problem, file or folder (default: found by the recorded id)."
-        ),
+        str | None, typer.Option(metavar="ID", help="Its problem, file or folder (default: found by the recorded id).")
     ] = None,
     directory: DirOption = None,
 ) -> int:

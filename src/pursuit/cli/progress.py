@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 
-from pursuit.cli.console import MARKS, Screen, budget_parts, counted, line, sign
-from pursuit.cli.show import STYLES
+from pursuit.cli.console import MARKS, STYLES, Screen, budget_parts, counted, line
 from pursuit.core.criteria import AnyCriterion, Check, EventSeen, MetricThreshold, ToolCallSucceeded, describe
 from pursuit.core.report import budget_row
 from pursuit.core.state import MissionState
 from pursuit.engine.context import Observer, Phase
-from pursuit.reports.wording import figure, span, stated
+from pursuit.reports.wording import figure, sign, span, stated
 
 if TYPE_CHECKING:
     from rich.panel import Panel

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pursuit.cli.console import Screen, clean, line
+from pursuit.cli.console import STYLES, Screen, clean, line
 from pursuit.cli.context import Context, NoLedger, command, conduct
 from pursuit.cli.options import CursorOption, ForceOption, LimitOption, MissionId, OutputOption
 
@@ -39,8 +39,7 @@ def list_missions(
     context: Context,
     *,
     wanted: Annotated[
-        str | None,
-        typer.Option("--status", metavar="S", show_default=False, help="Only this status, such as running or waiting."),
+        str | None, typer.Option("--status", metavar="S", help="Only this status, such as running or waiting.")
     ] = None,
     limit: LimitOption = 100,
     cursor: CursorOption = None,
@@ -100,12 +99,7 @@ def report(
     mission_id: MissionId,
     form: Annotated[
         str | None,
-        typer.Option(
-            "--format",
-            metavar="html|md|json",
-            show_default=False,
-            help="Format (default: by the file's name, else Markdown).",
-        ),
+        typer.Option("--format", metavar="html|md|json", help="Format (default: by the file's name, else Markdown)."),
     ] = None,
     output: OutputOption = None,
     force: ForceOption = False,
@@ -124,7 +118,7 @@ def report(
 async def lessons(
     context: Context,
     *,
-    words: Annotated[list[str], typer.Argument(metavar="WORDS…", show_default=False, help="Words to search for.")],
+    words: Annotated[list[str], typer.Argument(metavar="WORDS…", help="Words to search for.")],
     limit: LimitOption = 10,
 ) -> None:
     """Search the lessons of ended missions, best match first."""
@@ -155,8 +149,7 @@ def _show_finding(screen: Screen, finding: Finding) -> None:
     if screen.rich:
         from rich.text import Text
 
-        style = {"ok": "green", "note": "cyan", "warning": "yellow", "broken": "bold red"}[finding.level]
-        text = Text.assemble((f"{finding.level:8}", style), (line(finding.about), "bold"), f"  {first}")
+        text = Text.assemble((f"{finding.level:8}", STYLES[finding.level]), (line(finding.about), "bold"), f"  {first}")
         screen.console.print(text, soft_wrap=True)
     else:
         screen.plain(f"{finding.level}\t{line(finding.about)}\t{first}")
@@ -224,30 +217,22 @@ def _event_row(event: AnyEvent, seq: int) -> dict[str, Any]:
 
 def _event_line(event: AnyEvent, state: MissionState) -> str | None:
     from pursuit.cli.progress import iteration_line
-    from pursuit.core.events import (
-        IterationEnded,
-        MissionCreated,
-        MissionEnded,
-        MissionFailed,
-        OperatorWord,
-        RunClaimed,
-        WaitBegan,
-    )
+    from pursuit.core import events
 
     match event:
-        case IterationEnded():
+        case events.IterationEnded():
             return iteration_line(state)
-        case MissionEnded():
+        case events.MissionEnded():
             return f"{event.status} ({event.reason})"
-        case WaitBegan():
+        case events.WaitBegan():
             return f"waiting for {event.waiting_for}"
-        case OperatorWord():
+        case events.OperatorWord():
             return f"{type(event).__name__} by {line(event.by)}" + (f": {line(event.reason)}" if event.reason else "")
-        case MissionCreated():
+        case events.MissionCreated():
             return "created"
-        case RunClaimed():
+        case events.RunClaimed():
             return f"driven by process {event.pid} on {line(event.host)}"
-        case MissionFailed():
+        case events.MissionFailed():
             return f"failed: {line(event.error, 200)}"
         case _:
             return None

@@ -30,10 +30,7 @@ HostOption = Annotated[
     str, typer.Option(metavar="ADDRESS", help="Address to listen on; any but loopback needs a token.")
 ]
 PortOption = Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes any free one.")]
-AllowHostOption = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME", show_default=False, help="Accept this Host header; repeatable."),
-]
+AllowHostOption = Annotated[list[str] | None, typer.Option(metavar="NAME", help="Accept this Host header; repeatable.")]
 RequireTokenOption = Annotated[
     bool, typer.Option("--require-token", help="Require a bearer token on loopback too (see `pursuit token`).")
 ]
@@ -61,7 +58,6 @@ def serve(
         str | None,
         typer.Option(
             metavar="ID",
-            show_default=False,
             autocompletion=mission_ids,
             help="Serve only this mission: clients see no other mission and cannot start one.",
         ),
@@ -77,8 +73,7 @@ def serve(
     ] = False,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
     log_format: Annotated[
-        str | None,
-        typer.Option(show_default=False, help="text or json (default: text on a terminal, else json)."),
+        str | None, typer.Option(help="text or json (default: text on a terminal, else json).")
     ] = None,
     mode: ModeOption = None,
 ) -> int:
@@ -162,9 +157,7 @@ def print_address(context: Context) -> Callable[[str], None]:
 def make(
     context: Context,
     *,
-    name: Annotated[
-        str | None, typer.Option(metavar="NAME", show_default=False, help="Token name (default: token-1, …).")
-    ] = None,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Token name (default: token-1, …).")] = None,
     operator: Annotated[bool, typer.Option("--operator", help="Operator token: may answer approvals.")] = False,
 ) -> None:
     """Make a bearer token for the HTTP server; list and revoke tokens."""
@@ -208,7 +201,7 @@ def list_tokens(context: Context) -> None:
 def revoke(
     context: Context,
     *,
-    name: Annotated[str, typer.Argument(metavar="NAME", show_default=False, help="Token name (`token list`).")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Token name (`token list`).")],
 ) -> None:
     """Revoke a token; a running server refuses it from the next request on."""
     _tokens(context).revoke(name)

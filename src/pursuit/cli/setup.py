@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pursuit.cli.console import Screen, clean
+from pursuit.cli.console import Screen, clean, model_usage
 from pursuit.cli.context import Context, command, conduct
 from pursuit.cli.options import ForceOption, OutputOption
 
@@ -24,9 +24,7 @@ app = typer.Typer()
 def init(
     context: Context,
     *,
-    directory: Annotated[
-        Path, typer.Argument(metavar="[DIR]", show_default=False, help="Folder to write to (default: this one).")
-    ] = Path(),
+    directory: Annotated[Path, typer.Argument(metavar="[DIR]", help="Folder to write to.")] = Path(),
     force: ForceOption = False,
 ) -> None:
     """Write an example mission, with comments, that runs as it is."""
@@ -49,22 +47,13 @@ def init(
 def scaffold(
     context: Context,
     *,
-    directive: Annotated[
-        list[str], typer.Argument(metavar="DIRECTIVE", show_default=False, help="The goal in words; quote it.")
-    ],
+    directive: Annotated[list[str], typer.Argument(metavar="DIRECTIVE", help="The goal in words; quote it.")],
     template: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            show_default=False,
-            help="Template: metric (the default), log, tests, event, tool or search.",
-        ),
+        typer.Option(metavar="NAME", help="Template: metric (the default), log, tests, event, tool or search."),
     ] = None,
     model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PROVIDER:NAME", show_default=False, help="Let this language model draft the criteria instead."
-        ),
+        str | None, typer.Option(metavar="PROVIDER:NAME", help="Let this language model draft the criteria instead.")
     ] = None,
     output: OutputOption = None,
     force: ForceOption = False,
@@ -127,16 +116,9 @@ def _show(screen: Screen, draft: Draft, output: Path | None, *, chosen: bool) ->
         screen.note(f"refused: {one}")
     if draft.trouble is not None:
         screen.note(f"{draft.trouble}; this is what it drafted before")
-    screen.hint(f"nothing was started{_spent(draft)}")
+    screen.hint(f"nothing was started{model_usage(draft.tokens, draft.cost_usd)}")
     if failed is not None:
         raise failed
-
-
-def _spent(draft: Draft) -> str:
-    if not draft.tokens:
-        return ""
-    cost = "at an unknown price" if draft.cost_usd is None else f"for ${draft.cost_usd:.4g}"
-    return f"; asking for it used {draft.tokens} tokens {cost}"
 
 
 def _write(draft: Draft, output: Path) -> ValidationFailed | None:

@@ -6,23 +6,13 @@ one row per line.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, cast
 
-from pursuit.cli.console import ENDED, MARKS, Screen, budget_parts, counted, line, of_cap
+from pursuit.cli.console import ENDED, MARKS, STYLES, Screen, budget_parts, counted, line, of_cap
 from pursuit.cli.context import Context
 from pursuit.reports.wording import compact, figure, moment, number, reason, seconds_between, span
 
-STYLES = {
-    "completed": "bold green",
-    "terminated": "bold yellow",
-    "failed": "bold red",
-    "waiting": "bold cyan",
-    "paused": "bold cyan",
-    "met": "green",
-    "unmet": "red",
-    "inconclusive": "yellow",
-}
 _TIMES = (("created", "created_at"), ("started", "started_at"), ("ended", "ended_at"))
 
 
@@ -183,7 +173,7 @@ def listing(screen: Screen, page: Mapping[str, Any]) -> None:
         screen.hint("no missions yet; `pursuit run FILE` starts one")
     else:
         cells = [(name, state, count, moment(at), directive) for name, state, count, at, directive in rows]
-        screen.show(_table(screen, ("mission", "status", "iterations", "created", "directive"), cells, numeric=(2,)))
+        screen.table(("mission", "status", "iterations", "created", "directive"), cells, right=("iterations",))
     if "next_cursor" in page:
         screen.hint(f"more: {screen.context.command('list', '--cursor', page['next_cursor'])}")
 
@@ -220,7 +210,7 @@ def history(screen: Screen, page: Mapping[str, Any], *, full: bool) -> None:
             )
             for row in rows
         ]
-        screen.show(_table(screen, ("iteration", "verdict", "reason", "started", "took"), cells, numeric=(0, 4)))
+        screen.table(("iteration", "verdict", "reason", "started", "took"), cells, right=("iteration", "took"))
     else:
         for row in rows:
             _iteration(screen, row, full=full)
@@ -284,20 +274,3 @@ def audit_line(row: Mapping[str, Any]) -> str:
     if "outcome" in row:
         parts.append(": ".join(row[key] for key in ("outcome", "why") if key in row))
     return line("  ".join(part for part in parts if part))
-
-
-def _table(screen: Screen, columns: Sequence[str], rows: Sequence[Sequence[str]], *, numeric: Sequence[int]) -> Any:
-    from rich.table import Table
-    from rich.text import Text
-
-    gap = 2
-    table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="dim")
-    for place, name in enumerate(columns):
-        table.add_column(name, justify="right" if place in numeric else "left", no_wrap=True)
-    # Only the last column is cut if the terminal is narrow.
-    taken = sum(max(len(row[place]) for row in (columns, *rows)) + gap for place in range(len(columns) - 1))
-    room = max(12, screen.console.width - taken)
-    for row in rows:
-        cells = [*row[:-1], line(row[-1], room)]
-        table.add_row(*(Text(line(cell), style=STYLES.get(cell.partition(" ")[0], "")) for cell in cells))
-    return table

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from pursuit.cli import show
-from pursuit.cli.console import ENDED, Screen, counted, line
+from pursuit.cli.console import ENDED, STYLES, Screen, counted, line
 from pursuit.cli.context import Context
 from pursuit.core.attempts import AttemptState
 from pursuit.core.criteria import Check
@@ -35,7 +35,6 @@ _UNSCORED = {
     "claimed": "what was handed in was not answered yet",
 }
 """Why there is no score of something that was submitted, by the status of its attempt."""
-_STYLES = {"solved": "bold green", "infeasible": "red", "ended": "yellow", "open": "cyan"}
 
 
 def listing(screen: Screen, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -89,7 +88,7 @@ def _attempts(screen: Screen, problem: Mapping[str, Any]) -> None:
             _HEADS.get(name, name), justify="right" if name in _NUMBERS else "left", no_wrap=fixed, overflow="fold"
         )
     for row in rows:
-        style = _STYLES.get(row["status"], "")
+        style = STYLES.get(row["status"], "")
         table.add_row(*(Text(row[name], style=style if name == "status" else "") for name in columns))
     title = Text.assemble((line(problem["title"]), "bold"), f" ({problem['problem_id']})")
     screen.show(title, Text(line(aim(problem)), style="dim"), table)

@@ -9,36 +9,25 @@ import typer
 from typer.core import TyperCommand
 
 from pursuit.cli.console import counted
-from pursuit.cli.context import Context, command, with_context
-from pursuit.cli.options import (
-    ArgOption,
-    ArgsJsonOption,
-    CursorOption,
-    LimitOption,
-    task_ids,
-)
+from pursuit.cli.context import Context, command, group
+from pursuit.cli.options import ArgOption, ArgsJsonOption, CursorOption, LimitOption, task_ids
 
 _DASHES = "pursuit.dashes"
 
 TaskId = Annotated[
     str,
     typer.Argument(
-        metavar="ID",
-        show_default=False,
-        autocompletion=task_ids,
-        help="Task id (`pursuit task list`), or its first characters.",
+        metavar="ID", autocompletion=task_ids, help="Task id (`pursuit task list`), or its first characters."
     ),
 ]
-CommandName = typer.Argument(
-    metavar="NAME | -- CMD…", show_default=False, help="A configured command, or any command after --."
-)
+CommandName = typer.Argument(metavar="NAME | -- CMD…", help="A configured command, or any command after --.")
 
-app = typer.Typer(
-    name="task",
-    help="Run long commands that continue without you; list, tail, wait for and cancel them.",
+app = group(
+    "task",
+    "Run long commands that continue without you; list, tail, wait for and cancel them.",
+    panel="Tasks",
     no_args_is_help=True,
     epilog="Examples:  pursuit task run -- make -j4,  pursuit task list,  pursuit task tail -f ID",
-    rich_help_panel="Tasks",
 )
 
 
@@ -50,12 +39,6 @@ class _RemembersDashes(TyperCommand):
         return super().parse_args(ctx, args)
 
 
-@app.callback()
-@with_context
-def group(_context: Context) -> None:
-    """Run long commands that continue without you; list, tail, wait for and cancel them."""
-
-
 @command(
     app,
     cls=_RemembersDashes,
@@ -65,35 +48,24 @@ def run(
     context: Context,
     *,
     words: Annotated[list[str], CommandName],
-    title: Annotated[str | None, typer.Option(metavar="TEXT", show_default=False, help="Title of the task.")] = None,
-    total: Annotated[
-        float | None, typer.Option(metavar="N", show_default=False, help="How many units of work there are.")
-    ] = None,
+    title: Annotated[str | None, typer.Option(metavar="TEXT", help="Title of the task.")] = None,
+    total: Annotated[float | None, typer.Option(metavar="N", help="How many units of work there are.")] = None,
     units: Annotated[
-        str | None,
-        typer.Option(metavar="PATTERN", show_default=False, help="Each output line that matches counts as one unit."),
+        str | None, typer.Option(metavar="PATTERN", help="Each output line that matches counts as one unit.")
     ] = None,
     failures: Annotated[
-        str | None,
-        typer.Option(metavar="PATTERN", show_default=False, help="Output lines to show if the command fails."),
+        str | None, typer.Option(metavar="PATTERN", help="Output lines to show if the command fails.")
     ] = None,
-    item: Annotated[
-        str | None, typer.Option(metavar="PATTERN", show_default=False, help="Output that names the current item.")
-    ] = None,
-    cwd: Annotated[
-        Path | None, typer.Option(metavar="DIR", show_default=False, help="Working directory (default: this one).")
-    ] = None,
+    item: Annotated[str | None, typer.Option(metavar="PATTERN", help="Output that names the current item.")] = None,
+    cwd: Annotated[Path | None, typer.Option(metavar="DIR", help="Working directory (default: this one).")] = None,
     env: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", show_default=False, help="Environment variable to add; repeatable."),
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Environment variable to add; repeatable.")
     ] = None,
     grace: Annotated[
-        float | None,
-        typer.Option(metavar="SECONDS", show_default=False, help="Seconds from SIGTERM to SIGKILL (default 10)."),
+        float | None, typer.Option(metavar="SECONDS", help="Seconds from SIGTERM to SIGKILL (default 10).")
     ] = None,
     heartbeat: Annotated[
-        float | None,
-        typer.Option(metavar="SECONDS", show_default=False, help="Seconds of silence before a heartbeat (default 30)."),
+        float | None, typer.Option(metavar="SECONDS", help="Seconds of silence before a heartbeat (default 30).")
     ] = None,
     allow_parent_paths: Annotated[
         bool, typer.Option("--allow-parent-paths", help="Allow arguments with a '..' path segment.")
@@ -110,17 +82,17 @@ def run(
     request = RunRequest(
         words=words,
         by_name=not context.click.meta[_DASHES],
-        parts={
-            "--title": title,
-            "--total": total,
-            "--units": units,
-            "--failures": failures,
-            "--item": item,
-            "--cwd": cwd,
-            "--env": env,
-            "--grace": grace,
-            "--heartbeat": heartbeat,
-            "--allow-parent-paths": allow_parent_paths or None,
+        options={
+            "title": title,
+            "total": total,
+            "unit_pattern": units,
+            "failure_pattern": failures,
+            "item_pattern": item,
+            "cwd": cwd,
+            "env": env,
+            "grace": grace,
+            "heartbeat": heartbeat,
+            "allow_parent_paths": allow_parent_paths or None,
         },
         arguments=arg or (),
         args_json=args_json,
@@ -133,7 +105,7 @@ def list_tasks(
     context: Context,
     *,
     wanted: Annotated[
-        str | None, typer.Option("--status", metavar="S", show_default=False, help="Only this status, such as working.")
+        str | None, typer.Option("--status", metavar="S", help="Only this status, such as working.")
     ] = None,
     limit: LimitOption = 100,
     cursor: CursorOption = None,
@@ -175,7 +147,7 @@ async def cancel(
     context: Context,
     *,
     task_id: TaskId,
-    reason: Annotated[str | None, typer.Option(show_default=False, help="Reason; recorded with the task.")] = None,
+    reason: Annotated[str | None, typer.Option(help="Reason; recorded with the task.")] = None,
 ) -> None:
     """Stop a task with every process that it started, and wait until they are gone."""
     from pursuit.cli.task_run import cancel_task
@@ -189,8 +161,7 @@ async def wait(
     *,
     task_id: TaskId,
     timeout: Annotated[
-        float | None,
-        typer.Option(metavar="SECONDS", min=0, show_default=False, help="Give up after this long, with exit code 4."),
+        float | None, typer.Option(metavar="SECONDS", min=0, help="Give up after this long, with exit code 4.")
     ] = None,
 ) -> int:
     """Wait until a task has ended; exits with the command's own exit code. Ctrl-C leaves the task running."""
@@ -204,12 +175,10 @@ def prune(
     context: Context,
     *,
     keep: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=0, show_default=False, help="Keep the newest N (default: as configured)."),
+        int | None, typer.Option(metavar="N", min=0, help="Keep the newest N (default: as configured).")
     ] = None,
     older_than: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", show_default=False, help="Age: 30m, 12h, 7d or seconds (default: as configured)."),
+        str | None, typer.Option(metavar="TIME", help="Age: 30m, 12h, 7d or seconds (default: as configured).")
     ] = None,
 ) -> None:
     """Delete ended tasks and their output. A running task is never deleted."""

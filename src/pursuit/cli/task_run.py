@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from anyio.abc import TaskStatus as Started
 
-from pursuit.cli.console import Screen, clean, line
+from pursuit.cli.console import STYLES, Screen, clean, line
 from pursuit.cli.context import Context, collect_garbage, stop_signals
 from pursuit.cli.options import read_arguments
 from pursuit.core.base_model import nearest
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 REDRAW_SECONDS = 0.1
 """A terminal is redrawn at most ten times a second, however much the command writes."""
 BAR = 20
-LONGEST_TITLE = 50
+MAX_TITLE = 50
 WIDTH = 120
 _SPIN = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
@@ -93,7 +93,7 @@ def drawn(state: TaskState, now: float, width: int, mark: str) -> Group:
 
     head = Text(no_wrap=True, overflow="ellipsis")
     head.append(f"{mark} ", "cyan")
-    head.append(line(state.title, LONGEST_TITLE), "bold")
+    head.append(line(state.title, MAX_TITLE), "bold")
     if state.total:
         full = round(BAR * min(1.0, state.done / state.total))
         head.append("  ")
@@ -119,13 +119,6 @@ def elapsed(seconds: float) -> str:
     return f"{minutes}m{left:02d}s" if minutes else f"{left}s"
 
 
-STYLES = {
-    "completed": "bold green",
-    "failed": "bold red",
-    "cancelled": "bold yellow",
-    "input_required": "bold cyan",
-    "working": "cyan",
-}
 MARKS = {"completed": "✓", "failed": "✗", "cancelled": "■"}
 SHORT_ID = 13  # enough characters to be unique
 SHOWN_LINES = 20
@@ -155,11 +148,24 @@ def listing(screen: Screen, page: Mapping[str, Any]) -> None:
     if screen.answer(page):
         return
     if screen.rich and rows:
-        screen.show(_table(rows, screen.console.width))
+        cells = [
+            (
+                row["task_id"][:SHORT_ID],
+                row["status"],
+                units(row),
+                moment(row["created_at"]),
+                line(row["title"], MAX_TITLE),
+                row.get("message", ""),
+            )
+            for row in rows
+        ]
+        screen.table(("task", "status", "units", "created", "title", "last line"), cells, right=("units",))
     else:
         for row in rows:
-            message = line(row.get("message", ""), 80)
-            screen.row((row["task_id"], row["status"], units(row), moment(row["created_at"]), row["title"], message))
+            created = moment(row["created_at"])
+            screen.row(
+                (row["task_id"], row["status"], units(row), created, row["title"], line(row.get("message", ""), 80))
+            )
     if not rows:
         screen.hint("no tasks yet; `pursuit task run -- CMD` starts one")
     if "next_cursor" in page:
@@ -234,40 +240,10 @@ def _details(screen: Screen, record: Mapping[str, Any], *, most: int | None) -> 
         screen.fact("note", found["disclaimer"])
 
 
-def _table(rows: Sequence[Mapping[str, Any]], width: int) -> Any:
-    from rich.table import Table
-    from rich.text import Text
-
-    fixed = [
-        (str(row["task_id"])[:SHORT_ID], row["status"], units(row), moment(row["created_at"]).removesuffix(" UTC"))
-        for row in rows
-    ]
-    names = ("task", "status", "units", "created")
-    widths = [max(len(name), *(len(row[place]) for row in fixed)) for place, name in enumerate(names)]
-    rest = max(20, width - sum(widths) - 2 * len(widths))
-    title = min(max(len(line(row["title"])) for row in rows), rest // 2)
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    for name, wide in zip((*names, "title", "last word"), (*widths, title, rest - title - 2), strict=True):
-        table.add_column(name, no_wrap=True, width=wide, justify="right" if name == "units" else "left")
-    for cells, row in zip(fixed, rows, strict=True):
-        shown = (*cells, line(row["title"], title), line(row.get("message", ""), rest - title - 2))
-        styles = ("", STYLES[row["status"]], "", "dim", "", "dim")
-        table.add_row(*(Text(cell, style=style) for cell, style in zip(shown, styles, strict=True)))
-    return table
-
-
 CANCELLED = 130
 STILL_WORKING = 4
-_PARTS = {
-    "--title": "title",
-    "--total": "total",
-    "--units": "unit_pattern",
-    "--failures": "failure_pattern",
-    "--item": "item_pattern",
-    "--grace": "grace",
-    "--heartbeat": "heartbeat",
-    "--allow-parent-paths": "allow_parent_paths",
-}
+_OPTIONS = {"unit_pattern": "--units", "failure_pattern": "--failures", "item_pattern": "--item"}
+"""Options whose names are not those of the arguments of `Tasks.run`."""
 _AGE = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
@@ -278,7 +254,7 @@ class RunRequest:
 
     words: Sequence[str]
     by_name: bool
-    parts: Mapping[str, Any]
+    options: Mapping[str, Any]
     arguments: Sequence[str]
     args_json: str | None
 
@@ -288,7 +264,7 @@ class RunRequest:
         if self.by_name and len(self.words) > 1:
             faults.append(Fault(field=self.words[1], reason="put -- before a command: pursuit task run -- CMD…"))
         if self.by_name:
-            given = [name for name, value in self.parts.items() if value is not None]
+            given = [_option(name) for name, value in self.options.items() if value is not None]
             faults += [Fault(field=name, reason="is for `-- CMD…`; a configured command has its own") for name in given]
         else:
             given = [("--arg", bool(self.arguments)), ("--args-json", self.args_json is not None)]
@@ -307,11 +283,14 @@ class RunRequest:
                     f"(a program goes behind --: pursuit task run -- {self.words[0]})"
                 )
             return await tasks.call(self.words[0], arguments)
-        parts = {_PARTS[name]: value for name, value in self.parts.items() if value is not None and name in _PARTS}
-        cwd: Path | None = self.parts["--cwd"]
-        return await tasks.run(
-            self.words, cwd=str((cwd or Path()).absolute()), env=_environment(self.parts["--env"] or ()), **parts
-        )
+        options = {name: value for name, value in self.options.items() if value is not None}
+        options["cwd"] = str(options.get("cwd", Path()).absolute())
+        options["env"] = _environment(options.get("env", ()))
+        return await tasks.run(self.words, **options)
+
+
+def _option(name: str) -> str:
+    return _OPTIONS.get(name, f"--{name.replace('_', '-')}")
 
 
 def run_task(context: Context, request: RunRequest, *, detach: bool) -> int:
@@ -334,8 +313,8 @@ def run_task(context: Context, request: RunRequest, *, detach: bool) -> int:
             screen.note("--allow-parent-paths allows it")
         raise
     except ValidationFailed as failed:
-        options = {name: option for option, name in _PARTS.items()}
-        faults = [replace(fault, field=options.get(fault.field, fault.field)) for fault in failed.faults]
+        own = request.options
+        faults = [replace(one, field=_option(one.field)) if one.field in own else one for one in failed.faults]
         raise ValidationFailed(faults, failed.message) from None
 
 

@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from pursuit.cli.console import Screen, clean, line
-from pursuit.cli.context import Context, Interrupted, command, conduct, with_context
+from pursuit.cli.context import Context, Interrupted, command, conduct, group
 from pursuit.cli.options import ArgOption, ArgsJsonOption, ModeOption, read_arguments
 
 if TYPE_CHECKING:
@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 LIST = "list"
 _OPTIONS_WITH_VALUE = ("--config", "--state")
 ASKS = {"allow": "no", "ask": "yes", "deny": "denied"}
-STYLES = {"reads": "green", "writes": "yellow", "destroys": "red", "no": "green", "yes": "yellow", "denied": "red"}
-QUESTIONS = ("read_only", "idempotent", "parallel_safe", "destructive")
-LONGEST = 160
+TRAITS = ("read_only", "idempotent", "parallel_safe", "destructive")
+MAX_TEXT = 160
 
 
 class _ListByDefault(TyperGroup):
@@ -47,36 +46,25 @@ def spelled_out(words: Sequence[str], commands: Sequence[str]) -> list[str]:
     return list(words) if named else [LIST, *words]
 
 
-app = typer.Typer(
-    name="tools",
+app = group(
+    "tools",
+    "List the tools of every server and what they may do; call a tool.",
+    panel="Look",
     cls=_ListByDefault,
-    help="List the tools of every server and what they may do; call a tool.",
     epilog="Examples:  pursuit tools,  pursuit tools git --why,  pursuit tools call git.git_log --arg repo_path=.",
-    rich_help_panel="Look",
 )
-
-
-@app.callback()
-@with_context
-def group(_context: Context) -> None:
-    """List the tools of every server and what they may do; call a tool."""
 
 
 @command(app, LIST)
 def list_tools(
     context: Context,
     *,
-    server: Annotated[
-        str | None, typer.Argument(metavar="[SERVER]", show_default=False, help="Only the tools of this server.")
-    ] = None,
+    server: Annotated[str | None, typer.Argument(metavar="[SERVER]", help="Only the tools of this server.")] = None,
     why: Annotated[
         bool, typer.Option("--why", help="Include descriptions, and where each property of a tool comes from.")
     ] = False,
     mission: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", show_default=False, help="Dry run: what this mission would be allowed. Starts nothing."
-        ),
+        Path | None, typer.Option(metavar="FILE", help="Dry run: what this mission would be allowed. Starts nothing.")
     ] = None,
     mode: ModeOption = None,
 ) -> int:
@@ -124,9 +112,7 @@ def require_same(file: MissionFile, configuration: Configuration) -> None:
 def call(
     context: Context,
     *,
-    tool: Annotated[
-        str, typer.Argument(metavar="SERVER.TOOL", show_default=False, help="Tool name (`pursuit tools`).")
-    ],
+    tool: Annotated[str, typer.Argument(metavar="SERVER.TOOL", help="Tool name (`pursuit tools`).")],
     arg: ArgOption = None,
     args_json: ArgsJsonOption = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Approve the call if policy asks first.")] = False,
@@ -176,12 +162,13 @@ def listing(screen: Screen, found: Mapping[str, Any], *, why: bool) -> None:
         return
     rows = found["tools"]
     if screen.rich and rows and not why:
-        screen.show(_table(rows))
+        cells = [(row["name"], row["effect"], _parallel(row), _asks(row), row["reason"]) for row in rows]
+        screen.table(("tool", "may", "runs", "asks first", "why"), cells)
     else:
         for row in rows:
             _plain(screen, row, why=why)
     for server, reason in found["failures"].items():
-        screen.plain(f"{line(server)}\tcannot be reached\t{line(reason, LONGEST)}")
+        screen.plain(f"{line(server)}\tcannot be reached\t{line(reason, MAX_TEXT)}")
         screen.note(reason)
     for call in found.get("calls", ()):
         screen.plain(line(f"call {call['name']} {compact(call['args'])}: {call['decision']} ({call['reason']})"))
@@ -201,33 +188,21 @@ def _footer(screen: Screen, found: Mapping[str, Any]) -> None:
         screen.hint(f"mode {found['mode']}; --why shows the reasons")
 
 
+def _parallel(row: Mapping[str, Any]) -> str:
+    return "parallel" if row["parallel_safe"] else "alone"
+
+
 def _asks(row: Mapping[str, Any]) -> str:
     return ASKS[row["decision"]] + ("*" if row["when"] else "")
 
 
-def _table(rows: list[Mapping[str, Any]]) -> Any:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    for name in ("tool", "may", "parallel", "asks first", "why"):
-        table.add_column(name, no_wrap=name != "why", overflow="ellipsis" if name == "why" else "fold")
-    for row in rows:
-        cells = (line(row["name"]), row["effect"], "yes" if row["parallel_safe"] else "no", _asks(row), row["reason"])
-        styles = ("", STYLES[row["effect"]], "", STYLES[_asks(row).removesuffix("*")], "dim")
-        table.add_row(*(Text(line(cell), style=style) for cell, style in zip(cells, styles, strict=True)))
-    return table
-
-
 def _plain(screen: Screen, row: Mapping[str, Any], *, why: bool) -> None:
-    parallel = "parallel" if row["parallel_safe"] else "alone"
-    cells = (row["name"], row["effect"], parallel, f"asks first: {_asks(row)}", row["reason"])
-    screen.row(cells)
+    screen.row((row["name"], row["effect"], _parallel(row), f"asks first: {_asks(row)}", row["reason"]))
     if not why:
         return
     if row["description"]:
-        screen.plain(f"  {line(row['description'], LONGEST)}")
-    for name in QUESTIONS:
+        screen.plain(f"  {line(row['description'], MAX_TEXT)}")
+    for name in TRAITS:
         answer = "yes" if row[name] else "no"
         screen.plain(f"  {name}: {answer} ({line(row['why'].get(name, 'by default'))})")
     for rule in row["when"]:

@@ -1,7 +1,6 @@
-"""A report as one self-contained HTML file.
+"""A report, and a comparison of attempts at problems, each as one self-contained HTML file that loads nothing.
 
-Owns: the page and what it may load, which is nothing. Does not know what a report means: that is `view`.
-Invariant: every value of the report passes through the template's escaping; only our own SVG is taken as markup.
+Every value passes through the template's escaping; only our own SVG is taken as markup.
 """
 
 from __future__ import annotations
@@ -17,9 +16,8 @@ from pursuit.reports.wording import figure, seconds, stated, text
 if TYPE_CHECKING:
     from jinja2 import Template
 
-
-# More plots than this are a wall; the other metrics are listed in a table.
 MAX_PLOTS = 24
+"""More plots are hard to read; the other metrics are listed in a table."""
 
 
 def render_html(report: Mapping[str, Any]) -> str:
@@ -36,8 +34,8 @@ def _plot(metric: MetricView) -> str:
 
 @cache
 def template(name: str) -> Template:
-    """A page of ours. Imported here: a command that writes no report must not pay for a template engine."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415  see above
+    """One of our templates."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - only a command that writes a report loads it
 
     loader = PackageLoader("pursuit.reports", "templates")
     environment = Environment(
@@ -45,10 +43,6 @@ def template(name: str) -> Template:
     )
     return environment.get_template(name)
 
-
-# Attempts at problems as one self-contained HTML page: a table and plots for each problem.
-# Invariant: nothing is loaded from anywhere; every value passes through the template's escaping. No rounding makes a
-# score that meets its target look as if it missed it.
 
 COLUMNS = (
     "attempt",
@@ -116,7 +110,7 @@ def cells(problem: Mapping[str, Any], row: Mapping[str, Any]) -> tuple[str, ...]
 
 
 def notes(row: Mapping[str, Any]) -> list[str]:
-    """What else is to be known of an attempt."""
+    """Notes on an attempt."""
     found: list[str] = []
     if row["spent_budgets"]:
         found.append(f"spent: {', '.join(row['spent_budgets'])}")
