@@ -36,15 +36,8 @@ def verify(
         found, what = _verify_file(file, expect), file
     else:
         found, what = context.look(lambda runtime: runtime.service.verify(expect=expect)), context.existing_ledger()
-    document = {
-        "ok": found.ok,
-        "streams": found.streams,
-        "events": found.events,
-        "blobs": found.blobs,
-        "root": found.root,
-        "faults": list(found.faults),
-    }
-    show.verification(context.screen, str(what), document)
+    keys = ("ok", "streams", "events", "blobs", "root", "faults")
+    show.verification(context.screen, str(what), {key: getattr(found, key) for key in keys})
     return 0 if found.ok else 1
 
 

@@ -9,15 +9,13 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
-
-    from pursuit.cli.context import Context
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 STYLES = {
@@ -95,11 +93,12 @@ def budget_parts(budget: Mapping[str, Any]) -> list[tuple[str, str, str | None, 
 class Screen:
     """The output of one command."""
 
-    def __init__(self, context: Context) -> None:
-        self.context = context
-        self.json = context.json
+    def __init__(self, *, json: bool, command: Callable[..., str]) -> None:
+        self.json = json
+        self.command = command
+        """Writes a command line for a person to copy, as `Context.command` does."""
         self.unread = False
-        self.rich = not context.json and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+        self.rich = not json and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
     @cached_property
     def console(self) -> Console:
@@ -159,7 +158,8 @@ class Screen:
         room = max(12, self.console.width - taken)
         for row in rows:
             cells = [*map(line, row[:-1]), line(row[-1], room)]
-            table.add_row(*(Text(cell, style=STYLES.get(cell.partition(" ")[0].rstrip("*"), "")) for cell in cells))
+            # `waiting for approval` has the style of `waiting`, `no*` that of `no`.
+            table.add_row(*(Text(cell, style=STYLES.get(cell.partition(" for ")[0].rstrip("*"), "")) for cell in cells))
         self.show(table)
 
     def busy(self, text: str) -> AbstractContextManager[object]:

@@ -64,7 +64,7 @@ class Context:
     @cached_property
     def screen(self) -> Screen:
         """Where the command prints."""
-        return Screen(self)
+        return Screen(json=self.json, command=self.command)
 
     @property
     def service(self) -> Service:

@@ -6,12 +6,14 @@ Importing this module costs no more than typer itself: what only some commands n
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar, cast
 
 import typer
 
+T = TypeVar("T", bound=str)
 STDIN = "-"
 MAX_INPUT_BYTES = 16 * 1024 * 1024
 """More than any proposal or argument needs; it keeps a wrong file from filling the memory."""
@@ -87,21 +89,6 @@ def _json_object(text: str) -> dict[str, Any]:
 # Completion prints nothing, creates nothing and never fails: a shell that completes a word cannot show an error.
 
 
-def mission_ids(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """The newest missions whose id starts like this, each with its status and directive."""
-    return _ids(ctx, incomplete, "mission", "directive")
-
-
-def task_ids(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """The newest tasks whose id starts like this, each with its status and title."""
-    return _ids(ctx, incomplete, "task", "title")
-
-
-def attempt_ids(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """The newest attempts at problems whose id starts like this, each with its status and problem."""
-    return _ids(ctx, incomplete, "attempt", "problem_id")
-
-
 def problem_ids(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     """The problems whose id starts like this, each with its title; also those of `--dir`."""
     from pursuit.problems.catalogue import discover
@@ -120,32 +107,50 @@ def problem_kinds(incomplete: str) -> list[str]:
     return [kind for kind in KINDS if kind.startswith(incomplete)]
 
 
-def _ids(ctx: typer.Context, incomplete: str, kind: str, summary_key: str) -> list[tuple[str, str]]:
-    from pursuit.config.configuration import find_configuration
-    from pursuit.config.files import locate_state
-    from pursuit.ledger.schema import open_reader
-    from pursuit.ledger.sqlite import SqliteReads
+def _newest(kind: str, summary_key: str) -> Callable[[typer.Context, str], list[tuple[str, str]]]:
+    """Completes the id of the newest records of a kind, each with its status and one part of its summary."""
 
-    given = {**((ctx.parent.params if ctx.parent else None) or {}), **{k: v for k, v in ctx.params.items() if v}}
-    try:
-        config = Path(given["config"]) if given.get("config") else find_configuration(Path.cwd())
-        path = locate_state(Path(given["state"]) if given.get("state") else None, config)
-        if not path.is_file():
-            return []
-        connection = open_reader(path)
+    def complete(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+        from pursuit.config.configuration import find_configuration
+        from pursuit.config.files import locate_state
+        from pursuit.ledger.schema import open_reader
+        from pursuit.ledger.sqlite import SqliteReads
+
+        given = {**((ctx.parent.params if ctx.parent else None) or {}), **{k: v for k, v in ctx.params.items() if v}}
         try:
-            page = SqliteReads(path, connection).page(
-                kind=kind, status=None, since=None, until=None, cursor=None, limit=MAX_COMPLETIONS
-            )
-        finally:
-            connection.close()
-    except Exception:  # noqa: BLE001 - see above
-        return []
-    return [
-        (row.name, f"{row.status}: {' '.join(str(row.summary.get(summary_key, '')).split())[:60]}")
-        for row in page.rows
-        if row.name.startswith(incomplete) and row.status != "forgotten"
-    ]
+            config = Path(given["config"]) if given.get("config") else find_configuration(Path.cwd())
+            path = locate_state(Path(given["state"]) if given.get("state") else None, config)
+            if not path.is_file():
+                return []
+            with closing(open_reader(path)) as connection:
+                page = SqliteReads(path, connection).page(
+                    kind=kind, status=None, since=None, until=None, cursor=None, limit=MAX_COMPLETIONS
+                )
+        except Exception:  # noqa: BLE001 - see above
+            return []
+        return [
+            (row.name, f"{row.status}: {' '.join(str(row.summary.get(summary_key, '')).split())[:60]}")
+            for row in page.rows
+            if row.name.startswith(incomplete) and row.status != "forgotten"
+        ]
+
+    return complete
+
+
+mission_ids = _newest("mission", "directive")
+task_ids = _newest("task", "title")
+attempt_ids = _newest("attempt", "problem_id")
+
+
+def check_choice(option: str, value: str | None, known: Sequence[T]) -> T | None:
+    """The value of an option if it is one of those that are known; else raises `InvalidArgument` with advice."""
+    from pursuit.core.base_model import nearest
+    from pursuit.errors import InvalidArgument
+
+    if value is None or value in known:
+        return cast("T | None", value)
+    advice = nearest(value, known) or f"; known: {', '.join(known)}"
+    raise InvalidArgument(f"{option}: {value!r} is not one of its values{advice}", field=option)
 
 
 def _check_mode(ctx: typer.Context, mode: str | None) -> str | None:

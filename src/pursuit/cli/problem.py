@@ -12,7 +12,7 @@ import typer
 
 from pursuit.cli import serve as serving
 from pursuit.cli.console import counted
-from pursuit.cli.context import Context, Interrupted, command, conduct, group
+from pursuit.cli.context import Context, command, group
 from pursuit.cli.options import ForceOption, ModeOption, attempt_ids, problem_ids, problem_kinds
 
 DirOption = Annotated[
@@ -140,10 +140,8 @@ def serve(
     ] = None,
     directory: DirOption = None,
     mode: ModeOption = None,
-) -> int:
+) -> None:
     """Serve a problem: to one agent over stdio, or to many over HTTP."""
-    import logging
-
     from pursuit.cli.attempts import check_attempt, find_problem, serve_problem
     from pursuit.errors import ValidationFailed
     from pursuit.policy.rules import parse_mode
@@ -168,11 +166,8 @@ def serve(
         label=label,
         mission=mission,
     )
-    try:
-        conduct(lambda: serve_problem(problem, options, door, listening=serving.print_address(context)))
-    except Interrupted as stop:
-        logs.event(logging.getLogger(__name__), logging.INFO, "stopped", signal=stop.number)
-    return 0
+    address = serving.print_address(context)
+    serving.serve_until_stopped(lambda: serve_problem(problem, options, door, listening=address))
 
 
 @command(app)

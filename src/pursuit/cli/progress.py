@@ -142,7 +142,7 @@ def _headline(seen: Glimpse, seconds: float) -> Text:
     number = state.iteration_count + (state.open is not None)
     count = f"{number:,}" + (f" of {cap:,.0f}" if cap is not None else "")
     doing = f"waiting for {state.waiting_for}" if state.waiting_for is not None else _DOING[seen.phase]
-    return Text.assemble("iteration    ", (count, "bold"), f" \u00b7 {doing} \u00b7 {_clock(seconds)}")
+    return Text.assemble("iteration    ", (count, "bold"), f" \u00b7 {doing} \u00b7 {clock(seconds)}")
 
 
 def _criteria(state: MissionState) -> list[Text]:
@@ -196,7 +196,8 @@ def _standing(state: MissionState, criterion: AnyCriterion) -> str:
             return line(describe(criterion), 60)
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
+    """The time since the start, without fractions that would flicker."""
     return f"{seconds:.0f} s" if seconds < 60 else span(seconds)
 
 

@@ -6,13 +6,13 @@ They change nothing, and all but doctor work whatever is wrong with the configur
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
 from pursuit.cli.console import STYLES, Screen, clean, line
 from pursuit.cli.context import Context, NoLedger, command, conduct
-from pursuit.cli.options import CursorOption, ForceOption, LimitOption, MissionId, OutputOption
+from pursuit.cli.options import CursorOption, ForceOption, LimitOption, MissionId, OutputOption, check_choice
 
 if TYPE_CHECKING:
     from pursuit.core.events import AnyEvent
@@ -47,8 +47,9 @@ def list_missions(
     """List the missions of the ledger, newest first."""
     from pursuit.cli import show
     from pursuit.config.files import STATE_VARIABLE
+    from pursuit.core.state import Status
 
-    _check_status(wanted)
+    check_choice("--status", wanted, (*get_args(Status), "forgotten"))
     page: dict[str, Any] = {"sessions": []}
     try:
         page = context.look(lambda runtime: runtime.service.list(status=wanted, cursor=cursor, limit=limit))
@@ -57,19 +58,6 @@ def list_missions(
         if context.state is not None or os.environ.get(STATE_VARIABLE):
             context.screen.note(f"note: {error.message}")
     show.listing(context.screen, page)
-
-
-def _check_status(wanted: str | None) -> None:
-    from typing import get_args
-
-    from pursuit.core.base_model import nearest
-    from pursuit.core.state import Status
-    from pursuit.errors import InvalidArgument
-
-    known = (*get_args(Status), "forgotten")
-    if wanted is not None and wanted not in known:
-        advice = nearest(wanted, known) or f"; known: {', '.join(known)}"
-        raise InvalidArgument(f"--status: {wanted!r} is not a status{advice}", field="--status")
 
 
 @command(app)

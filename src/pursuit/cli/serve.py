@@ -6,7 +6,7 @@ Over stdio nothing of ours goes to standard output. A token is printed once, by 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -76,10 +76,9 @@ def serve(
         str | None, typer.Option(help="text or json (default: text on a terminal, else json).")
     ] = None,
     mode: ModeOption = None,
-) -> int:
+) -> None:
     """Serve missions to MCP clients, over stdio or HTTP."""
     import gc
-    import logging
     import os
 
     gc.disable()  # these imports make about 150,000 objects that stay: there is no garbage among them
@@ -116,11 +115,19 @@ def serve(
         runtime = context.driving(mode, only=mission)
         await serving(runtime, door, gateway=options, listening=print_address(context))
 
+    serve_until_stopped(work, hang_up=not reloads)
+
+
+def serve_until_stopped(work: Callable[[], Awaitable[None]], *, hang_up: bool = True) -> None:
+    """Serves until the client leaves or a signal asks to stop, which is a normal end."""
+    import logging
+
+    from pursuit.server import logs
+
     try:
-        conduct(work, hang_up=not reloads)
+        conduct(work, hang_up=hang_up)
     except Interrupted as stop:
         logs.event(logging.getLogger(__name__), logging.INFO, "stopped", signal=stop.number)
-    return 0
 
 
 def without_http(context: Context) -> list[Fault]:

@@ -175,7 +175,7 @@ def listing(screen: Screen, page: Mapping[str, Any]) -> None:
         cells = [(name, state, count, moment(at), directive) for name, state, count, at, directive in rows]
         screen.table(("mission", "status", "iterations", "created", "directive"), cells, right=("iterations",))
     if "next_cursor" in page:
-        screen.hint(f"more: {screen.context.command('list', '--cursor', page['next_cursor'])}")
+        screen.hint(f"more: {screen.command('list', '--cursor', page['next_cursor'])}")
 
 
 def _standing(row: Mapping[str, Any]) -> str:
@@ -216,9 +216,7 @@ def history(screen: Screen, page: Mapping[str, Any], *, full: bool) -> None:
             _iteration(screen, row, full=full)
     if "next_cursor" in page:
         words = ("--full",) if full else ()
-        screen.hint(
-            f"more: {screen.context.command('history', page['session_id'], *words, '--cursor', page['next_cursor'])}"
-        )
+        screen.hint(f"more: {screen.command('history', page['session_id'], *words, '--cursor', page['next_cursor'])}")
 
 
 def _iteration(screen: Screen, row: Mapping[str, Any], *, full: bool) -> None:

@@ -134,10 +134,10 @@ def attempt(screen: Screen, row: Mapping[str, Any], status: Mapping[str, Any]) -
     if row["spent_budgets"]:
         screen.fact("spent", ", ".join(row["spent_budgets"]))
     if row["status"] == "ended":
-        screen.hint(f"what became of each call: {screen.context.command('history', status['session_id'], '--full')}")
+        screen.hint(f"what became of each call: {screen.command('history', status['session_id'], '--full')}")
     if status["status"] in ENDED:
         word = problem_word(Path(row["file"]), row["problem_id"])
-        screen.hint(f"compare it: {screen.context.command('problem', 'compare', word)}")
+        screen.hint(f"compare it: {screen.command('problem', 'compare', word)}")
 
 
 def problem_word(path: Path | None, problem_id: str) -> str:

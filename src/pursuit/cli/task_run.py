@@ -24,7 +24,8 @@ from anyio.abc import TaskStatus as Started
 
 from pursuit.cli.console import STYLES, Screen, clean, line
 from pursuit.cli.context import Context, collect_garbage, stop_signals
-from pursuit.cli.options import read_arguments
+from pursuit.cli.options import check_choice, read_arguments
+from pursuit.cli.progress import clock
 from pursuit.core.base_model import nearest
 from pursuit.core.tasks import TASK_STATUSES, TaskState
 from pursuit.errors import Fault, InvalidArgument, PathTraversal, TaskTerminal, ValidationFailed
@@ -101,22 +102,12 @@ def drawn(state: TaskState, now: float, width: int, mark: str) -> Group:
         head.append("━" * (BAR - full), "bright_black")
     if count := counted(state):
         head.append(f"  {count}")
-    head.append(f"  {elapsed(now - state.created_at)}", "dim")
+    head.append(f"  {clock(now - state.created_at)}", "dim")
     if state.cancel is not None:
         head.append("  stopping", "yellow")
     said = state.message or ("starting" if state.seq <= 1 else "")
     item = f"{line(state.item, 40)}: " if state.item and state.item not in said else ""
     return Group(head, Text(f"  {line(f'{item}{said}', width - 2)}", style="dim", no_wrap=True, overflow="ellipsis"))
-
-
-def elapsed(seconds: float) -> str:
-    """The time since the start: `4m12s`."""
-    whole = max(0, int(seconds))
-    hours, rest = divmod(whole, 3_600)
-    minutes, left = divmod(rest, 60)
-    if hours:
-        return f"{hours}h{minutes:02d}m{left:02d}s"
-    return f"{minutes}m{left:02d}s" if minutes else f"{left}s"
 
 
 MARKS = {"completed": "✓", "failed": "✗", "cancelled": "■"}
@@ -131,13 +122,11 @@ _FACTS = (
 
 def list_page(context: Context, wanted: str | None, cursor: str | None, limit: int) -> Mapping[str, Any]:
     """A page of tasks; an empty one if there is no ledger yet."""
-    if wanted is not None and wanted not in TASK_STATUSES:
-        advice = nearest(wanted, TASK_STATUSES) or f"; known: {', '.join(TASK_STATUSES)}"
-        raise InvalidArgument(f"--status: {wanted!r} is not a status{advice}", field="--status")
+    status = check_choice("--status", wanted, TASK_STATUSES)
 
     async def verb(runtime: Runtime) -> Mapping[str, Any]:
         await runtime.tasks.catch_up()
-        return await runtime.tasks.list(status=wanted, cursor=cursor, limit=limit)
+        return await runtime.tasks.list(status=status, cursor=cursor, limit=limit)
 
     return context.look(verb) if context.ledger_path().exists() else {"tasks": []}
 
@@ -324,7 +313,7 @@ async def _detach(tasks: Tasks, screen: Screen, state: TaskState) -> int:
         ended(screen, await tasks.show(state.task_id))
     else:
         screen.plain(state.task_id)
-        screen.hint(f"follow it with: {screen.context.command('task', 'tail', '-f', state.task_id)}")
+        screen.hint(f"follow it with: {screen.command('task', 'tail', '-f', state.task_id)}")
     return exit_code(state) if state.terminal else 0
 
 
