@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
 import signal
 import stat
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,21 @@ pytestmark = pytest.mark.usefixtures("quick_python")
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     return Place(tmp_path).configured()
+
+
+def test_run_reads_the_mission_file_once(place: Place) -> None:
+    pipe = place.folder / "m.toml"
+    os.mkfifo(pipe)
+
+    def write() -> None:
+        with pipe.open("w", encoding="utf-8") as file:  # returns when the command opens it
+            pipe.unlink()
+            file.write(mission(target=100))
+
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
+    assert "status: completed" in place.ask("run", "m.toml")[0]
+    writer.join()
 
 
 def test_the_example_runs_to_success_and_leaves_reports(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def verify(
     context: Context,
     *,
     file: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="An exported mission (default: the whole ledger).")
+        Path | None, typer.Argument(metavar="FILE", help="An exported mission (default: the whole ledger).")
     ] = None,
     expect: Annotated[str | None, typer.Option(metavar="ROOT", help="Fail unless the root is this one.")] = None,
 ) -> int:
@@ -80,7 +80,7 @@ async def audit(
     context: Context,
     *,
     mission_id: Annotated[
-        str | None, typer.Argument(metavar="[ID]", autocompletion=mission_ids, help="Only this mission.")
+        str | None, typer.Argument(metavar="ID", autocompletion=mission_ids, help="Only this mission.")
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Number of rows, the newest.")] = 50,
 ) -> None:

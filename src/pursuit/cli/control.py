@@ -89,7 +89,7 @@ def _show_state(context: Context, mission_id: str, state: MissionState) -> None:
 async def approvals(
     context: Context,
     *,
-    mission_id: Annotated[str | None, typer.Argument(metavar="[MISSION]", help="Only those of this mission.")] = None,
+    mission_id: Annotated[str | None, typer.Argument(metavar="MISSION", help="Only those of this mission.")] = None,
 ) -> None:
     """Show the calls that wait for your approval."""
     from pursuit.service.approvals import Approvals

@@ -74,7 +74,7 @@ def resume(
     context: Context,
     *,
     mission_id: Annotated[
-        str | None, typer.Argument(metavar="[ID]", autocompletion=mission_ids, help="A mission that has not ended.")
+        str | None, typer.Argument(metavar="ID", autocompletion=mission_ids, help="A mission that has not ended.")
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Every mission whose process stopped before its end.")] = False,
     mode: ModeOption = None,

@@ -59,7 +59,7 @@ def search(
     *,
     words: Annotated[
         list[str],
-        typer.Argument(metavar="WORDS…", help="Words in the id, the title, the summary or a tag; all must match."),
+        typer.Argument(metavar="WORDS", help="Words in the id, the title, the summary or a tag; all must match."),
     ],
     kind: KindOption = None,
     tag: TagOption = None,
@@ -86,7 +86,7 @@ def validate(
     context: Context,
     *,
     paths: Annotated[
-        list[Path] | None, typer.Argument(metavar="[PATH]…", help="Manifests or folders (default: this folder).")
+        list[Path] | None, typer.Argument(metavar="PATH", help="Manifests or folders (default: this folder).")
     ] = None,
 ) -> None:
     """Check manifests: every fault and warning, with file, field and reason."""
@@ -205,7 +205,7 @@ def compare(
     problem_ids: Annotated[
         list[str],
         typer.Argument(
-            metavar="ID…", autocompletion=problem_ids, help="Problem ids (`pursuit problem list`), files or folders."
+            metavar="ID", autocompletion=problem_ids, help="Problem ids (`pursuit problem list`), files or folders."
         ),
     ],
     output: Annotated[

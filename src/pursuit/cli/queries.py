@@ -106,7 +106,7 @@ def report(
 async def lessons(
     context: Context,
     *,
-    words: Annotated[list[str], typer.Argument(metavar="WORDS…", help="Words to search for.")],
+    words: Annotated[list[str], typer.Argument(metavar="WORDS", help="Words to search for.")],
     limit: LimitOption = 10,
 ) -> None:
     """Search the lessons of ended missions, best match first."""

@@ -24,7 +24,7 @@ app = typer.Typer()
 def init(
     context: Context,
     *,
-    directory: Annotated[Path, typer.Argument(metavar="[DIR]", help="Folder to write to.")] = Path(),
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write to.")] = Path(),
     force: ForceOption = False,
 ) -> None:
     """Write an example mission, with comments, that runs as it is."""

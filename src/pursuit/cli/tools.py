@@ -59,7 +59,7 @@ app = group(
 def list_tools(
     context: Context,
     *,
-    server: Annotated[str | None, typer.Argument(metavar="[SERVER]", help="Only the tools of this server.")] = None,
+    server: Annotated[str | None, typer.Argument(metavar="SERVER", help="Only the tools of this server.")] = None,
     why: Annotated[
         bool, typer.Option("--why", help="Include descriptions, and where each property of a tool comes from.")
     ] = False,
