@@ -23,7 +23,7 @@ from pursuit.cli.drive import Drive
 from pursuit.cli.errors import the_cause
 from pursuit.cli.progress import progress
 from pursuit.cli.reports import write_whole
-from pursuit.cli.show_problems import attempt_reason, ended_attempt
+from pursuit.cli.show_problems import ended_attempt
 from pursuit.config.configuration import Configuration
 from pursuit.config.files import as_toml
 from pursuit.config.mission_file import load_mission_file
@@ -137,8 +137,8 @@ class AttemptRun:
         state = await load_attempt(ledger, self.attempt_id)
         row = attempt_row(self._problem, state, status["budget"]["used"])
         ended = await ended_attempt(runtime, status)
-        because = attempt_reason(status, ended.report) if ended is not None and status["status"] != "completed" else ""
-        show_problems.attempt(drive.screen, {**row, "why": because or None}, status)
+        reason = None if ended is None else ended.reason or None
+        show_problems.attempt(drive.screen, {**row, "why": reason}, status)
         if ended is None:
             blocked = status.get("waiting_for") in ("approval", "budget")
             drive.screen.hint(drive.next_step(status) if blocked else self._next_step(mission_id))

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, assert_never
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -108,18 +108,13 @@ CLIENTS: Mapping[str, Client] = {
 
 def user_file(client: Client, *, home: Path, environment: Mapping[str, str], platform: str = sys.platform) -> Path:
     """The client's configuration file of this user."""
-    match client.base:
-        case "home":
-            folder = home
-        case "settings":
-            folder = _settings_folder(home, environment, platform)
-        case "claude":
-            # Claude Code moves its file along with its folder.
-            moved = environment.get("CLAUDE_CONFIG_DIR")
-            folder = Path(moved).absolute() if moved else home
-        case _:
-            assert_never(client.base)
-    return folder / client.user_file
+    moved = environment.get("CLAUDE_CONFIG_DIR")  # Claude Code moves its file along with its folder
+    folders: dict[Base, Path] = {
+        "home": home,
+        "settings": _settings_folder(home, environment, platform),
+        "claude": Path(moved).absolute() if moved else home,
+    }
+    return folders[client.base] / client.user_file
 
 
 def _settings_folder(home: Path, environment: Mapping[str, str], platform: str) -> Path:

@@ -142,13 +142,13 @@ task_ids = _newest("task", "title")
 attempt_ids = _newest("attempt", "problem_id")
 
 
-def check_choice(option: str, value: str | None, known: Sequence[T]) -> T | None:
-    """The value of an option if it is one of those that are known; else raises `InvalidArgument` with advice."""
+def check_choice(option: str, value: str, known: Sequence[T]) -> T:
+    """The value of an option, which must be one of these; else raises `InvalidArgument` with advice."""
     from pursuit.core.base_model import nearest
     from pursuit.errors import InvalidArgument
 
-    if value is None or value in known:
-        return cast("T | None", value)
+    if value in known:
+        return cast("T", value)
     advice = nearest(value, known) or f"; known: {', '.join(known)}"
     raise InvalidArgument(f"{option}: {value!r} is not one of its values{advice}", field=option)
 

@@ -49,7 +49,8 @@ def list_missions(
     from pursuit.config.files import STATE_VARIABLE
     from pursuit.core.state import Status
 
-    check_choice("--status", wanted, (*get_args(Status), "forgotten"))
+    if wanted is not None:
+        check_choice("--status", wanted, (*get_args(Status), "forgotten"))
     page: dict[str, Any] = {"sessions": []}
     try:
         page = context.look(lambda runtime: runtime.service.list(status=wanted, cursor=cursor, limit=limit))

@@ -16,6 +16,7 @@ import msgspec
 
 from pursuit.cli.console import Screen, clean
 from pursuit.cli.context import Context
+from pursuit.cli.options import check_choice
 from pursuit.errors import InvalidArgument
 
 Format = Literal["html", "md", "json"]
@@ -35,10 +36,7 @@ def format_of(given: str | None, output: Path | None, *, as_json: bool) -> Forma
     """The format: as given, else by the file's name, else JSON with `--json`, else Markdown."""
     suffix = output.suffix.removeprefix(".").lower() if output is not None else ""
     wanted = given or (suffix if suffix in FORMATS else "json" if as_json and output is None else "md")
-    for form in FORMATS:
-        if form == wanted:
-            return form
-    raise InvalidArgument(f"--format: {wanted!r} is not html, md or json", field="--format")
+    return check_choice("--format", wanted, FORMATS)
 
 
 def show_report(screen: Screen, mission_id: str, report: Mapping[str, Any], form: Format, output: Path | None) -> None:

@@ -191,10 +191,26 @@ class Ended:
         """Shows the score, why the problem is not solved, and which budgets are spent."""
         screen.fact("attempt", self.state.attempt_id)
         score(screen, self.as_dict(), {})
-        if self.status["status"] != "completed":
-            screen.fact("ended", attempt_reason(self.status, self.report))
+        if self.reason:
+            screen.fact("ended", self.reason)
         if budgets := spent_budgets(self.state):
             screen.fact("spent", ", ".join(budgets))
+
+    @property
+    def reason(self) -> str:
+        """One sentence on why the mission ended without solving the problem; empty if it solved it."""
+        if self.status["status"] == "completed":
+            return ""
+        reason = self.status.get("verdict_reason")
+        words = UNSOLVED if reason == "out_of_reach" else show.why(self.status)
+        errors = [row["message"] for row in self.report["errors"] if row["tool"] == self.status.get("proposer")]
+        if reason == "proposer_failed" and errors:
+            words = f"{words.removesuffix('.')}: {errors[-1]}"
+        refused = [row for row in self.report["refused"] if row["outcome"] == "denied"]
+        if not refused:
+            return words
+        denied = f"{counted(len(refused), 'call')} {'was' if len(refused) == 1 else 'were'} denied"
+        return f"{words} {denied}: {refused[-1]['reason']}"
 
     def next_step(self, context: Context) -> str:
         """How to compare it with other attempts."""
@@ -226,17 +242,3 @@ def _judged_by(mission: Mission) -> Path | None:
         if "--problem" in words[:-1]:
             return Path(words[words.index("--problem") + 1])
     return None
-
-
-def attempt_reason(status: Mapping[str, Any], report: Mapping[str, Any]) -> str:
-    """One sentence on why the mission of an attempt ended without having solved it."""
-    reason = status.get("verdict_reason")
-    words = UNSOLVED if reason == "out_of_reach" else show.why(status)
-    errors = [row["message"] for row in report["errors"] if row["tool"] == status.get("proposer")]
-    if reason == "proposer_failed" and errors:
-        words = f"{words.removesuffix('.')}: {errors[-1]}"
-    refused = [row for row in report["refused"] if row["outcome"] == "denied"]
-    if not refused:
-        return words
-    count = len(refused)
-    return f"{words} {count} call{' was' if count == 1 else 's were'} denied: {refused[-1]['reason']}"

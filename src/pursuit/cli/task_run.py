@@ -122,7 +122,7 @@ _FACTS = (
 
 def list_page(context: Context, wanted: str | None, cursor: str | None, limit: int) -> Mapping[str, Any]:
     """A page of tasks; an empty one if there is no ledger yet."""
-    status = check_choice("--status", wanted, TASK_STATUSES)
+    status = None if wanted is None else check_choice("--status", wanted, TASK_STATUSES)
 
     async def verb(runtime: Runtime) -> Mapping[str, Any]:
         await runtime.tasks.catch_up()

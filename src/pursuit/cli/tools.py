@@ -172,10 +172,6 @@ def listing(screen: Screen, found: Mapping[str, Any], *, why: bool) -> None:
         screen.note(reason)
     for call in found.get("calls", ()):
         screen.plain(line(f"call {call['name']} {compact(call['args'])}: {call['decision']} ({call['reason']})"))
-    _footer(screen, found)
-
-
-def _footer(screen: Screen, found: Mapping[str, Any]) -> None:
     for server in found.get("disabled", ()):
         screen.note(f"server {server} is disabled in the configuration")
     for warning in found["warnings"]:

@@ -60,7 +60,7 @@ COLUMNS = (
 WHOLE = ("attempt", "status", "score")
 """Columns whose cells are not broken."""
 
-_AXES = (("calls", "calls"), ("seconds", "seconds"), ("tokens", "tokens"))
+_AXES = ("calls", "seconds", "tokens")
 
 
 def render_comparison(problems: Sequence[Mapping[str, Any]]) -> str:
@@ -71,14 +71,14 @@ def render_comparison(problems: Sequence[Mapping[str, Any]]) -> str:
 
 def _section(problem: Mapping[str, Any]) -> dict[str, Any]:
     attempts: Sequence[Mapping[str, Any]] = problem["attempts"]
-    plots = [(words, _comparison_plot(problem, attempts, key, words)) for key, words in _AXES]
+    plots = [(axis, _comparison_plot(problem, attempts, axis)) for axis in _AXES]
     return {
         "title": problem["title"],
         "problem_id": problem["problem_id"],
         "metric": problem["metric"],
         "aim": aim(problem),
         "rows": [cells(problem, row) for row in attempts],
-        "plots": [(words, svg) for words, svg in plots if svg],
+        "plots": [(axis, svg) for axis, svg in plots if svg],
     }
 
 
@@ -123,11 +123,11 @@ def notes(row: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def _comparison_plot(problem: Mapping[str, Any], attempts: Sequence[Mapping[str, Any]], key: str, words: str) -> str:
+def _comparison_plot(problem: Mapping[str, Any], attempts: Sequence[Mapping[str, Any]], axis: str) -> str:
     points = [
-        (float(row[key]), float(row["value"]), text(f"{row['label']} ({row['attempt_id']})"))
+        (float(row[axis]), float(row["value"]), text(f"{row['label']} ({row['attempt_id']})"))
         for row in attempts
-        if row["value"] is not None and row["feasible"] and row[key] is not None
+        if row["value"] is not None and row["feasible"] and row[axis] is not None
     ]
-    label = f"{problem['metric']} over {words}"
-    return scatter_plot(points, label=label, target=problem["target"], whole=key != "seconds")
+    label = f"{problem['metric']} over {axis}"
+    return scatter_plot(points, label=label, target=problem["target"], whole=axis != "seconds")
