@@ -405,7 +405,7 @@ async def scaffold(
     return await draft_by_model(directive, models.open(model), proposer=model, timeout=timeout)
 
 
-async def examined(config: Path | None, state: Path) -> list[Finding]:
+async def examine_installation(config: Path | None, state: Path) -> list[Finding]:
     """The findings of `pursuit doctor` about a configuration, its servers and a ledger."""
     return await examine(config, state, SqliteLedger.open)
 

@@ -20,7 +20,7 @@ from pursuit.cli import show_problems
 from pursuit.cli.console import ENDED, EXIT, Screen
 from pursuit.cli.context import Context, collect_garbage
 from pursuit.cli.drive import Drive
-from pursuit.cli.errors import the_cause
+from pursuit.cli.errors import root_cause
 from pursuit.cli.progress import progress
 from pursuit.cli.reports import write_whole
 from pursuit.cli.show_problems import ended_attempt
@@ -116,7 +116,7 @@ class AttemptRun:
             if begun:
                 raise
             file.unlink(missing_ok=True)
-            cause = the_cause(error)
+            cause = root_cause(error)
             if isinstance(cause, ValidationFailed):
                 raise _by_option(cause) from None
             raise
@@ -188,7 +188,7 @@ def is_unsettled(state: AttemptState) -> bool:
     return state.scored is None and (state.taken is not None or state.claimed is not None)
 
 
-async def settled(
+async def wait_until_settled(
     ledger: Ledger, problem: Manifest, state: AttemptState, *, path: Path, config: Configuration
 ) -> AttemptState:
     """The attempt after any process that works on it is done: with its submission and, if a tool judges, its score.
@@ -201,13 +201,13 @@ async def settled(
         return state
     with anyio.move_on_after(PATIENCE + problem.scorer.timeout):
         if problem.scorer.kind != "tool":
-            await _left_alone(attempt)
+            await _wait_for_others(attempt)
         else:
-            await _judged_by_tool(ledger, problem, state.attempt_id, path, config)
+            await _wait_for_tool(ledger, problem, state.attempt_id, path, config)
     return await load_attempt(ledger, state.attempt_id)
 
 
-async def _left_alone(attempt: Attempt) -> None:
+async def _wait_for_others(attempt: Attempt) -> None:
     """Returns when it is settled, or when no process works on it; what was claimed is the submission then."""
     while True:
         async with attempt.alone() as alone:
@@ -219,9 +219,7 @@ async def _left_alone(attempt: Attempt) -> None:
         await anyio.sleep(POLL_SECONDS)
 
 
-async def _judged_by_tool(
-    ledger: Ledger, problem: Manifest, attempt_id: str, path: Path, config: Configuration
-) -> None:
+async def _wait_for_tool(ledger: Ledger, problem: Manifest, attempt_id: str, path: Path, config: Configuration) -> None:
     """Opens the attempt again so that the tool judges; waits for another process that works on it."""
     from pursuit.server.problems.server import ProblemOptions, open_desk
 
@@ -273,7 +271,7 @@ def _find(word: str, directories: Sequence[Path], looked: list[Found]) -> Manife
     if word and (word != path.name or word == ".."):  # an id has no slash and is not `.`
         return read_manifest(_manifest_in(path))
     if not looked:
-        looked.append(known(directories))
+        looked.append(discover_all(directories))
     (found,) = looked
     twice = [one for one in found.faults if one.field == "problem_id" and one.reason.startswith(repr(word))]
     if twice:
@@ -307,13 +305,13 @@ def _is_folder(path: Path) -> bool:
         return False
 
 
-def known(directories: Sequence[Path]) -> Found:
+def discover_all(directories: Sequence[Path]) -> Found:
     """The problems that are shipped and those in these folders."""
-    require_there(directories)
+    require_directories(directories)
     return discover(directories)
 
 
-def require_there(directories: Sequence[Path]) -> None:
+def require_directories(directories: Sequence[Path]) -> None:
     """Refuses a `--dir` that does not exist."""
     reason = "there is no such file or directory"
     missing = [Fault(field=f"--dir {one}", reason=reason) for one in directories if not os.path.lexists(one)]
@@ -456,7 +454,7 @@ async def _judge(
     problem = await anyio.to_thread.run_sync(_of_attempt, state, named, directories)
     if wait and is_unsettled(state):
         path, config = context.ledger_path(), context.configuration()
-        state = await settled(ledger, problem, state, path=path, config=config)
+        state = await wait_until_settled(ledger, problem, state, path=path, config=config)
     attempt = Attempt(ledger, time.time, problem, attempt_id)
     async with Sandbox() as sandbox, attempt.alone() as alone:
         serve = context.command("problem", "serve", str(problem.path), "--attempt", attempt_id)
@@ -478,7 +476,7 @@ def _of_attempt(state: AttemptState, named: str | None, directories: Sequence[Pa
         if problem.problem_id != problem_id:
             raise InvalidArgument(f"{state.attempt_id} is an attempt at {problem_id!r}, not at {problem.problem_id!r}")
         return problem
-    require_there(directories)
+    require_directories(directories)
     known: list[Manifest] = []
     for path in dict.fromkeys(path for folder in (SHIPPED, *directories) for path in manifests_in(folder)):
         with suppress(ValidationFailed):  # a manifest with faults cannot be the one
@@ -500,7 +498,7 @@ def list_matching(
     tags: Sequence[str] = (),
 ) -> None:
     """Shows the problems that match, and notes those that cannot be read."""
-    found = known(directories)
+    found = discover_all(directories)
     try:
         matching = Catalogue(found.problems).search(words, kind=kind, tags=tags)
     except ValidationFailed as failed:

@@ -82,7 +82,7 @@ def _show_state(context: Context, mission_id: str, state: MissionState) -> None:
     if text := show.why(status):
         screen.fact("why", text)
     ended = status["status"] in ENDED
-    screen.hint(f"next: {context.command('report', mission_id) if ended else show.go_on(context, status)}")
+    screen.hint(f"next: {context.command('report', mission_id) if ended else show.continue_command(context, status)}")
 
 
 @command(app)
@@ -158,7 +158,7 @@ def _asker(row: Mapping[str, Any]) -> str:
     return "gateway" if str(row["session_id"]).startswith("gateway-") else "mission"
 
 
-def ask_here(screen: Screen, row: Mapping[str, Any]) -> tuple[Permission, str | None] | None:
+def ask_at_terminal(screen: Screen, row: Mapping[str, Any]) -> tuple[Permission, str | None] | None:
     """Asks the person at the terminal; None leaves the question open."""
     screen.plain("")
     for line in str(row["description"]).splitlines():

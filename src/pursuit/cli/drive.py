@@ -16,8 +16,8 @@ import anyio
 from pursuit.cli import show
 from pursuit.cli.console import ENDED, EXIT, Screen, clean, line, model_usage
 from pursuit.cli.context import Context, Interrupted, conduct
-from pursuit.cli.control import ask_here
-from pursuit.cli.errors import the_cause
+from pursuit.cli.control import ask_at_terminal
+from pursuit.cli.errors import root_cause
 from pursuit.cli.progress import progress
 from pursuit.cli.reports import write_reports
 from pursuit.cli.show_problems import ended_attempt
@@ -66,7 +66,7 @@ class Drive:
             status = await runtime.service.status(mission_id)
             if not self.screen.answer({key: status[key] for key in ("session_id", "status", "warnings")}):
                 self.screen.plain(mission_id)
-                self.screen.hint(f"run it with: {show.go_on(self.context, status)}")
+                self.screen.hint(f"run it with: {show.continue_command(self.context, status)}")
             return 0
 
         return self.conduct(work)
@@ -111,7 +111,7 @@ class Drive:
         except Interrupted as stop:
             return self._interrupted(stop.number)
         except Exception as error:
-            if self._begun and isinstance(the_cause(error), LedgerUnavailable):
+            if self._begun and isinstance(root_cause(error), LedgerUnavailable):
                 self.screen.note(f"when the ledger is available again, continue with: {self._resume_command()}")
             raise
 
@@ -129,17 +129,17 @@ class Drive:
         while True:
             async with progress(self.screen) as see:
                 await runtime.service.run(mission_id, observer=see)
-            if not await self._answered_here(runtime, mission_id):
+            if not await self._ask_here(runtime, mission_id):
                 return await self._finish(runtime, mission_id, {})
 
-    async def _answered_here(self, runtime: Runtime, mission_id: str) -> bool:
+    async def _ask_here(self, runtime: Runtime, mission_id: str) -> bool:
         """Asks the person at the terminal what the mission waits for; returns whether every question is answered."""
         if not (self.screen.rich and sys.stdin.isatty()):
             return False
         approvals = Approvals(runtime.service)
         rows = await approvals.open(mission_id)
         for row in rows:
-            answer = await anyio.to_thread.run_sync(ask_here, self.screen, row, abandon_on_cancel=True)
+            answer = await anyio.to_thread.run_sync(ask_at_terminal, self.screen, row, abandon_on_cancel=True)
             if answer is None:
                 return False
             await approvals.answer(row["approval_id"], answer[0], reason=answer[1])
@@ -175,7 +175,7 @@ class Drive:
             status = await runtime.service.status(mission_id)
             files = await self._files(runtime, status)
         except Exception as error:  # one mission that cannot be driven must not stop the others
-            cause = the_cause(error)
+            cause = root_cause(error)
             if not isinstance(cause, PursuitError):
                 raise
             return {"session_id": mission_id, "error": cause.as_dict()}
@@ -229,9 +229,9 @@ class Drive:
             case (_, "budget"):
                 cap = next(name for name in CAPS if name.startswith(status["waiting_detail"]))
                 more = say("extend", mission_id, f"--{cap.replace('_', '-')}", "N")
-                return f"raise a cap: {more}, then {show.go_on(self.context, status, *self._mode_option)}"
+                return f"raise a cap: {more}, then {show.continue_command(self.context, status, *self._mode_option)}"
             case _:
-                return f"continue with: {show.go_on(self.context, status, *self._mode_option)}"
+                return f"continue with: {show.continue_command(self.context, status, *self._mode_option)}"
 
     def _resume_command(self) -> str:
         words = self._begun[-1:] if len(self._begun) == 1 else ["--all"]

@@ -19,7 +19,7 @@ USAGE = 2
 
 def explain(error: Exception, *, as_json: bool) -> int:
     """Prints the error and returns the exit code."""
-    cause = the_cause(error)
+    cause = root_cause(error)
     if isinstance(cause, PursuitError):
         _tell(cause.as_dict(), _lines(cause), as_json=as_json)
         return cause.exit_code
@@ -36,7 +36,7 @@ def explain(error: Exception, *, as_json: bool) -> int:
     return _internal(error, cause, as_json=as_json)
 
 
-def the_cause(error: BaseException) -> BaseException:
+def root_cause(error: BaseException) -> BaseException:
     """The error itself, out of the groups that concurrent code wraps it in; a `PursuitError` comes first."""
     leaves = list(_leaves(error))
     return next((leaf for leaf in leaves if isinstance(leaf, PursuitError)), leaves[0])

@@ -41,7 +41,7 @@ _DOING = {
 
 
 @dataclass(slots=True)
-class Glimpse:
+class Snapshot:
     """What was last seen of a mission."""
 
     mission_id: str
@@ -57,10 +57,10 @@ async def progress(screen: Screen) -> AsyncGenerator[Observer]:
         return
     from rich.live import Live
 
-    seen: list[Glimpse] = []
+    seen: list[Snapshot] = []
 
     def see(mission_id: str, phase: Phase, state: MissionState) -> None:
-        seen[:] = [Glimpse(mission_id, phase, state)]
+        seen[:] = [Snapshot(mission_id, phase, state)]
 
     began = time.monotonic()
     with Live(console=screen.console, auto_refresh=False, transient=True) as live:
@@ -112,7 +112,7 @@ def iteration_line(state: MissionState) -> str:
     return "; ".join([*words, *([f"left: {left}"] if left else [])])
 
 
-def panel(seen: Glimpse, seconds: float, width: int) -> Panel:
+def panel(seen: Snapshot, seconds: float, width: int) -> Panel:
     """The mission in a frame."""
     from rich.console import Group
     from rich.panel import Panel
@@ -133,7 +133,7 @@ def panel(seen: Glimpse, seconds: float, width: int) -> Panel:
     return Panel(Group(*rows), title=title, title_align="left", border_style="dim", width=width, expand=False)
 
 
-def _headline(seen: Glimpse, seconds: float) -> Text:
+def _headline(seen: Snapshot, seconds: float) -> Text:
     from rich.text import Text
 
     state = seen.state

@@ -119,13 +119,13 @@ async def lessons(
 @command(app)
 def doctor(context: Context) -> int:
     """Check configuration, servers and ledger, and say how to fix what is wrong."""
-    from pursuit.runtime import examined
+    from pursuit.runtime import examine_installation
     from pursuit.service.doctor import document
 
     screen = context.screen
     path, ledger = context.configuration_path(), context.ledger_path()
     with screen.busy("examining"):
-        findings = conduct(lambda: examined(path, ledger))
+        findings = conduct(lambda: examine_installation(path, ledger))
     found = document(findings)
     if not screen.answer(found):
         for finding in findings:

@@ -84,7 +84,6 @@ def serve(
     gc.disable()  # these imports make about 150,000 objects that stay: there is no garbage among them
     from pursuit.errors import Fault, ValidationFailed
     from pursuit.server import logs
-    from pursuit.server.gateway.upstreams import GatewayOptions
     from pursuit.server.serve import serve as serving
 
     gc.freeze()
@@ -108,6 +107,8 @@ def serve(
     # A terminal that closes sends SIGHUP too, and then the server must end and not reload.
     reloads = gateway and not any(os.isatty(stream) for stream in (0, 1, 2))
     if gateway:
+        from pursuit.server.gateway.upstreams import GatewayOptions
+
         spelling = "escaped" if plain_names else "dotted"
         options = GatewayOptions(alone=not http, spelling=spelling, search=tool_search, reloads=reloads)
 

@@ -39,7 +39,7 @@ def why(status: Mapping[str, Any]) -> str:
     return ""
 
 
-def go_on(context: Context, status: Mapping[str, Any], *words: str) -> str:
+def continue_command(context: Context, status: Mapping[str, Any], *words: str) -> str:
     """What continues a mission that has not ended: a command, unless its proposer is the model of a client."""
     if status["proposer"] != "sampling":
         return context.command("resume", status["session_id"], *words)

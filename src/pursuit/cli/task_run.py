@@ -45,7 +45,7 @@ WIDTH = 120
 _SPIN = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 
-async def watching(tasks: Tasks, screen: Screen, task_id: str) -> None:
+async def show_progress(tasks: Tasks, screen: Screen, task_id: str) -> None:
     """Shows a task until it has ended."""
     if screen.rich:
         await _in_place(tasks, screen, task_id)
@@ -69,7 +69,7 @@ async def _in_place(tasks: Tasks, screen: Screen, task_id: str) -> None:
             count = 0
             while True:
                 width = min(WIDTH, screen.console.width)
-                live.update(drawn(latest, tasks.store.now(), width, _SPIN[count % len(_SPIN)]), refresh=True)
+                live.update(progress_lines(latest, tasks.store.now(), width, _SPIN[count % len(_SPIN)]), refresh=True)
                 count += 1
                 await anyio.sleep(REDRAW_SECONDS)
 
@@ -87,7 +87,7 @@ def counted(state: TaskState) -> str:
     return figure(state.done) if state.done else ""
 
 
-def drawn(state: TaskState, now: float, width: int, mark: str) -> Group:
+def progress_lines(state: TaskState, now: float, width: int, mark: str) -> Group:
     """The task in two lines: how far and for how long, and what it said last."""
     from rich.console import Group
     from rich.text import Text
@@ -292,7 +292,7 @@ def run_task(context: Context, request: RunRequest, *, detach: bool) -> int:
             state = await request.begin(runtime.tasks)
             if detach:
                 return await _detach(runtime.tasks, screen, await runtime.tasks.started(state.task_id))
-            return await _see_to_its_end(runtime.tasks, screen, state.task_id)
+            return await _show_until_end(runtime.tasks, screen, state.task_id)
 
     collect_garbage()
     try:
@@ -317,7 +317,7 @@ async def _detach(tasks: Tasks, screen: Screen, state: TaskState) -> int:
     return exit_code(state) if state.terminal else 0
 
 
-async def _see_to_its_end(tasks: Tasks, screen: Screen, task_id: str) -> int:
+async def _show_until_end(tasks: Tasks, screen: Screen, task_id: str) -> int:
     left = False
 
     async def listen(*, task_status: Started[None]) -> None:
@@ -339,7 +339,7 @@ async def _see_to_its_end(tasks: Tasks, screen: Screen, task_id: str) -> int:
 
     async with anyio.create_task_group() as group:
         await group.start(listen)
-        await watching(tasks, screen, task_id)
+        await show_progress(tasks, screen, task_id)
         group.cancel_scope.cancel()
     if left:
         return 128 + signal.SIGHUP
@@ -353,7 +353,7 @@ async def wait_for_task(tasks: Tasks, screen: Screen, word: str, timeout: float 
     task_id = await tasks.named(word)
     with anyio.move_on_after(timeout):
         async with tasks.kept_up(task_id):
-            await watching(tasks, screen, task_id)
+            await show_progress(tasks, screen, task_id)
     state = await tasks.get(task_id)
     if state.terminal:
         ended(screen, await tasks.show(task_id))

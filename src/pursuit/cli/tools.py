@@ -119,7 +119,7 @@ def call(
     mode: ModeOption = None,
 ) -> int:
     """Call one tool, under policy, and show its result."""
-    from pursuit.cli.errors import the_cause
+    from pursuit.cli.errors import root_cause
     from pursuit.errors import ApprovalNeeded
 
     arguments = read_arguments(arg or (), args_json)
@@ -127,7 +127,7 @@ def call(
     try:
         answer = context.drive(lambda runtime: runtime.toolbox.call(tool, arguments, approve=approve), mode)
     except (ApprovalNeeded, ExceptionGroup) as error:
-        cause = the_cause(error)
+        cause = root_cause(error)
         if not isinstance(cause, ApprovalNeeded):
             raise
         raise ApprovalNeeded(f"{cause.message}; --yes (-y) approves it", **cause.details) from None
