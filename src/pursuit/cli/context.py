@@ -283,47 +283,52 @@ _JsonLinesOption = Annotated[
 ]
 
 
-def with_context(function: Callable[..., Any], *, json_lines: bool = False) -> Callable[..., Any]:
-    """The function as typer calls it: with the shared options, and a `Context` as its first argument.
+class WithContext:
+    """A function as typer calls it: with the shared options, and a `Context` as its first argument.
 
     Options before the subcommand count, too; those after it win. A coroutine function runs with `context.runtime`
-    open over the existing ledger, as `Context.look` opens it.
+    open over the existing ledger, as `Context.look` opens it. The signature is computed when typer asks for it: that
+    takes 0.2 ms for each of fifty commands, and most runs need one.
     """
-    own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
 
-    def run(ctx: typer.Context, *, config: Path | None, state: Path | None, json: bool, **given: Any) -> Any:
-        before = ctx.obj if isinstance(ctx.obj, Context) else None
-        if before is not None:
+    def __init__(self, function: Callable[..., Any], *, json_lines: bool = False) -> None:
+        self.__name__, self.__doc__ = function.__name__, function.__doc__
+        self.__annotations__ = {}  # typer wants the attribute; it reads the types from the signature
+        self._function = function
+        self._json_option = _JsonLinesOption if json_lines else _JsonOption
+
+    def __call__(self, ctx: typer.Context, *, config: Path | None, state: Path | None, json: bool, **given: Any) -> Any:
+        """Runs the function."""
+        if isinstance(before := ctx.obj, Context):
             config, state, json = config or before.config, state or before.state, json or before.json
         ctx.obj = context = Context(ctx, config=config, state=state, json=json)
-        if not inspect.iscoroutinefunction(function):
-            return function(context, **given)
+        if not inspect.iscoroutinefunction(self._function):
+            return self._function(context, **given)
 
         async def opened(runtime: Runtime) -> Any:
             context.runtime = runtime
-            return await function(context, **given)
+            return await self._function(context, **given)
 
         return context.look(opened)
 
-    json_option = _JsonLinesOption if json_lines else _JsonOption
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    parameters = [
-        inspect.Parameter("ctx", keyword, annotation=typer.Context),
-        *(one.replace(kind=keyword) for one in own),
-        inspect.Parameter("config", keyword, default=None, annotation=_ConfigOption),
-        inspect.Parameter("state", keyword, default=None, annotation=_StateOption),
-        inspect.Parameter("json", keyword, default=False, annotation=json_option),
-    ]
-    run.__name__, run.__doc__ = function.__name__, function.__doc__
-    setattr(run, "__signature__", inspect.Signature(parameters))  # noqa: B010 - a function does not declare it
-    run.__annotations__ = {one.name: one.annotation for one in parameters}
-    return run
+    @cached_property
+    def __signature__(self) -> inspect.Signature:
+        own = list(inspect.signature(self._function, eval_str=True).parameters.values())[1:]
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        parameters = [
+            inspect.Parameter("ctx", keyword, annotation=typer.Context),
+            *(one.replace(kind=keyword) for one in own),
+            inspect.Parameter("config", keyword, default=None, annotation=_ConfigOption),
+            inspect.Parameter("state", keyword, default=None, annotation=_StateOption),
+            inspect.Parameter("json", keyword, default=False, annotation=self._json_option),
+        ]
+        return inspect.Signature(parameters)
 
 
 def group(name: str, text: str, *, panel: str, **settings: Any) -> typer.Typer:
     """An app for a group of commands; the shared options also work before its subcommands."""
     app = typer.Typer(name=name, help=text, rich_help_panel=panel, **settings)
-    app.callback(help=text)(with_context(_no_action))
+    app.callback(help=text)(WithContext(_no_action))
     return app
 
 
@@ -337,7 +342,7 @@ def command(
     """Adds a function to an app as a command with the shared options; `settings` are those of `Typer.command`."""
 
     def add(function: Callable[..., Any]) -> Callable[..., Any]:
-        app.command(name, **settings)(with_context(function, json_lines=json_lines))
+        app.command(name, **settings)(WithContext(function, json_lines=json_lines))
         return function
 
     return add

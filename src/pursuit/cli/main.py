@@ -19,7 +19,7 @@ from typer.models import CommandInfo
 
 from pursuit import __version__
 from pursuit.cli import audit, control, install, missions, problem, queries, serve, setup, task, tools
-from pursuit.cli.context import Context, with_context
+from pursuit.cli.context import Context, WithContext
 
 app = typer.Typer(
     name="pursuit",
@@ -39,7 +39,7 @@ def _show_version(ctx: typer.Context, asked: bool) -> None:
 
 
 @app.callback()
-@with_context
+@WithContext
 def before(
     _context: Context,
     *,

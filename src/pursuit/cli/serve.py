@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pursuit.cli.context import Context, Interrupted, command, conduct, with_context
+from pursuit.cli.context import Context, Interrupted, WithContext, command, conduct
 from pursuit.cli.options import ModeOption, mission_ids
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def print_address(context: Context) -> Callable[[str], None]:
 
 
 @token_app.callback(epilog="Example:  pursuit token --name laptop")
-@with_context
+@WithContext
 def make(
     context: Context,
     *,
