@@ -1,4 +1,4 @@
-"""Pursuit works at a goal until its criteria are met, its budget is spent, or it is provably stuck.
+"""Pursuit pursues a goal until its criteria are met, its budget is spent, or it is provably stuck.
 
     from pursuit import Budget, Mission, Runtime, event, metric
 
@@ -11,7 +11,7 @@
     async with Runtime() as runtime:
         report = await runtime.pursue(mission)
 
-Names are loaded when first used: a command line that only prints its help pays for none of them.
+Names are loaded when they are first used, which keeps `pursuit --help` fast.
 """
 
 from __future__ import annotations
@@ -41,31 +41,18 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "ScriptProposer": "pursuit.core.mission",
-    "SearchProposer": "pursuit.core.search",
-    "ReplayProposer": "pursuit.core.mission",
-    "RepeatProposer": "pursuit.core.mission",
-    "ClientProposer": "pursuit.core.mission",
-    "Budget": "pursuit.core.mission",
-    "Fleet": "pursuit.core.mission",
-    "Mission": "pursuit.core.mission",
-    "Pace": "pursuit.core.mission",
-    "Problem": "pursuit.server.problems.api",
-    "Proposal": "pursuit.core.mission",
-    "PursuitError": "pursuit.errors",
-    "Report": "pursuit.runtime",
-    "Runtime": "pursuit.runtime",
-    "ToolCall": "pursuit.core.mission",
-    "ValidationFailed": "pursuit.errors",
-    "check": "pursuit.core.criteria",
-    "event": "pursuit.core.criteria",
-    "metric": "pursuit.core.criteria",
-    "predicate": "pursuit.core.criteria",
-    "scaffold": "pursuit.runtime",
-    "succeeded": "pursuit.core.criteria",
-    "tool": "pursuit.upstream.functions",
-}
+_MODULES = {
+    "pursuit.core.criteria": ("check", "event", "metric", "predicate", "succeeded"),
+    "pursuit.core.mission": (
+        "Budget", "ClientProposer", "Fleet", "Mission", "Pace", "Proposal", "RepeatProposer", "ReplayProposer",
+        "ScriptProposer", "ToolCall",
+    ),
+    "pursuit.core.search": ("SearchProposer",),
+    "pursuit.errors": ("PursuitError", "ValidationFailed"),
+    "pursuit.runtime": ("Report", "Runtime", "scaffold"),
+    "pursuit.server.problems.api": ("Problem",),
+    "pursuit.upstream.functions": ("tool",),
+}  # fmt: skip
 
 __all__ = [
     "Budget",
@@ -95,7 +82,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'pursuit' has no attribute {name!r}")
-    return getattr(import_module(home), name)
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(module), name)
+    raise AttributeError(f"module 'pursuit' has no attribute {name!r}")

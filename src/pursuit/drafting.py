@@ -1,8 +1,7 @@
-"""A mission drafted from a goal in words: from a template, or by a language model.
+"""Drafts a mission for a goal in words: from a template, or with a language model. It does not interpret the goal.
 
-Owns: the templates, the question to the model, and which of its criteria are refused. It does not interpret the goal.
-Invariant: a draft is valid for the parser of mission files, drafting calls no tool, and no command in a draft comes
-from a model. The public function is `pursuit.scaffold`; a module of that name would hide it.
+A draft is valid for the parser of mission files, drafting calls no tool, and no command in a draft comes from a model.
+The public function is `pursuit.scaffold`; a module of that name would hide it.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from pursuit.sandbox import Sandbox
 
 DEFAULT_TEMPLATE = "metric"
 TRIES = 2
-"""The first answer, and one repair."""
+"""The first answer and one repair."""
 TIMEOUT = 600.0
 MAX_TOKENS = 4_096
 TOOL = "draft_criteria"
@@ -82,9 +81,6 @@ class Draft:
         }
 
 
-# --- templates
-
-
 @dataclass(frozen=True, slots=True)
 class Template:
     """A mission without its directive. Each line that ends in `# FILL IN: …` has a placeholder or an example value."""
@@ -100,6 +96,8 @@ _PROPOSER = """\
 # A client proposes the calls (pursuit serve, pursuit iterate), unless you name a language model:
 # proposer = "anthropic:claude-haiku-4-5\""""
 _CAPS = f"[budget]\n{as_toml(_BUDGET)}"
+_HEAD_ONE_TOOL = f"{_ONE_TOOL}\n\n{_PROPOSER}\n\n{_CAPS}"
+_HEAD_ANY_TOOL = f"{_ANY_TOOL}\n\n{_PROPOSER}\n\n{_CAPS}"
 _THRESHOLD = """\
 [[criteria]]
 criterion_id = "goal"
@@ -114,11 +112,7 @@ TEMPLATES: Mapping[str, Template] = {
     "metric": Template(
         "a number that a tool reports passes a threshold",
         f"""\
-{_ONE_TOOL}
-
-{_PROPOSER}
-
-{_CAPS}
+{_HEAD_ONE_TOOL}
 {_THRESHOLD}
 # If the tool answers with text, this reads the number out of it:
 # [[observe]]
@@ -130,11 +124,7 @@ TEMPLATES: Mapping[str, Template] = {
     "log": Template(
         "a number that a command prints, such as the end of a training log, passes a threshold",
         f"""\
-{_ANY_TOOL}
-
-{_PROPOSER}
-
-{_CAPS}
+{_HEAD_ANY_TOOL}
 [[criteria]]
 criterion_id = "goal"
 kind = "check"
@@ -147,11 +137,7 @@ predicate = 'float(result["stdout"].split()[-1]) <= 0.1'  # FILL IN: the compari
     "tests": Template(
         "a command succeeds, such as the tests of a project",
         f"""\
-{_ANY_TOOL}
-
-{_PROPOSER}
-
-{_CAPS}
+{_HEAD_ANY_TOOL}
 [[criteria]]
 criterion_id = "tests-pass"
 kind = "check"
@@ -179,11 +165,7 @@ event_name = "EVENT"  # FILL IN: the name under which the tool reports the event
     "tool": Template(
         "a tool succeeds a number of times",
         f"""\
-{_ONE_TOOL}
-
-{_PROPOSER}
-
-{_CAPS}
+{_HEAD_ONE_TOOL}
 [[criteria]]
 criterion_id = "goal"
 kind = "tool_call_succeeded"
@@ -237,9 +219,6 @@ def _checked_directive(directive: str) -> str:
     return parse_mission({**frame, "criteria": [_EVENT]}).directive
 
 
-# --- a model's draft
-
-
 @dataclass(frozen=True, slots=True)
 class _Checked:
     kept: Sequence[AnyCriterion] = ()
@@ -258,7 +237,7 @@ class _Spent:
         self.cost = None if self.cost is None or answer.cost_usd is None else self.cost + answer.cost_usd
 
     def __str__(self) -> str:
-        cost = "at a price that is not known" if self.cost is None else f"for ${self.cost:.4g}"
+        cost = "at an unknown price" if self.cost is None else f"for ${self.cost:.4g}"
         return f"{self.tokens} tokens {cost}"
 
 
@@ -402,9 +381,6 @@ def _page(directive: str, criteria: Sequence[AnyCriterion], *, by: str, proposer
     return "\n".join(parts)
 
 
-# --- which criteria are refused
-
-
 async def _check(sandbox: Sandbox, rows: Sequence[dict[str, Any]]) -> _Checked:
     """Sorts the rows of a model into criteria that can be used and rows that cannot."""
     kept: list[AnyCriterion] = []
@@ -461,19 +437,9 @@ def _essence(criterion: AnyCriterion) -> Mapping[str, object]:
 def _bounds(criterion: MetricThreshold) -> tuple[float, float]:
     """The least and the greatest value that meet a threshold."""
     target = criterion.target
-    match criterion.op:
-        case ">":
-            return math.nextafter(target, math.inf), math.inf
-        case ">=":
-            return target, math.inf
-        case "<":
-            return -math.inf, math.nextafter(target, -math.inf)
-        case "<=":
-            return -math.inf, target
-        case "==":
-            return target, target
-        case "!=":
-            return -math.inf, math.inf
+    least = {">": math.nextafter(target, math.inf), ">=": target, "==": target}
+    greatest = {"<": math.nextafter(target, -math.inf), "<=": target, "==": target}
+    return least.get(criterion.op, -math.inf), greatest.get(criterion.op, math.inf)
 
 
 _LATE = 1_000_000
@@ -486,7 +452,7 @@ _HOPELESS = ("NameError", "AttributeError", "SyntaxError", "NotImplementedError"
 
 
 class Trial:
-    """Evaluates a predicate over observations that were never made, in the sandbox and by the rules of a mission."""
+    """Evaluates a predicate over made-up observations, in the sandbox and by the rules of a mission."""
 
     def __init__(self, sandbox: Sandbox, criterion: Predicate) -> None:
         self._sandbox = sandbox

@@ -1,7 +1,4 @@
-"""The composition root: the only module that knows every concrete class.
-
-Owns: where state and configuration are found, and how the parts are put together. Decides nothing.
-"""
+"""The composition root: the only module that knows every concrete class. It puts the parts together."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from pursuit.config.commands import UPSTREAM
 from pursuit.config.configuration import Configuration, find_configuration, load_configuration
 from pursuit.config.files import locate_state
-from pursuit.config.mission_file import load_mission_file, servers_in
+from pursuit.config.mission_file import MissionFile, servers_in
 from pursuit.config.servers import ServerConfig
 from pursuit.core.mission import FLEET, Mission
 from pursuit.core.tools import Upstream
@@ -47,15 +44,13 @@ if TYPE_CHECKING:
     from pursuit.drafting import Draft
     from pursuit.service.fleet import Children
 
-
-# What the `[settings]` of a configuration mean for each part.
-# Invariant: a setting that is not given is the part's own default.
-
 MEGABYTE = 1024 * 1024
+
+# The `[settings]` of a configuration for each part; a setting that is not given is the part's own default.
 
 
 def choice_of(configuration: Configuration) -> Choice:
-    """Who proposes, with the operator's prices and limits."""
+    """The proposers, with the operator's prices and limits."""
     prices = {name: Price(input=read, output=written) for name, (read, written) in configuration.prices.items()}
     limit = int(configuration.settings.get("prompt_bytes", LIMIT))
     room = int(configuration.settings.get("tools_bytes", ROOM))
@@ -64,33 +59,30 @@ def choice_of(configuration: Configuration) -> Choice:
 
 def sandbox_limits(settings: Mapping[str, float]) -> SandboxLimits:
     """What a predicate and a script may use."""
-    names = {"predicate_seconds": 1, "predicate_memory_mb": MEGABYTE, "script_seconds": 1, "script_memory_mb": MEGABYTE}
-    given = {
-        name.removesuffix("_mb"): settings[name] * unit if unit == 1 else int(settings[name] * unit)
-        for name, unit in names.items()
-        if name in settings
-    }
+    given: dict[str, Any] = {}
+    for name in ("predicate_seconds", "script_seconds"):
+        if name in settings:
+            given[name] = settings[name]
+    for name in ("predicate_memory", "script_memory"):
+        if f"{name}_mb" in settings:
+            given[name] = int(settings[f"{name}_mb"] * MEGABYTE)
     for name in ("script_calls", "script_workers"):
         if name in settings:
             given[name] = int(settings[name])
-    return SandboxLimits(**given)  # pyright: ignore[reportArgumentType]
+    return SandboxLimits(**given)
 
 
 def engine_settings(settings: Mapping[str, float]) -> Settings:
-    """How long the engine waits, and for what."""
-    defaults = Settings()
-    return Settings(
-        call_timeout=settings.get("call_timeout", defaults.call_timeout),
-        call_ceiling=settings.get("call_ceiling", defaults.call_ceiling),
-        approval_timeout=settings.get("approval_timeout", defaults.approval_timeout),
-        task_patience=settings.get("task_patience", defaults.task_patience),
-        model_timeout=settings.get("model_timeout", defaults.model_timeout),
-        memory_lessons=int(settings.get("memory_lessons", defaults.memory_lessons)),
-    )
+    """The engine's timeouts, and how many lessons it remembers."""
+    names = ("call_timeout", "call_ceiling", "approval_timeout", "task_patience", "model_timeout")
+    given: dict[str, Any] = {name: settings[name] for name in names if name in settings}
+    if "memory_lessons" in settings:
+        given["memory_lessons"] = int(settings["memory_lessons"])
+    return Settings(**given)
 
 
 def task_limits(settings: Mapping[str, float]) -> Limits:
-    """How many tasks there may be, and for how long."""
+    """How many tasks may exist, and for how long."""
     defaults = Limits()
     return Limits(
         concurrent=int(settings.get("tasks_at_once", defaults.concurrent)),
@@ -114,7 +106,7 @@ class Report:
 
     @property
     def status(self) -> str:
-        """How it stands: `completed`, `terminated`, or why it waits."""
+        """The mission's status: `completed`, `terminated`, or why it waits."""
         return self.data["status"]
 
     @property
@@ -149,9 +141,9 @@ class Runtime:
     """Everything that is needed to pursue missions, opened together and closed together.
 
     `servers` are upstreams that live in this process: MCP server objects of the SDK, or plain Python functions
-    (`{"beam": [evaluate, certify]}`). Configured servers come from `pursuit.toml` or `mcp.json`. `caller` is who stands
-    in the audit for what is asked of this runtime. `mode` (auto, ask or never) overrules the configuration's. With
-    `only` there is no other mission than that one and its children: others are as unknown as ones that never were.
+    (`{"beam": [evaluate, certify]}`). Configured servers come from `pursuit.toml` or `mcp.json`. The audit names
+    `caller` for what this runtime is asked to do. `mode` (auto, ask or never) overrides the configuration's. With
+    `only`, this mission and its children are the only missions; any other is unknown.
     """
 
     def __init__(
@@ -179,22 +171,33 @@ class Runtime:
         self.tasks: Tasks
         self.state_path: Path
         self.model: str | None = None
-        """The language model that proposes where a client names nobody."""
+        """The language model that proposes if a client names no proposer."""
 
     async def __aenter__(self) -> Self:
         configuration = self._configuration()
         async with AsyncExitStack() as stack:
             self.state_path = locate_state(self._state, configuration.path)
             self.model = configuration.model
-            ledger = self._open_ledger(self.state_path)
+            ledger: Ledger = SqliteLedger.open(self.state_path)
             stack.push_async_callback(ledger.close)
             if self.only is not None:
-                ledger = await _alone(ledger, self.only)
+                ledger = await _scoped(ledger, self.only)
             sandbox = await stack.enter_async_context(Sandbox(sandbox_limits(configuration.settings)))
-            self._configured = {n: c for n, c in configuration.servers.items() if n not in self._servers}
+            self._configured = self._not_in_process(configuration)
             clock = SystemClock()
             audit = Audit(ledger, clock)
-            self.tasks = await stack.enter_async_context(self._open_tasks(ledger, audit, configuration))
+            log_megabytes = configuration.settings.get("task_log_mb")
+            self.tasks = await stack.enter_async_context(
+                Tasks(
+                    TaskStore(ledger, limits=task_limits(configuration.settings)),
+                    self.state_path.absolute().parent / "tasks",
+                    audit=audit,
+                    commands=configuration.commands,
+                    servers=lambda: (*self._configured.values(), *self._from_files.values()),
+                    caller=self._caller,
+                    log_bytes=None if log_megabytes is None else int(log_megabytes * MEGABYTE),
+                )
+            )
             self._pool = await stack.enter_async_context(
                 Pool(self._configured, self._in_process(configuration), network=configuration.policy.network)
             )
@@ -227,7 +230,7 @@ class Runtime:
                 caller=self._caller,
             )
             self.tasks.resume["child"] = lambda state: self._fleet().resume(state)
-            stack.push_async_callback(self._let_go)
+            stack.push_async_callback(self._close_children)
             self.toolbox = _toolbox(host, configuration, audit=audit, caller=self._caller)
             self._stack = stack.pop_all()
         return self
@@ -238,41 +241,40 @@ class Runtime:
         return await self._stack.__aexit__(kind, value, trace)
 
     async def pursue(self, mission: Mission, *, observer: Observer | None = None) -> Report:
-        """Works at a mission until it ends or has to wait for somebody, and reports."""
+        """Runs a mission until it ends or waits, and reports."""
         started = await self.service.start(mission)
         return await self.resume(started.session_id, observer=observer)
 
     async def resume(self, mission_id: str, *, observer: Observer | None = None) -> Report:
-        """Goes on with a mission, also one whose process died, and reports."""
+        """Continues a mission, also one whose process died, and reports."""
         await self.use_servers_of(mission_id)
         await self.service.run(mission_id, observer=observer)
         return await self.report(mission_id)
 
     async def report(self, mission_id: str) -> Report:
-        """The report of a mission as it stands."""
+        """The report of a mission as it is now."""
         return Report(await self.service.report(mission_id))
 
-    async def start_file(self, path: Path, *, session_id: str | None = None) -> Started:
-        """Accepts the mission in a file, with the servers that the file brings; it may have its id beforehand."""
-        loaded = load_mission_file(path)
-        self._add_servers(loaded.path, loaded.servers)
-        file = loaded.path if loaded.servers else None
-        return await self.service.start(loaded.mission, file=file, session_id=session_id)
+    async def start_file(self, file: MissionFile, *, session_id: str | None = None) -> Started:
+        """Starts the mission of a file, with the servers that the file brings, under this id or a new one."""
+        self._add_servers(file.path, file.servers)
+        path = file.path if file.servers else None
+        return await self.service.start(file.mission, file=path, session_id=session_id)
 
     async def use_servers_of(self, mission_id: str) -> None:
-        """Makes the servers of a mission's own file known, so that it can go on in another process."""
+        """Adds the servers of the mission's own file, so that it can continue in this process."""
         state = await self.service.state(mission_id)
         if state.file is not None:
             self._add_servers(Path(state.file), servers_in(Path(state.file)))
 
     async def reload(self, check: Callable[[Sequence[str]], None] | None = None) -> Reloaded:
-        """Reads the configuration again: servers that are new or different are connected, the rest is left alone.
+        """Reads the configuration again: connects servers that are new or different, and leaves the rest alone.
 
-        Raises `ValidationFailed`, and then nothing has changed; `check` may, too: it gets the names that there will be.
-        The policy holds for the toolbox from now on; a mission keeps the one that it is driven with.
+        Raises `ValidationFailed`, and then nothing has changed. `check` gets the names of the servers that there will
+        be, and may raise, too. The toolbox uses the new policy at once; a running mission keeps its own.
         """
         configuration = self._configuration()
-        configured = {n: c for n, c in configuration.servers.items() if n not in self._servers}
+        configured = self._not_in_process(configuration)
         kept = {name: server for name, server in self._from_files.items() if name not in configured}
         if check is not None:
             check([*self._servers, *(name for name, one in {**configured, **kept}.items() if one.enabled)])
@@ -282,10 +284,10 @@ class Runtime:
         return reloaded
 
     def _add_servers(self, path: Path, servers: Mapping[str, ServerConfig]) -> None:
-        """Adds the servers of a mission file; a name that means another server already is a fault, every time."""
+        """Adds the servers of a mission file; a name that another server already has is a fault."""
         known = {**self._configured, **self._from_files}
         other = "the configuration or another mission file has a different server of that name; rename one"
-        spawns = "is what starts children; rename this server"
+        spawns = "is the server that starts children; rename this one"
         faults = [
             Fault(field=f"servers.{name}", reason=spawns if name == FLEET else other, source=str(path))
             for name, server in servers.items()
@@ -300,13 +302,16 @@ class Runtime:
                 self._pool.add(name, server)
                 self._from_files[name] = server
 
+    def _not_in_process(self, configuration: Configuration) -> dict[str, ServerConfig]:
+        return {name: one for name, one in configuration.servers.items() if name not in self._servers}
+
     def _policy(self, configuration: Configuration) -> OperatorPolicy:
-        """The configured policy in the mode of this runtime; what was handed in is the program's own."""
+        """The configured policy in the mode of this runtime; it trusts the servers that the program passed in."""
         policy = configuration.policy
         return replace(policy, mode=self._mode or policy.mode, own=frozenset(self._servers))
 
     def _upstream(self, name: str) -> Upstream:
-        """The server of that name; the one that starts children is no server of the pool."""
+        """The server of that name; the one that starts children is not in the pool."""
         return self._fleet() if name == FLEET and name not in self._pool.names else self._pool.upstream(name)
 
     def _fleet(self) -> Children:
@@ -315,34 +320,18 @@ class Runtime:
         self._children = self._children or Children(self.service, self.use_servers_of)
         return self._children
 
-    async def _let_go(self) -> None:
+    async def _close_children(self) -> None:
         if self._children is not None:
             await self._children.aclose()
 
     def _in_process(self, configuration: Configuration) -> dict[str, Any]:
-        """The servers of this process: those that were handed in, and the configured commands."""
+        """The servers of this process: those that the program passed in, and the configured commands."""
         if not configuration.commands:
             return self._servers
         if UPSTREAM in self._servers:
             why = f"is what [{UPSTREAM}] of the configuration are called inside missions; rename this server"
             raise ValidationFailed([Fault(field=f"servers.{UPSTREAM}", reason=why)])
         return {**self._servers, UPSTREAM: CommandUpstream(configuration.commands, self.tasks)}
-
-    def _open_tasks(self, ledger: Ledger, audit: Audit, configuration: Configuration) -> Tasks:
-        return Tasks(
-            TaskStore(ledger, limits=task_limits(configuration.settings)),
-            self.state_path.absolute().parent / "tasks",
-            audit=audit,
-            commands=configuration.commands,
-            servers=lambda: (*self._configured.values(), *self._from_files.values()),
-            caller=self._caller,
-            log_bytes=int(configuration.settings["task_log_mb"] * MEGABYTE)
-            if "task_log_mb" in configuration.settings
-            else None,
-        )
-
-    def _open_ledger(self, path: Path) -> Ledger:
-        return SqliteLedger.open(path)
 
     def _configuration(self) -> Configuration:
         if isinstance(self._config, Configuration):
@@ -351,22 +340,22 @@ class Runtime:
         return Configuration() if path is None else load_configuration(path)
 
 
-async def _alone(ledger: Ledger, mission_id: str) -> Ledger:
-    """The ledger with one mission in it, which must be there."""
-    from pursuit.service.scoped_ledger import OneMission  # noqa: PLC0415 - most runtimes have them all
+async def _scoped(ledger: Ledger, mission_id: str) -> Ledger:
+    """The ledger with one mission in it, which must exist."""
+    from pursuit.service.scoped_ledger import OneMission  # noqa: PLC0415 - most runtimes have all missions
 
     require_id(mission_id)
-    alone = OneMission(ledger, mission_id)
-    await alone.require()
-    return alone
+    scoped = OneMission(ledger, mission_id)
+    await scoped.require()
+    return scoped
 
 
 @asynccontextmanager
 async def open_toolbox(
     configuration: Configuration, *, mode: Mode | None = None, servers: Mapping[str, ServerConfig] | None = None
 ) -> AsyncGenerator[Toolbox]:
-    """The tools of the configured servers and of `servers`, to look at: no ledger is opened or made for it."""
-    everything = {**(servers or {}), **configuration.servers}  # of two of one name, the operator's
+    """The tools of the configured servers and of `servers`, without a ledger."""
+    everything = {**(servers or {}), **configuration.servers}  # the operator's server wins
     commands = {UPSTREAM: CommandUpstream(configuration.commands)} if configuration.commands else {}
     async with Pool(everything, commands, network=configuration.policy.network) as pool:
         policy = replace(configuration.policy, mode=mode or configuration.policy.mode)
@@ -377,7 +366,7 @@ async def open_toolbox(
 async def open_planner(
     configuration: Configuration, *, mode: Mode | None = None, servers: Mapping[str, ServerConfig] | None = None
 ) -> AsyncGenerator[Planner]:
-    """What shows the first proposal of a mission: no ledger is opened or made for it."""
+    """A planner, which shows the first proposal of a mission, without a ledger."""
     choice = choice_of(configuration)
     async with open_toolbox(configuration, mode=mode, servers=servers) as toolbox:
         yield Planner(
@@ -416,8 +405,8 @@ async def scaffold(
     return await draft_by_model(directive, models.open(model), proposer=model, timeout=timeout)
 
 
-async def examined(config: Path | None, state: Path) -> list[Finding]:
-    """What is to be said of this configuration, its servers and this ledger."""
+async def examine_installation(config: Path | None, state: Path) -> list[Finding]:
+    """The findings of `pursuit doctor` about a configuration, its servers and a ledger."""
     return await examine(config, state, SqliteLedger.open)
 
 

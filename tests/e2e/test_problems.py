@@ -135,7 +135,7 @@ def _killed_in_the_middle(folder: Path) -> tuple[Place, str]:
         place.folder.mkdir()
         place.write("pursuit.toml", '[policy]\nmode = "ask"\n[servers.problem]\ncommand = "python3"\n')
         running = place.begin("problem", "attempt", "welded-beam")
-        hint = running.until("if this is stopped, go on with: ")
+        hint = running.until("if this is stopped, continue with: ")
         running.until("iteration 6/")
         if running.end(signal.SIGKILL)[0] == -signal.SIGKILL:
             return place, hint
@@ -145,7 +145,7 @@ def _killed_in_the_middle(folder: Path) -> tuple[Place, str]:
 @pytest.mark.guarantee("an-attempt-survives-kill-nine")
 def test_killed_in_the_middle_an_attempt_goes_on_with_what_was_printed(tmp_path: Path) -> None:
     place, hint = _killed_in_the_middle(tmp_path)
-    words = shlex.split(hint.partition("go on with: ")[2])
+    words = shlex.split(hint.partition("continue with: ")[2])
     assert words[0] == "pursuit"
     place.ask(*words[1:])
     (found,) = place.json("problem", "compare", "welded-beam")["problems"]

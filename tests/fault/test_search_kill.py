@@ -17,6 +17,7 @@ import pytest
 from quick_start import REAL
 
 from pursuit import Runtime
+from pursuit.config.mission_file import load_mission_file
 from pursuit.core.events import IterationEnded, IterationProposed, decode
 from pursuit.ledger.sqlite import SqliteLedger
 
@@ -81,7 +82,7 @@ def _stage(folder: Path, sampler: str, batch: int, iterations: int) -> str:
 
     async def start() -> str:
         async with _runtime(folder) as runtime:
-            return (await runtime.start_file(folder / "mission.toml")).session_id
+            return (await runtime.start_file(load_mission_file(folder / "mission.toml"))).session_id
 
     return anyio.run(start)
 

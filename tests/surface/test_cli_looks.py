@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -182,3 +184,15 @@ def test_operators_words_on_an_undriven_mission(ours: tuple[Place, str]) -> None
     pages = place.json("list", "--limit", 2)
     rest = place.json("list", "--cursor", pages["next_cursor"])
     assert [len(pages["sessions"]), len(rest["sessions"])] == [2, 1]
+
+
+def test_help_and_list_load_nothing_heavy(tmp_path: Path) -> None:
+    heavy = {
+        ("--help",): ["pydantic", "msgspec", "anyio", "jinja2", "mcp", "pursuit.runtime", "pursuit.config"],
+        ("list",): ["mcp", "mcp_types", "jinja2", "pydantic_monty", "pursuit.server", "pursuit.drafting"],
+    }
+    for words, names in heavy.items():
+        source = f"import sys; from pursuit.cli.main import answer; code = answer({words!r}); "
+        source += f"sys.exit(code or ', '.join(name for name in {names!r} if name in sys.modules) or 0)"
+        done = subprocess.run([sys.executable, "-c", source], cwd=tmp_path, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, ""), words

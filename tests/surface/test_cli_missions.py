@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
 import signal
 import stat
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,21 @@ pytestmark = pytest.mark.usefixtures("quick_python")
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     return Place(tmp_path).configured()
+
+
+def test_run_reads_the_mission_file_once(place: Place) -> None:
+    pipe = place.folder / "m.toml"
+    os.mkfifo(pipe)
+
+    def write() -> None:
+        with pipe.open("w", encoding="utf-8") as file:  # returns when the command opens it
+            pipe.unlink()
+            file.write(mission(target=100))
+
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
+    assert "status: completed" in place.ask("run", "m.toml")[0]
+    writer.join()
 
 
 def test_the_example_runs_to_success_and_leaves_reports(tmp_path: Path) -> None:
@@ -142,11 +159,11 @@ def test_a_mission_that_takes_a_clients_model_says_who_must_drive_it(place: Plac
     place.write("m.toml", mission(proposer='kind = "sampling"'))
     out, notes = place.ask("start", "m.toml")
     way = "mission_iterate from an MCP client that declares sampling, connected to pursuit serve"
-    assert f"pursue it with: {way}" in notes
+    assert f"run it with: {way}" in notes
     mission_id = out.split()[0]
     out, notes = place.ask("resume", mission_id, code=4)
     assert "waiting for input" in out
-    assert f"go on with: {way}" in notes
+    assert f"continue with: {way}" in notes
     assert f"next: {way}" in place.ask("pause", mission_id)[1]
 
 
@@ -159,7 +176,7 @@ def test_the_operator_is_heard_from_another_process(place: Place, tmp_path: Path
     assert conflict["code"] == "conflict"
     assert place.json("pause", mission_id, "--reason", "lunch")["status"] == "paused"
     code, out, notes = running.end()
-    assert (code, f"go on with: pursuit resume {mission_id}" in notes) == (4, True)
+    assert (code, f"continue with: pursuit resume {mission_id}" in notes) == (4, True)
     assert "status: paused" in out
 
     running = place.begin("resume", mission_id)

@@ -111,7 +111,7 @@ def test_a_cost_that_nobody_knows_is_not_nothing(tmp_path: Path, monkeypatch: py
         for name, value in endpoint.environment.items():
             monkeypatch.setenv(name, value)
         assert shop.json("run", "--plan", "mission.toml")["used"] == {"tokens": 120, "cost_usd": None}
-        assert "used 120 tokens at a price that is not known" in shop.ask("run", "--plan", "mission.toml")[1]
+        assert "used 120 tokens at an unknown price" in shop.ask("run", "--plan", "mission.toml")[1]
         told = shop.json("run", "mission.toml")
     mission_id = told["session_id"]
     assert (told["budget"]["used"]["tokens"], told["budget"]["used"]["cost_usd"]) == (120, None)

@@ -33,7 +33,7 @@ def test_problems_are_searched_by_words_kind_and_tags_which_must_all_fit(place: 
     assert ids(place.json("problem", "search", "lightest", *both)) == ["spring", "three-bar-truss"]
     assert ids(place.json("problem", "list", *both)) == ["spring", "three-bar-truss", "welded-beam"]
     assert ids(place.json("problem", "search", "lightest", "--kind", "text")) == []
-    assert "no problem fits" in place.ask("problem", "search", "nothing like this")[1]
+    assert "no problem matches" in place.ask("problem", "search", "nothing like this")[1]
     row = place.json("problem", "search", "fifteen items")["problems"][0]
     assert set(row) == {"problem_id", "title", "kind", "tags", "summary"}
     problem(place.folder / "mine")

@@ -69,7 +69,7 @@ def test_a_named_model_drafts_and_proposes(tmp_path: Path, monkeypatch: pytest.M
         out, notes = place.ask(*unpriced, code=2)
         lost = place.json(*unpriced, code=2)["details"]["draft"]
     assert 'metric = "p95_latency_ms"' in out
-    assert "tokens at a price that is not known" in notes
+    assert "tokens at an unknown price" in notes
     assert "cannot be written" in notes
     assert (lost["used"]["cost_usd"], lost["mission"]["criteria"]) == (None, [FAST])
     assert (told["by"], told["used"]["tokens"]) == ("openai:gpt-4o-mini", 240)

@@ -177,7 +177,7 @@ def test_a_call_obeys_schema_and_policy_and_is_in_the_audit(tmp_path: Path) -> N
     assert len(wrong["details"]["faults"]) == 2
     asked = shop.json("tools", "call", "shop.step", "--arg", "log=a", code=4)
     assert asked["code"] == "approval_needed"
-    assert asked["message"].endswith("nobody can be asked here; --yes (-y) says yes")
+    assert asked["message"].endswith("--yes (-y) approves it")
     assert "step of server shop" in asked["details"]["question"]
     denied = shop.json("tools", "call", "shop.step", "--arg", "log=closed-1", "-y", code=2)
     assert (denied["code"], "that log is closed" in denied["message"]) == ("policy_denied", True)
@@ -211,7 +211,7 @@ def test_an_error_of_the_tool_is_exit_code_1(tmp_path: Path) -> None:
     place.write("pursuit.toml", f'[servers.f]\ncommand = "__python_executable__"\nargs = [{fixture}]\n')
     out, notes = place.ask("tools", "call", "f.fail", "-y", code=1)
     assert out == "it did not work\n"
-    assert "answered with an error" in notes
+    assert "returned an error" in notes
     assert place.json("tools", "call", "f.fail", "-y", code=1)["isError"] is True
 
 

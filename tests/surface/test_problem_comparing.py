@@ -127,6 +127,6 @@ def test_several_problems_are_compared_at_once_or_every_wrong_name_is_told(place
     assert page.count("<circle") == 2 * 2, "what is infeasible or has no score is in no plot"
     assert none.manifest.problem_id == "none"
     told = place.ask("problem", "compare", "mine", "otter", "nobody", "--dir", ".", code=2)[1]
-    assert "2 of these mean no problem" in told and "did you mean 'other'" in told and "'nobody'" in told
+    assert "2 of these are not problems" in told and "did you mean 'other'" in told and "'nobody'" in told
     told = place.json("problem", "compare", "mine", "otter", "--dir", ".", code=2)
     assert told["code"] == "problem_not_found" and "did you mean 'other'" in told["message"]

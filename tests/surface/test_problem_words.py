@@ -26,7 +26,7 @@ def test_a_place_where_no_ledger_can_be_is_named_and_nothing_is_made(place: Plac
         "text": (1, "not an SQLite database"),
         ".": (2, "is a folder"),
         long: (2, "name too long"),
-        "taken/x.db": (1, "taken/problems beside it is no folder"),
+        "taken/x.db": (1, "taken/problems beside it is not a folder"),
         f"new/{long}/x.db": (1, "name too long"),
     }
     if sys.platform == "linux":

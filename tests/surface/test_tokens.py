@@ -201,7 +201,7 @@ def test_the_command_makes_lists_and_revokes(place: Place) -> None:
     said = dict(line.split(": ", 1) for line in out.splitlines())
     assert (said["name"], said["role"]) == ("token-1", "client")
     assert said["header"] == f"Authorization: Bearer {said['token']}"
-    assert "shown this once" in notes
+    assert "shown only now" in notes
     assert "pursuit token revoke token-1" in notes
     assert "approvals" not in notes
     tokens = Tokens.beside(place.ledger)

@@ -18,7 +18,8 @@ from mcp import Client
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 
-from pursuit.demo.welded_beam import Beam, build_server, certificate, evaluation, main
+from pursuit.demo.designs import Beam
+from pursuit.demo.welded_beam import build_server, certificate, evaluation, main
 
 PUBLISHED = {"h": 0.20572964, "l": 3.47048867, "t": 9.03662391, "b": 0.20572964}
 STRONG = {"h": 0.3, "l": 4.0, "t": 9.0, "b": 0.3}

@@ -54,4 +54,4 @@ def test_ctrl_c_is_the_commands_to_answer(tmp_path: Path, number: signal.Signals
                 process.kill()
     assert "Traceback" not in first + out + err
     assert process.returncode == 130, (out, err)
-    assert "Go on with: pursuit resume" in err
+    assert "Continue with: pursuit resume" in err

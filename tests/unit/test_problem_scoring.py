@@ -18,7 +18,6 @@ from pursuit.core.mission import parse_mission
 from pursuit.core.search import Parameter
 from pursuit.core.tools import CallFailed, ToolResult
 from pursuit.demo.designs import DESIGNS, evaluate, gear_train, spring, three_bar_truss, welded_beam
-from pursuit.demo.welded_beam import Beam
 from pursuit.errors import AlreadySubmitted, BudgetExhausted, InvalidArgument, ValidationFailed
 from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.problems.attempts import Attempt, exhausted, load_attempt
@@ -154,9 +153,12 @@ def test_the_published_designs_have_their_published_costs() -> None:
     assert spring(0.051690, 0.356750, 11.287126)["cost"] == pytest.approx(0.012665, abs=1e-6)
     assert three_bar_truss(0.788675, 0.408248)["cost"] == pytest.approx(263.8958, abs=1e-3)
     given = {"h": 0.205730, "l": 3.470489, "t": 9.036624, "b": 0.205730}
-    beam, same = welded_beam(**given), Beam(**given)
+    beam = welded_beam(**given)
     assert beam["cost"] == pytest.approx(1.724852, abs=1e-5)
-    assert [beam[f"g{place}"] for place in range(1, 8)] == pytest.approx(list(same.constraints().values()))
+    # Shear, bending, weld against bar and buckling are active at the optimum; the others have slack.
+    limits = [beam[f"g{place}"] for place in range(1, 8)]
+    assert [abs(limit) < 1e-4 for limit in limits] == [True, True, True, False, False, False, True]
+    assert max(limits) < 1e-4
 
 
 def test_a_design_outside_of_its_ranges_is_refused() -> None:

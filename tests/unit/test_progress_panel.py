@@ -9,7 +9,7 @@ from engine_stage import mission, play, stage
 from rich.console import Console
 
 from pursuit import Budget, metric
-from pursuit.cli.progress import Glimpse, iteration_line, panel
+from pursuit.cli.progress import Snapshot, iteration_line, panel
 from pursuit.core.state import MissionState
 from pursuit.engine.context import Phase
 
@@ -40,7 +40,7 @@ def test_a_mark_never_contradicts_the_numbers_beside_it(tmp_path: Path) -> None:
         if phase in ("decided", "ended"):
             console = Console(width=80, color_system=None)
             with console.capture() as taken:
-                console.print(panel(Glimpse(mission_id, phase, state), 1.0, 80))
+                console.print(panel(Snapshot(mission_id, phase, state), 1.0, 80))
             frames.append(f"{taken.get()}\n{iteration_line(state)}")
 
     async def scene() -> None:

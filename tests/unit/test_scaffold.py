@@ -202,7 +202,7 @@ def test_what_was_paid_for_is_kept_when_the_model_stops_answering() -> None:
     assert [one.criterion_id for one in draft.mission.criteria] == ["fast"]
     assert (draft.tokens, "out of order" in (draft.trouble or "")) == (10, True)
     assert "by waiting alone" in str(draft.refused[0])
-    with pytest.raises(ModelUnavailable, match=r"used 10 tokens at a price that is not known.*by waiting alone"):
+    with pytest.raises(ModelUnavailable, match=r"used 10 tokens at an unknown price.*by waiting alone"):
         drafted("Make the shop fast", Client(handed_in(always), NoAnswer("out of order")))
 
 

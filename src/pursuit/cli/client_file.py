@@ -1,8 +1,7 @@
-"""A configuration file that belongs to another program, and one entry of ours in it.
+"""Changes one entry in a JSON configuration file that belongs to another program, and keeps a backup.
 
-Owns: what would change, what is refused, the backup, and the way the new file takes the old one's place. Does not know:
-which program it is, or what an entry means. Invariant: at every instant the file is whole, the old one or the new one,
-and what somebody else wrote in the meantime is never lost.
+Every other character of the file stays as it was. At every instant the file is whole, the old one or the new one, and
+a change that another program makes in the meantime is never lost.
 """
 
 from __future__ import annotations
@@ -20,9 +19,6 @@ from typing import Any, Literal, cast
 
 from pursuit.config.files import as_table, kind, parse_json
 from pursuit.errors import Conflict, InvalidArgument, ValidationFailed
-
-# Changes one member of a JSON text and leaves every other character as it was.
-# Invariant: the new text stands for the old value with that one member changed.
 
 _SPACE = re.compile(r"[ \t\n\r]*")
 _STRING = r'"(?:\\.|[^"\\])*"'
@@ -51,7 +47,7 @@ class _Object:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Style:
-    """How the text is laid out; without a unit it is all on one line."""
+    """The layout of the text; without an indentation unit it is all on one line."""
 
     newline: str
     unit: str | None
@@ -69,7 +65,7 @@ class _Style:
 
 
 def set_member(text: str, within: str, key: str, value: Any) -> str:
-    """The text of an object whose object `within` has this member; both are made if they are not there."""
+    """The text with this member set in the object `within`; both are added if they are missing."""
     text = text if text.strip() else "{}\n"
     root, style = _read(text)
     outer = root.member(within)
@@ -83,7 +79,7 @@ def set_member(text: str, within: str, key: str, value: Any) -> str:
 
 
 def drop_member(text: str, within: str, key: str) -> str:
-    """The text without this member of the object `within`, which must both be there."""
+    """The text without this member of the object `within`; both must exist."""
     root, _ = _read(text)
     outer = root.member(within)
     inner = _object(text, outer.value) if outer else root
@@ -97,7 +93,7 @@ def drop_member(text: str, within: str, key: str) -> str:
 
 
 def is_json_with_comments(text: str) -> bool:
-    """Whether only comments and last commas, which some editors allow, keep this from being JSON."""
+    """Whether this would be JSON without its comments and trailing commas, which some editors allow."""
     for pattern in (_COMMENT, _LAST_COMMA):
         text = pattern.sub(lambda found: found[0] if found[0].startswith('"') else " ", text)
     try:
@@ -134,7 +130,7 @@ def _read(text: str) -> tuple[_Object, _Style]:
 
 
 def _indent(text: str, place: int) -> str | None:
-    """What stands before this place on its line, if that is space alone; None if the line has begun before."""
+    """The indentation before this place; None if other text stands before it on its line."""
     line = text.rfind("\n", 0, place) + 1
     return text[line:place] if not text[line:place].strip() else None
 
@@ -163,7 +159,7 @@ Action = Literal["added", "updated", "removed", "unchanged"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientFile:
-    """The file as it was read; `path` is where a link leads, and `raw` is None where there is no file yet."""
+    """The file as it was read; `path` has links resolved, and `raw` is None if there is no file yet."""
 
     path: Path
     raw: bytes | None
@@ -176,16 +172,16 @@ class ClientFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edit:
-    """One entry to set, or to take out if it is None."""
+    """One entry to set, or to remove if it is None."""
 
     within: str
     name: str
     entry: dict[str, Any] | None
 
     def by_hand(self) -> str:
-        """What a person does instead."""
+        """What a person can do instead."""
         if self.entry is None:
-            return f"take {self.name!r} out of {self.within!r} yourself"
+            return f"remove {self.name!r} from {self.within!r} yourself"
         shown = json.dumps({self.within: {self.name: self.entry}}, indent=2, ensure_ascii=False)
         return f"add this to it yourself:\n\n{shown}\n"
 
@@ -202,7 +198,7 @@ def read_file(path: Path) -> ClientFile:
 
 
 def plan(file: ClientFile, edit: Edit) -> tuple[Action, str]:
-    """What the edit does to this file, and the text that it then holds. Raises `InvalidArgument` if it cannot be."""
+    """What the edit does to this file, and the new text. Raises `InvalidArgument` if the edit is impossible."""
     try:
         text = file.text
         servers = _servers(file, text, edit)
@@ -217,7 +213,7 @@ def plan(file: ClientFile, edit: Edit) -> tuple[Action, str]:
     if table is None or "url" in table:
         raise InvalidArgument(
             f"{file.path} has an entry {edit.name!r} already, which starts no command; nothing was changed. "
-            "Give another --name, or take it out with --remove",
+            "Give another --name, or remove it with --remove",
             file=str(file.path),
         )
     merged = {**table, **edit.entry}  # what a person added to our entry, such as `env`, stays
@@ -227,7 +223,7 @@ def plan(file: ClientFile, edit: Edit) -> tuple[Action, str]:
 
 
 def write_file(file: ClientFile, text: str) -> Path | None:
-    """Puts the text in the file's place and returns the backup of the old one, if there was one.
+    """Replaces the file with this text and returns the backup of the old one, if there was one.
 
     Raises `Conflict` if the file is no longer what was read; then nothing is changed and no backup is left.
     """
@@ -237,7 +233,7 @@ def write_file(file: ClientFile, text: str) -> Path | None:
     made: list[Path] = []
     try:
         file.path.parent.mkdir(parents=True, exist_ok=True)
-        backup = None if file.raw is None else _keep(file.path, file.raw, made)
+        backup = None if file.raw is None else _back_up(file.path, file.raw, made)
         _replace(file, data, made)
     except BaseException as error:
         for path in made:
@@ -251,7 +247,7 @@ def write_file(file: ClientFile, text: str) -> Path | None:
 
 
 def _servers(file: ClientFile, text: str, edit: Edit) -> dict[str, Any]:
-    """The entries that are there; a file that is not there, or holds nothing, has none."""
+    """The entries of the file; a missing or empty file has none."""
     if not text.strip():
         return {}
     try:
@@ -259,8 +255,7 @@ def _servers(file: ClientFile, text: str, edit: Edit) -> dict[str, Any]:
     except ValidationFailed as failed:
         fault = failed.faults[0]
         where = f" (line {fault.line}, column {fault.column})" if fault.line else ""
-        said = f"{fault.field!r} {fault.reason}" if fault.field else fault.reason
-        reason = f"{said}{where}"
+        reason = f"{fault.field!r} {fault.reason}{where}" if fault.field else f"{fault.reason}{where}"
         if not fault.field and is_json_with_comments(text):
             reason = f"has comments or trailing commas{where}, which a rewrite would lose"
         raise _refuse(file, edit, reason) from None
@@ -273,8 +268,8 @@ def _servers(file: ClientFile, text: str, edit: Edit) -> dict[str, Any]:
     return cast("dict[str, Any]", servers)
 
 
-def _keep(path: Path, raw: bytes, made: list[Path]) -> Path:
-    """Writes the old file under a name that nothing has yet."""
+def _back_up(path: Path, raw: bytes, made: list[Path]) -> Path:
+    """Writes the old file under a new name."""
     stem = f"{path.name}.backup-{time.strftime('%Y%m%d-%H%M%S')}"
     backup, number = path.with_name(stem), 1
     while True:
@@ -304,7 +299,7 @@ def _replace(file: ClientFile, data: bytes, made: list[Path]) -> None:
 
 
 def _fill(descriptor: int, data: bytes, like: os.stat_result | None) -> None:
-    """Writes a new file to the disk, with the mode and, where that is allowed, the owner of the old one."""
+    """Writes a new file to the disk, with the mode and, if allowed, the owner of the old one."""
     with os.fdopen(descriptor, "wb") as out:
         if like is not None:
             with suppress(PermissionError):
@@ -337,7 +332,7 @@ def _refuse(file: ClientFile, edit: Edit, reason: str) -> InvalidArgument:
     return InvalidArgument(message, file=str(file.path), **entry)
 
 
-def _impossible(path: Path, deed: str, error: Exception) -> InvalidArgument:
+def _impossible(path: Path, action: str, error: Exception) -> InvalidArgument:
     return InvalidArgument(
-        f"{path} cannot be {deed}: {getattr(error, 'strerror', None) or error}; nothing was changed", file=str(path)
+        f"{path} cannot be {action}: {getattr(error, 'strerror', None) or error}; nothing was changed", file=str(path)
     )

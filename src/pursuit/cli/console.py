@@ -1,7 +1,7 @@
 """Where output goes: JSON, a terminal, or a plain pipe.
 
-Owns: that choice and the three ways of printing. Knows no mission.
-Invariant: with `--json` standard output holds JSON and nothing else; what is not the answer goes to standard error.
+With `--json` standard output holds JSON and nothing else; what is not the answer goes to standard error. No text of a
+mission can steer a terminal: what is printed holds no control characters.
 """
 
 from __future__ import annotations
@@ -9,24 +9,26 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from pursuit.cli.options import Common
-
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-
-# Words and numbers as this command line prints them.
-# Invariant: what comes out holds no control characters, so that no text of a mission can steer a terminal.
-
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-_SIGNS = {"<=": "\u2264", ">=": "\u2265", "!=": "\u2260", "==": "="}
+STYLES = {
+    **dict.fromkeys(("completed", "solved"), "bold green"),
+    **dict.fromkeys(("terminated", "cancelled"), "bold yellow"),
+    **dict.fromkeys(("failed", "broken"), "bold red"),
+    **dict.fromkeys(("waiting", "paused", "input_required"), "bold cyan"),
+    **dict.fromkeys(("met", "ok", "reads", "no"), "green"),
+    **dict.fromkeys(("inconclusive", "warning", "ended", "writes", "yes"), "yellow"),
+    **dict.fromkeys(("unmet", "infeasible", "destroys", "denied"), "red"),
+    **dict.fromkeys(("working", "open", "note"), "cyan"),
+}
+"""The style of a status, or of another word with a fixed meaning."""
 MARKS = {"met": "\u2713", "unmet": "\u2717", "inconclusive": "?"}
 EXIT = {"completed": 0, "terminated": 3, "waiting": 4, "paused": 4, "failed": 1}
 """The exit code of a command that drove a mission, by the status it left it in; any other status is 0."""
@@ -36,7 +38,7 @@ ENDED = ("completed", "terminated")
 
 
 def counted(number: int, what: str) -> str:
-    """So many of them: `1 call`, `2 calls`."""
+    """A number with its noun: `1 call`, `2 calls`."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
@@ -46,24 +48,25 @@ def clean(value: object) -> str:
 
 
 def line(value: object, most: int | None = None) -> str:
-    """Text on one line, cut to so many characters."""
+    """Text on one line, cut to `most` characters."""
     flat = " ".join(clean(value).split())
     return flat if most is None or len(flat) <= most else f"{flat[: most - 1].rstrip()}\u2026"
 
 
-def sign(op: str) -> str:
-    """A comparison as a person writes it."""
-    return _SIGNS.get(op, op)
+def model_usage(tokens: int, cost_usd: float | None) -> str:
+    """What asking a model used, as the end of a sentence; nothing if it was not asked."""
+    cost = "at an unknown price" if cost_usd is None else f"for ${cost_usd:.4g}"
+    return f"; asking for it used {tokens} tokens {cost}" if tokens else ""
 
 
 def of_cap(used: str, cap: str | None) -> str:
-    """How much of how much."""
+    """`3 of 10`, or `3` without a cap."""
     return used if cap is None else f"{used} of {cap}"
 
 
 def budget_parts(budget: Mapping[str, Any]) -> list[tuple[str, str, str | None, str | None]]:
     """Each part of a budget that has a cap or was used: its name, what was used, the cap, what is left."""
-    from pursuit.reports.wording import figure, span  # noqa: PLC0415 - the report's words load with it
+    from pursuit.reports.wording import figure, span
 
     rows = (
         ("iterations", "max_iterations", "iterations", figure),
@@ -75,7 +78,7 @@ def budget_parts(budget: Mapping[str, Any]) -> list[tuple[str, str, str | None, 
     found: list[tuple[str, str, str | None, str | None]] = []
     for label, cap_name, used_name, words in rows:
         cap, used = budget[cap_name], budget["used"][used_name]
-        if used is None:  # a cost that nobody knows
+        if used is None:  # a cost whose price is unknown
             found.append((label, "unknown", None if cap == -1 else words(cap), None))
             continue
         if cap == -1 and label in ("tokens", "cost in USD") and not used:
@@ -88,30 +91,39 @@ def budget_parts(budget: Mapping[str, Any]) -> list[tuple[str, str, str | None, 
 
 
 class Screen:
-    """One command's output."""
+    """The output of one command."""
 
-    def __init__(self, common: Common) -> None:
-        self.common = common
-        self.json = common.json
+    def __init__(self, *, json: bool, command: Callable[..., str]) -> None:
+        self.json = json
+        self.command = command
+        """Writes a command line for a person to copy, as `Context.command` does."""
         self.unread = False
-        self.rich = not common.json and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+        self.rich = not json and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
     @cached_property
     def console(self) -> Console:
         """The terminal; text is printed as it is, without markup."""
-        from rich.console import Console  # noqa: PLC0415 - a pipe needs none of it
+        from rich.console import Console
 
         return Console(markup=False, highlight=False, emoji=False)
 
+    def answer(self, data: Any) -> bool:
+        """Prints the answer as JSON if that was asked for, and tells whether it was."""
+        if self.json:
+            self.document(data)
+        return self.json
+
     def document(self, data: Any) -> None:
-        """One JSON document; indented where a person looks at it."""
+        """Prints one JSON document; indented on a terminal."""
+        import msgspec
+
         body = msgspec.json.encode(data)
         if sys.stdout.isatty():
             body = msgspec.json.format(body, indent=2)
         self.plain(body.decode())
 
     def plain(self, text: str) -> None:
-        """A line of the answer, as it is. A reader that has gone changes no mission and no exit code."""
+        """Prints a line of the answer. A reader that is gone changes neither the mission nor the exit code."""
         try:
             sys.stdout.write(f"{text}\n")
             sys.stdout.flush()
@@ -119,30 +131,52 @@ class Screen:
             self.unread = True
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
+    def row(self, cells: Iterable[object]) -> None:
+        """Prints the cells of a row with tabs between them, for a pipe."""
+        self.plain("\t".join(line(cell) for cell in cells))
+
     def fact(self, label: str, value: object) -> None:
-        """One fact on one line of a plain answer."""
-        self.plain(f"{label}: {line(value)}")
+        """Prints one fact on one line, unless the answer is JSON."""
+        if not self.json:
+            self.plain(f"{label}: {line(value)}")
 
     def show(self, *things: RenderableType) -> None:
-        """Something for the terminal."""
+        """Prints something on the terminal."""
         for thing in things:
             self.console.print(thing)
 
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Container[str] = ()) -> None:
+        """Prints a table on the terminal. Only the last column is cut if the terminal is narrow."""
+        from rich.table import Table
+        from rich.text import Text
+
+        gap = 2
+        table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="dim")
+        for name in columns:
+            table.add_column(name, justify="right" if name in right else "left", no_wrap=True)
+        taken = sum(max(len(row[place]) for row in (columns, *rows)) + gap for place in range(len(columns) - 1))
+        room = max(12, self.console.width - taken)
+        for row in rows:
+            cells = [*map(line, row[:-1]), line(row[-1], room)]
+            # `waiting for approval` has the style of `waiting`, `no*` that of `no`.
+            table.add_row(*(Text(cell, style=STYLES.get(cell.partition(" for ")[0].rstrip("*"), "")) for cell in cells))
+        self.show(table)
+
     def busy(self, text: str) -> AbstractContextManager[object]:
-        """Says on a terminal what is being waited for, as long as the block lasts."""
+        """Shows on a terminal what the command waits for, for as long as the block lasts."""
         return self.console.status(clean(text)) if self.rich else nullcontext()
 
     def note(self, text: str) -> None:
-        """A word beside the answer. Nobody reading it must not stop a mission."""
+        """Prints a line on standard error. A reader that is gone must not stop a mission."""
         with suppress(OSError, ValueError):
             sys.stderr.write(f"{clean(text)}\n")
             sys.stderr.flush()
 
     def hint(self, text: str) -> None:
-        """What to do next, after an answer that is for a person."""
+        """Prints what to do next, unless the answer is JSON."""
         if self.rich:
-            from rich.text import Text  # noqa: PLC0415 - a pipe needs none of it
+            from rich.text import Text
 
             self.show(Text(clean(text), style="dim"))
-        else:
+        elif not self.json:
             self.note(text)

@@ -1,148 +1,251 @@
-"""Opens what a command needs: a runtime to drive with, or one that only looks.
+"""The `@command` decorator, and the context that it hands to each command.
 
-Owns: which configuration and which ledger a command means, and how a driving command is interrupted.
-Invariant: a command that only looks never reads the configuration and never makes a ledger.
+The context holds the shared options (`--config`, `--state`, `--json`), finds the configuration and the ledger, opens
+the runtime and runs the command's work so that a signal stops it cleanly. A command that only looks never reads the
+configuration and never creates a ledger. Importing this module costs no more than typer itself.
 """
 
 from __future__ import annotations
 
 import gc
+import inspect
 import os
+import shlex
 import signal
 import stat
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-import anyio
-from anyio.abc import TaskStatus
+import typer
 
-from pursuit.cli.errors import Interrupted
-from pursuit.cli.options import Common
-from pursuit.config.configuration import Configuration, find_configuration
-from pursuit.config.files import locate_state
+from pursuit.cli.console import Screen
 from pursuit.errors import Fault, InvalidArgument, LedgerUnavailable, ValidationFailed
-from pursuit.policy.rules import Mode
-from pursuit.runtime import Runtime
-from pursuit.service.audit import Caller, user_name
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskStatus
+
+    from pursuit.config.configuration import Configuration
+    from pursuit.runtime import Runtime
+    from pursuit.service import Service
 
 T = TypeVar("T")
 
+_LEDGER_FILES = ("", "-wal", "-shm", "-journal", "-gate")
+
 
 class NoLedger(InvalidArgument):
-    """Nothing has been started here yet."""
+    """No mission was started here yet."""
 
     code = "no_ledger"
 
 
-def configuration_path(common: Common) -> Path | None:
-    """The configuration that is meant, found or given; one that was given must be there."""
-    if common.config is None:
-        return find_configuration(Path.cwd())
-    if not common.config.is_file():
-        reason = "is a folder" if common.config.is_dir() else "there is no such file"
-        raise InvalidArgument(f"--config {common.config}: {reason}", field="--config")
-    return common.config.resolve()
+class Interrupted(Exception):
+    """A signal asked this process to stop; everything under way is recorded."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
 
 
-def ledger_path(common: Common) -> Path:
-    """The ledger's file, whether it exists or not."""
-    path = locate_state(common.state, None if common.state is not None else configuration_path(common))
-    try:
-        folder = stat.S_ISDIR(path.stat().st_mode)
-    except FileNotFoundError:
-        folder = False
-    except OSError as error:
-        raise InvalidArgument(f"--state {path}: cannot be a ledger: {error.strerror}", field="--state") from None
-    if folder:
-        raise InvalidArgument(f"--state {path}: is a folder, not a ledger", field="--state")
-    return path
+class Context:
+    """One invocation of `pursuit`: its shared options, its output and, for a coroutine command, its open runtime."""
+
+    runtime: Runtime
+
+    def __init__(self, click: typer.Context, *, config: Path | None, state: Path | None, json: bool) -> None:
+        self.click = click
+        self.config = config
+        self.state = state
+        self.json = json
+
+    @cached_property
+    def screen(self) -> Screen:
+        """Where the command prints."""
+        return Screen(json=self.json, command=self.command)
+
+    @property
+    def service(self) -> Service:
+        """The service of the open runtime."""
+        return self.runtime.service
+
+    def command(self, verb: str, *words: str) -> str:
+        """A command line for the same ledger as this one, for a person to copy."""
+        given = [("--config", self.config), ("--state", self.state)]
+        options = [part for name, value in given if value is not None for part in (name, str(value))]
+        return shlex.join(["pursuit", verb, *words, *options])
+
+    def configuration_path(self) -> Path | None:
+        """The configuration file, given or found; one that was given must exist."""
+        from pursuit.config.configuration import find_configuration
+
+        if self.config is None:
+            return find_configuration(Path.cwd())
+        if not self.config.is_file():
+            reason = "is a folder" if self.config.is_dir() else "there is no such file"
+            raise InvalidArgument(f"--config {self.config}: {reason}", field="--config")
+        return self.config.resolve()
+
+    def configuration(self) -> Configuration:
+        """The configuration; an empty one if there is no file."""
+        from pursuit.config.configuration import Configuration, load_configuration
+
+        path = self.configuration_path()
+        return Configuration() if path is None else load_configuration(path)
+
+    def ledger_path(self) -> Path:
+        """The ledger's file, whether it exists or not."""
+        from pursuit.config.files import locate_state
+
+        path = locate_state(self.state, None if self.state is not None else self.configuration_path())
+        try:
+            folder = stat.S_ISDIR(path.stat().st_mode)
+        except FileNotFoundError:
+            folder = False
+        except OSError as error:
+            raise InvalidArgument(f"--state {path}: cannot be a ledger: {error.strerror}", field="--state") from None
+        if folder:
+            raise InvalidArgument(f"--state {path}: is a folder, not a ledger", field="--state")
+        return path
+
+    def existing_ledger(self) -> Path:
+        """The ledger's file; raises `NoLedger` if there is none."""
+        path = self.ledger_path()
+        if not path.exists():
+            raise NoLedger(f"there is no ledger at {path} yet; `pursuit run FILE` starts a mission and makes it")
+        return path
+
+    def folder_beside_ledger(self, name: str) -> Path:
+        """A private folder beside the ledger, created if needed; nothing is created where no ledger can be."""
+        ledger = self.ledger_path().absolute()
+        if ledger.exists():
+            self.look(_nothing)  # fails if the file is not a ledger
+        folder = ledger.parent / name
+        missing = [one for one in (folder, *folder.parents) if not os.path.lexists(one)]
+        try:
+            for one in (*reversed(missing), folder):
+                one.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            for one in missing:
+                with suppress(OSError):
+                    one.rmdir()
+            reason = "is not a folder" if isinstance(error, FileExistsError) else f"cannot be made: {error.strerror}"
+            message = f"--state {ledger}: the folder {folder} beside it {reason}"
+            raise LedgerUnavailable(message, path=str(ledger)) from None
+        return folder
+
+    def check_output(self, output: Path, *, force: bool) -> None:
+        """Refuses to replace an existing file without `--force`, and a file of the ledger in any case."""
+        ledger = self.ledger_path()
+        reason: str | None = None
+        try:
+            if _belongs_to_ledger(ledger, output):
+                reason = f"{output} belongs to the ledger, which would be destroyed; name another file"
+            elif output.is_dir():
+                reason = f"{output} is a folder; name a file"
+            elif output.exists() and not force:
+                reason = f"{output} is there already; --force replaces it"
+        except (OSError, RuntimeError) as error:  # a name that is too long, links in a ring
+            reason = f"{output} cannot be written: {getattr(error, 'strerror', None) or error}"
+        if reason is not None:
+            raise ValidationFailed([Fault(field="--output", reason=reason)])
+
+    def driving(self, mode: str | None = None, *, only: str | None = None) -> Runtime:
+        """A runtime, not yet open, with the configured servers; `mode` overrides the policy's mode.
+
+        With `only` it has no other mission than that one, whose ledger must exist.
+        """
+        from pursuit.config.configuration import Configuration
+        from pursuit.policy.rules import parse_mode
+
+        path = self.configuration_path()
+        state = self.ledger_path() if only is None else self.existing_ledger()
+        config = Configuration() if path is None else path
+        return _runtime(state, config, mode=None if mode is None else parse_mode(mode), only=only)
+
+    def look(self, verb: Callable[[Runtime], Awaitable[T]]) -> T:
+        """Runs a verb over the existing ledger. It needs no server, so a broken configuration does not matter."""
+        import anyio
+
+        from pursuit.config.configuration import Configuration
+
+        runtime = _runtime(self.existing_ledger(), Configuration())
+
+        async def work() -> T:
+            async with runtime:
+                return await verb(runtime)
+
+        collect_garbage()
+        return anyio.run(work)
+
+    def drive(self, verb: Callable[[Runtime], Awaitable[T]], mode: str | None = None) -> T:
+        """Runs a verb with the configured servers; see `conduct`."""
+
+        async def work() -> T:
+            async with self.driving(mode) as runtime:
+                return await verb(runtime)
+
+        return conduct(work)
 
 
-def folder_beside_ledger(common: Common, name: str) -> Path:
-    """A folder of ours beside the ledger, made if need be; where no ledger can be, nothing is made."""
-    ledger = ledger_path(common).absolute()
-    if ledger.exists():
-        look(common, _opened)  # what is there may be no ledger
-    folder = ledger.parent / name
-    missing = [one for one in (folder, *folder.parents) if not os.path.lexists(one)]
-    try:
-        for one in (*reversed(missing), folder):
-            one.mkdir(mode=0o700, exist_ok=True)
-    except OSError as error:
-        for one in missing:
-            with suppress(OSError):
-                one.rmdir()
-        reason = "is no folder" if isinstance(error, FileExistsError) else f"cannot be made: {error.strerror}"
-        raise LedgerUnavailable(f"--state {ledger}: the folder {folder} beside it {reason}", path=str(ledger)) from None
-    return folder
+def _runtime(state: Path, config: Path | Configuration, **more: Any) -> Runtime:
+    from pursuit.runtime import Runtime
+    from pursuit.service.audit import Caller, user_name
+
+    return Runtime(state=state, config=config, caller=Caller(who=user_name(), transport="terminal"), **more)
 
 
-async def _opened(runtime: Runtime) -> None:
-    """It could be."""
+async def _nothing(_runtime: Runtime) -> None:
+    pass
 
 
-def driving(common: Common, mode: Mode | None = None, *, only: str | None = None) -> Runtime:
-    """A runtime with the configured servers, in this mode of policy or else in the configured one.
-
-    With `only` it is about that mission, whose ledger must be there.
-    """
-    config = configuration_path(common)
-    return Runtime(
-        state=ledger_path(common) if only is None else existing_ledger(common),
-        config=Configuration() if config is None else config,
-        caller=_at_the_terminal(),
-        mode=mode,
-        only=only,
-    )
+def _belongs_to_ledger(ledger: Path, output: Path) -> bool:
+    real = ledger.resolve()
+    files = [real.with_name(real.name + suffix) for suffix in _LEDGER_FILES]
+    # By name too: SQLite creates some of them only while the ledger is open.
+    return output.resolve() in files or any(output.exists() and one.exists() and output.samefile(one) for one in files)
 
 
-def looking(common: Common) -> Runtime:
-    """A runtime over an existing ledger that needs no server, and so no sound configuration."""
-    return Runtime(state=existing_ledger(common), config=Configuration(), caller=_at_the_terminal())
-
-
-def _at_the_terminal() -> Caller:
-    return Caller(who=user_name(), transport="terminal")
-
-
-def existing_ledger(common: Common) -> Path:
-    """The ledger's file; raises if there is none."""
-    path = ledger_path(common)
-    if not path.exists():
-        raise NoLedger(f"there is no ledger at {path} yet; `pursuit run FILE` starts a mission and makes it")
-    return path
-
-
-def loaded() -> None:
-    """Has garbage looked for from here on, which `main` spared the loading of modules: they make none."""
+def collect_garbage() -> None:
+    """Turns the garbage collector on, which `main` turns off while modules load: they make no garbage."""
     if not gc.isenabled():
         gc.freeze()
         gc.enable()
 
 
+def stop_signals(*, hang_up: bool = True) -> list[signal.Signals]:
+    """The signals that ask a command to stop; a SIGHUP that is ignored (`nohup`) stays ignored."""
+    wanted = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hang_up else [])]
+    return [number for number in wanted if signal.getsignal(number) is not signal.SIG_IGN]
+
+
 def conduct(work: Callable[[], Awaitable[T]], *, hang_up: bool = True) -> T:
     """Runs work that a signal may stop: the first one lets it record and clean up, a second one ends it at once.
 
-    Without `hang_up`, SIGHUP means something else to the work.
+    Raises `Interrupted` after the first. Without `hang_up`, SIGHUP is left to the work.
     """
-    loaded()
+    import anyio
+
+    collect_garbage()
     return anyio.run(_conduct, work, hang_up)
 
 
 async def _conduct(work: Callable[[], Awaitable[T]], hang_up: bool) -> T:
-    heard: list[int] = []
+    import anyio
+
+    received: list[int] = []
     results: list[T] = []
     scope = anyio.CancelScope()
 
     async def listen(*, task_status: TaskStatus[None]) -> None:
-        with anyio.open_signal_receiver(*_signals(hang_up=hang_up)) as signals:
+        with anyio.open_signal_receiver(*stop_signals(hang_up=hang_up)) as signals:
             task_status.started()
             async for number in signals:
-                if heard:
+                if received:
                     os._exit(128 + number)
-                heard.append(number)
+                received.append(number)
                 scope.cancel()
 
     async with anyio.create_task_group() as tasks:
@@ -151,56 +254,95 @@ async def _conduct(work: Callable[[], Awaitable[T]], hang_up: bool) -> T:
             results.append(await work())
         tasks.cancel_scope.cancel()
     if not results:
-        raise Interrupted(heard[0])
+        raise Interrupted(received[0])
     return results[0]
 
 
-def _signals(*, hang_up: bool) -> list[signal.Signals]:
-    """The signals that ask for an end; a hang-up that was told to be ignored (`nohup`) stays ignored."""
-    wanted = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hang_up else [])]
-    return [number for number in wanted if signal.getsignal(number) is not signal.SIG_IGN]
+_PANEL = "Common options"
+_ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        rich_help_panel=_PANEL,
+        help="Configuration file (default: the nearest pursuit.toml or mcp.json, from this folder upwards).",
+    ),
+]
+_StateOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        rich_help_panel=_PANEL,
+        help="Ledger file (default: $PURSUIT_STATE, else .pursuit/ledger.db beside the configuration).",
+    ),
+]
+_JsonOption = Annotated[
+    bool, typer.Option("--json", rich_help_panel=_PANEL, help="Print one JSON document and nothing else.")
+]
+_JsonLinesOption = Annotated[
+    bool, typer.Option("--json", rich_help_panel=_PANEL, help="Print JSON Lines, one per event, and nothing else.")
+]
 
 
-def look(common: Common, verb: Callable[[Runtime], Awaitable[Any]]) -> Any:
-    """One verb over an existing ledger."""
+class WithContext:
+    """A function as typer calls it: with the shared options, and a `Context` as its first argument.
 
-    async def work() -> Any:
-        async with looking(common) as runtime:
-            return await verb(runtime)
+    Options before the subcommand count, too; those after it win. A coroutine function runs with `context.runtime`
+    open over the existing ledger, as `Context.look` opens it. The signature is computed when typer asks for it: that
+    takes 0.2 ms for each of fifty commands, and most runs need one.
+    """
 
-    loaded()
-    return anyio.run(work)
+    def __init__(self, function: Callable[..., Any], *, json_lines: bool = False) -> None:
+        self.__name__, self.__doc__ = function.__name__, function.__doc__
+        self.__annotations__ = {}  # typer wants the attribute; it reads the types from the signature
+        self._function = function
+        self._json_option = _JsonLinesOption if json_lines else _JsonOption
+
+    def __call__(self, ctx: typer.Context, *, config: Path | None, state: Path | None, json: bool, **given: Any) -> Any:
+        """Runs the function."""
+        if isinstance(before := ctx.obj, Context):
+            config, state, json = config or before.config, state or before.state, json or before.json
+        ctx.obj = context = Context(ctx, config=config, state=state, json=json)
+        if not inspect.iscoroutinefunction(self._function):
+            return self._function(context, **given)
+
+        async def opened(runtime: Runtime) -> Any:
+            context.runtime = runtime
+            return await self._function(context, **given)
+
+        return context.look(opened)
+
+    @cached_property
+    def __signature__(self) -> inspect.Signature:
+        own = list(inspect.signature(self._function, eval_str=True).parameters.values())[1:]
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        parameters = [
+            inspect.Parameter("ctx", keyword, annotation=typer.Context),
+            *(one.replace(kind=keyword) for one in own),
+            inspect.Parameter("config", keyword, default=None, annotation=_ConfigOption),
+            inspect.Parameter("state", keyword, default=None, annotation=_StateOption),
+            inspect.Parameter("json", keyword, default=False, annotation=self._json_option),
+        ]
+        return inspect.Signature(parameters)
 
 
-# Where a command may write the file that was asked for.
-# Invariant: nothing that is there is replaced without `--force`, and the ledger not even with it.
-
-_LEDGER_FILES = ("", "-wal", "-shm", "-journal", "-gate")
-
-
-def check_output(common: Common, output: Path, *, force: bool) -> None:
-    """Refuses an output that would replace something it must not."""
-    ledger = ledger_path(common)
-    try:
-        reason = _objection(ledger, output, force=force)
-    except (OSError, RuntimeError) as error:  # a name that is too long, links in a ring
-        reason = f"{output} cannot be written: {getattr(error, 'strerror', None) or error}"
-    if reason is not None:
-        raise ValidationFailed([Fault(field="--output", reason=reason)])
+def group(name: str, text: str, *, panel: str, **settings: Any) -> typer.Typer:
+    """An app for a group of commands; the shared options also work before its subcommands."""
+    app = typer.Typer(name=name, help=text, rich_help_panel=panel, **settings)
+    app.callback(help=text)(WithContext(_no_action))
+    return app
 
 
-def _objection(ledger: Path, output: Path, *, force: bool) -> str | None:
-    if _is_of_the_ledger(ledger, output):
-        return f"{output} belongs to the ledger, which would be destroyed; name another file"
-    if output.is_dir():
-        return f"{output} is a folder; name a file"
-    if output.exists() and not force:
-        return f"{output} is there already; --force replaces it"
-    return None
+def _no_action(_context: Context) -> None:
+    pass
 
 
-def _is_of_the_ledger(ledger: Path, output: Path) -> bool:
-    real = ledger.resolve()
-    files = [real.with_name(real.name + suffix) for suffix in _LEDGER_FILES]
-    # By name too: SQLite makes some of them only while the ledger is open.
-    return output.resolve() in files or any(output.exists() and one.exists() and output.samefile(one) for one in files)
+def command(
+    app: typer.Typer, name: str | None = None, *, json_lines: bool = False, **settings: Any
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Adds a function to an app as a command with the shared options; `settings` are those of `Typer.command`."""
+
+    def add(function: Callable[..., Any]) -> Callable[..., Any]:
+        app.command(name, **settings)(WithContext(function, json_lines=json_lines))
+        return function
+
+    return add

@@ -1,8 +1,4 @@
-"""What a person or a program is told when a command fails.
-
-Owns: the words and the exit code for each kind of error. Knows no command.
-Invariant: whatever the error, one answer, and no traceback unless PURSUIT_DEBUG=1.
-"""
+"""Explains errors: the message and the exit code for each kind. No traceback unless PURSUIT_DEBUG=1."""
 
 from __future__ import annotations
 
@@ -14,42 +10,34 @@ from typing import Any, cast
 import typer
 
 from pursuit.cli.console import clean
+from pursuit.cli.context import Interrupted
 from pursuit.errors import PursuitError, ValidationFailed
 
 DEBUG_VARIABLE = "PURSUIT_DEBUG"
 USAGE = 2
 
 
-class Interrupted(Exception):
-    """A signal asked this process to stop; everything under way has been recorded."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
-
-
 def explain(error: Exception, *, as_json: bool) -> int:
-    """Tells the error and returns the exit code."""
-    cause = the_cause(error)
+    """Prints the error and returns the exit code."""
+    cause = root_cause(error)
     if isinstance(cause, PursuitError):
         _tell(cause.as_dict(), _lines(cause), as_json=as_json)
         return cause.exit_code
-    if isinstance(cause, Interrupted):  # of a command that has nothing of its own to say to it
+    if isinstance(cause, Interrupted):
         name = signal.Signals(cause.number).name
         _tell({"interrupted": name, "resume": None}, [f"stopped by {name}"], as_json=as_json)
         return 128 + cause.number
     if isinstance(cause, typer.Abort):
-        _tell(
-            {"code": "cancelled", "message": "nothing was done", "details": {}}, ["nothing was done"], as_json=as_json
-        )
+        message = "nothing was done"
+        _tell({"code": "cancelled", "message": message, "details": {}}, [message], as_json=as_json)
         return USAGE
     if hasattr(cause, "format_message"):
         return _usage(cause, as_json=as_json)
     return _internal(error, cause, as_json=as_json)
 
 
-def the_cause(error: BaseException) -> BaseException:
-    """The error itself, taken out of the groups that concurrent code wraps it in; one of ours goes first."""
+def root_cause(error: BaseException) -> BaseException:
+    """The error itself, out of the groups that concurrent code wraps it in; a `PursuitError` comes first."""
     leaves = list(_leaves(error))
     return next((leaf for leaf in leaves if isinstance(leaf, PursuitError)), leaves[0])
 
@@ -69,7 +57,7 @@ def _lines(error: PursuitError) -> list[str]:
 
 
 def _usage(error: Any, *, as_json: bool) -> int:
-    """A word on the command line that does not belong there."""
+    """A wrong command line, as typer found it."""
     message = clean(str(error.format_message())).rstrip(".")
     lines: list[str] = []
     context = getattr(error, "ctx", None)
@@ -94,7 +82,7 @@ def _internal(error: Exception, cause: BaseException, *, as_json: bool) -> int:
 
 def _tell(document: dict[str, Any], lines: list[str], *, as_json: bool) -> None:
     if as_json:
-        import json  # noqa: PLC0415 - only for this answer
+        import json
 
         typer.echo(json.dumps(document, default=str))
         if os.environ.get(DEBUG_VARIABLE) != "1":

@@ -1,7 +1,6 @@
-"""`pursuit install`: adds Pursuit to an MCP client, or takes it out again.
+"""`pursuit install`: adds Pursuit to the configuration file of an MCP client, or removes it.
 
-Owns: its arguments and words. Where clients keep their files is `clients`', how a file is changed is `client_file`'s.
-Invariant: a command line with faults is refused as a whole, before any file is read.
+All faults of the command line are reported at once, before any file is read.
 """
 
 from __future__ import annotations
@@ -13,26 +12,35 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, assert_never
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from pursuit.cli.options import Common, ConfigOption, JsonOption, StateOption, common
+from pursuit.cli.console import Screen, clean
+from pursuit.cli.context import Context, command
 
 if TYPE_CHECKING:
     from pursuit.cli.client_file import ClientFile
-    from pursuit.cli.console import Screen
 
+PANEL = "Start"
+HELP = (
+    "Add Pursuit to Claude Desktop, Claude Code, VS Code or Cursor.\n\n"
+    "Adds one entry to the client's own configuration file. The entry starts `pursuit serve` with the configuration "
+    "and the ledger of this folder. The rest of the file stays as it is, and a backup of it is kept beside it."
+)
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
-# The MCP clients that Pursuit can add itself to.
-# Invariant: an entry holds only absolute paths, for a client may start it in any folder.
+app = typer.Typer()
 
 Base = Literal["home", "settings", "claude"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """One client: its configuration file, for the user and for a project, and the shape of an entry."""
+    """One MCP client: its configuration file, for the user and for a project, and the shape of an entry.
+
+    An entry holds only absolute paths, because a client may start it in any folder.
+    """
 
     name: str
     title: str
@@ -99,87 +107,62 @@ CLIENTS: Mapping[str, Client] = {
 
 
 def user_file(client: Client, *, home: Path, environment: Mapping[str, str], platform: str = sys.platform) -> Path:
-    """The file that counts for everything the user does with this client."""
-    match client.base:
-        case "home":
-            folder = home
-        case "settings":
-            folder = _settings_folder(home, environment, platform)
-        case "claude":
-            # Claude Code moves its file along with its folder.
-            moved = environment.get("CLAUDE_CONFIG_DIR")
-            folder = Path(moved).absolute() if moved else home
-        case _:
-            assert_never(client.base)
-    return folder / client.user_file
+    """The client's configuration file of this user."""
+    moved = environment.get("CLAUDE_CONFIG_DIR")  # Claude Code moves its file along with its folder
+    folders: dict[Base, Path] = {
+        "home": home,
+        "settings": _settings_folder(home, environment, platform),
+        "claude": Path(moved).absolute() if moved else home,
+    }
+    return folders[client.base] / client.user_file
 
 
 def _settings_folder(home: Path, environment: Mapping[str, str], platform: str) -> Path:
     if platform == "darwin":
         return home / "Library" / "Application Support"
-    said = environment.get("XDG_CONFIG_HOME", "")
-    # The XDG rule: a relative path there is invalid, and is not looked at.
-    return Path(said) if Path(said).is_absolute() else home / ".config"
+    given = environment.get("XDG_CONFIG_HOME", "")
+    # The XDG Base Directory Specification: a relative path there is invalid and must be ignored.
+    return Path(given) if Path(given).is_absolute() else home / ".config"
 
 
 def this_command(executable: Path) -> list[str]:
-    """The words that run the Pursuit of this environment: its script beside the interpreter, else the module."""
+    """The command that runs the Pursuit of this environment: its script beside the interpreter, else the module."""
     # Not resolved: the interpreter of an environment is a link, and its scripts lie beside the link.
     script = executable.with_name("pursuit")
     return [str(script)] if script.is_file() and os.access(script, os.X_OK) else [str(executable), "-m", "pursuit"]
-
-
-HELP = (
-    "Add Pursuit to Claude Desktop, Claude Code, VS Code or Cursor.\n\n"
-    "The client's own configuration file gets one entry, which starts `pursuit serve` with the configuration and the "
-    "ledger that count in this folder. All else in the file stays as it is, and the old file is kept beside it."
-)
-EPILOG = "Look first:  pursuit install cursor --dry-run"
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def _names(incomplete: str) -> list[tuple[str, str]]:
     return [(client.name, client.title) for client in CLIENTS.values() if client.name.startswith(incomplete)]
 
 
+@command(app, help=HELP, epilog="Look first:  pursuit install cursor --dry-run")
 def install(
-    ctx: typer.Context,
+    context: Context,
     *,
     client: Annotated[
         str,
-        typer.Argument(
-            metavar="CLIENT",
-            show_default=False,
-            autocompletion=_names,
-            help="claude-desktop, claude-code, vscode or cursor.",
-        ),
+        typer.Argument(metavar="CLIENT", autocompletion=_names, help="claude-desktop, claude-code, vscode or cursor."),
     ],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change; change nothing.")] = False,
     project: Annotated[
-        bool, typer.Option("--project", help="For this folder only (not for claude-desktop, which has no such thing).")
+        bool, typer.Option("--project", help="Install for this folder only (not possible for claude-desktop).")
     ] = False,
-    remove: Annotated[bool, typer.Option("--remove", help="Take the entry out again.")] = False,
-    name: Annotated[str, typer.Option("--name", metavar="NAME", help="What the client calls it.")] = "pursuit",
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the entry.")] = False,
+    name: Annotated[str, typer.Option(metavar="NAME", help="Name of the server in the client.")] = "pursuit",
     file: Annotated[
         Path | None,
-        typer.Option(
-            "--file", metavar="FILE", show_default=False, help="The client's configuration file, if it is elsewhere."
-        ),
+        typer.Option(metavar="FILE", help="The client's configuration file, if it is not in its usual place."),
     ] = None,
-    config: ConfigOption = None,
-    state: StateOption = None,
-    json: JsonOption = False,
-) -> int:
+) -> None:
     """Add Pursuit to Claude Desktop, Claude Code, VS Code or Cursor."""
-    from pursuit.cli.client_file import Edit, plan, read_file, write_file  # noqa: PLC0415
-    from pursuit.cli.console import Screen  # noqa: PLC0415 - commands import what they need
+    from pursuit.cli.client_file import Edit, plan, read_file, write_file
 
-    said = common(ctx, config, state, json)
+    screen = context.screen
     known = _checked(client, name=name, project=project, file=file)
     target = read_file(_target(known, project=project, file=file))
-    entry = None if remove else known.entry(_words(said, target))
+    entry = None if remove else known.entry(_server_command(context, target))
     action, text = plan(target, Edit(within=known.servers_key, name=name, entry=entry))
-    screen = Screen(said)
     new_folder = not target.path.parent.exists()
     backup = None if dry_run or action == "unchanged" else write_file(target, text)
     answer: dict[str, Any] = {
@@ -193,19 +176,17 @@ def install(
     }
     if dry_run:
         answer["diff"] = _diff(target, text)
-    if screen.json:
-        screen.document(answer)
-        return 0
+    if screen.answer(answer):
+        return
     _show(screen, known, answer, project=project)
     if new_folder and entry is not None and not project and file is None:
         screen.note(f"note: {target.path.parent} was not there; is {known.title} installed?")
-    return 0
 
 
 def _checked(client: str, *, name: str, project: bool, file: Path | None) -> Client:
-    """The client that is meant, if nothing is wrong with the command line."""
-    from pursuit.core.base_model import nearest  # noqa: PLC0415
-    from pursuit.errors import Fault, ValidationFailed  # noqa: PLC0415
+    """The client of this name; raises `ValidationFailed` with every fault of the command line."""
+    from pursuit.core.base_model import nearest
+    from pursuit.errors import Fault, ValidationFailed
 
     faults: list[Fault] = []
     known = CLIENTS.get(client)
@@ -215,7 +196,7 @@ def _checked(client: str, *, name: str, project: bool, file: Path | None) -> Cli
     if not _NAME.fullmatch(name):
         faults.append(Fault(field="--name", reason="must be 1 to 64 letters, digits, '-' and '_'"))
     if project and file is not None:
-        faults.append(Fault(field="--project", reason="and --file each say which file; give one of the two"))
+        faults.append(Fault(field="--project", reason="and --file both name the file; give one of the two"))
     elif project and known is not None and known.project_file is None:
         faults.append(Fault(field="--project", reason=f"{known.title} has no configuration for a folder"))
     if known is None or faults:
@@ -232,14 +213,13 @@ def _target(client: Client, *, project: bool, file: Path | None) -> Path:
     return user_file(client, home=Path.home(), environment=os.environ)
 
 
-def _words(said: Common, target: ClientFile) -> list[str]:
-    """The command line of the server: this Pursuit, with the configuration and the ledger that count here."""
-    from pursuit.cli.context import configuration_path, ledger_path  # noqa: PLC0415
-    from pursuit.config.configuration import JSON_NAME  # noqa: PLC0415
-    from pursuit.config.files import STATE_VARIABLE  # noqa: PLC0415
-    from pursuit.errors import InvalidArgument  # noqa: PLC0415
+def _server_command(context: Context, target: ClientFile) -> list[str]:
+    """The command line of the server: this Pursuit, with the configuration and the ledger of this folder."""
+    from pursuit.config.configuration import JSON_NAME
+    from pursuit.config.files import STATE_VARIABLE
+    from pursuit.errors import InvalidArgument
 
-    config = configuration_path(said)
+    config = context.configuration_path()
     ours = (config, (Path.cwd().resolve() if config is None else config.parent) / JSON_NAME)
     if target.path in ours:
         raise InvalidArgument(
@@ -251,8 +231,8 @@ def _words(said: Common, target: ClientFile) -> list[str]:
     if config is not None:
         words += ["--config", str(config)]
     # With neither, the server looks in the folder where the client starts it, as every command does.
-    if config is not None or said.state is not None or os.environ.get(STATE_VARIABLE):
-        ledger = ledger_path(said)
+    if config is not None or context.state is not None or os.environ.get(STATE_VARIABLE):
+        ledger = context.ledger_path()
         words += ["--state", str(ledger.parent.resolve() / ledger.name)]
     for word in words:
         try:
@@ -263,10 +243,10 @@ def _words(said: Common, target: ClientFile) -> list[str]:
 
 
 def _diff(target: ClientFile, text: str) -> str:
-    from difflib import unified_diff  # noqa: PLC0415
+    from difflib import unified_diff
 
     old = "/dev/null" if target.raw is None else str(target.path)
-    # One line around a change: the neighbours of an entry are other servers' secrets.
+    # One line of context: more of it could show the secrets of other servers.
     lines = unified_diff(target.text.splitlines(), text.splitlines(), old, str(target.path), n=1, lineterm="")
     return "\n".join(lines)
 
@@ -291,23 +271,16 @@ def _show(screen: Screen, client: Client, answer: dict[str, Any], *, project: bo
     screen.fact("runs", shlex.join([entry["command"], *entry["args"]]))
     screen.fact("next", (project and client.then_project) or client.then)
     if project:
-        screen.note("note: the entry holds paths of this machine; it is of no use to others who share this folder")
+        screen.note("note: the entry holds paths of this machine; it does not work for others who share this folder")
 
 
 def _show_diff(screen: Screen, diff: str) -> None:
-    from pursuit.cli.console import clean  # noqa: PLC0415
-
     if not screen.rich:
         screen.plain(clean(diff))
         return
-    from rich.text import Text  # noqa: PLC0415
+    from rich.text import Text
 
     styles = {"+": "green", "-": "red", "@": "cyan"}
     for line in clean(diff).splitlines():
         style = "bold" if line.startswith(("+++", "---")) else styles.get(line[:1], "")
         screen.console.print(Text(line, style=style), soft_wrap=True)
-
-
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command(rich_help_panel="Start", help=HELP, epilog=EPILOG)(install)

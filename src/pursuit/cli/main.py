@@ -1,8 +1,7 @@
-"""The command `pursuit`: its subcommands, and the boundary where errors become words and exit codes.
+"""The command `pursuit`: the app, the one place that catches every error, and the way out of the process.
 
-Owns: the app, the one place that catches everything, and the way out of the process.
-Invariant: no input and no fault of ours ends in a traceback, unless PURSUIT_DEBUG=1 asks for it.
-Nothing heavy is imported here or by what is imported here: the start-up time is a feature.
+No input and no fault of ours ends in a traceback, unless PURSUIT_DEBUG=1 asks for it. Start-up time is a feature: this
+module and the modules of commands import nothing heavy; each command imports what it needs when it runs.
 """
 
 from __future__ import annotations
@@ -20,14 +19,12 @@ from typer.models import CommandInfo
 
 from pursuit import __version__
 from pursuit.cli import audit, control, install, missions, problem, queries, serve, setup, task, tools
-from pursuit.cli.options import Common, ConfigOption, JsonOption, StateOption
-
-EPILOG = "Start here:  pursuit init demo,  then  cd demo  and  pursuit run mission.toml"
+from pursuit.cli.context import Context, WithContext
 
 app = typer.Typer(
     name="pursuit",
     help="Pursues a goal with MCP servers until its criteria are met, its budget is spent, or it is stuck.",
-    epilog=EPILOG,
+    epilog="Start here:  pursuit init demo,  then  cd demo  and  pursuit run mission.toml",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -36,48 +33,37 @@ app = typer.Typer(
 
 def _show_version(ctx: typer.Context, asked: bool) -> None:
     if asked and not ctx.resilient_parsing:
-        # `--json` may come later on the line, and this option is looked at first.
+        # `--json` may come later on the line, and typer calls this before it has read that.
         typer.echo(f'{{"version": "{__version__}"}}' if "--json" in sys.argv else f"pursuit {__version__}")
         raise typer.Exit
 
 
 @app.callback()
+@WithContext
 def before(
-    ctx: typer.Context,
+    _context: Context,
     *,
-    config: ConfigOption = None,
-    state: StateOption = None,
-    json: JsonOption = False,
-    version: Annotated[  # noqa: ARG001 - its callback is what it does
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and leave.")
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """Pursues a goal with MCP servers until its criteria are met, its budget is spent, or it is stuck."""
-    ctx.obj = Common(config=config, state=state, json=json)
 
 
-setup.register(app)
-setup.register_scaffold(app)
-install.register(app)
-missions.register(app)
-queries.register(app)
-control.register(app)
-control.register_approvals(app)
-audit.register(app)
-serve.register(app)
-serve.register_token(app)
-task.register(app)
-problem.register(app)
-tools.register(app)
-setup.register_doctor(app)
+for module in (setup, install, missions, queries, control, audit, serve):
+    for one in module.app.registered_commands:
+        one.rich_help_panel = module.PANEL
+    app.registered_commands += module.app.registered_commands
+for group in (serve.token_app, task.app, problem.app, tools.app):
+    app.add_typer(group, name=group.info.name, rich_help_panel=group.rich_help_panel)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs one command and ends the process with its exit code."""
-    gc.disable()  # while modules are loaded, for an eighth of the start; see `context.loaded`
+    gc.disable()  # saves an eighth of the start while modules load; `collect_garbage` turns it on again
     words = list(sys.argv[1:] if arguments is None else arguments)
     for stream in (sys.stdout, sys.stderr):
-        # A terminal that knows no \u2713 shows a question mark, and the command goes on.
+        # A terminal that cannot show \u2713 shows a question mark, and the command goes on.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     code = answer(words)
@@ -92,16 +78,16 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def answer(words: Sequence[str]) -> int:
-    """Runs one command in this process; its exit code, whatever happens in it."""
+    """Runs one command in this process and returns its exit code, whatever happens."""
     as_json = "--json" in (words[: words.index("--")] if "--" in words else words)
     try:
         code: Any = _app_for(words)(list(words), prog_name="pursuit", standalone_mode=False)
     except KeyboardInterrupt:
         return 130
-    except SystemExit as end:  # typer's own way out when nobody reads its help
+    except SystemExit as end:  # typer's own exit when the reader of its help is gone
         return _lost_reader(end.code if isinstance(end.code, int) else 1)
-    except Exception as error:  # noqa: BLE001 - the boundary: every error becomes words and a code
-        from pursuit.cli.errors import explain  # noqa: PLC0415 - a command that succeeds never pays for it
+    except Exception as error:  # noqa: BLE001 - the boundary: every error becomes a message and a code
+        from pursuit.cli.errors import explain
 
         try:
             return explain(error, as_json=as_json)
@@ -111,7 +97,7 @@ def answer(words: Sequence[str]) -> int:
 
 
 def _app_for(words: Sequence[str]) -> typer.Typer:
-    """The app with only the command that was asked for, where one comes first: building all of them takes a while."""
+    """The app with only the command that comes first, if one does: building all of them takes a while."""
     narrow = copy(app)
     narrow.registered_commands = [one for one in app.registered_commands if words[:1] == [_name(one)]]
     narrow.registered_groups = [one for one in app.registered_groups if words[:1] == [one.name]]
@@ -123,7 +109,7 @@ def _name(command: CommandInfo) -> str | None:
 
 
 def _lost_reader(code: int) -> int:
-    """Whoever read our output has gone; what is still buffered must not complain at the exit."""
+    """The reader of our output is gone: what is still buffered must not fail at the exit."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     return code

@@ -1,38 +1,54 @@
-"""The options and arguments that several commands share, each declared once.
+"""The options and arguments that several commands share, and the shell's completion of ids.
 
-Owns: their names, help texts and panels, and the merge of what stands before and after the subcommand.
-Knows no mission. Invariant: importing this costs no more than typer itself.
+Importing this module costs no more than typer itself: what only some commands need is imported when they run.
 """
 
 from __future__ import annotations
 
-import shlex
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar, cast
 
-import msgspec
 import typer
 
-from pursuit.config.files import as_table, kind, parse_json, unreadable
-from pursuit.errors import Fault, ValidationFailed
-
-# The arguments of a call as they stand on a command line.
-# Invariant: all faults at once; the value after a `=` is JSON where it parses and else the text itself.
-
+T = TypeVar("T", bound=str)
 STDIN = "-"
-MOST_BYTES = 16 * 1024 * 1024
+MAX_INPUT_BYTES = 16 * 1024 * 1024
+"""More than any proposal or argument needs; it keeps a wrong file from filling the memory."""
+MAX_COMPLETIONS = 50
 
 
-def read_arguments(pairs: Sequence[str], whole: str | None) -> dict[str, Any]:
-    """The object of `--args-json` with every `--arg` put into it."""
+def read_input(place: str) -> tuple[str, str]:
+    """The text of a file, or of standard input for `-`, and what to call it in an error."""
+    from pursuit.config.files import unreadable
+
+    source = "standard input" if place == STDIN else place
+    try:
+        if place == STDIN:
+            body = sys.stdin.buffer.read(MAX_INPUT_BYTES + 1)
+        else:
+            with Path(place).open("rb") as file:
+                body = file.read(MAX_INPUT_BYTES + 1)
+        if len(body) > MAX_INPUT_BYTES:
+            raise unreadable(source, f"is larger than {MAX_INPUT_BYTES:,} bytes")
+        return body.decode(), source
+    except UnicodeDecodeError:
+        raise unreadable(source, "is not UTF-8 text") from None
+    except (OSError, ValueError) as error:
+        raise unreadable(source, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+def read_arguments(pairs: Sequence[str], args_json: str | None) -> dict[str, Any]:
+    """The arguments of a call: the object of `--args-json` with each `--arg` added. Reports all faults at once."""
+    from pursuit.errors import Fault, ValidationFailed
+
     faults: list[Fault] = []
     arguments: dict[str, Any] = {}
-    if whole is not None:
+    if args_json is not None:
         try:
-            arguments = _object(_stdin() if whole == STDIN else whole)
+            arguments = _json_object(read_input(STDIN)[0] if args_json == STDIN else args_json)
         except ValidationFailed as failed:
             faults.extend(failed.faults)
     seen: set[str] = set()
@@ -43,22 +59,26 @@ def read_arguments(pairs: Sequence[str], whole: str | None) -> dict[str, Any]:
         elif key in seen:
             faults.append(Fault(field=f"--arg {key}", reason="is given twice"))
         else:
-            arguments[key] = value_of(text)
+            arguments[key] = _value(text)
         seen.add(key)
     if faults:
         raise ValidationFailed(faults, "the arguments cannot be read; nothing was called")
     return arguments
 
 
-def value_of(text: str) -> Any:
-    """JSON where it parses, else the text."""
+def _value(text: str) -> Any:
+    """The value of `--arg KEY=VALUE`: JSON if it parses, else the text itself."""
+    import msgspec
+
     try:
         return msgspec.json.decode(text.encode(errors="surrogateescape"))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return text.encode(errors="replace").decode()
 
 
-def _object(text: str) -> dict[str, Any]:
+def _json_object(text: str) -> dict[str, Any]:
+    from pursuit.config.files import as_table, kind, parse_json, unreadable
+
     value = parse_json(text, source="--args-json")
     table = as_table(value)
     if table is None:
@@ -66,124 +86,76 @@ def _object(text: str) -> dict[str, Any]:
     return dict(table)
 
 
-def _stdin() -> str:
-    body = sys.stdin.buffer.read(MOST_BYTES + 1)
-    if len(body) > MOST_BYTES:
-        raise unreadable("standard input", f"is larger than {MOST_BYTES:,} bytes")
-    try:
-        return body.decode()
-    except UnicodeDecodeError:
-        raise unreadable("standard input", "is not UTF-8 text") from None
-
-
-# Ids of missions, tasks, problems and attempts for the shell's completion.
-# Invariant: it prints nothing, creates nothing and never fails: a shell that completes a word has no place for an
-# error.
-
-MOST = 50
-
-
-def mission_ids(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """The newest missions whose id starts like this, each with its status and directive."""
-    try:
-        return _ids(ctx, incomplete, "mission", "directive")
-    except Exception:  # noqa: BLE001 - whatever is wrong with the ledger, completing a word is not where it is told
-        return []
-
-
-def task_ids(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """The newest tasks whose id starts like this, each with its status and title."""
-    try:
-        return _ids(ctx, incomplete, "task", "title")
-    except Exception:  # noqa: BLE001 - as above
-        return []
-
-
-def attempt_ids(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """The newest attempts at problems whose id starts like this, each with its status and problem."""
-    try:
-        return _ids(ctx, incomplete, "attempt", "problem_id")
-    except Exception:  # noqa: BLE001 - as above
-        return []
+# Completion prints nothing, creates nothing and never fails: a shell that completes a word cannot show an error.
 
 
 def problem_ids(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     """The problems whose id starts like this, each with its title; also those of `--dir`."""
-    from pursuit.problems.catalogue import discover  # noqa: PLC0415 - only a completion pays for it
+    from pursuit.problems.catalogue import discover
 
     try:
         found = discover([Path(one) for one in ctx.params.get("directory") or ()]).problems
-    except Exception:  # noqa: BLE001 - as above
+    except Exception:  # noqa: BLE001 - see above
         return []
     return [(one.problem_id, one.title) for one in found if one.problem_id.startswith(incomplete)]
 
 
 def problem_kinds(incomplete: str) -> list[str]:
     """The kinds of problems."""
-    from pursuit.problems.manifest import KINDS  # noqa: PLC0415 - only a completion pays for it
+    from pursuit.problems.manifest import KINDS
 
     return [kind for kind in KINDS if kind.startswith(incomplete)]
 
 
-def _ids(ctx: typer.Context, incomplete: str, kind: str, words: str) -> list[tuple[str, str]]:
-    from pursuit.config.configuration import find_configuration  # noqa: PLC0415
-    from pursuit.config.files import locate_state  # noqa: PLC0415 - only a completion pays for it
-    from pursuit.ledger.schema import open_reader  # noqa: PLC0415
-    from pursuit.ledger.sqlite import SqliteReads  # noqa: PLC0415
+def _newest(kind: str, summary_key: str) -> Callable[[typer.Context, str], list[tuple[str, str]]]:
+    """Completes the id of the newest records of a kind, each with its status and one part of its summary."""
 
-    given = {**((ctx.parent.params if ctx.parent else None) or {}), **{k: v for k, v in ctx.params.items() if v}}
-    config = Path(given["config"]) if given.get("config") else find_configuration(Path.cwd())
-    path = locate_state(Path(given["state"]) if given.get("state") else None, config)
-    if not path.is_file():
-        return []
-    connection = open_reader(path)
-    try:
-        page = SqliteReads(path, connection).page(
-            kind=kind, status=None, since=None, until=None, cursor=None, limit=MOST
-        )
-    finally:
-        connection.close()
-    return [
-        (row.name, f"{row.status}: {' '.join(str(row.summary.get(words, '')).split())[:60]}")
-        for row in page.rows
-        if row.name.startswith(incomplete) and row.status != "forgotten"
-    ]
+    def complete(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+        from pursuit.config.configuration import find_configuration
+        from pursuit.config.files import locate_state
+        from pursuit.ledger.schema import open_reader
+        from pursuit.ledger.sqlite import SqliteReads
 
+        given = {**((ctx.parent.params if ctx.parent else None) or {}), **{k: v for k, v in ctx.params.items() if v}}
+        try:
+            config = Path(given["config"]) if given.get("config") else find_configuration(Path.cwd())
+            path = locate_state(Path(given["state"]) if given.get("state") else None, config)
+            if not path.is_file():
+                return []
+            with closing(open_reader(path)) as connection:
+                page = SqliteReads(path, connection).page(
+                    kind=kind, status=None, since=None, until=None, cursor=None, limit=MAX_COMPLETIONS
+                )
+        except Exception:  # noqa: BLE001 - see above
+            return []
+        return [
+            (row.name, f"{row.status}: {' '.join(str(row.summary.get(summary_key, '')).split())[:60]}")
+            for row in page.rows
+            if row.name.startswith(incomplete) and row.status != "forgotten"
+        ]
 
-COMMON = "Common"
-
-ConfigOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--config",
-        metavar="FILE",
-        show_default=False,
-        rich_help_panel=COMMON,
-        help="The configuration; else the nearest pursuit.toml upwards, else mcp.json there.",
-    ),
-]
-StateOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--state",
-        metavar="FILE",
-        show_default=False,
-        rich_help_panel=COMMON,
-        help="The ledger; else $PURSUIT_STATE, else .pursuit/ledger.db beside the configuration.",
-    ),
-]
-JsonOption = Annotated[
-    bool, typer.Option("--json", rich_help_panel=COMMON, help="Print one JSON document and nothing else.")
-]
-JsonLinesOption = Annotated[
-    bool, typer.Option("--json", rich_help_panel=COMMON, help="Print JSON Lines, one for each event, and nothing else.")
-]
+    return complete
 
 
-def _a_mode(ctx: typer.Context, mode: str | None) -> str | None:
-    """Refuses what is no mode, by the option's name."""
+mission_ids = _newest("mission", "directive")
+task_ids = _newest("task", "title")
+attempt_ids = _newest("attempt", "problem_id")
+
+
+def check_choice(option: str, value: str, known: Sequence[T]) -> T:
+    """The value of an option, which must be one of these; else raises `InvalidArgument` with advice."""
+    from pursuit.core.base_model import nearest
+    from pursuit.errors import InvalidArgument
+
+    if value in known:
+        return cast("T", value)
+    advice = nearest(value, known) or f"; known: {', '.join(known)}"
+    raise InvalidArgument(f"{option}: {value!r} is not one of its values{advice}", field=option)
+
+
+def _check_mode(ctx: typer.Context, mode: str | None) -> str | None:
     if mode is not None and not ctx.resilient_parsing:
-        from pursuit.policy.rules import parse_mode  # noqa: PLC0415 - only where a mode is given
+        from pursuit.policy.rules import parse_mode
 
         parse_mode(mode, field="--mode")
     return mode
@@ -192,40 +164,27 @@ def _a_mode(ctx: typer.Context, mode: str | None) -> str | None:
 ModeOption = Annotated[
     str | None,
     typer.Option(
-        "--mode",
         metavar="auto|ask|never",
-        show_default=False,
-        callback=_a_mode,
-        help="Overrules the policy's mode: auto asks nobody, ask asks before a write, never denies what would ask.",
+        callback=_check_mode,
+        help="Policy mode, overriding the configuration: auto never asks, ask asks before a write, "
+        "never denies what would ask.",
     ),
 ]
 MissionId = Annotated[
-    str,
-    typer.Argument(
-        metavar="ID", show_default=False, autocompletion=mission_ids, help="A mission, as in `pursuit list`."
-    ),
+    str, typer.Argument(metavar="ID", autocompletion=mission_ids, help="Mission id (`pursuit list`).")
 ]
-ReasonOption = Annotated[
-    str | None, typer.Option("--reason", show_default=False, help="Why; it is kept with the mission.")
+ReasonOption = Annotated[str | None, typer.Option(help="Reason; recorded with the mission.")]
+LimitOption = Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="Maximum number of rows.")]
+CursorOption = Annotated[
+    str | None, typer.Option(metavar="C", help="Next page: the cursor that the last page printed.")
 ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Common:
-    """What was said for all commands."""
-
-    config: Path | None = None
-    state: Path | None = None
-    json: bool = False
-
-    def command(self, verb: str, *words: str) -> str:
-        """A command line that means the same ledger as this one, to be copied by a person."""
-        given = [("--config", self.config), ("--state", self.state)]
-        options = [part for name, value in given if value is not None for part in (name, str(value))]
-        return shlex.join(["pursuit", verb, *words, *options])
-
-
-def common(ctx: typer.Context, config: Path | None, state: Path | None, json: bool) -> Common:
-    """What was said before the subcommand, overruled by what was said after it."""
-    before = ctx.obj if isinstance(ctx.obj, Common) else Common()
-    return Common(config=config or before.config, state=state or before.state, json=json or before.json)
+OutputOption = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this file instead of stdout.")
+]
+ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite existing files.")]
+ArgOption = Annotated[
+    list[str] | None, typer.Option(metavar="KEY=VALUE", help="One argument: JSON if it parses, else text; repeatable.")
+]
+ArgsJsonOption = Annotated[
+    str | None, typer.Option(metavar="JSON|-", help="All arguments as one JSON object; - reads stdin.")
+]

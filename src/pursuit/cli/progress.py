@@ -1,7 +1,6 @@
 """A mission while it runs: a panel that changes in place, or one line for each iteration.
 
-Owns: what is shown and how often. Reads the state of a mission and changes nothing.
-Invariant: a terminal is redrawn at most ten times a second, however fast the mission is.
+A terminal is redrawn at most ten times a second, however fast the mission is.
 """
 
 from __future__ import annotations
@@ -15,13 +14,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 
-from pursuit.cli.console import MARKS, Screen, budget_parts, counted, line, sign
-from pursuit.cli.show import STYLES
+from pursuit.cli.console import MARKS, STYLES, Screen, budget_parts, counted, line
 from pursuit.core.criteria import AnyCriterion, Check, EventSeen, MetricThreshold, ToolCallSucceeded, describe
 from pursuit.core.report import budget_row
 from pursuit.core.state import MissionState
 from pursuit.engine.context import Observer, Phase
-from pursuit.reports.wording import figure, span, stated
+from pursuit.reports.wording import figure, sign, span, stated
 
 if TYPE_CHECKING:
     from rich.panel import Panel
@@ -43,8 +41,8 @@ _DOING = {
 
 
 @dataclass(slots=True)
-class Glimpse:
-    """The last that was seen of a mission."""
+class Snapshot:
+    """What was last seen of a mission."""
 
     mission_id: str
     phase: Phase
@@ -53,16 +51,16 @@ class Glimpse:
 
 @asynccontextmanager
 async def progress(screen: Screen) -> AsyncGenerator[Observer]:
-    """Shows a mission for as long as the block lasts; what it gives is to be told of every phase."""
+    """Shows a mission for as long as the block lasts; the observer that it gives must see every phase."""
     if not screen.rich:
         yield lines(screen)
         return
-    from rich.live import Live  # noqa: PLC0415 - rich loads only for a terminal
+    from rich.live import Live
 
-    seen: list[Glimpse] = []
+    seen: list[Snapshot] = []
 
     def see(mission_id: str, phase: Phase, state: MissionState) -> None:
-        seen[:] = [Glimpse(mission_id, phase, state)]
+        seen[:] = [Snapshot(mission_id, phase, state)]
 
     began = time.monotonic()
     with Live(console=screen.console, auto_refresh=False, transient=True) as live:
@@ -86,11 +84,11 @@ async def progress(screen: Screen) -> AsyncGenerator[Observer]:
 
 def lines(screen: Screen) -> Observer:
     """One line on standard error for each iteration that ended."""
-    told: dict[str, int] = {}
+    shown: dict[str, int] = {}
 
     def see(mission_id: str, phase: Phase, state: MissionState) -> None:
-        if phase in ("decided", "ended") and state.iteration_count > told.get(mission_id, -1):
-            told[mission_id] = state.iteration_count
+        if phase in ("decided", "ended") and state.iteration_count > shown.get(mission_id, -1):
+            shown[mission_id] = state.iteration_count
             screen.note(iteration_line(state))
 
     return see
@@ -114,11 +112,11 @@ def iteration_line(state: MissionState) -> str:
     return "; ".join([*words, *([f"left: {left}"] if left else [])])
 
 
-def panel(seen: Glimpse, seconds: float, width: int) -> Panel:
+def panel(seen: Snapshot, seconds: float, width: int) -> Panel:
     """The mission in a frame."""
-    from rich.console import Group  # noqa: PLC0415 - rich loads only for a terminal
-    from rich.panel import Panel  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
+    from rich.console import Group
+    from rich.panel import Panel
+    from rich.text import Text
 
     state = seen.state
     last = state.last_ended
@@ -135,20 +133,20 @@ def panel(seen: Glimpse, seconds: float, width: int) -> Panel:
     return Panel(Group(*rows), title=title, title_align="left", border_style="dim", width=width, expand=False)
 
 
-def _headline(seen: Glimpse, seconds: float) -> Text:
-    from rich.text import Text  # noqa: PLC0415 - rich loads only for a terminal
+def _headline(seen: Snapshot, seconds: float) -> Text:
+    from rich.text import Text
 
     state = seen.state
     cap = state.cap("max_iterations")
-    # The open iteration is the one that a person asks about; when none is open, the last one that ended.
+    # The open iteration; if none is open, the last one that ended.
     number = state.iteration_count + (state.open is not None)
     count = f"{number:,}" + (f" of {cap:,.0f}" if cap is not None else "")
     doing = f"waiting for {state.waiting_for}" if state.waiting_for is not None else _DOING[seen.phase]
-    return Text.assemble("iteration    ", (count, "bold"), f" \u00b7 {doing} \u00b7 {_clock(seconds)}")
+    return Text.assemble("iteration    ", (count, "bold"), f" \u00b7 {doing} \u00b7 {clock(seconds)}")
 
 
 def _criteria(state: MissionState) -> list[Text]:
-    from rich.text import Text  # noqa: PLC0415 - rich loads only for a terminal
+    from rich.text import Text
 
     shown = state.mission.criteria[:MOST_CRITERIA]
     wide = max(len(line(criterion.criterion_id, 30)) for criterion in shown)
@@ -173,7 +171,7 @@ def _criteria(state: MissionState) -> list[Text]:
 
 
 def _standing(state: MissionState, criterion: AnyCriterion) -> str:
-    """What a criterion's mark stands on: the facts of the checkpoint that set it, then what it wants."""
+    """The facts of the checkpoint that set a criterion's mark, then what the criterion wants."""
     result = state.results.get(criterion.criterion_id)
     evidence: Any = None if result is None else result.evidence
     facts = cast("dict[str, Any]", evidence) if isinstance(evidence, dict) else {}
@@ -185,7 +183,7 @@ def _standing(state: MissionState, criterion: AnyCriterion) -> str:
             point = state.best.get(criterion.criterion_id)
             if point is None or point.value == facts.get("value"):
                 return words
-            # Of that one number: a call that told it may have failed the other criteria.
+            # The best of this number alone: the call that reported it may have failed the other criteria.
             return f"{words}, {_EXTREME[criterion.op]} so far {figure(point.value, target)}"
         case ToolCallSucceeded():
             count = facts.get("count", 0)
@@ -198,7 +196,8 @@ def _standing(state: MissionState, criterion: AnyCriterion) -> str:
             return line(describe(criterion), 60)
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
+    """The time since the start, without fractions that would flicker."""
     return f"{seconds:.0f} s" if seconds < 60 else span(seconds)
 
 

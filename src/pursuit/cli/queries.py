@@ -1,239 +1,152 @@
-"""The commands that look: status, list, history, watch, report, lessons.
+"""The commands that look: status, list, history, watch, report, lessons, doctor.
 
-Owns: their arguments. They work whatever is wrong with the configuration, and change nothing.
+They change nothing, and all but doctor work whatever is wrong with the configuration.
 """
 
 from __future__ import annotations
 
 import os
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
-import msgspec
 import typer
 
-from pursuit.cli import show
-from pursuit.cli.console import Screen, line
-from pursuit.cli.options import ConfigOption, JsonLinesOption, JsonOption, MissionId, StateOption, common
-from pursuit.cli.progress import iteration_line, progress
-from pursuit.core.events import (
-    AnyEvent,
-    IterationEnded,
-    MissionCreated,
-    MissionEnded,
-    MissionFailed,
-    OperatorWord,
-    RunClaimed,
-    WaitBegan,
-)
-from pursuit.core.report import iso
-from pursuit.core.state import MissionState
-from pursuit.engine.context import Phase
-from pursuit.service import Service
+from pursuit.cli.console import STYLES, Screen, clean, line
+from pursuit.cli.context import Context, NoLedger, command, conduct
+from pursuit.cli.options import CursorOption, ForceOption, LimitOption, MissionId, OutputOption, check_choice
 
 if TYPE_CHECKING:
-    from pursuit.runtime import Runtime
-
+    from pursuit.core.events import AnyEvent
+    from pursuit.core.state import MissionState
+    from pursuit.engine.context import Phase
+    from pursuit.service import Service
+    from pursuit.service.doctor import Finding
 
 PANEL = "Look"
-CursorOption = Annotated[
-    str | None,
-    typer.Option("--cursor", metavar="C", show_default=False, help="The next page, as the last one named it."),
-]
+
+app = typer.Typer()
 
 
-def status(
-    ctx: typer.Context,
-    *,
-    mission_id: MissionId,
-    config: ConfigOption = None,
-    state: StateOption = None,
-    json: JsonOption = False,
-) -> int:
-    """Show how a mission stands: criteria with their evidence, budget, verdict."""
-    from pursuit.cli import show  # noqa: PLC0415 - commands import what they need
-    from pursuit.cli.console import Screen  # noqa: PLC0415
-    from pursuit.cli.context import look  # noqa: PLC0415
+@command(app)
+async def status(context: Context, *, mission_id: MissionId) -> None:
+    """Show a mission's status: criteria with their evidence, budget, verdict."""
+    from pursuit.cli import show
 
-    said = common(ctx, config, state, json)
-
-    async def verb(runtime: Runtime) -> dict[str, Any]:
-        return await runtime.service.status(mission_id)
-
-    show.mission(Screen(said), look(said, verb))
-    return 0
+    show.mission(context.screen, await context.service.status(mission_id))
 
 
+@command(app, "list", epilog="Example:  pursuit list --status running --limit 10")
 def list_missions(
-    ctx: typer.Context,
+    context: Context,
     *,
     wanted: Annotated[
-        str | None,
-        typer.Option("--status", metavar="S", show_default=False, help="Only these, for example running or waiting."),
+        str | None, typer.Option("--status", metavar="S", help="Only this status, such as running or waiting.")
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=1000, help="How many at most.")] = 100,
+    limit: LimitOption = 100,
     cursor: CursorOption = None,
-    config: ConfigOption = None,
-    state: StateOption = None,
-    json: JsonOption = False,
-) -> int:
+) -> None:
     """List the missions of the ledger, newest first."""
-    from pursuit.cli import show  # noqa: PLC0415
-    from pursuit.cli.console import Screen  # noqa: PLC0415
-    from pursuit.cli.context import NoLedger, look  # noqa: PLC0415
-    from pursuit.config.files import STATE_VARIABLE  # noqa: PLC0415 - commands import what they need
+    from pursuit.cli import show
+    from pursuit.config.files import STATE_VARIABLE
+    from pursuit.core.state import Status
 
-    said = common(ctx, config, state, json)
-    _check_status(wanted)
-
-    async def verb(runtime: Runtime) -> dict[str, Any]:
-        return await runtime.service.list(status=wanted, cursor=cursor, limit=limit)
-
-    screen = Screen(said)
+    if wanted is not None:
+        check_choice("--status", wanted, (*get_args(Status), "forgotten"))
     page: dict[str, Any] = {"sessions": []}
     try:
-        page = look(said, verb)
+        page = context.look(lambda runtime: runtime.service.list(status=wanted, cursor=cursor, limit=limit))
     except NoLedger as error:
-        # Where nobody named a ledger, none is simply no missions yet; a name may be a slip of the pen.
-        if said.state is not None or os.environ.get(STATE_VARIABLE):
-            screen.note(f"note: {error.message}")
-    show.listing(screen, page)
-    return 0
+        # Without a ledger there are no missions yet. A ledger that was named may be a typing error.
+        if context.state is not None or os.environ.get(STATE_VARIABLE):
+            context.screen.note(f"note: {error.message}")
+    show.listing(context.screen, page)
 
 
-def _check_status(wanted: str | None) -> None:
-    from typing import get_args  # noqa: PLC0415 - commands import what they need
-
-    from pursuit.core.base_model import nearest  # noqa: PLC0415
-    from pursuit.core.state import Status  # noqa: PLC0415
-    from pursuit.errors import InvalidArgument  # noqa: PLC0415
-
-    known = (*get_args(Status), "forgotten")
-    if wanted is not None and wanted not in known:
-        advice = nearest(wanted, known) or f"; known: {', '.join(known)}"
-        raise InvalidArgument(f"--status: {wanted!r} is no status{advice}", field="--status")
-
-
-def history(
-    ctx: typer.Context,
+@command(app)
+async def history(
+    context: Context,
     *,
     mission_id: MissionId,
-    full: Annotated[bool, typer.Option("--full", help="With calls, observations and criteria.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Include calls, observations and criteria.")] = False,
     cursor: CursorOption = None,
-    config: ConfigOption = None,
-    state: StateOption = None,
-    json: JsonOption = False,
-) -> int:
-    """Show the iterations of a mission, a hundred a page."""
-    from pursuit.cli import show  # noqa: PLC0415 - commands import what they need
-    from pursuit.cli.console import Screen  # noqa: PLC0415
-    from pursuit.cli.context import look  # noqa: PLC0415
+) -> None:
+    """Show the iterations of a mission, a hundred per page."""
+    from pursuit.cli import show
 
-    said = common(ctx, config, state, json)
-
-    async def verb(runtime: Runtime) -> dict[str, Any]:
-        return await runtime.service.history(mission_id, full=full, cursor=cursor)
-
-    show.history(Screen(said), look(said, verb), full=full)
-    return 0
+    show.history(context.screen, await context.service.history(mission_id, full=full, cursor=cursor), full=full)
 
 
-def watch(
-    ctx: typer.Context,
-    *,
-    mission_id: MissionId,
-    config: ConfigOption = None,
-    state: StateOption = None,
-    json: JsonLinesOption = False,
-) -> int:
-    """Follow a mission, whichever process drives it, until it ends; Ctrl-C leaves."""
-    from pursuit.cli.console import Screen  # noqa: PLC0415
-    from pursuit.cli.context import look  # noqa: PLC0415 - commands import what they need
-
-    said = common(ctx, config, state, json)
-
-    async def verb(runtime: Runtime) -> None:
-        await follow(runtime.service, mission_id, Screen(said))
-
-    look(said, verb)
-    return 0
+@command(app, json_lines=True)
+async def watch(context: Context, *, mission_id: MissionId) -> None:
+    """Follow a mission until it ends, whichever process runs it; Ctrl-C stops watching."""
+    await follow(context.service, mission_id, context.screen)
 
 
+@command(app, epilog="Example:  pursuit report ID -o report.html")
 def report(
-    ctx: typer.Context,
+    context: Context,
     *,
     mission_id: MissionId,
     form: Annotated[
         str | None,
-        typer.Option(
-            "--format", metavar="html|md|json", show_default=False, help="Else by the file's name, else Markdown."
-        ),
+        typer.Option("--format", metavar="html|md|json", help="Format (default: by the file's name, else Markdown)."),
     ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FILE", show_default=False, help="Write it there, not to the screen."),
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
-    config: ConfigOption = None,
-    state: StateOption = None,
-    json: JsonOption = False,
-) -> int:
-    """Show the report of a mission, the final one if it has ended."""
-    from pursuit.cli.console import Screen  # noqa: PLC0415
-    from pursuit.cli.context import check_output, look  # noqa: PLC0415
-    from pursuit.cli.reports import format_of, show_report  # noqa: PLC0415
+    output: OutputOption = None,
+    force: ForceOption = False,
+) -> None:
+    """Show the report of a mission; the final one if the mission has ended."""
+    from pursuit.cli.reports import format_of, show_report
 
-    said = common(ctx, config, state, json)
-    wanted = format_of(form, output, as_json=said.json)
+    wanted = format_of(form, output, as_json=context.json)
     if output is not None:
-        check_output(said, output, force=force)
-
-    async def verb(runtime: Runtime) -> dict[str, Any]:
-        return await runtime.service.report(mission_id)
-
-    show_report(Screen(said), mission_id, look(said, verb), wanted, output)
-    return 0
+        context.check_output(output, force=force)
+    found = context.look(lambda runtime: runtime.service.report(mission_id))
+    show_report(context.screen, mission_id, found, wanted, output)
 
 
-def lessons(
-    ctx: typer.Context,
+@command(app, epilog="Example:  pursuit lessons checkout latency")
+async def lessons(
+    context: Context,
     *,
-    words: Annotated[list[str], typer.Argument(metavar="WORDS…", show_default=False, help="What it was about.")],
-    limit: Annotated[
-        int, typer.Option("--limit", metavar="N", min=1, max=1000, help="How many missions at most.")
-    ] = 10,
-    config: ConfigOption = None,
-    state: StateOption = None,
-    json: JsonOption = False,
-) -> int:
-    """Find what ended missions learned, the best match first."""
-    from pursuit.cli import show  # noqa: PLC0415 - commands import what they need
-    from pursuit.cli.console import Screen  # noqa: PLC0415
-    from pursuit.cli.context import look  # noqa: PLC0415
+    words: Annotated[list[str], typer.Argument(metavar="WORDS", help="Words to search for.")],
+    limit: LimitOption = 10,
+) -> None:
+    """Search the lessons of ended missions, best match first."""
+    from pursuit.cli import show
 
-    said = common(ctx, config, state, json)
-
-    async def verb(runtime: Runtime) -> dict[str, Any]:
-        return await runtime.service.lessons(" ".join(words), limit=limit)
-
-    show.lessons(Screen(said), look(said, verb))
-    return 0
+    show.lessons(context.screen, await context.service.lessons(" ".join(words), limit=limit))
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the commands."""
-    app.command(rich_help_panel=PANEL)(status)
-    app.command("list", rich_help_panel=PANEL, epilog="Example:  pursuit list --status running --limit 10")(
-        list_missions
-    )
-    app.command(rich_help_panel=PANEL)(history)
-    app.command(rich_help_panel=PANEL)(watch)
-    app.command(rich_help_panel=PANEL, epilog="Example:  pursuit report ID -o report.html")(report)
-    app.command(rich_help_panel=PANEL, epilog="Example:  pursuit lessons checkout latency")(lessons)
+@command(app)
+def doctor(context: Context) -> int:
+    """Check configuration, servers and ledger, and say how to fix what is wrong."""
+    from pursuit.runtime import examine_installation
+    from pursuit.service.doctor import document
+
+    screen = context.screen
+    path, ledger = context.configuration_path(), context.ledger_path()
+    with screen.busy("examining"):
+        findings = conduct(lambda: examine_installation(path, ledger))
+    found = document(findings)
+    if not screen.answer(found):
+        for finding in findings:
+            _show_finding(screen, finding)
+    return 0 if found["ok"] else 1
 
 
-# `pursuit watch`: a mission from outside, event by event.
-# Invariant: it ends when the mission has ended, also if that was long ago, and not at an end that was taken back.
+def _show_finding(screen: Screen, finding: Finding) -> None:
+    first, *rest = clean(finding.what).splitlines() or [""]
+    if screen.rich:
+        from rich.text import Text
+
+        text = Text.assemble((f"{finding.level:8}", STYLES[finding.level]), (line(finding.about), "bold"), f"  {first}")
+        screen.console.print(text, soft_wrap=True)
+    else:
+        screen.plain(f"{finding.level}\t{line(finding.about)}\t{first}")
+    for text in rest:
+        screen.plain(f"    {text}")
+    if finding.mend:
+        screen.plain(f"    mend: {line(finding.mend)}")
+
 
 _PHASES: dict[str, Phase] = {
     "RunClaimed": "propose",
@@ -246,7 +159,13 @@ _PHASES: dict[str, Phase] = {
 
 
 async def follow(service: Service, mission_id: str, screen: Screen) -> None:
-    """Shows everything that has happened and that happens, until the end."""
+    """Shows every event of a mission, past and coming, until it has ended.
+
+    It also returns if the mission ended long ago, and not at an end that was taken back.
+    """
+    from pursuit.cli import show
+    from pursuit.core.report import iso
+
     head = (await service.state(mission_id)).seq
     if screen.rich:
         await _in_place(service, mission_id, screen, head)
@@ -262,6 +181,8 @@ async def follow(service: Service, mission_id: str, screen: Screen) -> None:
 
 
 async def _in_place(service: Service, mission_id: str, screen: Screen, head: int) -> None:
+    from pursuit.cli.progress import progress
+
     async with progress(screen) as see:
         async for event, state in service.watch(mission_id):
             see(mission_id, _PHASES.get(type(event).__name__, "execute"), state)
@@ -270,30 +191,37 @@ async def _in_place(service: Service, mission_id: str, screen: Screen, head: int
 
 
 def _over(state: MissionState, head: int) -> bool:
-    """Whether this is the end: one that lies before the head when we began was taken back later."""
+    """Whether this is the end: an end before the head at our start was taken back later."""
     return state.terminal and state.closed and state.seq >= head
 
 
 def _event_row(event: AnyEvent, seq: int) -> dict[str, Any]:
+    import msgspec
+
+    from pursuit.core.report import iso
+
     body = msgspec.to_builtins(event)
     return {"seq": seq, "type": type(event).__name__, **body, "at": iso(event.at)}
 
 
 def _event_line(event: AnyEvent, state: MissionState) -> str | None:
+    from pursuit.cli.progress import iteration_line
+    from pursuit.core import events
+
     match event:
-        case IterationEnded():
+        case events.IterationEnded():
             return iteration_line(state)
-        case MissionEnded():
+        case events.MissionEnded():
             return f"{event.status} ({event.reason})"
-        case WaitBegan():
+        case events.WaitBegan():
             return f"waiting for {event.waiting_for}"
-        case OperatorWord():
+        case events.OperatorWord():
             return f"{type(event).__name__} by {line(event.by)}" + (f": {line(event.reason)}" if event.reason else "")
-        case MissionCreated():
+        case events.MissionCreated():
             return "created"
-        case RunClaimed():
+        case events.RunClaimed():
             return f"driven by process {event.pid} on {line(event.host)}"
-        case MissionFailed():
+        case events.MissionFailed():
             return f"failed: {line(event.error, 200)}"
         case _:
             return None

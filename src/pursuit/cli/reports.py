@@ -1,7 +1,6 @@
-"""The files of a final report, beside the ledger.
+"""Shows a report, and writes the files of a final report beside the ledger.
 
-Owns: where they lie and how they are written. What stands in them is `pursuit.reports`'.
-Invariant: only the owner can read them, and a file appears whole or not at all.
+Only the owner can read these files, and a file appears whole or not at all.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from typing import Any, Literal
 import msgspec
 
 from pursuit.cli.console import Screen, clean
-from pursuit.cli.context import ledger_path
-from pursuit.cli.options import Common
+from pursuit.cli.context import Context
+from pursuit.cli.options import check_choice
 from pursuit.errors import InvalidArgument
 
 Format = Literal["html", "md", "json"]
@@ -28,42 +27,37 @@ def rendered(report: Mapping[str, Any], form: Format) -> str:
     """The report in one of its three forms."""
     if form == "json":
         return msgspec.json.format(msgspec.json.encode(report), indent=2).decode() + "\n"
-    from pursuit.reports import render_html, render_markdown  # noqa: PLC0415 - the template engine loads when needed
+    from pursuit.reports import render_html, render_markdown
 
     return render_html(report) if form == "html" else render_markdown(report)
 
 
 def format_of(given: str | None, output: Path | None, *, as_json: bool) -> Format:
-    """The form that is meant: as given, else by the file's name, else JSON where JSON is asked for, else Markdown."""
+    """The format: as given, else by the file's name, else JSON with `--json`, else Markdown."""
     suffix = output.suffix.removeprefix(".").lower() if output is not None else ""
     wanted = given or (suffix if suffix in FORMATS else "json" if as_json and output is None else "md")
-    for form in FORMATS:
-        if form == wanted:
-            return form
-    raise InvalidArgument(f"--format: {wanted!r} is none of html, md and json", field="--format")
+    return check_choice("--format", wanted, FORMATS)
 
 
 def show_report(screen: Screen, mission_id: str, report: Mapping[str, Any], form: Format, output: Path | None) -> None:
     """Prints a report, or writes it to a file."""
     if output is not None:
         write_whole(output, rendered(report, form))
-        if screen.json:
-            screen.document({"session_id": mission_id, "format": form, "file": clean(output)})
-        else:
-            screen.fact("wrote", output)
+        screen.answer({"session_id": mission_id, "format": form, "file": clean(output)})
+        screen.fact("wrote", output)
     elif screen.json:
         screen.document(report if form == "json" else {"session_id": mission_id, "text": rendered(report, form)})
     elif screen.rich and form == "md":
-        from rich.markdown import Markdown  # noqa: PLC0415 - rich loads only for a terminal
+        from rich.markdown import Markdown
 
         screen.show(Markdown(rendered(report, form), hyperlinks=False))
     else:
         screen.plain(rendered(report, form).rstrip("\n"))
 
 
-def write_reports(common: Common, mission_id: str, report: Mapping[str, Any]) -> dict[str, str]:
+def write_reports(context: Context, mission_id: str, report: Mapping[str, Any]) -> dict[str, str]:
     """Writes all three forms beside the ledger and returns their paths by form."""
-    folder = _folder(common)
+    folder = _folder(context)
     folder.mkdir(mode=0o700, exist_ok=True)
     paths: dict[str, str] = {}
     for form in FORMATS:
@@ -73,15 +67,15 @@ def write_reports(common: Common, mission_id: str, report: Mapping[str, Any]) ->
     return paths
 
 
-def remove_reports(common: Common, mission_id: str) -> None:
-    """Removes the files of a mission that was forgotten."""
+def remove_reports(context: Context, mission_id: str) -> None:
+    """Deletes the report files of a mission."""
     for form in FORMATS:
         with suppress(OSError):
-            (_folder(common) / f"{mission_id}.{form}").unlink(missing_ok=True)
+            (_folder(context) / f"{mission_id}.{form}").unlink(missing_ok=True)
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Writes a private file in one step."""
+    """Writes a private file atomically."""
     try:
         # mkstemp makes the file readable by the owner alone, whatever the umask says.
         descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
@@ -98,5 +92,5 @@ def write_whole(path: Path, text: str) -> None:
         partial.unlink(missing_ok=True)
 
 
-def _folder(common: Common) -> Path:
-    return ledger_path(common).parent / "reports"
+def _folder(context: Context) -> Path:
+    return context.ledger_path().parent / "reports"

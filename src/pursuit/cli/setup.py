@@ -1,7 +1,4 @@
-"""`pursuit init`: the example that a newcomer starts from.
-
-Owns: the words around it; what is in the example is `demo`'s.
-"""
+"""The commands that write a mission file and start nothing: init writes an example, scaffold drafts one for a goal."""
 
 from __future__ import annotations
 
@@ -10,112 +7,74 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pursuit.cli.options import ConfigOption, JsonOption, StateOption, common
+from pursuit.cli.console import Screen, clean, model_usage
+from pursuit.cli.context import Context, command, conduct
+from pursuit.cli.options import ForceOption, OutputOption
 
 if TYPE_CHECKING:
-    from pursuit.cli.console import Screen
     from pursuit.drafting import Draft
     from pursuit.errors import ValidationFailed
-if TYPE_CHECKING:
-    from pursuit.cli.console import Screen
-    from pursuit.service.doctor import Finding
+
+PANEL = "Start"
+
+app = typer.Typer()
 
 
+@command(app)
 def init(
-    ctx: typer.Context,
+    context: Context,
     *,
-    directory: Annotated[
-        Path, typer.Argument(metavar="[DIR]", help="The folder; it is made if need be.", show_default=False)
-    ] = Path(),
-    force: Annotated[bool, typer.Option("--force", help="Replace the example's files if they are there.")] = False,
-    config: ConfigOption = None,
-    state: StateOption = None,
-    json: JsonOption = False,
-) -> int:
-    """Write a commented example mission that runs."""
-    from pursuit.cli.console import Screen, clean  # noqa: PLC0415
-    from pursuit.demo.example import write_example  # noqa: PLC0415 - commands import what they need
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write to.")] = Path(),
+    force: ForceOption = False,
+) -> None:
+    """Write an example mission, with comments, that runs as it is."""
+    from pursuit.demo.example import write_example
 
-    screen = Screen(common(ctx, config, state, json))
+    screen = context.screen
     files = write_example(directory, force=force)
-    here = directory.resolve() == Path.cwd()
-    steps = [] if here else [f"cd {clean(directory)}"]
+    steps = [] if directory.resolve() == Path.cwd() else [f"cd {clean(directory)}"]
     steps += ["pursuit run mission.toml", "pursuit list"]
-    if screen.json:
-        screen.document({"files": [clean(path) for path in files], "next": steps})
-        return 0
+    if screen.answer({"files": [clean(path) for path in files], "next": steps}):
+        return
     for path in files:
         screen.fact("wrote", path)
     screen.plain("next:")
     for step in steps:
         screen.plain(f"  {step}")
-    return 0
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command(rich_help_panel="Start")(init)
-
-
-# `pursuit scaffold`: drafts a mission file for a goal, from a template or by a model.
-# Invariant: it starts nothing and opens no ledger.
-
-EPILOG = 'Example:  pursuit scaffold "make the tests pass" --template tests -o mission.toml'
-
-
+@command(app, epilog='Example:  pursuit scaffold "make the tests pass" --template tests -o mission.toml')
 def scaffold(
-    ctx: typer.Context,
+    context: Context,
     *,
-    directive: Annotated[
-        list[str], typer.Argument(metavar="DIRECTIVE", show_default=False, help="The goal, in words; best quoted.")
-    ],
+    directive: Annotated[list[str], typer.Argument(metavar="DIRECTIVE", help="The goal in words; quote it.")],
     template: Annotated[
         str | None,
-        typer.Option(
-            "--template",
-            metavar="NAME",
-            show_default=False,
-            help="The template: metric (the default), log, tests, event, tool or search.",
-        ),
+        typer.Option(metavar="NAME", help="Template: metric (the default), log, tests, event, tool or search."),
     ] = None,
     model: Annotated[
-        str | None,
-        typer.Option(
-            "--model", metavar="PROVIDER:NAME", show_default=False, help="Let this model draft the criteria instead."
-        ),
+        str | None, typer.Option(metavar="PROVIDER:NAME", help="Let this language model draft the criteria instead.")
     ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FILE", show_default=False, help="Write it there, not to the screen."),
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
-    config: ConfigOption = None,
-    state: StateOption = None,
-    json: JsonOption = False,
-) -> int:
-    """Draft a mission file for a goal, from a template or by a model, for you to complete and run."""
-    from pursuit.cli.console import Screen  # noqa: PLC0415
-    from pursuit.cli.context import check_output, conduct  # noqa: PLC0415
-    from pursuit.cli.tools import read_configuration  # noqa: PLC0415
-    from pursuit.runtime import scaffold as drafted  # noqa: PLC0415 - commands import what they need
+    output: OutputOption = None,
+    force: ForceOption = False,
+) -> None:
+    """Draft a mission file for a goal, from a template or with a model; complete it before you run it."""
+    from pursuit.runtime import scaffold as drafted
 
-    said = common(ctx, config, state, json)
-    _check_words(directive, template, model)
+    _check_arguments(directive, template, model)
     if output is not None:
-        check_output(said, output, force=force)
-    screen = Screen(said)
-    configuration = None if model is None else read_configuration(said)
-    with screen.busy("asking for criteria" if model is not None else "drafting"):
+        context.check_output(output, force=force)
+    configuration = None if model is None else context.configuration()
+    with context.screen.busy("asking for criteria" if model is not None else "drafting"):
         draft = conduct(
             lambda: drafted(" ".join(directive), template=template, model=model, configuration=configuration)
         )
-    _show(screen, draft, output, chosen=template is not None or model is not None)
-    return 0
+    _show(context.screen, draft, output, chosen=template is not None or model is not None)
 
 
-def _check_words(directive: list[str], template: str | None, model: str | None) -> None:
-    """Refuses wrong arguments before a model is asked and paid for."""
-    from pursuit.errors import Fault, ValidationFailed  # noqa: PLC0415 - commands import what they need
+def _check_arguments(directive: list[str], template: str | None, model: str | None) -> None:
+    """Refuses wrong arguments before a model is paid for."""
+    from pursuit.errors import Fault, ValidationFailed
 
     faults: list[Fault] = []
     if not " ".join(directive).strip():
@@ -130,12 +89,12 @@ def _check_words(directive: list[str], template: str | None, model: str | None) 
 
 
 def _show(screen: Screen, draft: Draft, output: Path | None, *, chosen: bool) -> None:
-    from pursuit.drafting import TEMPLATES  # noqa: PLC0415 - commands import what they need
+    from pursuit.drafting import TEMPLATES
 
-    failed = None if output is None else _written(draft, output)
+    failed = None if output is None else _write(draft, output)
     where = {"file": str(output)} if output is not None and failed is None else {}
     if screen.json:
-        # A draft may have been paid for: it is shown also where it could not be written.
+        # The draft may have cost money: it is shown even if it could not be written.
         if failed is not None:
             failed.details["draft"] = draft.as_json()
             raise failed
@@ -157,21 +116,14 @@ def _show(screen: Screen, draft: Draft, output: Path | None, *, chosen: bool) ->
         screen.note(f"refused: {one}")
     if draft.trouble is not None:
         screen.note(f"{draft.trouble}; this is what it drafted before")
-    screen.hint(f"nothing was started{_spent(draft)}")
+    screen.hint(f"nothing was started{model_usage(draft.tokens, draft.cost_usd)}")
     if failed is not None:
         raise failed
 
 
-def _spent(draft: Draft) -> str:
-    if not draft.tokens:
-        return ""
-    cost = "at a price that is not known" if draft.cost_usd is None else f"for ${draft.cost_usd:.4g}"
-    return f"; asking for it used {draft.tokens} tokens {cost}"
-
-
-def _written(draft: Draft, output: Path) -> ValidationFailed | None:
-    """Why a draft could not be written, if it could not."""
-    from pursuit.errors import Fault, ValidationFailed  # noqa: PLC0415 - commands import what they need
+def _write(draft: Draft, output: Path) -> ValidationFailed | None:
+    """Writes the draft; returns the error if that fails."""
+    from pursuit.errors import Fault, ValidationFailed
 
     try:
         output.write_text(draft.toml, encoding="utf-8")
@@ -179,62 +131,3 @@ def _written(draft: Draft, output: Path) -> ValidationFailed | None:
         reason = f"{output} cannot be written: {error.strerror or error}"
         return ValidationFailed([Fault(field="--output", reason=reason)], "the draft was not written")
     return None
-
-
-def register_scaffold(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command(rich_help_panel="Start", epilog=EPILOG)(scaffold)
-
-
-# `pursuit doctor`: what is wrong with this installation, and how to mend it.
-# Invariant: it changes nothing.
-
-PANEL = "Look"
-STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "broken": "bold red"}
-
-
-def doctor(
-    ctx: typer.Context, *, config: ConfigOption = None, state: StateOption = None, json: JsonOption = False
-) -> int:
-    """Examine configuration, servers and ledger, and say how to mend what is wrong."""
-    from pursuit.cli.console import Screen  # noqa: PLC0415
-    from pursuit.cli.context import conduct, configuration_path, ledger_path  # noqa: PLC0415
-    from pursuit.runtime import examined  # noqa: PLC0415 - commands import what they need
-    from pursuit.service.doctor import document  # noqa: PLC0415
-
-    said = common(ctx, config, state, json)
-    screen = Screen(said)
-    path, ledger = configuration_path(said), ledger_path(said)
-    with screen.busy("examining"):
-        findings = conduct(lambda: examined(path, ledger))
-    found = document(findings)
-    if screen.json:
-        screen.document(found)
-    else:
-        for finding in findings:
-            _tell(screen, finding)
-    return 0 if found["ok"] else 1
-
-
-def _tell(screen: Screen, finding: Finding) -> None:
-    from pursuit.cli.console import clean, line  # noqa: PLC0415 - commands import what they need
-
-    first, *rest = clean(finding.what).splitlines() or [""]
-    if screen.rich:
-        from rich.text import Text  # noqa: PLC0415
-
-        screen.console.print(
-            Text.assemble((f"{finding.level:8}", STYLES[finding.level]), (line(finding.about), "bold"), f"  {first}"),
-            soft_wrap=True,
-        )
-    else:
-        screen.plain(f"{finding.level}\t{line(finding.about)}\t{first}")
-    for text in rest:
-        screen.plain(f"    {text}")
-    if finding.mend:
-        screen.plain(f"    mend: {line(finding.mend)}")
-
-
-def register_doctor(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command(rich_help_panel=PANEL)(doctor)

@@ -1,59 +1,49 @@
 """Missions on the screen: one mission, a list of them, the iterations of one, a verification.
 
-Owns: which facts are shown, in which order, for a terminal and for a pipe. Reads the service's JSON shapes and
-nothing else. Invariant: a plain answer has no colour and no box, and one fact or one row a line.
+These functions read the service's JSON and nothing else. Output for a pipe has no colour and no box, and one fact or
+one row per line.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, cast
 
-from pursuit.cli.console import MARKS, Screen, budget_parts, counted, line, of_cap
-from pursuit.cli.options import Common
+from pursuit.cli.console import ENDED, MARKS, STYLES, Screen, budget_parts, counted, line, of_cap
+from pursuit.cli.context import Context
 from pursuit.reports.wording import compact, figure, moment, number, reason, seconds_between, span
 
-STYLES = {
-    "completed": "bold green",
-    "terminated": "bold yellow",
-    "failed": "bold red",
-    "waiting": "bold cyan",
-    "paused": "bold cyan",
-    "met": "green",
-    "unmet": "red",
-    "inconclusive": "yellow",
-}
 _TIMES = (("created", "created_at"), ("started", "started_at"), ("ended", "ended_at"))
 
 
 def mission(screen: Screen, status: Mapping[str, Any]) -> None:
-    """Everything about one mission but its history."""
-    if screen.json:
-        screen.document(status)
-    elif screen.rich:
+    """Shows everything about one mission but its history."""
+    if screen.answer(status):
+        return
+    if screen.rich:
         _mission_rich(screen, status)
     else:
         _mission_plain(screen, status)
 
 
 def why(status: Mapping[str, Any]) -> str:
-    """One sentence on why a mission stands where it stands."""
+    """One sentence on why a mission has its status."""
     if "failure" in status and status["status"] == "failed":
         return f"{status['failure']} (the trace is in the ledger)"
     if "waiting_for" in status:
         detail = f" ({status['waiting_detail']})" if "waiting_detail" in status else ""
         until = f" until {moment(status['waiting_until'])}" if "waiting_until" in status else ""
         return f"waiting for {status['waiting_for']}{detail}{until}"
-    if status["status"] in ("completed", "terminated"):
+    if status["status"] in ENDED:
         return reason(status.get("verdict_reason"))
     return ""
 
 
-def go_on(said: Common, status: Mapping[str, Any], *words: str) -> str:
-    """What advances a mission that has not ended: a command, unless it takes the model of a client."""
+def continue_command(context: Context, status: Mapping[str, Any], *words: str) -> str:
+    """What continues a mission that has not ended: a command, unless its proposer is the model of a client."""
     if status["proposer"] != "sampling":
-        return said.command("resume", status["session_id"], *words)
-    serve = said.command("serve", "--mission", status["session_id"], *words)
+        return context.command("resume", status["session_id"], *words)
+    serve = context.command("serve", "--mission", status["session_id"], *words)
     return f"mission_iterate from an MCP client that declares sampling, connected to {serve}"
 
 
@@ -85,8 +75,8 @@ def _mission_plain(screen: Screen, status: Mapping[str, Any]) -> None:
 
 
 def _mission_rich(screen: Screen, status: Mapping[str, Any]) -> None:
-    from rich.padding import Padding  # noqa: PLC0415 - rich loads only for a terminal
-    from rich.text import Text  # noqa: PLC0415
+    from rich.padding import Padding
+    from rich.text import Text
 
     state = str(status["status"])
     head = Text.assemble((status["session_id"], "bold"), "  ", (state, STYLES.get(state, "bold")))
@@ -107,7 +97,7 @@ def _mission_rich(screen: Screen, status: Mapping[str, Any]) -> None:
 
 
 def _share(row: Mapping[str, Any]) -> str:
-    """What a child used of what was set aside for it."""
+    """What a child used of what is reserved for it."""
     used: Mapping[str, float] = row["used"] or {}
     parts = [
         f"{name.removeprefix('max_')} {of_cap(figure(used.get(name, 0)) if _known(row, name) else '?', figure(amount))}"
@@ -117,15 +107,15 @@ def _share(row: Mapping[str, Any]) -> str:
 
 
 def _known(row: Mapping[str, Any], name: str) -> bool:
-    """Whether it is known how much of this a child used; one that never began used nothing."""
+    """Whether it is known how much of this a child used; one that never started used nothing."""
     used = row["used"]
     return used is not None and (not used or name in used)
 
 
 def criteria_table(status: Mapping[str, Any]) -> Any:
-    """The criteria for a terminal, one a row."""
-    from rich.table import Table  # noqa: PLC0415 - rich loads only for a terminal
-    from rich.text import Text  # noqa: PLC0415
+    """The criteria for a terminal, one per row."""
+    from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     for name in ("  criterion", "wants", "has", "from"):
@@ -146,7 +136,7 @@ def criteria_table(status: Mapping[str, Any]) -> Any:
 
 
 def _evidence(row: Mapping[str, Any]) -> str:
-    """What a criterion stands on, as short as it can be said."""
+    """The evidence of a criterion, as short as possible."""
     evidence: Any = row["evidence"]
     if not isinstance(evidence, dict):
         return line(compact(evidence), 60)
@@ -169,23 +159,23 @@ def _aim(row: Mapping[str, Any]) -> str:
 
 
 def listing(screen: Screen, page: Mapping[str, Any]) -> None:
-    """Missions, newest first."""
+    """Shows missions, newest first."""
     rows = [
         (row["session_id"], _standing(row), str(row["iteration_count"]), row["created_at"], _aim(row))
         for row in page["sessions"]
     ]
-    if screen.json:
-        screen.document(page)
-    elif not screen.rich:
+    if screen.answer(page):
+        return
+    if not screen.rich:
         for row in rows:
             screen.plain("\t".join(row))
     elif not rows:
         screen.hint("no missions yet; `pursuit run FILE` starts one")
     else:
         cells = [(name, state, count, moment(at), directive) for name, state, count, at, directive in rows]
-        screen.show(_table(screen, ("mission", "status", "iterations", "created", "directive"), cells, numeric=(2,)))
-    if not screen.json and "next_cursor" in page:
-        screen.hint(f"more: {screen.common.command('list', '--cursor', page['next_cursor'])}")
+        screen.table(("mission", "status", "iterations", "created", "directive"), cells, right=("iterations",))
+    if "next_cursor" in page:
+        screen.hint(f"more: {screen.command('list', '--cursor', page['next_cursor'])}")
 
 
 def _standing(row: Mapping[str, Any]) -> str:
@@ -193,9 +183,8 @@ def _standing(row: Mapping[str, Any]) -> str:
 
 
 def lessons(screen: Screen, found: Mapping[str, Any]) -> None:
-    """What ended missions learned: for each a line of its own, then its lessons behind a tab."""
-    if screen.json:
-        screen.document(found)
+    """Shows what ended missions learned: a line for each, then its lessons after a tab."""
+    if screen.answer(found):
         return
     for row in found["missions"]:
         screen.plain(f"{row['session_id']}  {line(row['ending'])}  {line(row['directive'], 200)}")
@@ -206,9 +195,8 @@ def lessons(screen: Screen, found: Mapping[str, Any]) -> None:
 
 
 def history(screen: Screen, page: Mapping[str, Any], *, full: bool) -> None:
-    """Iterations, oldest first."""
-    if screen.json:
-        screen.document(page)
+    """Shows iterations, oldest first."""
+    if screen.answer(page):
         return
     rows = page["iterations"]
     if screen.rich and not full:
@@ -222,20 +210,18 @@ def history(screen: Screen, page: Mapping[str, Any], *, full: bool) -> None:
             )
             for row in rows
         ]
-        screen.show(_table(screen, ("iteration", "verdict", "reason", "started", "took"), cells, numeric=(0, 4)))
+        screen.table(("iteration", "verdict", "reason", "started", "took"), cells, right=("iteration", "took"))
     else:
         for row in rows:
             _iteration(screen, row, full=full)
     if "next_cursor" in page:
         words = ("--full",) if full else ()
-        screen.hint(
-            f"more: {screen.common.command('history', page['session_id'], *words, '--cursor', page['next_cursor'])}"
-        )
+        screen.hint(f"more: {screen.command('history', page['session_id'], *words, '--cursor', page['next_cursor'])}")
 
 
 def _iteration(screen: Screen, row: Mapping[str, Any], *, full: bool) -> None:
     keys = ("iteration_index", "verdict", "verdict_reason", "started_at", "ended_at")
-    screen.plain("\t".join(line(row.get(key, "")) for key in keys))
+    screen.row(row.get(key, "") for key in keys)
     if not full:
         return
     for call in row.get("calls", ()):
@@ -258,12 +244,11 @@ def _iteration(screen: Screen, row: Mapping[str, Any], *, full: bool) -> None:
 
 
 def verification(screen: Screen, what: str, found: Mapping[str, Any]) -> None:
-    """What a check of the chains found."""
-    if screen.json:
-        screen.document(found)
+    """Shows what a check of the hash chains found."""
+    if screen.answer(found):
         return
     if screen.rich:
-        from rich.text import Text  # noqa: PLC0415 - rich loads only for a terminal
+        from rich.text import Text
 
         word, style = ("intact", "bold green") if found["ok"] else ("not intact", "bold red")
         screen.show(Text.assemble((word, style), f"  {what}"))
@@ -287,20 +272,3 @@ def audit_line(row: Mapping[str, Any]) -> str:
     if "outcome" in row:
         parts.append(": ".join(row[key] for key in ("outcome", "why") if key in row))
     return line("  ".join(part for part in parts if part))
-
-
-def _table(screen: Screen, columns: Sequence[str], rows: Sequence[Sequence[str]], *, numeric: Sequence[int]) -> Any:
-    from rich.table import Table  # noqa: PLC0415 - rich loads only for a terminal
-    from rich.text import Text  # noqa: PLC0415
-
-    gap = 2
-    table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="dim")
-    for place, name in enumerate(columns):
-        table.add_column(name, justify="right" if place in numeric else "left", no_wrap=True)
-    # Only the last column gives way where the terminal is narrow.
-    taken = sum(max(len(row[place]) for row in (columns, *rows)) + gap for place in range(len(columns) - 1))
-    room = max(12, screen.console.width - taken)
-    for row in rows:
-        cells = [*row[:-1], line(row[-1], room)]
-        table.add_row(*(Text(line(cell), style=STYLES.get(cell.partition(" ")[0], "")) for cell in cells))
-    return table

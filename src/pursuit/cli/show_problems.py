@@ -1,7 +1,4 @@
-"""Problems and attempts on the screen.
-
-Owns: which facts are shown, for a terminal and for a pipe. Reads JSON and nothing else.
-"""
+"""Shows problems and attempts, for a terminal and for a pipe."""
 
 from __future__ import annotations
 
@@ -13,9 +10,8 @@ from typing import Any
 import msgspec
 
 from pursuit.cli import show
-from pursuit.cli.console import ENDED, Screen, counted, line
-from pursuit.cli.options import Common
-from pursuit.cli.show import why
+from pursuit.cli.console import ENDED, STYLES, Screen, counted, line
+from pursuit.cli.context import Context
 from pursuit.core.attempts import AttemptState
 from pursuit.core.criteria import Check
 from pursuit.core.mission import Mission
@@ -39,30 +35,33 @@ _UNSCORED = {
     "claimed": "what was handed in was not answered yet",
 }
 """Why there is no score of something that was submitted, by the status of its attempt."""
-_STYLES = {"solved": "bold green", "infeasible": "red", "ended": "yellow", "open": "cyan"}
 
 
 def listing(screen: Screen, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Some problems."""
-    if screen.json:
-        screen.document({"problems": rows})
-    elif screen.rich and rows:
-        _table(screen, ("id", "kind", "tags", "what"), [_cells(row) for row in rows])
+    """Shows problems, one per row."""
+    if screen.answer({"problems": rows}):
+        return
+    cells = [(row["problem_id"], row["kind"], ", ".join(row["tags"]), row["summary"]) for row in rows]
+    if screen.rich and rows:
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, pad_edge=False)
+        for column in ("id", "kind", "tags", "what"):
+            table.add_column(column, overflow="fold")
+        for row in cells:
+            table.add_row(*(Text(line(cell)) for cell in row))
+        screen.show(table)
     else:
-        for row in rows:
-            screen.plain("\t".join(line(cell) for cell in _cells(row)))
+        for row in cells:
+            screen.row(row)
     if not rows:
-        screen.hint("no problem fits")
-
-
-def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    return row["problem_id"], row["kind"], ", ".join(row["tags"]), row["summary"]
+        screen.hint("no problem matches")
 
 
 def comparison(screen: Screen, problems: Sequence[Mapping[str, Any]]) -> None:
-    """Attempts at problems, the best first."""
-    if screen.json:
-        screen.document({"problems": problems})
+    """Shows the attempts at problems, the best first."""
+    if screen.answer({"problems": problems}):
         return
     for problem in problems:
         if screen.rich and problem["attempts"]:
@@ -70,16 +69,15 @@ def comparison(screen: Screen, problems: Sequence[Mapping[str, Any]]) -> None:
         else:
             levels = ["" if problem[key] is None else stated(problem[key]) for key in ("target", "best_known")]
             for row in problem["attempts"]:
-                words = (problem["problem_id"], *cells(problem, row), *levels)
-                screen.plain("\t".join(line(cell) for cell in words))
+                screen.row((problem["problem_id"], *cells(problem, row), *levels))
         if not problem["attempts"]:
             screen.hint(f"no attempt at {problem['problem_id']} yet")
 
 
 def _attempts(screen: Screen, problem: Mapping[str, Any]) -> None:
-    """The attempts at one problem for a terminal: what is there to be copied or compared is never broken."""
-    from rich.table import Table  # noqa: PLC0415 - rich loads only for a terminal
-    from rich.text import Text  # noqa: PLC0415
+    """Shows the attempts at one problem on a terminal; cells to copy or compare are never broken."""
+    from rich.table import Table
+    from rich.text import Text
 
     rows = [_terminal_cells(problem, row) for row in problem["attempts"]]
     columns = _fitting(rows, screen.console.width)
@@ -90,7 +88,7 @@ def _attempts(screen: Screen, problem: Mapping[str, Any]) -> None:
             _HEADS.get(name, name), justify="right" if name in _NUMBERS else "left", no_wrap=fixed, overflow="fold"
         )
     for row in rows:
-        style = _STYLES.get(row["status"], "")
+        style = STYLES.get(row["status"], "")
         table.add_row(*(Text(row[name], style=style if name == "status" else "") for name in columns))
     title = Text.assemble((line(problem["title"]), "bold"), f" ({problem['problem_id']})")
     screen.show(title, Text(line(aim(problem)), style="dim"), table)
@@ -110,7 +108,7 @@ def _terminal_cells(problem: Mapping[str, Any], row: Mapping[str, Any]) -> dict[
 
 
 def _fitting(rows: Sequence[Mapping[str, str]], width: int) -> list[str]:
-    """The columns that have room side by side; `who` gives way first, then goes what says least."""
+    """The columns that fit the width: `who` shrinks first, then the least useful columns go."""
     wide = {name: max(map(len, (_HEADS.get(name, name), *(row[name] for row in rows)))) for name in _ALL}
     wide["who"] = min(wide["who"], _LEAST_WHO)
     columns = list(_ALL)
@@ -123,13 +121,12 @@ def _fitting(rows: Sequence[Mapping[str, str]], width: int) -> list[str]:
 
 
 def attempt(screen: Screen, row: Mapping[str, Any], status: Mapping[str, Any]) -> None:
-    """One attempt that has just been made."""
+    """Shows an attempt that was just made."""
     if row["status"] == "open" and status["status"] in ENDED:
         row = {**row, "status": "ended"}
-    if screen.json:
-        screen.document({**row, "session_id": status["session_id"], "mission_status": status["status"]})
+    if screen.answer({**row, "session_id": status["session_id"], "mission_status": status["status"]}):
         return
-    because = row["why"] or why(status)
+    because = row["why"] or show.why(status)
     screen.fact("attempt", row["attempt_id"])
     screen.fact("mission", f"{status['session_id']} ({status['status']}{f': {because}' if because else ''})")
     score(screen, row, row["targets"])
@@ -137,19 +134,19 @@ def attempt(screen: Screen, row: Mapping[str, Any], status: Mapping[str, Any]) -
     if row["spent_budgets"]:
         screen.fact("spent", ", ".join(row["spent_budgets"]))
     if row["status"] == "ended":
-        screen.hint(f"what became of each call: {screen.common.command('history', status['session_id'], '--full')}")
+        screen.hint(f"what became of each call: {screen.command('history', status['session_id'], '--full')}")
     if status["status"] in ENDED:
         word = problem_word(Path(row["file"]), row["problem_id"])
-        screen.hint(f"compare it: {screen.common.command('problem', 'compare', word)}")
+        screen.hint(f"compare it: {screen.command('problem', 'compare', word)}")
 
 
 def problem_word(path: Path | None, problem_id: str) -> str:
-    """What a problem is called on the command line: a shipped one by its id, any other by its file."""
+    """How the command line names a problem: a shipped one by its id, any other by its file."""
     return problem_id if path is None or path.is_relative_to(SHIPPED) else str(path)
 
 
 def score(screen: Screen, row: Mapping[str, Any], targets: Mapping[str, float]) -> None:
-    """What was reached."""
+    """Shows a score."""
     for one in row["score"]:
         target = targets.get(one["metric"])
         words = f"{figure(one['value'], target)} {one['unit']}".strip()
@@ -162,27 +159,15 @@ def score(screen: Screen, row: Mapping[str, Any], targets: Mapping[str, float]) 
     screen.fact("solved", "yes" if row["solved"] else "no")
 
 
-def _table(screen: Screen, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    from rich.table import Table  # noqa: PLC0415 - rich loads only for a terminal
-    from rich.text import Text  # noqa: PLC0415
-
-    table = Table(box=None, pad_edge=False)
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(line(cell)) for cell in row))
-    screen.show(table)
-
-
-# How an attempt at a problem ended, wherever its mission was driven.
-# Invariant: nothing of a score is told before the mission has ended.
-
 UNSOLVED = "what was submitted does not solve it, and there is one submission"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """An attempt whose mission has ended; `problem` is the word that the command line knows it by."""
+    """An attempt whose mission has ended; `problem` is its name on the command line.
+
+    Nothing of a score is shown before the mission has ended.
+    """
 
     state: AttemptState
     status: Mapping[str, Any]
@@ -190,7 +175,7 @@ class Ended:
     problem: str
 
     def as_dict(self) -> dict[str, Any]:
-        """What programs are told of it."""
+        """The attempt as JSON."""
         scored = self.state.scored
         return {
             "attempt_id": self.state.attempt_id,
@@ -202,27 +187,39 @@ class Ended:
             "spent_budgets": spent_budgets(self.state),
         }
 
-    def tell(self, screen: Screen) -> None:
-        """The score with all that goes with it, for people."""
+    def show(self, screen: Screen) -> None:
+        """Shows the score, why the problem is not solved, and which budgets are spent."""
         screen.fact("attempt", self.state.attempt_id)
         score(screen, self.as_dict(), {})
-        self.explain(screen)
-
-    def explain(self, screen: Screen) -> None:
-        """Why it is not solved, which budgets are spent, and where it is compared."""
-        if self.status["status"] != "completed":
-            screen.fact("ended", attempt_reason(self.status, self.report))
+        if self.reason:
+            screen.fact("ended", self.reason)
         if budgets := spent_budgets(self.state):
             screen.fact("spent", ", ".join(budgets))
 
-    def next_step(self, said: Common) -> str:
-        """Where it stands beside others."""
-        return f"compare it: {said.command('problem', 'compare', self.problem)}"
+    @property
+    def reason(self) -> str:
+        """One sentence on why the mission ended without solving the problem; empty if it solved it."""
+        if self.status["status"] == "completed":
+            return ""
+        reason = self.status.get("verdict_reason")
+        words = UNSOLVED if reason == "out_of_reach" else show.why(self.status)
+        errors = [row["message"] for row in self.report["errors"] if row["tool"] == self.status.get("proposer")]
+        if reason == "proposer_failed" and errors:
+            words = f"{words.removesuffix('.')}: {errors[-1]}"
+        refused = [row for row in self.report["refused"] if row["outcome"] == "denied"]
+        if not refused:
+            return words
+        denied = f"{counted(len(refused), 'call')} {'was' if len(refused) == 1 else 'were'} denied"
+        return f"{words} {denied}: {refused[-1]['reason']}"
+
+    def next_step(self, context: Context) -> str:
+        """How to compare it with other attempts."""
+        return f"compare it: {context.command('problem', 'compare', self.problem)}"
 
 
 async def ended_attempt(runtime: Runtime, status: Mapping[str, Any]) -> Ended | None:
-    """The attempt that an ended mission was; None if it has not ended, or is about something else."""
-    if status["status"] not in ("completed", "terminated"):
+    """The attempt of an ended mission; None if it has not ended or is not an attempt."""
+    if status["status"] not in ENDED:
         return None
     mission_id: str = status["session_id"]
     state = await runtime.service.state(mission_id)
@@ -245,17 +242,3 @@ def _judged_by(mission: Mission) -> Path | None:
         if "--problem" in words[:-1]:
             return Path(words[words.index("--problem") + 1])
     return None
-
-
-def attempt_reason(status: Mapping[str, Any], report: Mapping[str, Any]) -> str:
-    """One sentence on why the mission of an attempt ended without having solved it."""
-    reason = status.get("verdict_reason")
-    words = UNSOLVED if reason == "out_of_reach" else show.why(status)
-    said = [row["message"] for row in report["errors"] if row["tool"] == status.get("proposer")]
-    if reason == "proposer_failed" and said:
-        words = f"{words.removesuffix('.')}: {said[-1]}"
-    refused = [row for row in report["refused"] if row["outcome"] == "denied"]
-    if not refused:
-        return words
-    count = len(refused)
-    return f"{words} {count} call{' was' if count == 1 else 's were'} denied: {refused[-1]['reason']}"

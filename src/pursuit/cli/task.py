@@ -1,314 +1,191 @@
-"""`pursuit task`: long commands with a durable record.
-
-Owns: the commands and their options. Running is `task_run`'s, what is shown is `show_tasks`'.
-Invariant: every id may be shortened to a beginning that only one task has.
-"""
+"""`pursuit task`: long commands with a durable record. A task id may be shortened to a unique beginning."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
-from pursuit.cli.options import ConfigOption, JsonLinesOption, JsonOption, StateOption, common, task_ids
+from pursuit.cli.console import counted
+from pursuit.cli.context import Context, command, group
+from pursuit.cli.options import ArgOption, ArgsJsonOption, CursorOption, LimitOption, task_ids
 
-if TYPE_CHECKING:
-    from pursuit.runtime import Runtime
-
-PANEL = "Tasks"
-DASHES = "pursuit.dashes"
-"""Whether the words of a command line stand behind `--`."""
+_DASHES = "pursuit.dashes"
 
 TaskId = Annotated[
     str,
     typer.Argument(
-        metavar="ID",
-        show_default=False,
-        autocompletion=task_ids,
-        help="A task, as in `pursuit task list`; or how it begins.",
+        metavar="ID", autocompletion=task_ids, help="Task id (`pursuit task list`), or its first characters."
     ),
 ]
-CommandName = typer.Argument(
-    metavar="NAME | -- CMD…", show_default=False, help="A configured command; or any, behind --."
-)
+CommandName = typer.Argument(metavar="NAME | -- CMD…", help="A configured command, or any command after --.")
 
-app = typer.Typer(
-    help="Run long commands that go on without you; list, tail, wait for and cancel them.",
+app = group(
+    "task",
+    "Run long commands that continue without you; list, tail, wait for and cancel them.",
+    panel="Tasks",
     no_args_is_help=True,
     epilog="Examples:  pursuit task run -- make -j4,  pursuit task list,  pursuit task tail -f ID",
 )
 
 
-class _Behind(TyperCommand):
-    """Remembers whether the words were put behind `--`, which the parser drops."""
+class _RemembersDashes(TyperCommand):
+    """Remembers whether the words came after `--`, which the parser drops."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        ctx.meta[DASHES] = "--" in args
+        ctx.meta[_DASHES] = "--" in args
         return super().parse_args(ctx, args)
 
 
-@app.callback()
-def group(
-    ctx: typer.Context, *, config: ConfigOption = None, state: StateOption = None, json: JsonOption = False
-) -> None:
-    """Run long commands that go on without you; list, tail, wait for and cancel them."""
-    ctx.obj = common(ctx, config, state, json)
-
-
-@app.command(
-    cls=_Behind,
+@command(
+    app,
+    cls=_RemembersDashes,
     epilog="Examples:  pursuit task run --units 'ok (\\d+)' -- make test,  pursuit task run train --arg jobs=8",
 )
 def run(
-    ctx: typer.Context,
+    context: Context,
     *,
     words: Annotated[list[str], CommandName],
-    title: Annotated[
-        str | None, typer.Option("--title", metavar="TEXT", show_default=False, help="What to call it.")
-    ] = None,
-    total: Annotated[
-        float | None, typer.Option("--total", metavar="N", show_default=False, help="How many units there are.")
-    ] = None,
+    title: Annotated[str | None, typer.Option(metavar="TEXT", help="Title of the task.")] = None,
+    total: Annotated[float | None, typer.Option(metavar="N", help="How many units of work there are.")] = None,
     units: Annotated[
-        str | None,
-        typer.Option("--units", metavar="PATTERN", show_default=False, help="A line that matches counts one unit."),
+        str | None, typer.Option(metavar="PATTERN", help="Each output line that matches counts as one unit.")
     ] = None,
     failures: Annotated[
-        str | None,
-        typer.Option("--failures", metavar="PATTERN", show_default=False, help="Lines to show if it fails."),
+        str | None, typer.Option(metavar="PATTERN", help="Output lines to show if the command fails.")
     ] = None,
-    item: Annotated[
-        str | None, typer.Option("--item", metavar="PATTERN", show_default=False, help="Names what it is at.")
-    ] = None,
-    cwd: Annotated[
-        Path | None, typer.Option("--cwd", metavar="DIR", show_default=False, help="Where to run it; else here.")
-    ] = None,
+    item: Annotated[str | None, typer.Option(metavar="PATTERN", help="Output that names the current item.")] = None,
+    cwd: Annotated[Path | None, typer.Option(metavar="DIR", help="Working directory (default: this one).")] = None,
     env: Annotated[
-        list[str] | None,
-        typer.Option("--env", metavar="NAME=VALUE", show_default=False, help="Added to the environment; repeatable."),
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Environment variable to add; repeatable.")
     ] = None,
     grace: Annotated[
-        float | None,
-        typer.Option("--grace", metavar="SECONDS", show_default=False, help="From SIGTERM to SIGKILL; else 10."),
+        float | None, typer.Option(metavar="SECONDS", help="Seconds from SIGTERM to SIGKILL (default 10).")
     ] = None,
     heartbeat: Annotated[
-        float | None,
-        typer.Option(
-            "--heartbeat", metavar="SECONDS", show_default=False, help="Silence until a sign of life; else 30."
-        ),
+        float | None, typer.Option(metavar="SECONDS", help="Seconds of silence before a heartbeat (default 30).")
     ] = None,
     allow_parent_paths: Annotated[
-        bool, typer.Option("--allow-parent-paths", help="Allow words with a '..' segment.")
+        bool, typer.Option("--allow-parent-paths", help="Allow arguments with a '..' path segment.")
     ] = False,
-    arg: Annotated[
-        list[str] | None,
-        typer.Option("--arg", metavar="KEY=VALUE", show_default=False, help="For NAME: a parameter; repeatable."),
-    ] = None,
-    args_json: Annotated[
-        str | None,
-        typer.Option("--args-json", metavar="JSON|-", show_default=False, help="For NAME: all of them; - reads stdin."),
-    ] = None,
-    detach: Annotated[bool, typer.Option("--detach", "-d", help="Print the id and leave; it goes on.")] = False,
-    config: ConfigOption = None,
-    state: StateOption = None,
-    json: JsonOption = False,
+    arg: ArgOption = None,
+    args_json: ArgsJsonOption = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Print the id and exit; the command keeps running.")
+    ] = False,
 ) -> int:
     """Run a command as a task. Ctrl-C stops it; closing the terminal does not."""
-    from pursuit.cli.task_run import RunRequest, run_task  # noqa: PLC0415 - commands import what they need
+    from pursuit.cli.task_run import RunRequest, run_task
 
-    wish = RunRequest(
+    request = RunRequest(
         words=words,
-        by_name=not ctx.meta[DASHES],
-        parts={
-            "--title": title,
-            "--total": total,
-            "--units": units,
-            "--failures": failures,
-            "--item": item,
-            "--cwd": cwd,
-            "--env": env,
-            "--grace": grace,
-            "--heartbeat": heartbeat,
-            "--allow-parent-paths": allow_parent_paths or None,
+        by_name=not context.click.meta[_DASHES],
+        options={
+            "title": title,
+            "total": total,
+            "unit_pattern": units,
+            "failure_pattern": failures,
+            "item_pattern": item,
+            "cwd": cwd,
+            "env": env,
+            "grace": grace,
+            "heartbeat": heartbeat,
+            "allow_parent_paths": allow_parent_paths or None,
         },
         arguments=arg or (),
         args_json=args_json,
     )
-    return run_task(common(ctx, config, state, json), wish, detach=detach)
+    return run_task(context, request, detach=detach)
 
 
-@app.command("list")
+@command(app, "list")
 def list_tasks(
-    ctx: typer.Context,
+    context: Context,
     *,
     wanted: Annotated[
-        str | None, typer.Option("--status", metavar="S", show_default=False, help="Only these, for example working.")
+        str | None, typer.Option("--status", metavar="S", help="Only this status, such as working.")
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=1000, help="How many at most.")] = 100,
-    cursor: Annotated[
-        str | None, typer.Option("--cursor", metavar="C", show_default=False, help="next_cursor of the page before.")
-    ] = None,
-    config: ConfigOption = None,
-    state: StateOption = None,
-    json: JsonOption = False,
-) -> int:
+    limit: LimitOption = 100,
+    cursor: CursorOption = None,
+) -> None:
     """List the tasks, newest first."""
-    from pursuit.cli import task_run  # noqa: PLC0415 - commands import what they need
-    from pursuit.cli.console import Screen  # noqa: PLC0415
-    from pursuit.cli.context import ledger_path, look  # noqa: PLC0415
-    from pursuit.cli.task_run import status_named  # noqa: PLC0415
+    from pursuit.cli.task_run import list_page, listing
 
-    said = common(ctx, config, state, json)
-    only = status_named(wanted)
-
-    async def verb(runtime: Runtime) -> dict[str, Any]:
-        await runtime.tasks.catch_up()
-        return await runtime.tasks.list(status=only, cursor=cursor, limit=limit)
-
-    task_run.listing(Screen(said), look(said, verb) if ledger_path(said).exists() else {"tasks": []})
-    return 0
+    listing(context.screen, list_page(context, wanted, cursor, limit))
 
 
-@app.command()
-def show(
-    ctx: typer.Context,
+@command(app)
+async def show(context: Context, *, task_id: TaskId) -> None:
+    """Show a task: its status, its progress and its result."""
+    from pursuit.cli.task_run import show_task
+
+    tasks = context.runtime.tasks
+    await tasks.catch_up()
+    show_task(context.screen, await tasks.show(await tasks.named(task_id)))
+
+
+@command(app, json_lines=True)
+async def tail(
+    context: Context,
     *,
     task_id: TaskId,
-    config: ConfigOption = None,
-    state: StateOption = None,
-    json: JsonOption = False,
-) -> int:
-    """Show how a task stands, and what it came to."""
-    from pursuit.cli import task_run  # noqa: PLC0415 - commands import what they need
-    from pursuit.cli.console import Screen  # noqa: PLC0415
-    from pursuit.cli.context import look  # noqa: PLC0415
-
-    said = common(ctx, config, state, json)
-
-    async def verb(runtime: Runtime) -> dict[str, Any]:
-        await runtime.tasks.catch_up()
-        return await runtime.tasks.show(await runtime.tasks.named(task_id))
-
-    task_run.task(Screen(said), look(said, verb))
-    return 0
-
-
-@app.command()
-def tail(
-    ctx: typer.Context,
-    *,
-    task_id: TaskId,
-    lines: Annotated[int, typer.Option("--lines", "-n", metavar="N", min=0, help="How many of the last lines.")] = 100,
+    lines: Annotated[int, typer.Option("--lines", "-n", metavar="N", min=0, help="Number of lines.")] = 100,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with each new line until it has ended.")
+        bool, typer.Option("--follow", "-f", help="Print each new line until the command has ended.")
     ] = False,
-    config: ConfigOption = None,
-    state: StateOption = None,
-    json: JsonLinesOption = False,
-) -> int:
-    """Show the last lines that a command wrote. Ctrl-C leaves."""
-    from pursuit.cli.console import Screen  # noqa: PLC0415
-    from pursuit.cli.context import look  # noqa: PLC0415 - commands import what they need
-    from pursuit.cli.task_run import tail_task  # noqa: PLC0415
+) -> None:
+    """Show the last lines of a command's output. Ctrl-C stops following."""
+    from pursuit.cli.task_run import tail_task
 
-    said = common(ctx, config, state, json)
-
-    async def verb(runtime: Runtime) -> None:
-        await tail_task(runtime.tasks, Screen(said), task_id, lines, follow=follow)
-
-    look(said, verb)
-    return 0
+    await tail_task(context.runtime.tasks, context.screen, task_id, lines, follow=follow)
 
 
-@app.command()
-def cancel(
-    ctx: typer.Context,
+@command(app)
+async def cancel(
+    context: Context,
     *,
     task_id: TaskId,
-    reason: Annotated[str | None, typer.Option("--reason", show_default=False, help="Why; it is kept.")] = None,
-    config: ConfigOption = None,
-    state: StateOption = None,
-    json: JsonOption = False,
-) -> int:
+    reason: Annotated[str | None, typer.Option(help="Reason; recorded with the task.")] = None,
+) -> None:
     """Stop a task with every process that it started, and wait until they are gone."""
-    from pursuit.cli.console import Screen  # noqa: PLC0415
-    from pursuit.cli.context import look  # noqa: PLC0415 - commands import what they need
-    from pursuit.cli.task_run import cancel_task  # noqa: PLC0415
+    from pursuit.cli.task_run import cancel_task
 
-    said = common(ctx, config, state, json)
-
-    async def verb(runtime: Runtime) -> None:
-        await cancel_task(runtime.tasks, Screen(said), task_id, reason)
-
-    look(said, verb)
-    return 0
+    await cancel_task(context.runtime.tasks, context.screen, task_id, reason)
 
 
-@app.command()
-def wait(
-    ctx: typer.Context,
+@command(app)
+async def wait(
+    context: Context,
     *,
     task_id: TaskId,
     timeout: Annotated[
-        float | None,
-        typer.Option("--timeout", metavar="SECONDS", min=0, show_default=False, help="Then leave with exit code 4."),
+        float | None, typer.Option(metavar="SECONDS", min=0, help="Give up after this long, with exit code 4.")
     ] = None,
-    config: ConfigOption = None,
-    state: StateOption = None,
-    json: JsonOption = False,
 ) -> int:
-    """Wait until a task has ended; the exit code is the command's own. Ctrl-C leaves it running."""
-    from pursuit.cli.console import Screen  # noqa: PLC0415
-    from pursuit.cli.context import look  # noqa: PLC0415 - commands import what they need
-    from pursuit.cli.task_run import wait_for_task  # noqa: PLC0415
+    """Wait until a task has ended; exits with the command's own exit code. Ctrl-C leaves the task running."""
+    from pursuit.cli.task_run import wait_for_task
 
-    said = common(ctx, config, state, json)
-
-    async def verb(runtime: Runtime) -> int:
-        return await wait_for_task(runtime.tasks, Screen(said), task_id, timeout)
-
-    return look(said, verb)
+    return await wait_for_task(context.runtime.tasks, context.screen, task_id, timeout)
 
 
-@app.command(epilog="Example:  pursuit task prune --keep 20 --older-than 12h")
+@command(app, epilog="Example:  pursuit task prune --keep 20 --older-than 12h")
 def prune(
-    ctx: typer.Context,
+    context: Context,
     *,
     keep: Annotated[
-        int | None, typer.Option("--keep", metavar="N", min=0, show_default=False, help="Keep the newest; else as set.")
+        int | None, typer.Option(metavar="N", min=0, help="Keep the newest N (default: as configured).")
     ] = None,
     older_than: Annotated[
-        str | None,
-        typer.Option("--older-than", metavar="TIME", show_default=False, help="30m, 12h, 7d or seconds; else as set."),
+        str | None, typer.Option(metavar="TIME", help="Age: 30m, 12h, 7d or seconds (default: as configured).")
     ] = None,
-    config: ConfigOption = None,
-    state: StateOption = None,
-    json: JsonOption = False,
-) -> int:
-    """Remove ended tasks and their output. A running one always stays."""
-    from pursuit.cli.console import Screen  # noqa: PLC0415
-    from pursuit.cli.context import conduct, driving, existing_ledger  # noqa: PLC0415 - as above
-    from pursuit.cli.task_run import seconds_of  # noqa: PLC0415
+) -> None:
+    """Delete ended tasks and their output. A running task is never deleted."""
+    from pursuit.cli.task_run import seconds_of
 
-    said = common(ctx, config, state, json)
     age = None if older_than is None else seconds_of(older_than)
-    existing_ledger(said)
-
-    async def work() -> list[str]:
-        async with driving(said) as runtime:
-            return await runtime.tasks.prune(keep=keep, older_than=age)
-
-    removed = conduct(work)
-    screen = Screen(said)
-    if screen.json:
-        screen.document({"removed": removed})
-    else:
-        screen.fact("removed", f"{len(removed)} task{'' if len(removed) == 1 else 's'}")
-    return 0
-
-
-def register(parent: typer.Typer) -> None:
-    """Adds the commands."""
-    parent.add_typer(app, name="task", rich_help_panel=PANEL)
+    context.existing_ledger()
+    removed = context.drive(lambda runtime: runtime.tasks.prune(keep=keep, older_than=age))
+    context.screen.answer({"removed": removed})
+    context.screen.fact("removed", counted(len(removed), "task"))

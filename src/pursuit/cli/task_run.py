@@ -1,12 +1,11 @@
-"""What the commands about tasks do: begin one, see it to its end, leave it, stop it.
+"""What the commands of `pursuit task` do: run a task and show it, wait for it, cancel it, list tasks.
 
-Owns: the order of these for the command line, signals, and exit codes. Knows no typer.
-Invariant: Ctrl-C stops the command that was run here, and nothing else does; the exit code is the command's own.
+Ctrl-C stops a command that was run here; closing the terminal does not. The exit codes:
 
     0 … 255   the command's own; 128 + n if signal n ended it
-    130       it was cancelled
-    129       the terminal was closed; it goes on
-    4         it still works, and the time to wait is over
+    130       the task was cancelled
+    129       the terminal was closed; the task continues
+    4         the task still runs when the time to wait is over
 """
 
 from __future__ import annotations
@@ -23,11 +22,12 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from anyio.abc import TaskStatus as Started
 
-from pursuit.cli.console import Screen, clean, line
-from pursuit.cli.context import driving, loaded
-from pursuit.cli.options import Common, read_arguments
+from pursuit.cli.console import STYLES, Screen, clean, line
+from pursuit.cli.context import Context, collect_garbage, stop_signals
+from pursuit.cli.options import check_choice, read_arguments
+from pursuit.cli.progress import clock
 from pursuit.core.base_model import nearest
-from pursuit.core.tasks import TASK_STATUSES, TaskState, TaskStatus
+from pursuit.core.tasks import TASK_STATUSES, TaskState
 from pursuit.errors import Fault, InvalidArgument, PathTraversal, TaskTerminal, ValidationFailed
 from pursuit.reports.wording import figure, moment, seconds_between, span
 from pursuit.service.tasks import Tasks
@@ -35,32 +35,32 @@ from pursuit.service.tasks import Tasks
 if TYPE_CHECKING:
     from rich.console import Group
 
-
-# A task while it runs: two lines that change in place, or a line for each piece of news.
-# Invariant: a terminal is redrawn at most ten times a second, however much the command writes.
+    from pursuit.runtime import Runtime
 
 REDRAW_SECONDS = 0.1
+"""A terminal is redrawn at most ten times a second, however much the command writes."""
 BAR = 20
-LONGEST_TITLE = 50
+MAX_TITLE = 50
 WIDTH = 120
 _SPIN = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 
-async def watching(tasks: Tasks, screen: Screen, task_id: str) -> None:
+async def show_progress(tasks: Tasks, screen: Screen, task_id: str) -> None:
     """Shows a task until it has ended."""
     if screen.rich:
         await _in_place(tasks, screen, task_id)
         return
-    told: str | None = None
+    last = ""
     async for state in tasks.store.follow(task_id):
-        said = news(state)
-        if not state.terminal and said and said != told and not screen.json:
-            told = said
-            screen.note(said)
+        parts = [counted(state), line(state.message or "", 200)]
+        progress = "  ".join(part for part in parts if part)
+        if not state.terminal and progress not in ("", last) and not screen.json:
+            last = progress
+            screen.note(progress)
 
 
 async def _in_place(tasks: Tasks, screen: Screen, task_id: str) -> None:
-    from rich.live import Live  # noqa: PLC0415 - rich loads only for a terminal
+    from rich.live import Live
 
     latest = await tasks.get(task_id)
     with Live(console=screen.console, auto_refresh=False, transient=True) as live:
@@ -69,7 +69,7 @@ async def _in_place(tasks: Tasks, screen: Screen, task_id: str) -> None:
             count = 0
             while True:
                 width = min(WIDTH, screen.console.width)
-                live.update(drawn(latest, tasks.store.now(), width, _SPIN[count % len(_SPIN)]), refresh=True)
+                live.update(progress_lines(latest, tasks.store.now(), width, _SPIN[count % len(_SPIN)]), refresh=True)
                 count += 1
                 await anyio.sleep(REDRAW_SECONDS)
 
@@ -80,12 +80,6 @@ async def _in_place(tasks: Tasks, screen: Screen, task_id: str) -> None:
             group.cancel_scope.cancel()
 
 
-def news(state: TaskState) -> str:
-    """How far it is, in one line."""
-    parts = [counted(state), line(state.message or "", 200)]
-    return "  ".join(part for part in parts if part)
-
-
 def counted(state: TaskState) -> str:
     """Units done, of how many, and the share."""
     if state.total:
@@ -93,14 +87,14 @@ def counted(state: TaskState) -> str:
     return figure(state.done) if state.done else ""
 
 
-def drawn(state: TaskState, now: float, width: int, mark: str) -> Group:
+def progress_lines(state: TaskState, now: float, width: int, mark: str) -> Group:
     """The task in two lines: how far and for how long, and what it said last."""
-    from rich.console import Group  # noqa: PLC0415 - rich loads only for a terminal
-    from rich.text import Text  # noqa: PLC0415
+    from rich.console import Group
+    from rich.text import Text
 
     head = Text(no_wrap=True, overflow="ellipsis")
     head.append(f"{mark} ", "cyan")
-    head.append(line(state.title, LONGEST_TITLE), "bold")
+    head.append(line(state.title, MAX_TITLE), "bold")
     if state.total:
         full = round(BAR * min(1.0, state.done / state.total))
         head.append("  ")
@@ -108,7 +102,7 @@ def drawn(state: TaskState, now: float, width: int, mark: str) -> Group:
         head.append("━" * (BAR - full), "bright_black")
     if count := counted(state):
         head.append(f"  {count}")
-    head.append(f"  {elapsed(now - state.created_at)}", "dim")
+    head.append(f"  {clock(now - state.created_at)}", "dim")
     if state.cancel is not None:
         head.append("  stopping", "yellow")
     said = state.message or ("starting" if state.seq <= 1 else "")
@@ -116,28 +110,8 @@ def drawn(state: TaskState, now: float, width: int, mark: str) -> Group:
     return Group(head, Text(f"  {line(f'{item}{said}', width - 2)}", style="dim", no_wrap=True, overflow="ellipsis"))
 
 
-def elapsed(seconds: float) -> str:
-    """A span that grows while one looks at it: `4m12s`."""
-    whole = max(0, int(seconds))
-    hours, rest = divmod(whole, 3_600)
-    minutes, left = divmod(rest, 60)
-    if hours:
-        return f"{hours}h{minutes:02d}m{left:02d}s"
-    return f"{minutes}m{left:02d}s" if minutes else f"{left}s"
-
-
-# Tasks on the screen: one, a list, how one ended, what one wrote.
-# Invariant: a plain answer is one fact or one row a line; what a command wrote cannot steer the terminal.
-
-STYLES = {
-    "completed": "bold green",
-    "failed": "bold red",
-    "cancelled": "bold yellow",
-    "input_required": "bold cyan",
-    "working": "cyan",
-}
 MARKS = {"completed": "✓", "failed": "✗", "cancelled": "■"}
-SHORT_ID = 13
+SHORT_ID = 13  # enough characters to be unique
 SHOWN_LINES = 20
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[@-Z\\-_]")
 _FACTS = (
@@ -146,28 +120,50 @@ _FACTS = (
 )  # fmt: skip
 
 
+def list_page(context: Context, wanted: str | None, cursor: str | None, limit: int) -> Mapping[str, Any]:
+    """A page of tasks; an empty one if there is no ledger yet."""
+    status = None if wanted is None else check_choice("--status", wanted, TASK_STATUSES)
+
+    async def verb(runtime: Runtime) -> Mapping[str, Any]:
+        await runtime.tasks.catch_up()
+        return await runtime.tasks.list(status=status, cursor=cursor, limit=limit)
+
+    return context.look(verb) if context.ledger_path().exists() else {"tasks": []}
+
+
 def listing(screen: Screen, page: Mapping[str, Any]) -> None:
     """Some tasks."""
     rows: Sequence[Mapping[str, Any]] = page["tasks"]
-    if screen.json:
-        screen.document(page)
+    if screen.answer(page):
         return
     if screen.rich and rows:
-        screen.show(_table(rows, screen.console.width))
+        cells = [
+            (
+                row["task_id"][:SHORT_ID],
+                row["status"],
+                units(row),
+                moment(row["created_at"]),
+                line(row["title"], MAX_TITLE),
+                row.get("message", ""),
+            )
+            for row in rows
+        ]
+        screen.table(("task", "status", "units", "created", "title", "last line"), cells, right=("units",))
     else:
         for row in rows:
-            cells = (row["task_id"], row["status"], units(row), moment(row["created_at"]), row["title"], _word(row))
-            screen.plain("\t".join(line(cell) for cell in cells))
+            created = moment(row["created_at"])
+            screen.row(
+                (row["task_id"], row["status"], units(row), created, row["title"], line(row.get("message", ""), 80))
+            )
     if not rows:
         screen.hint("no tasks yet; `pursuit task run -- CMD` starts one")
     if "next_cursor" in page:
         screen.hint(f"there are more: --cursor {page['next_cursor']}")
 
 
-def task(screen: Screen, record: Mapping[str, Any]) -> None:
-    """Everything about one task."""
-    if screen.json:
-        screen.document(record)
+def show_task(screen: Screen, record: Mapping[str, Any]) -> None:
+    """Shows everything about one task."""
+    if screen.answer(record):
         return
     for label, key in _FACTS:
         if key in record:
@@ -177,11 +173,11 @@ def task(screen: Screen, record: Mapping[str, Any]) -> None:
 
 
 def ended(screen: Screen, record: Mapping[str, Any]) -> None:
-    """How a task ended."""
-    if screen.json:
-        screen.document(record)
-    elif screen.rich:
-        from rich.text import Text  # noqa: PLC0415 - rich loads only for a terminal
+    """Shows how a task ended."""
+    if screen.answer(record):
+        return
+    if screen.rich:
+        from rich.text import Text
 
         status = record["status"]
         head = Text.assemble((f"{MARKS[status]} ", STYLES[status]), (line(record["title"], 80), "bold"), "  ")
@@ -197,17 +193,8 @@ def ended(screen: Screen, record: Mapping[str, Any]) -> None:
         _details(screen, record, most=SHOWN_LINES)
 
 
-def output(screen: Screen, task_id: str, lines: Sequence[str]) -> None:
-    """What a command wrote."""
-    if screen.json:
-        screen.document({"task_id": task_id, "lines": lines})
-        return
-    for text in lines:
-        output_line(screen, text)
-
-
 def output_line(screen: Screen, text: str) -> None:
-    """One line of it; a terminal gets it without colours and whatever else would steer it."""
+    """Shows one line of output; a terminal gets it without escape sequences."""
     if screen.json:
         screen.document({"line": text})
     else:
@@ -242,65 +229,31 @@ def _details(screen: Screen, record: Mapping[str, Any], *, most: int | None) -> 
         screen.fact("note", found["disclaimer"])
 
 
-def _word(row: Mapping[str, Any]) -> str:
-    return line(row.get("message", ""), 80)
-
-
-def _table(rows: Sequence[Mapping[str, Any]], width: int) -> Any:
-    from rich.table import Table  # noqa: PLC0415 - rich loads only for a terminal
-    from rich.text import Text  # noqa: PLC0415
-
-    fixed = [
-        (str(row["task_id"])[:SHORT_ID], row["status"], units(row), moment(row["created_at"]).removesuffix(" UTC"))
-        for row in rows
-    ]
-    names = ("task", "status", "units", "created")
-    widths = [max(len(name), *(len(row[place]) for row in fixed)) for place, name in enumerate(names)]
-    rest = max(20, width - sum(widths) - 2 * len(widths))
-    title = min(max(len(line(row["title"])) for row in rows), rest // 2)
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    for name, wide in zip((*names, "title", "last word"), (*widths, title, rest - title - 2), strict=True):
-        table.add_column(name, no_wrap=True, width=wide, justify="right" if name == "units" else "left")
-    for cells, row in zip(fixed, rows, strict=True):
-        shown = (*cells, line(row["title"], title), line(row.get("message", ""), rest - title - 2))
-        styles = ("", STYLES[row["status"]], "", "dim", "", "dim")
-        table.add_row(*(Text(cell, style=style) for cell, style in zip(shown, styles, strict=True)))
-    return table
-
-
 CANCELLED = 130
 STILL_WORKING = 4
-_PARTS = {
-    "--title": "title",
-    "--total": "total",
-    "--units": "unit_pattern",
-    "--failures": "failure_pattern",
-    "--item": "item_pattern",
-    "--grace": "grace",
-    "--heartbeat": "heartbeat",
-    "--allow-parent-paths": "allow_parent_paths",
-}
+_OPTIONS = {"unit_pattern": "--units", "failure_pattern": "--failures", "item_pattern": "--item"}
+"""Options whose names are not those of the arguments of `Tasks.run`."""
 _AGE = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
-    """What is to be run: a configured command by its name, or the words of one."""
+    """What to run: a configured command by its name, or the words of a command."""
 
     words: Sequence[str]
     by_name: bool
-    parts: Mapping[str, Any]
+    options: Mapping[str, Any]
     arguments: Sequence[str]
     args_json: str | None
 
     def check(self) -> None:
-        """Refuses options that belong to the other way of saying it, and more than a name."""
+        """Refuses options that belong to the other form, and more than a name."""
         faults: list[Fault] = []
         if self.by_name and len(self.words) > 1:
             faults.append(Fault(field=self.words[1], reason="put -- before a command: pursuit task run -- CMD…"))
         if self.by_name:
-            given = [name for name, value in self.parts.items() if value is not None]
+            given = [_option(name) for name, value in self.options.items() if value is not None]
             faults += [Fault(field=name, reason="is for `-- CMD…`; a configured command has its own") for name in given]
         else:
             given = [("--arg", bool(self.arguments)), ("--args-json", self.args_json is not None)]
@@ -319,65 +272,66 @@ class RunRequest:
                     f"(a program goes behind --: pursuit task run -- {self.words[0]})"
                 )
             return await tasks.call(self.words[0], arguments)
-        parts = {_PARTS[name]: value for name, value in self.parts.items() if value is not None and name in _PARTS}
-        cwd: Path | None = self.parts["--cwd"]
-        return await tasks.run(
-            self.words, cwd=str((cwd or Path()).absolute()), env=_environment(self.parts["--env"] or ()), **parts
-        )
+        options = {name: value for name, value in self.options.items() if value is not None}
+        options["cwd"] = str(options.get("cwd", Path()).absolute())
+        options["env"] = _environment(options.get("env", ()))
+        return await tasks.run(self.words, **options)
 
 
-def run_task(common: Common, wish: RunRequest, *, detach: bool) -> int:
-    """Runs a command; its exit code."""
-    wish.check()
-    screen = Screen(common)
+def _option(name: str) -> str:
+    return _OPTIONS.get(name, f"--{name.replace('_', '-')}")
+
+
+def run_task(context: Context, request: RunRequest, *, detach: bool) -> int:
+    """Runs a command as a task and returns its exit code."""
+    request.check()
+    screen = context.screen
+
+    async def work() -> int:
+        async with context.driving() as runtime:
+            state = await request.begin(runtime.tasks)
+            if detach:
+                return await _detach(runtime.tasks, screen, await runtime.tasks.started(state.task_id))
+            return await _show_until_end(runtime.tasks, screen, state.task_id)
+
+    collect_garbage()
     try:
-        loaded()
-        return anyio.run(_run, common, screen, wish, detach)
+        return anyio.run(work)
     except PathTraversal:
-        if not wish.by_name:
+        if not request.by_name:
             screen.note("--allow-parent-paths allows it")
         raise
     except ValidationFailed as failed:
-        options = {name: option for option, name in _PARTS.items()}
-        faults = [replace(fault, field=options.get(fault.field, fault.field)) for fault in failed.faults]
+        own = request.options
+        faults = [replace(one, field=_option(one.field)) if one.field in own else one for one in failed.faults]
         raise ValidationFailed(faults, failed.message) from None
 
 
-async def _run(common: Common, screen: Screen, wish: RunRequest, detach: bool) -> int:
-    async with driving(common) as runtime:
-        state = await wish.begin(runtime.tasks)
-        if detach:
-            return await _left(runtime.tasks, screen, await runtime.tasks.started(state.task_id))
-        return await _seen_to_its_end(runtime.tasks, screen, state.task_id)
-
-
-async def _left(tasks: Tasks, screen: Screen, state: TaskState) -> int:
-    """Tells the id of a task that goes on without us."""
-    if screen.json:
-        screen.document(await tasks.show(state.task_id))
-    elif state.terminal:
+async def _detach(tasks: Tasks, screen: Screen, state: TaskState) -> int:
+    """Prints the id of a task that continues without us, or how it ended already."""
+    if state.terminal or screen.json:
         ended(screen, await tasks.show(state.task_id))
     else:
         screen.plain(state.task_id)
-        screen.hint(f"follow it with: {screen.common.command('task', 'tail', '-f', state.task_id)}")
+        screen.hint(f"follow it with: {screen.command('task', 'tail', '-f', state.task_id)}")
     return exit_code(state) if state.terminal else 0
 
 
-async def _seen_to_its_end(tasks: Tasks, screen: Screen, task_id: str) -> int:
+async def _show_until_end(tasks: Tasks, screen: Screen, task_id: str) -> int:
     left = False
 
     async def listen(*, task_status: Started[None]) -> None:
         nonlocal left
-        heard = 0
-        with anyio.open_signal_receiver(*_signals()) as signals:
+        stops = 0
+        with anyio.open_signal_receiver(*stop_signals()) as signals:
             task_status.started()
             async for number in signals:
                 if number == signal.SIGHUP:
                     left = True
                     group.cancel_scope.cancel()
                     return
-                heard += 1
-                if heard > 1:
+                stops += 1
+                if stops > 1:
                     screen.note(f"left while it stops; if it still runs: pursuit task cancel {task_id}")
                     os._exit(128 + number)
                 screen.note(f"stopping {task_id}; once more leaves at once")
@@ -385,7 +339,7 @@ async def _seen_to_its_end(tasks: Tasks, screen: Screen, task_id: str) -> int:
 
     async with anyio.create_task_group() as group:
         await group.start(listen)
-        await watching(tasks, screen, task_id)
+        await show_progress(tasks, screen, task_id)
         group.cancel_scope.cancel()
     if left:
         return 128 + signal.SIGHUP
@@ -395,11 +349,11 @@ async def _seen_to_its_end(tasks: Tasks, screen: Screen, task_id: str) -> int:
 
 
 async def wait_for_task(tasks: Tasks, screen: Screen, word: str, timeout: float | None) -> int:
-    """Waits for a task of any process; the command's exit code."""
+    """Waits for a task of any process and returns its exit code."""
     task_id = await tasks.named(word)
     with anyio.move_on_after(timeout):
         async with tasks.kept_up(task_id):
-            await watching(tasks, screen, task_id)
+            await show_progress(tasks, screen, task_id)
     state = await tasks.get(task_id)
     if state.terminal:
         ended(screen, await tasks.show(task_id))
@@ -411,7 +365,7 @@ async def wait_for_task(tasks: Tasks, screen: Screen, word: str, timeout: float 
 
 
 async def cancel_task(tasks: Tasks, screen: Screen, word: str, reason: str | None) -> None:
-    """Stops a task and waits until all of it is gone."""
+    """Stops a task and waits until all its processes are gone."""
     task_id = await tasks.named(word)
     await tasks.catch_up()
     state = await tasks.get(task_id)
@@ -424,21 +378,24 @@ async def cancel_task(tasks: Tasks, screen: Screen, word: str, reason: str | Non
 
 
 async def tail_task(tasks: Tasks, screen: Screen, word: str, lines: int, *, follow: bool) -> None:
-    """Shows the last lines, and the next ones if that is wanted."""
+    """Shows the last lines of output, and with `follow` the next ones."""
     task_id = await tasks.named(word)
     if not follow:
         await tasks.catch_up()
-        output(screen, task_id, await tasks.tail(task_id, lines))
+        found = await tasks.tail(task_id, lines)
+        if not screen.answer({"task_id": task_id, "lines": found}):
+            for text in found:
+                output_line(screen, text)
         return
-    async with tasks.kept_up(task_id), aclosing(tasks.follow(task_id, lines)) as told:
-        async for text in told:
+    async with tasks.kept_up(task_id), aclosing(tasks.follow(task_id, lines)) as output:
+        async for text in output:
             output_line(screen, text)
             if screen.unread:
                 return
 
 
 def exit_code(state: TaskState) -> int:
-    """The exit code that a task's end stands for."""
+    """The exit code for the end of a task."""
     if state.status == "cancelled":
         return CANCELLED
     if state.exit_code is not None:
@@ -446,19 +403,13 @@ def exit_code(state: TaskState) -> int:
     return 0 if state.status == "completed" else 1
 
 
-def status_named(word: str | None) -> TaskStatus | None:
-    """A status by its name. Raises `InvalidArgument`."""
-    if word is None or word in TASK_STATUSES:
-        return word
-    advice = nearest(word, TASK_STATUSES) or f"; known: {', '.join(TASK_STATUSES)}"
-    raise InvalidArgument(f"--status: {word!r} is no status{advice}", field="--status")
-
-
 def seconds_of(text: str) -> float:
     """`90`, `30m`, `12h` or `7d` in seconds. Raises `InvalidArgument`."""
     found = _AGE.fullmatch(text.strip())
     if found is None:
-        raise InvalidArgument(f"--older-than: {text!r} is no time; write 30m, 12h, 7d or seconds", field="--older-than")
+        raise InvalidArgument(
+            f"--older-than: {text!r} is not a time; write 30m, 12h, 7d or seconds", field="--older-than"
+        )
     return float(found[1]) * _UNITS[found[2]]
 
 
@@ -468,9 +419,3 @@ def _environment(pairs: Sequence[str]) -> dict[str, str]:
     if wrong:
         raise ValidationFailed(wrong, "wrong options; nothing was started")
     return {name: value for name, _, value in split}
-
-
-def _signals() -> list[signal.Signals]:
-    """What stops it or lets it be left; a hang-up that was told to be ignored (`nohup`) stays ignored."""
-    wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    return [number for number in wanted if signal.getsignal(number) is not signal.SIG_IGN]

@@ -1,8 +1,4 @@
-"""Writes the example that a newcomer starts from into a folder.
-
-Owns: which files the example has, and that nothing of the user's is overwritten. Knows nothing of what is in them.
-Invariant: all files are written, or, when any of them would replace something, none.
-"""
+"""Writes the example of `pursuit init` into a folder: all its files, or none if one would replace a file."""
 
 from __future__ import annotations
 
@@ -20,7 +16,7 @@ EXAMPLE = {
 
 
 def write_example(target: Path, *, force: bool = False) -> list[Path]:
-    """Writes the example into `target`, which is made if need be; returns the files, in reading order.
+    """Writes the example into `target`, creating it if needed; returns the files in reading order.
 
     Raises `ValidationFailed`, having written nothing, with one fault for each file that cannot be written.
     """
@@ -31,7 +27,7 @@ def write_example(target: Path, *, force: bool = False) -> list[Path]:
     try:
         target.mkdir(parents=True, exist_ok=True)
         for path, template in paths.items():
-            # Replaced, not written through: a link's other end is not ours.
+            # Replaced, not written through: a link may lead to a file of the user.
             path.unlink(missing_ok=True)
             path.write_bytes((templates / template).read_bytes())
     except OSError as error:
@@ -41,7 +37,7 @@ def write_example(target: Path, *, force: bool = False) -> list[Path]:
 
 
 def _target_faults(target: Path) -> list[Fault]:
-    """An existing path that is no folder cannot hold the example, nor can a path below one."""
+    """A path that is a file, or lies below one, cannot hold the example."""
     nearest = next((path for path in (target, *target.parents) if path.exists()), None)
     if nearest is None or nearest.is_dir():
         return []

@@ -1,7 +1,6 @@
 """An MCP server that plays Mastermind: `python -m pursuit.demo.mastermind CODE`.
 
-Owns: the rules. Does not know: how many guesses were made, which whoever serves it counts. Invariant: what it tells of
-the code is what the rules tell, and it keeps nothing, so that a game goes on at a server that has just begun.
+It keeps no state, so a game continues at a server that has just started; the problem that serves it counts guesses.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def build_server(secret: str) -> MCPServer:
         """The last word: what the hidden code is. There is one."""
         return {"right": code == secret}
 
-    # Registered by their decorators; named here because nothing else refers to them.
+    # The decorators register them; the type checker wants each name to be used.
     _ = guess, final_answer
     return server
 

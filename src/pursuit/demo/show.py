@@ -1,7 +1,4 @@
-"""`make demo`: sets the example up in a folder of its own and pursues it, in front of your eyes.
-
-Owns: the words around the command line's own output. Runs the same commands that a person would type.
-"""
+"""`make demo`: writes the example to a folder of its own and runs it with the commands that a person would type."""
 
 from __future__ import annotations
 
@@ -19,11 +16,11 @@ DELAY_MS = "5"
 
 
 def main() -> int:
-    """Writes the example, runs it, and says how to see it again; the exit code is the mission's."""
+    """Writes the example, runs it, and says how to see it again; returns the mission's exit code."""
     write_example(FOLDER, force=True)
     command = Path(sys.executable).with_name("pursuit")
     say = sys.stdout.write
-    say("A welded beam is to be sized for least cost under stress, buckling and deflection limits.\n")
+    say("The goal: size a welded beam for least cost under stress, buckling and deflection limits.\n")
     say("An MCP server (a process of its own) evaluates designs; a script proposes them; Pursuit keeps the score.\n\n")
     say(f"$ cd {FOLDER} && pursuit run mission.toml\n")
     sys.stdout.flush()
@@ -36,10 +33,10 @@ def main() -> int:
 
 
 def _run(words: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Runs a command in the example's folder. Ctrl-C is the command's to answer: it reaches both, and we wait."""
+    """Runs a command in the example's folder. Ctrl-C reaches both processes; the command handles it and we wait."""
     before = signal.signal(signal.SIGINT, lambda _number, _frame: None)
     try:
-        # A handler of ours, unlike SIG_IGN, is not inherited: the command hears the signal as it always does.
+        # A handler, unlike SIG_IGN, is not inherited: the command receives the signal as usual.
         with subprocess.Popen(words, cwd=FOLDER, env=environment) as process:  # noqa: S603 - our own command
             code = process.wait()
     finally:
@@ -48,7 +45,7 @@ def _run(words: Sequence[str], environment: Mapping[str, str]) -> int:
 
 
 def _from_there(command: Path) -> Path:
-    """How the command is called from within the example's folder."""
+    """The command as seen from the example's folder."""
     try:
         return Path("..", "..") / command.relative_to(Path.cwd())
     except ValueError:

@@ -1,12 +1,6 @@
 """An MCP server, over stdio, with the welded beam design problem: `python -m pursuit.demo.welded_beam`.
 
-Owns: the formulas, the two tools and the command line. Knows nothing of missions: any MCP client can use it.
-Invariant: `certify` succeeds only for a design that violates no constraint at all, without any tolerance.
-
-A bar is welded to a wall and carries a load at its free end. Choose the weld's height `h` and length `l` and the
-bar's height `t` and thickness `b`, in inches, so that it holds and costs as little as possible. This is the form
-with seven constraints, first in S. S. Rao, "Engineering Optimization" (1996), and used since by K. Deb (2000) and
-C. A. Coello Coello (2000): 6,000 lb at 14 in. The best cost that has been published for it is 1.724852.
+Any MCP client can use it. `certify` succeeds only for a design that violates no constraint at all, without tolerance.
 """
 
 from __future__ import annotations
@@ -14,8 +8,6 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
-from math import sqrt
 from typing import Annotated
 
 import anyio
@@ -24,17 +16,9 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 from pydantic import BaseModel, Field
 
-LOAD = 6_000.0  # lb
-OVERHANG = 14.0  # in
-YOUNG_MODULUS = 30e6  # psi
-SHEAR_MODULUS = 12e6  # psi
-MAX_SHEAR_STRESS = 13_600.0  # psi
-MAX_BENDING_STRESS = 30_000.0  # psi
-MAX_DEFLECTION = 0.25  # in
-MAX_PARTIAL_COST = 5.0
-MIN_WELD_HEIGHT = 0.125  # in
+from pursuit.demo.designs import Beam
 
-# Published designs are rounded, so `evaluate` forgives this much, relative to each limit; `certify` forgives nothing.
+# Published designs are rounded, so `evaluate` tolerates this much, relative to each limit; `certify` tolerates nothing.
 TOLERANCE = 1e-6
 DELAY_VARIABLE = "PURSUIT_DEMO_DELAY_MS"
 
@@ -56,7 +40,7 @@ class BeamMetrics(BaseModel, frozen=True):
 
 
 class Evaluation(BaseModel, frozen=True):
-    """What `evaluate` answers."""
+    """The result of `evaluate`."""
 
     metrics: BeamMetrics
     feasible: bool
@@ -64,7 +48,7 @@ class Evaluation(BaseModel, frozen=True):
 
 
 class CertifiedMetrics(BaseModel, frozen=True):
-    """The one number that a certificate vouches for."""
+    """The number that a certificate guarantees."""
 
     certified_cost: float
 
@@ -77,68 +61,10 @@ class CertifiedEvent(BaseModel, frozen=True):
 
 
 class Certificate(BaseModel, frozen=True):
-    """What `certify` answers."""
+    """The result of `certify`."""
 
     metrics: CertifiedMetrics
     events: list[CertifiedEvent]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Beam:
-    """One design and everything that follows from it."""
-
-    h: float
-    l: float  # noqa: E741  the literature's own name for the weld's length
-    t: float
-    b: float
-
-    @property
-    def cost(self) -> float:
-        """Weld material and labour, and the bar's material."""
-        return 1.10471 * self.h**2 * self.l + 0.04811 * self.t * self.b * (OVERHANG + self.l)
-
-    @property
-    def shear_stress(self) -> float:
-        """Stress in the weld: the direct part and the torsional part, added as vectors."""
-        lever = ((self.h + self.t) / 2) ** 2
-        radius = sqrt(self.l**2 / 4 + lever)
-        polar_moment = 2 * sqrt(2) * self.h * self.l * (self.l**2 / 12 + lever)
-        direct = LOAD / (sqrt(2) * self.h * self.l)
-        torsional = LOAD * (OVERHANG + self.l / 2) * radius / polar_moment
-        return sqrt(direct**2 + direct * torsional * self.l / radius + torsional**2)
-
-    @property
-    def bending_stress(self) -> float:
-        """Stress in the bar at the wall."""
-        return 6 * LOAD * OVERHANG / (self.b * self.t**2)
-
-    @property
-    def deflection(self) -> float:
-        """How far the free end sinks."""
-        return 4 * LOAD * OVERHANG**3 / (YOUNG_MODULUS * self.b * self.t**3)
-
-    @property
-    def buckling_load(self) -> float:
-        """The load at which the bar buckles sideways."""
-        ideal = 4.013 * YOUNG_MODULUS * sqrt(self.t**2 * self.b**6 / 36) / OVERHANG**2
-        return ideal * (1 - self.t / (2 * OVERHANG) * sqrt(YOUNG_MODULUS / (4 * SHEAR_MODULUS)))
-
-    def constraints(self) -> dict[str, float]:
-        """g1 to g7 in the literature's order, each relative to its limit: positive means violated."""
-        partial_cost = 0.10471 * self.h**2 + 0.04811 * self.t * self.b * (OVERHANG + self.l)
-        return {
-            "shear_stress": self.shear_stress / MAX_SHEAR_STRESS - 1,
-            "bending_stress": self.bending_stress / MAX_BENDING_STRESS - 1,
-            "weld_not_thicker_than_bar": self.h / self.b - 1,
-            "partial_cost": partial_cost / MAX_PARTIAL_COST - 1,
-            "least_weld_height": 1 - self.h / MIN_WELD_HEIGHT,
-            "deflection": self.deflection / MAX_DEFLECTION - 1,
-            "buckling_load": 1 - self.buckling_load / LOAD,
-        }
-
-    def violations(self) -> dict[str, float]:
-        """The constraints that fail, and by how much, relative to their limits."""
-        return {name: value for name, value in self.constraints().items() if value > 0}
 
 
 def evaluation(beam: Beam) -> Evaluation:
@@ -157,7 +83,7 @@ def evaluation(beam: Beam) -> Evaluation:
 
 
 def certificate(beam: Beam) -> Certificate:
-    """The certificate of a design; raises `ToolError`, naming every failing constraint, if it has no right to one."""
+    """The certificate of a design; raises `ToolError` with every constraint that it violates."""
     if violations := beam.violations():
         failing = ", ".join(f"{name} by {value:.3g} of its limit" for name, value in violations.items())
         raise ToolError(f"not certified; violated: {failing}")
@@ -185,7 +111,7 @@ def build_server(*, delay_ms: float = 0.0) -> MCPServer:
         """Certifies a design that violates no constraint; fails, with the reasons, for any other."""
         return certificate(Beam(h=h, l=l, t=t, b=b))
 
-    # Registered by their decorators; named here because nothing else refers to them.
+    # The decorators register them; the type checker wants each name to be used.
     _ = evaluate, certify
     return server
 

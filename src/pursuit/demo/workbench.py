@@ -1,6 +1,6 @@
 """An MCP server that computes one of the designs of the literature: `python -m pursuit.demo.workbench NAME`.
 
-Owns: the tool `evaluate`. Knows no best value and no target. Invariant: it computes, and keeps nothing.
+Its one tool, `evaluate`, computes and keeps nothing; it knows neither best values nor targets.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ def build_server(name: str) -> Server[Any]:
 
     async def called(_ctx: Any, params: CallToolRequestParams) -> CallToolResult:
         if params.name != tool.name:
-            return _said(f"there is no tool {params.name!r}", wrong=True)
+            return _error(f"there is no tool {params.name!r}")
         try:
             body: dict[str, Any] = {"metrics": evaluate(name, params.arguments or {})}
         except ValueError as error:
-            return _said(str(error), wrong=True)
+            return _error(str(error))
         text = TextContent(type="text", text=json.dumps(body))
         return CallToolResult(content=[text], structured_content=body)
 
     return Server(f"workbench-{name}", version="1", on_list_tools=listed, on_call_tool=called)
 
 
-def _said(text: str, *, wrong: bool) -> CallToolResult:
-    return CallToolResult(content=[TextContent(type="text", text=text)], is_error=wrong)
+def _error(text: str) -> CallToolResult:
+    return CallToolResult(content=[TextContent(type="text", text=text)], is_error=True)
 
 
 def main(argv: Sequence[str]) -> int:

@@ -1,7 +1,6 @@
-"""A report as one self-contained HTML file.
+"""A report, and a comparison of attempts at problems, each as one self-contained HTML file that loads nothing.
 
-Owns: the page and what it may load, which is nothing. Does not know what a report means: that is `view`.
-Invariant: every value of the report passes through the template's escaping; only our own SVG is taken as markup.
+Every value passes through the template's escaping; only our own SVG is taken as markup.
 """
 
 from __future__ import annotations
@@ -17,9 +16,8 @@ from pursuit.reports.wording import figure, seconds, stated, text
 if TYPE_CHECKING:
     from jinja2 import Template
 
-
-# More plots than this are a wall; the other metrics are listed in a table.
 MAX_PLOTS = 24
+"""More plots are hard to read; the other metrics are listed in a table."""
 
 
 def render_html(report: Mapping[str, Any]) -> str:
@@ -36,8 +34,8 @@ def _plot(metric: MetricView) -> str:
 
 @cache
 def template(name: str) -> Template:
-    """A page of ours. Imported here: a command that writes no report must not pay for a template engine."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415  see above
+    """One of our templates."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - only a command that writes a report loads it
 
     loader = PackageLoader("pursuit.reports", "templates")
     environment = Environment(
@@ -45,10 +43,6 @@ def template(name: str) -> Template:
     )
     return environment.get_template(name)
 
-
-# Attempts at problems as one self-contained HTML page: a table and plots for each problem.
-# Invariant: nothing is loaded from anywhere; every value passes through the template's escaping. No rounding makes a
-# score that meets its target look as if it missed it.
 
 COLUMNS = (
     "attempt",
@@ -66,7 +60,7 @@ COLUMNS = (
 WHOLE = ("attempt", "status", "score")
 """Columns whose cells are not broken."""
 
-_AXES = (("calls", "calls"), ("seconds", "seconds"), ("tokens", "tokens"))
+_AXES = ("calls", "seconds", "tokens")
 
 
 def render_comparison(problems: Sequence[Mapping[str, Any]]) -> str:
@@ -77,14 +71,14 @@ def render_comparison(problems: Sequence[Mapping[str, Any]]) -> str:
 
 def _section(problem: Mapping[str, Any]) -> dict[str, Any]:
     attempts: Sequence[Mapping[str, Any]] = problem["attempts"]
-    plots = [(words, _comparison_plot(problem, attempts, key, words)) for key, words in _AXES]
+    plots = [(axis, _comparison_plot(problem, attempts, axis)) for axis in _AXES]
     return {
         "title": problem["title"],
         "problem_id": problem["problem_id"],
         "metric": problem["metric"],
         "aim": aim(problem),
         "rows": [cells(problem, row) for row in attempts],
-        "plots": [(words, svg) for words, svg in plots if svg],
+        "plots": [(axis, svg) for axis, svg in plots if svg],
     }
 
 
@@ -116,7 +110,7 @@ def cells(problem: Mapping[str, Any], row: Mapping[str, Any]) -> tuple[str, ...]
 
 
 def notes(row: Mapping[str, Any]) -> list[str]:
-    """What else is to be known of an attempt."""
+    """Notes on an attempt."""
     found: list[str] = []
     if row["spent_budgets"]:
         found.append(f"spent: {', '.join(row['spent_budgets'])}")
@@ -129,11 +123,11 @@ def notes(row: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def _comparison_plot(problem: Mapping[str, Any], attempts: Sequence[Mapping[str, Any]], key: str, words: str) -> str:
+def _comparison_plot(problem: Mapping[str, Any], attempts: Sequence[Mapping[str, Any]], axis: str) -> str:
     points = [
-        (float(row[key]), float(row["value"]), text(f"{row['label']} ({row['attempt_id']})"))
+        (float(row[axis]), float(row["value"]), text(f"{row['label']} ({row['attempt_id']})"))
         for row in attempts
-        if row["value"] is not None and row["feasible"] and row[key] is not None
+        if row["value"] is not None and row["feasible"] and row[axis] is not None
     ]
-    label = f"{problem['metric']} over {words}"
-    return scatter_plot(points, label=label, target=problem["target"], whole=key != "seconds")
+    label = f"{problem['metric']} over {axis}"
+    return scatter_plot(points, label=label, target=problem["target"], whole=axis != "seconds")

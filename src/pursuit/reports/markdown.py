@@ -1,7 +1,7 @@
 """A report as Markdown that reads well as plain text, too.
 
-Owns: the escaping for CommonMark with GitHub's tables. Does not know what a report means: that is `view`.
-Invariant: no value of a report can start a block, leave its table cell, or become a link, an image or HTML.
+It escapes for CommonMark with GitHub's tables: no value of a report can start a block, leave its table cell, or become
+a link, an image or HTML.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def render_markdown(report: Mapping[str, Any]) -> str:
         *(block for rows in view.tables for block in _rows(rows)),
         *_list("Lessons", view.lessons),
         *(_rows(view.timeline) if view.timeline.rows else ()),
-        *_pairs("Ledger", view.ledger),
+        *_list("Ledger", [f"{label}: {value}" for label, value in view.ledger]),
     ]
     return "\n\n".join(blocks) + "\n"
 
@@ -54,7 +54,7 @@ def _line(cells: Sequence[str], *, raw: bool = False) -> str:
 
 
 def _defuse(match: re.Match[str]) -> str:
-    """What would start a list or an underline; the dot or bracket after a number is what has to be escaped."""
+    """Escapes what would start a list or an underline; after a number, the dot or bracket is escaped."""
     return f"\\{match[0]}" if not match[0].isdigit() else f"{match[0]}\\"
 
 
@@ -123,7 +123,3 @@ def _rows(rows: Rows) -> list[str]:
 
 def _list(title: str, entries: Sequence[str]) -> list[str]:
     return [f"## {title}", "\n".join(f"- {inline(entry)}" for entry in entries)] if entries else []
-
-
-def _pairs(title: str, pairs: Sequence[tuple[str, str]]) -> list[str]:
-    return [f"## {title}", "\n".join(f"- {label}: {inline(value)}" for label, value in pairs)] if pairs else []

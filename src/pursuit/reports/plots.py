@@ -1,7 +1,7 @@
-"""Line plots as inline SVG, without a plotting library: a report must open anywhere, for ever.
+"""Line and scatter plots as inline SVG, without a plotting library: a report must open anywhere, for ever.
 
-Owns: scales, ticks, thinning and the drawing. Knows nothing of reports; colours come from the page's style sheet.
-Invariant: any finite points give well-formed XML whose every coordinate is finite and lies inside the picture.
+Any finite points give well-formed XML; every coordinate is finite and lies inside the picture. Colours come from the
+page's style sheet.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LETTER = 6.4
 """About as wide as a digit of the axes' labels."""
 
 LOG_DECADES = 3
-# Beyond these a difference of two values would overflow or vanish; nobody can see the difference in a plot.
+# Beyond these a difference of two values would overflow or vanish; a plot cannot show it.
 _LARGEST, _SMALLEST = 1e300, 1e-300
 
 
@@ -68,9 +68,12 @@ def line_plot(
         parts.append(f'<polyline class="line" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in pixels)}"/>')
     parts.extend(_marks(kept, pixels, best))
     parts.extend(_hovers(kept, pixels, x_axis.start))
-    name = escape(label, quote=True)
+    return _svg(f"{label} over iterations", parts)
+
+
+def _svg(label: str, parts: Sequence[str]) -> str:
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:.0f} {HEIGHT:.0f}" role="img" '
-    return f'{head}aria-label="{name} over iterations">{"".join(parts)}</svg>'
+    return f'{head}aria-label="{escape(label, quote=True)}">{"".join(parts)}</svg>'
 
 
 def thin(points: Sequence[Point], *, keep: float | None = None, most: int = MAX_POINTS) -> list[Point]:
@@ -219,8 +222,7 @@ def scatter_plot(
     if len(kept) <= MAX_NAMES:
         # Whose it is; its id is in the title.
         parts += [_name(x_axis.place(x), y_axis.place(y), name.rpartition(" (")[0] or name) for x, y, name in kept]
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:.0f} {HEIGHT:.0f}" role="img" '
-    return f'{head}aria-label="{escape(label, quote=True)}">{"".join(parts)}</svg>'
+    return _svg(label, parts)
 
 
 def _name(x: float, y: float, name: str) -> str:

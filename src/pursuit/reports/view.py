@@ -1,7 +1,6 @@
 """What a reader is shown of a report, in which order, as plain text and numbers.
 
-Owns: the selection and its defaults for absent keys. Knows neither HTML nor Markdown.
-Invariant: reading never fails, whatever the JSON holds; what has the wrong shape is left out.
+Reading never fails, whatever the JSON holds: what has the wrong shape is left out.
 """
 
 from __future__ import annotations
@@ -10,14 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from pursuit.reports.wording import compact, count, figure, moment, number, reason, seconds_between, span, text
+from pursuit.reports.wording import compact, count, figure, moment, number, reason, seconds_between, sign, span, text
 
 MAX_TITLE = 160
 MAX_ROWS = 500
 
 _TONES = {"completed": "good", "terminated": "warn", "failed": "bad"}
 _MARKS = {"met": "good", "unmet": "bad", "inconclusive": "warn"}
-_SIGNS = {"<=": "\u2264", ">=": "\u2265", "!=": "\u2260", "==": "="}
 
 
 def _dollars(value: Any) -> str:
@@ -173,7 +171,7 @@ def _criterion(entry: Mapping[str, Any]) -> CriterionView:
         kind=text(entry.get("kind")),
         required=required,
         status=status,
-        # An optional criterion that is not met is no alarm.
+        # An optional criterion that is not met is not shown as bad.
         tone=_MARKS.get(status, "calm") if required or status == "met" else "calm",
         description=text(entry.get("description")),
         evidence="" if evidence is None else compact(evidence),
@@ -207,7 +205,7 @@ def _metric(name: str, entry: Mapping[str, Any]) -> MetricView:
         best=number(entry.get("best")),
         last=number(entry.get("last")),
         target=level,
-        goal=f"{_SIGNS.get(op, op)} {figure(level)}".strip() if level is not None else "",
+        goal=f"{sign(op)} {figure(level)}".strip() if level is not None else "",
     )
 
 
@@ -273,7 +271,7 @@ def _timeline(report: Mapping[str, Any]) -> Rows:
         )
         for e in entries
     ]
-    # The end of a mission explains it, so that the cut is at the beginning.
+    # The end of a mission explains it, so the beginning is cut.
     cut = rows[-MAX_ROWS:]
     return Rows(
         title="Iterations",

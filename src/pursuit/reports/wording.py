@@ -1,7 +1,7 @@
 """How single values of a report read: text, numbers, spans of time, moments, JSON.
 
-Owns: the words and the rounding. Knows neither HTML nor Markdown: escaping is theirs.
-Invariant: every function takes any JSON value and returns text that can be stored as UTF-8, or None; none raises.
+Every function takes any JSON value and returns text that can be stored as UTF-8, or None; none raises. Nothing is
+escaped here.
 """
 
 from __future__ import annotations
@@ -36,9 +36,16 @@ _REASONS = {
     "in_progress": "It has not ended yet.",
 }
 
+_SIGNS = {"<=": "\u2264", ">=": "\u2265", "!=": "\u2260", "==": "="}
+
+
+def sign(op: str) -> str:
+    """A comparison as a person writes it."""
+    return _SIGNS.get(op, op)
+
 
 def text(value: Any) -> str:
-    """A value as text without unprintable characters; None is empty, what is no string is shown as JSON."""
+    """A value as text without unprintable characters; None is empty, and what is not a string is shown as JSON."""
     if value is None:
         return ""
     raw = value if isinstance(value, str) else _json(value)
@@ -46,7 +53,7 @@ def text(value: Any) -> str:
 
 
 def number(value: Any) -> float | None:
-    """A finite number, or None. True is no number."""
+    """A finite number, or None. True is not a number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -64,7 +71,7 @@ def count(value: Any) -> int:
 def figure(value: Any, level: float | None = None) -> str:
     """A number in at most seven digits, with thousands apart; a dash for none.
 
-    Beside a `level` it has as many more as it takes to read on its own side of that: what is met never looks missed.
+    With a `level` it has as many more digits as it needs to stay on its side: what is met never looks missed.
     """
     found = number(value)
     if found is None:
@@ -77,7 +84,7 @@ def figure(value: Any, level: float | None = None) -> str:
 
 
 def stated(value: Any) -> str:
-    """A number with all the digits that somebody gave it, such as a target; a dash for none."""
+    """A number with all the digits that it was given with, such as a target; a dash for none."""
     found = number(value)
     return "\u2013" if found is None else repr(found).removesuffix(".0")
 
@@ -125,13 +132,13 @@ def span(value: Any) -> str:
 
 
 def moment(value: Any) -> str:
-    """An ISO time in UTC to the second; what is none is shown as it is."""
+    """An ISO time in UTC to the second; anything else is shown as it is."""
     at = _time(value)
     return f"{at:%Y-%m-%d %H:%M:%S} UTC" if at else text(value)
 
 
 def seconds_between(start: Any, end: Any) -> float | None:
-    """The seconds from one ISO time to another, if both are ones."""
+    """The seconds from one ISO time to another; None if either is not one."""
     first, last = _time(start), _time(end)
     return (last - first).total_seconds() if first and last else None
 
