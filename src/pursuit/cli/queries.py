@@ -6,9 +6,12 @@ Owns: their arguments. They work whatever is wrong with the configuration, and c
 from __future__ import annotations
 
 import os
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import anyio
 import msgspec
 import typer
 
@@ -30,6 +33,7 @@ from pursuit.core.report import iso
 from pursuit.core.state import MissionState
 from pursuit.engine.context import Phase
 from pursuit.service import Service
+from pursuit.service.queries import SHOWN_STATUSES
 
 if TYPE_CHECKING:
     from pursuit.runtime import Runtime
@@ -69,7 +73,9 @@ def list_missions(
     *,
     wanted: Annotated[
         str | None,
-        typer.Option("--status", metavar="S", show_default=False, help="Only these, for example running or waiting."),
+        typer.Option(
+            "--status", metavar="S", show_default=False, help="Only these, for example running or interrupted."
+        ),
     ] = None,
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=1000, help="How many at most.")] = 100,
     cursor: CursorOption = None,
@@ -102,13 +108,10 @@ def list_missions(
 
 
 def _check_status(wanted: str | None) -> None:
-    from typing import get_args  # noqa: PLC0415 - commands import what they need
-
-    from pursuit.core.base_model import nearest  # noqa: PLC0415
-    from pursuit.core.state import Status  # noqa: PLC0415
+    from pursuit.core.base_model import nearest  # noqa: PLC0415 - commands import what they need
     from pursuit.errors import InvalidArgument  # noqa: PLC0415
 
-    known = (*get_args(Status), "forgotten")
+    known = (*SHOWN_STATUSES, "forgotten")
     if wanted is not None and wanted not in known:
         advice = nearest(wanted, known) or f"; known: {', '.join(known)}"
         raise InvalidArgument(f"--status: {wanted!r} is no status{advice}", field="--status")
@@ -146,7 +149,7 @@ def watch(
     state: StateOption = None,
     json: JsonLinesOption = False,
 ) -> int:
-    """Follow a mission, whichever process drives it, until it ends; Ctrl-C leaves."""
+    """Follow a mission, whichever process drives it, until it ends or is interrupted; Ctrl-C leaves."""
     from pursuit.cli.console import Screen  # noqa: PLC0415
     from pursuit.cli.context import look  # noqa: PLC0415 - commands import what they need
 
@@ -233,7 +236,10 @@ def register(app: typer.Typer) -> None:
 
 
 # `pursuit watch`: a mission from outside, event by event.
-# Invariant: it ends when the mission has ended, also if that was long ago, and not at an end that was taken back.
+# Invariant: it ends when the mission has ended, also if that was long ago, and not at an end that was taken back;
+# and when the process that drove the mission is gone.
+
+LOOK_SECONDS = 1.0
 
 _PHASES: dict[str, Phase] = {
     "RunClaimed": "propose",
@@ -248,25 +254,56 @@ _PHASES: dict[str, Phase] = {
 async def follow(service: Service, mission_id: str, screen: Screen) -> None:
     """Shows everything that has happened and that happens, until the end."""
     head = (await service.state(mission_id)).seq
+    seen = 0
+    interrupted = False
+
+    async def await_interruption() -> None:
+        nonlocal interrupted
+        while not interrupted:
+            # Twice, a look apart: a server takes up a background run half a second after its last driver left it.
+            before = await _is_left(service, mission_id, seen)
+            await anyio.sleep(LOOK_SECONDS)
+            interrupted = before and await _is_left(service, mission_id, seen)
+        tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks, _shown(screen, mission_id) as see:
+        tasks.start_soon(await_interruption)
+        async for event, state in service.watch(mission_id):
+            see(event, state)
+            seen = state.seq
+            if _over(state, head) or screen.unread:
+                break
+        tasks.cancel_scope.cancel()
     if screen.rich:
-        await _in_place(service, mission_id, screen, head)
         show.mission(screen, await service.status(mission_id))
+    elif interrupted:
+        status = await service.status(mission_id)
+        if screen.json:
+            screen.document({key: status[key] for key in ("session_id", "status", "resume") if key in status})
+        else:
+            screen.plain(f"interrupted: {show.why(status)}; resume it with: {show.go_on(screen.common, status)}")
+
+
+async def _is_left(service: Service, mission_id: str, seen: int) -> bool:
+    """Whether everything has been shown and no process goes on with it."""
+    return await service.is_stopped_short(mission_id) and (await service.state(mission_id)).seq <= seen
+
+
+@asynccontextmanager
+async def _shown(screen: Screen, mission_id: str) -> AsyncGenerator[Callable[[AnyEvent, MissionState], None]]:
+    """Shows each event: in place on a terminal, else one line for each."""
+    if screen.rich:
+        async with progress(screen) as see:
+            yield lambda event, state: see(mission_id, _PHASES.get(type(event).__name__, "execute"), state)
         return
-    async for event, state in service.watch(mission_id):
+
+    def tell(event: AnyEvent, state: MissionState) -> None:
         if screen.json:
             screen.document(_event_row(event, state.seq))
         elif text := _event_line(event, state):
             screen.plain(f"{iso(event.at)}\t{text}")
-        if _over(state, head) or screen.unread:
-            return
 
-
-async def _in_place(service: Service, mission_id: str, screen: Screen, head: int) -> None:
-    async with progress(screen) as see:
-        async for event, state in service.watch(mission_id):
-            see(mission_id, _PHASES.get(type(event).__name__, "execute"), state)
-            if _over(state, head):
-                return
+    yield tell
 
 
 def _over(state: MissionState, head: int) -> bool:

@@ -19,6 +19,7 @@ STYLES = {
     "failed": "bold red",
     "waiting": "bold cyan",
     "paused": "bold cyan",
+    "interrupted": "bold yellow",
     "met": "green",
     "unmet": "red",
     "inconclusive": "yellow",
@@ -38,6 +39,8 @@ def mission(screen: Screen, status: Mapping[str, Any]) -> None:
 
 def why(status: Mapping[str, Any]) -> str:
     """One sentence on why a mission stands where it stands."""
+    if status["status"] == "interrupted":
+        return "no process drives it"
     if "failure" in status and status["status"] == "failed":
         return f"{status['failure']} (the trace is in the ledger)"
     if "waiting_for" in status:
@@ -52,7 +55,8 @@ def why(status: Mapping[str, Any]) -> str:
 def go_on(said: Common, status: Mapping[str, Any], *words: str) -> str:
     """What advances a mission that has not ended: a command, unless it takes the model of a client."""
     if status["proposer"] != "sampling":
-        return said.command("resume", status["session_id"], *words)
+        stopped = status["status"] == "interrupted"  # then a child goes on with its parent
+        return said.command("resume", status["parent" if stopped and "parent" in status else "session_id"], *words)
     serve = said.command("serve", "--mission", status["session_id"], *words)
     return f"mission_iterate from an MCP client that declares sampling, connected to {serve}"
 
@@ -62,6 +66,8 @@ def _mission_plain(screen: Screen, status: Mapping[str, Any]) -> None:
     screen.fact("status", status["status"])
     if text := why(status):
         screen.fact("why", text)
+    if status["status"] == "interrupted":
+        screen.fact("resume", go_on(screen.common, status))
     if "verdict" in status:
         screen.fact("verdict", f"{status['verdict']} ({status.get('verdict_reason')})")
     screen.fact("directive", status["directive"])
@@ -97,6 +103,8 @@ def _mission_rich(screen: Screen, status: Mapping[str, Any]) -> None:
     screen.show(Padding(Text(" \u00b7 ".join(words)), (1, 0, 0, 2)))
     if "parent" in status:
         screen.show(Padding(Text(f"child of {status['parent']}"), (0, 0, 0, 2)))
+    if state == "interrupted":
+        screen.hint(f"  resume it with: {go_on(screen.common, status)}")
     for row in status.get("children", ()):
         words = Text.assemble(f"child {row['session_id']}  ", (row["status"], STYLES.get(row["status"], "")))
         screen.show(Padding(words.append(f"  {line(row['directive'], 60)}{_share(row)}"), (0, 0, 0, 2)))
@@ -184,6 +192,8 @@ def listing(screen: Screen, page: Mapping[str, Any]) -> None:
     else:
         cells = [(name, state, count, moment(at), directive) for name, state, count, at, directive in rows]
         screen.show(_table(screen, ("mission", "status", "iterations", "created", "directive"), cells, numeric=(2,)))
+    if not screen.json and any(row["status"] == "interrupted" for row in page["sessions"]):
+        screen.hint(f"interrupted missions go on with: {screen.common.command('resume', 'ID')} (or --all)")
     if not screen.json and "next_cursor" in page:
         screen.hint(f"more: {screen.common.command('list', '--cursor', page['next_cursor'])}")
 

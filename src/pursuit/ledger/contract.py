@@ -201,6 +201,10 @@ class Ledger(Protocol):
         """Takes the driver's lock, or returns None at once if another holder, of any process, has it."""
         ...
 
+    async def is_claimed(self, stream: str) -> bool:
+        """Whether a live process holds the driver's lock; asking never makes a `claim` fail."""
+        ...
+
     async def root(self) -> str:
         """One line that stands for everything stored up to now: `POSITION:HASH` over the heads of all streams."""
         ...

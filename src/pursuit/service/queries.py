@@ -11,7 +11,7 @@ import secrets
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -30,7 +30,7 @@ from pursuit.core.events import (
 )
 from pursuit.core.fold import advance
 from pursuit.core.report import budget_row, children_rows, criteria_rows, cut_short, iso
-from pursuit.core.state import STATUSES, MissionState
+from pursuit.core.state import STATUSES, MissionState, Status
 from pursuit.engine.context import Clock
 from pursuit.engine.driver import Driver, assemble
 from pursuit.engine.lessons import recall
@@ -213,6 +213,9 @@ def list_row(row: StreamRow) -> dict[str, Any]:
     return answer
 
 
+ShownStatus = Literal[Status, "interrupted"]
+"""`interrupted` is never stored: the ledger says `running`, and no live process drives the mission."""
+SHOWN_STATUSES: tuple[ShownStatus, ...] = get_args(ShownStatus)
 LONGEST_CURSOR = 18
 MISSION_ID = re.compile(r"mission-[0-9a-f]{16}")
 
@@ -233,10 +236,11 @@ class Queries:
 
     async def status(self, mission_id: str) -> dict[str, Any]:
         """What a person or an agent wants to know of a mission."""
-        status = status_of(mission_id, await self.state(mission_id))
+        state = await self.state(mission_id)
+        status = status_of(mission_id, state) | await self._interruption(mission_id, state.status, state.parent)
         for child in status.get("children", ()):
             row = await self.ledger.row(child["session_id"])
-            child["status"] = "pending" if row is None else row.status
+            child["status"] = "pending" if row is None else (await self._row(row))["status"]
             child["directive"] = "" if row is None else row.summary.get("directive", "")
         return status
 
@@ -286,11 +290,30 @@ class Queries:
 
     async def list(self, *, status: str | None = None, cursor: str | None = None, limit: int = 100) -> dict[str, Any]:
         """The missions, newest first."""
-        page = await self.ledger.streams(kind="mission", status=status or STATUSES, cursor=cursor, limit=limit)
-        answer: dict[str, Any] = {"sessions": [list_row(row) for row in page.rows]}
-        if page.next_cursor is not None:
-            answer["next_cursor"] = page.next_cursor
-        return answer
+        stored = "running" if status == "interrupted" else status or STATUSES
+        found: list[dict[str, Any]] = []
+        while True:
+            page = await self.ledger.streams(kind="mission", status=stored, cursor=cursor, limit=limit - len(found))
+            rows = [await self._row(row) for row in page.rows]
+            found += [row for row in rows if status in (None, row["status"])]
+            cursor = page.next_cursor
+            if cursor is None:
+                return {"sessions": found}
+            if len(found) == limit:
+                return {"sessions": found, "next_cursor": cursor}
+
+    async def is_stopped_short(self, mission_id: str) -> bool:
+        """Whether no live process drives a run that has not gone as far as it was asked to go.
+
+        A run that has is over, and its mission is the caller's to advance: a client that steps a mission.
+        """
+        row = await self.ledger.row(mission_id)
+        return (
+            row is not None
+            and row.status == "running"
+            and cut_short(row.status, row.summary, self.clock.now())
+            and not await self.ledger.is_claimed(mission_id)
+        )
 
     async def lessons(self, words: str, *, limit: int = 10) -> dict[str, Any]:
         """What ended missions learned that has to do with these words, the best match first."""
@@ -311,7 +334,13 @@ class Queries:
         if state.terminal and (not state.closed or state.report is None):
             state = await self.driver.close(mission_id) or state
         body = await self.ledger.blob(state.report) if state.report is not None else None
-        return await assemble(self.ledger, mission_id, state) if body is None else msgspec.json.decode(body)
+        if body is not None:
+            return msgspec.json.decode(body)
+        report = await assemble(self.ledger, mission_id, state)
+        if found := await self._interruption(mission_id, state.status, state.parent):
+            words = f"No process drives this mission; resume it with: {found['resume']}"
+            report |= {**found, "reason_text": " ".join(filter(None, (words, report["reason_text"])))}
+        return report
 
     async def audited(self, mission_id: str | None = None, *, limit: int = 100) -> Sequence[dict[str, Any]]:
         """Who asked for what, the newest lines, oldest first; a mission that is forgotten still has its lines."""
@@ -329,6 +358,15 @@ class Queries:
         """One file that can be verified elsewhere."""
         await self._load(mission_id)
         await export_stream(self.ledger, mission_id, path)
+
+    async def _row(self, row: StreamRow) -> dict[str, Any]:
+        return list_row(row) | await self._interruption(row.name, row.status, row.summary.get("parent"))
+
+    async def _interruption(self, mission_id: str, status: str, parent: str | None) -> dict[str, Any]:
+        """What to show instead of `running` where no live process drives the mission; children go on with parents."""
+        if status != "running" or await self.ledger.is_claimed(mission_id):
+            return {}
+        return {"status": "interrupted", "resume": f"pursuit resume {parent or mission_id}"}
 
     async def _works(self, task_id: str | None) -> bool:
         """Whether a task that a mission waits for has not ended."""

@@ -130,6 +130,10 @@ class OneMission:
         """The driver's lock."""
         return await self._ledger.claim(stream)
 
+    async def is_claimed(self, stream: str) -> bool:
+        """Whether a live process holds the driver's lock."""
+        return await self._ledger.is_claimed(stream)
+
     async def root(self) -> str:
         """The root of the whole ledger, which tells nothing of what is in it."""
         return await self._ledger.root()

@@ -15,9 +15,8 @@ from pursuit.core.base_model import LARGEST, Broken, Flag, InputModel, Whole, fa
 from pursuit.core.events import Verdict, WaitingFor
 from pursuit.core.mission import CAPS, MAX_STAGNATION, AnyProposer, Mission, Preferences, Proposal, SamplingProposer
 from pursuit.core.patterns import MAX_EXPRESSION, MAX_PATH, MAX_PATTERN, MAX_SCRIPT
-from pursuit.core.state import STATUSES, Status
 from pursuit.errors import Fault, ValidationFailed
-from pursuit.service.queries import MISSION_ID
+from pursuit.service.queries import MISSION_ID, SHOWN_STATUSES, ShownStatus
 
 MOST_ITERATIONS = 1_000_000
 
@@ -142,7 +141,7 @@ class History(Session):
 class Listing(InputModel):
     """Which missions."""
 
-    status: Status | None = None
+    status: ShownStatus | None = None
     cursor: Cursor | None = None
 
 
@@ -179,7 +178,8 @@ FLAG: Schema = {"type": "boolean"}
 TIME: Schema = {"type": "string", "description": "ISO 8601, UTC"}
 ANYTHING: Schema = {}
 SESSION_ID_SCHEMA: Schema = {"type": "string", "pattern": "^mission-[0-9a-f]{16}$"}
-STATUS: Schema = {"type": "string", "enum": list(STATUSES)}
+STATUS: Schema = {"type": "string", "enum": list(SHOWN_STATUSES)}
+RESUME: Schema = {"type": "string", "description": "The command that resumes an interrupted mission."}
 VERDICT: Schema = {"type": "string", "enum": list(cast("Any", Verdict).__args__)}
 WAITING_FOR: Schema = {"type": "string", "enum": list(cast("Any", WaitingFor).__args__)}
 
@@ -251,6 +251,7 @@ STATE = record(
         "metrics": {"type": "object"},
         "best": {"type": "object"},
         "warnings": listed(TEXT),
+        "resume": RESUME,
         "verdict": VERDICT,
         "verdict_reason": TEXT,
         "rationale": TEXT,
@@ -302,7 +303,7 @@ LISTING = record(
                     "iteration_count": COUNT,
                     "directive": TEXT,
                 },
-                {"waiting_for": WAITING_FOR, "parent": SESSION_ID_SCHEMA},
+                {"waiting_for": WAITING_FOR, "parent": SESSION_ID_SCHEMA, "resume": RESUME},
             )
         )
     },

@@ -69,6 +69,8 @@ def status(answer: StructuredContent) -> list[str]:
     criteria: list[StructuredContent] = answer["criteria"]
     met = sum(row["status"] == "met" for row in criteria)
     head = f"{answer['session_id']}: {answer['status']}"
+    if "resume" in answer:
+        head += f", no process drives it; go on with mission_iterate or `{answer['resume']}`"
     if "waiting_for" in answer:
         head += f", waiting for {answer['waiting_for']}"
     if "verdict" in answer:
