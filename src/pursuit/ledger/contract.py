@@ -6,7 +6,7 @@ Invariant: an event that `append` returned for is durable, in order, and never c
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import Enum
@@ -97,6 +97,20 @@ class Verification:
     def ok(self) -> bool:
         """Whether nothing is wrong."""
         return not self.faults
+
+
+async def every_stream(
+    ledger: Ledger, *, kind: str, status: str | Sequence[str] | None = None
+) -> AsyncGenerator[StreamRow]:
+    """The rows of all pages, newest first."""
+    cursor: str | None = None
+    while True:
+        page = await ledger.streams(kind=kind, status=status, cursor=cursor, limit=1_000)
+        for row in page.rows:
+            yield row
+        cursor = page.next_cursor
+        if cursor is None:
+            return
 
 
 class Bell(Protocol):

@@ -1,7 +1,6 @@
-"""The brief: all that an agent is told of a problem before it begins.
+"""The brief: all that an agent reads of a problem before it begins.
 
-Owns: its words and their order. Pure. Invariant: one heading of the first level; nothing of the scorer or the baseline;
-of a server that was not asked it says nothing but that its word counts.
+Invariant: one heading of the first level; nothing of the scorer or the baseline.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""What can be asked of missions without changing one.
+"""The operations that read missions: status, list, history, watch, report, verify, export.
 
-Owns: the verbs that look and prove, and which errors they answer with. Knows no surface, no transport and no SQL.
-Invariant: nothing here changes a mission, but that a report which a dead driver owed is written.
+Invariant: nothing here changes a mission, except that a report which a dead driver did not write is written.
 """
 
 from __future__ import annotations
@@ -37,12 +36,10 @@ from pursuit.engine.lessons import recall
 from pursuit.engine.state_cache import States
 from pursuit.errors import InvalidArgument, NoIterations
 from pursuit.ledger.archive import export_stream
-from pursuit.ledger.contract import Ledger, StreamRow, Verification
+from pursuit.ledger.contract import Ledger, StreamRow, Verification, every_stream
 from pursuit.service.audit import Audit
 from pursuit.service.gateway import gateway_lines
 from pursuit.tasks.limits import RUNNING
-
-# The iterations of a mission, page by page, from its events.
 
 PAGE = 100
 
@@ -58,7 +55,7 @@ class HistoryPage:
 async def history_page(
     ledger: Ledger, mission_id: str, *, full: bool, first: int, limit: int = PAGE, after: int = 0
 ) -> HistoryPage:
-    """The ended iterations from `first` on; what lies before event `after` is not looked at."""
+    """The ended iterations from `first` on, read from the events after `after`."""
     rows: dict[int, dict[str, Any]] = {}
     last = first + limit
     more = False
@@ -144,9 +141,6 @@ def _strategy(event: IterationProposed) -> dict[str, Any]:
     return strategy
 
 
-# A mission as people and agents see it: one JSON object.
-
-
 def status_of(mission_id: str, state: MissionState) -> dict[str, Any]:
     """Everything about a mission but its history."""
     optional = {
@@ -183,7 +177,7 @@ def status_of(mission_id: str, state: MissionState) -> dict[str, Any]:
 
 
 def approval_row(mission_id: str, approval: Approval) -> dict[str, Any]:
-    """A question to a person, as the one who answers sees it."""
+    """An approval, as the person who answers sees it."""
     return {
         "approval_id": approval.approval_id,
         "session_id": mission_id,
@@ -235,7 +229,7 @@ class Queries:
         return (await self._load(mission_id))[0]
 
     async def status(self, mission_id: str) -> dict[str, Any]:
-        """What a person or an agent wants to know of a mission."""
+        """Everything about a mission but its history; `interrupted` if it is started and no live process drives it."""
         state = await self.state(mission_id)
         status = status_of(mission_id, state) | await self._interruption(mission_id, state.status, state.parent)
         for child in status.get("children", ()):
@@ -245,24 +239,18 @@ class Queries:
         return status
 
     async def interrupted(self, *, background: bool = False) -> list[str]:
-        """The missions whose run stopped short of how far it was to go; with `background` those that nobody awaits.
+        """The missions whose run may have stopped before its goal; with `background` only background runs.
 
-        Of those that nobody awaits, one that waits for a task is there once the task has ended. Children go on with
-        their parents.
+        A background run that waits for a task is listed once the task has ended. Children go on with their parents.
         """
         found: list[str] = []
-        cursor: str | None = None
-        while True:
-            page = await self.ledger.streams(kind="mission", status=("running", "waiting"), cursor=cursor)
-            for row in page.rows:
-                wanted = row.summary.get("background") or not background
-                if not wanted or "parent" in row.summary or not cut_short(row.status, row.summary, self.clock.now()):
-                    continue
-                if not background or not await self._works(row.summary.get("task")):
-                    found.append(row.name)
-            cursor = page.next_cursor
-            if cursor is None:
-                return found
+        async for row in every_stream(self.ledger, kind="mission", status=("running", "waiting")):
+            wanted = row.summary.get("background") or not background
+            if not wanted or "parent" in row.summary or not cut_short(row.status, row.summary, self.clock.now()):
+                continue
+            if not background or not await self._works(row.summary.get("task")):
+                found.append(row.name)
+        return found
 
     async def checkpoint(self, mission_id: str) -> dict[str, Any]:
         """The cascade again over the latest iteration."""
@@ -343,7 +331,7 @@ class Queries:
         return report
 
     async def audited(self, mission_id: str | None = None, *, limit: int = 100) -> Sequence[dict[str, Any]]:
-        """Who asked for what, the newest lines, oldest first; a mission that is forgotten still has its lines."""
+        """The newest lines of the audit, oldest first; a forgotten mission still has its lines."""
         if mission_id is not None:
             require_id(mission_id)
             return await self.audit.lines(mission_id=mission_id, limit=limit)

@@ -1,7 +1,7 @@
-"""A ledger in which there is one mission, with its children and the tasks of its calls.
+"""A ledger that shows one mission, with its children and the tasks of its calls.
 
-Owns: which streams are those. Everything that looks at missions looks through a ledger, so what is not there for this
-one is there for nobody behind it. Invariant: a stream of another mission is as unknown as one that never was.
+Everything reads missions through a ledger, so nothing behind this one sees another mission.
+Invariant: a stream of another mission is as unknown as one that never was.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class OneMission:
         text: str | None = None,
         by: Bell | None = None,
     ) -> Head:
-        """Stores like any ledger: whoever appends has looked before, or writes what nobody behind this one reads."""
+        """Stores like any ledger: callers have read the stream before, or write what is not read through this one."""
         return await self._ledger.append(
             stream, expected, events, kind=kind, status=status, summary=summary, blobs=blobs, text=text, by=by
         )
@@ -119,7 +119,7 @@ class OneMission:
                 yield stored
 
     async def blob(self, digest: str) -> bytes | None:
-        """The bytes of that digest, which only somebody has who has read the event that holds it."""
+        """The bytes of that digest, which only a reader of the event that holds it knows."""
         return await self._ledger.blob(digest)
 
     async def digests(self, stream: str) -> list[str]:

@@ -236,14 +236,12 @@ def _written(mission: Mission) -> Iterable[tuple[str, Mapping[str, Any]]]:
             yield criterion.tool_name, criterion.args
 
 
-# What a mission would do first, and what policy would say to it.
-# Invariant: no tool is called and nothing is stored; a language model that proposes is asked for as long as a mission
-# would, and what that used up is told, a cost that nobody knows as None.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planner:
-    """Asks proposers without driving anything."""
+    """Shows what a mission would do first: asks its proposer, calls no tool and stores nothing.
+
+    A language model is really asked, for as long as a mission would; the plan says what that used.
+    """
 
     host: ToolHost
     checks: Mapping[str, Mapping[str, Any]]
@@ -316,7 +314,7 @@ class _Spent:
         return _Counted(model, self)
 
     def as_json(self) -> dict[str, Any]:
-        """What is told of it; the budget counts a cost that nobody knows as nothing, people must not."""
+        """The tokens and the cost; an unknown cost is None here, and nothing in the budget."""
         return {"tokens": self.state.tokens, "cost_usd": None if self.unpriced else self.state.cost_usd}
 
     def deadline(self) -> Deadline:
