@@ -435,7 +435,7 @@ SEGMENT = 8 * 1024 * 1024
 UNREAD = 1024 * 1024 * 1024
 LOOK_EVERY = 0.1
 NO_PROCESS = Identity(pid=-1, start=None)
-NOT_STARTED = "the process that should start its command ended before it did"
+NOT_STARTED = "its command was not started: the process that should start it ended first"
 
 
 class Processes:
