@@ -454,7 +454,7 @@ class Attempt:
     async def _append(self, state: AttemptState | None, *events: AnyAttemptEvent) -> bool:
         """Appends after the known state; False if another process was faster, whose events are read then."""
         expected = 0 if state is None else state.seq
-        after = None if state is None else _copy(state)
+        after = None if state is None else replace(state, spent=dict(state.spent), series=list(state.series))
         for event in events:
             after = _after(self.attempt_id, after, event)
         try:
@@ -483,11 +483,6 @@ def _after(attempt_id: str, state: AttemptState | None, event: AnyAttemptEvent) 
         return fold_attempt(attempt_id, [event])
     advance_attempt(state, event)
     return state
-
-
-def _copy(state: AttemptState) -> AttemptState:
-    """A copy that can be advanced on its own."""
-    return replace(state, spent=dict(state.spent), series=list(state.series))
 
 
 def _summary(state: AttemptState) -> dict[str, Any]:

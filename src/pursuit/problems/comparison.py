@@ -134,7 +134,7 @@ def attempt_row(
         "solved": False if state.scored is None else state.scored.solved,
         "error": None if state.scored is None else state.scored.error,
         "fate_unknown": taken is not None and bool(taken.unknown),
-        "other_version": _is_other(problem, state, version),
+        "other_version": opened.manifest != problem.digest or (bool(version) and is_other_version(state, version)),
         "calls": state.calls,
         "evaluations": state.evaluations,
         "failed_calls": state.failed_calls,
@@ -146,7 +146,9 @@ def attempt_row(
         "started_at": iso(opened.at),
         "score": list(msgspec.to_builtins(rows)),
         "series": [
-            [number, numbers[problem.primary.name]] for number, numbers in state.series if _has(problem, numbers)
+            [number, numbers[problem.primary.name]]
+            for number, numbers in state.series
+            if problem.primary.name in numbers
         ],
     }
 
@@ -174,16 +176,6 @@ def spent_budgets(state: AttemptState, now: float | None = None) -> list[str]:
         used["wall_seconds"] = until - state.began
     full = {name for name, amount in used.items() if name in limits and amount >= limits[name]}
     return sorted({*state.spent, *full})
-
-
-def _is_other(problem: Manifest, state: AttemptState, version: str) -> bool:
-    if state.opened.manifest != problem.digest:
-        return True
-    return bool(version) and is_other_version(state, version)
-
-
-def _has(problem: Manifest, numbers: Mapping[str, float]) -> bool:
-    return problem.primary.name in numbers
 
 
 def problem_row(problem: Manifest, attempts: Sequence[dict[str, Any]]) -> dict[str, Any]:

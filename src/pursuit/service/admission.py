@@ -59,8 +59,8 @@ def searched(search: SearchProposer, schema: Schema) -> tuple[dict[str, Paramete
             faults.append(Fault(field=f"{AT}.{name}", reason=reason))
             continue
         declared = _resolved(properties.get(name), schema)
-        if given is None and _left_out(declared):
-            continue
+        if given is None and _numeric(declared) is None and _choices(declared) is None:
+            continue  # neither named by the mission nor searchable
         whole = _completed(name, given or Parameter(), declared, faults)
         if whole is not None:
             found[name] = whole
@@ -104,11 +104,6 @@ def _missing(
         for name in cast("Sequence[str]", schema.get("required") or ())
         if name not in found and name not in search.args and name not in named
     ]
-
-
-def _left_out(declared: Schema) -> bool:
-    """Whether an argument that the mission does not name cannot be searched: no number, and no listed values."""
-    return _numeric(declared) is None and _choices(declared) is None
 
 
 def _completed(name: str, given: Parameter, declared: Schema, faults: list[Fault]) -> Parameter | None:
@@ -193,13 +188,7 @@ def _followed(schema: Schema, path: Sequence[str]) -> object:
 
 
 def _numeric(declared: Schema) -> Literal["int", "float"] | None:
-    match declared.get("type"):
-        case "integer":
-            return "int"
-        case "number":
-            return "float"
-        case _:
-            return None
+    return "int" if declared.get("type") == "integer" else "float" if declared.get("type") == "number" else None
 
 
 def _choices(declared: Schema) -> Sequence[Any] | None:
@@ -299,7 +288,7 @@ class Admitted:
     mission: Mission
     tools: tuple[str, ...]
     denied: tuple[str, ...]
-    """The tools that it names and denies itself."""
+    """The tools that it names and its own policy denies."""
     parameters: dict[str, list[str]]
     warnings: tuple[str, ...]
 
@@ -379,10 +368,7 @@ class _MissionTools:
             return tools
         down = set(self.catalogue.failures)
         words = [word for word in mission.tool_allowlist if word.partition(".")[0] not in down]
-        tools, faults = self.catalogue.resolve(words)
-        for fault in faults:
-            self.fault(fault.field.replace("tools", "tool_allowlist", 1), fault.reason)
-        return tools
+        return self._named("tool_allowlist", words)
 
     def permitted(self, mission: Mission, tools: list[str]) -> list[str]:
         """The tools without those that the mission's own policy denies; every word of that policy must find one."""

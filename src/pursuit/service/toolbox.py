@@ -65,9 +65,8 @@ class Toolbox:
         if server is not None:
             self._require(server)
         catalogue = await self._catalogue(None if server is None else [server])
-        rows = self._rows(catalogue, self.host.layers())
         disabled = [name for name in self.disabled if server is None]
-        return {**self._frame(catalogue, self.host.layers(), rows), "disabled": disabled}
+        return {**_listed(catalogue, self.host.layers(), catalogue), "disabled": disabled}
 
     async def foresee(self, mission: Mission) -> dict[str, Any]:
         """What policy would say to a mission: each tool that it names, and the calls that are known beforehand."""
@@ -79,9 +78,11 @@ class Toolbox:
             catalogue = replace(catalogue, tools={**catalogue.tools, SPAWN: SPAWN_TOOL})
         layers = self.host.layers(named, mission.policy)
         chosen = {name: tool for name in named if (tool := catalogue.tools.get(name)) is not None}
-        rows = self._rows(Catalogue(tools=chosen), layers)
-        calls = [_foreseen(layers, chosen[name], args) for name, args in _known_calls(admitted.mission, chosen)]
-        return {**self._frame(catalogue, layers, rows), "calls": calls}
+        calls: list[dict[str, Any]] = []
+        for name, args in _known_calls(admitted.mission, chosen):
+            ruling = decide(layers, chosen[name], args)
+            calls.append({"name": name, "args": dict(args), "decision": ruling.decision, "reason": ruling.reason})
+        return {**_listed(catalogue, layers, chosen.values()), "calls": calls}
 
     async def call(self, name: str, arguments: Mapping[str, Any], *, approve: Approve | None = None) -> ToolResult:
         """Calls one tool by hand; `approve` puts the question to a person where policy wants one asked.
@@ -165,16 +166,14 @@ class Toolbox:
             advice = nearest(server, known) or f"; known: {', '.join(sorted(known)) or 'none'}"
             raise InvalidArgument(f"there is no server {server!r}{advice}", server=server)
 
-    def _frame(self, catalogue: Catalogue, layers: Layers, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        return {
-            "mode": layers.mode,
-            "tools": list(rows),
-            "failures": dict(catalogue.failures),
-            "warnings": list(catalogue.warnings),
-        }
 
-    def _rows(self, catalogue: Catalogue, layers: Layers) -> list[dict[str, Any]]:
-        return [tool_row(layers, tool) for tool in catalogue]
+def _listed(catalogue: Catalogue, layers: Layers, tools: Iterable[Tool]) -> dict[str, Any]:
+    return {
+        "mode": layers.mode,
+        "tools": [tool_row(layers, tool) for tool in tools],
+        "failures": dict(catalogue.failures),
+        "warnings": list(catalogue.warnings),
+    }
 
 
 async def _alone(catalogue: Callable[[Sequence[str]], Awaitable[Catalogue]], name: str) -> Catalogue:
@@ -203,11 +202,6 @@ def tool_row(layers: Layers, tool: Tool) -> dict[str, Any]:
             for rule in conditional(layers, tool)
         ],
     }
-
-
-def _foreseen(layers: Layers, tool: Tool, args: Mapping[str, Any]) -> dict[str, Any]:
-    ruling = decide(layers, tool, args)
-    return {"name": tool.qualified, "args": dict(args), "decision": ruling.decision, "reason": ruling.reason}
 
 
 def _known_calls(mission: Mission, tools: Mapping[str, Tool]) -> list[tuple[str, Mapping[str, Any]]]:

@@ -56,10 +56,7 @@ class Meta:
     subreaper: Identity | None = None
 
 
-@cache
-def this_boot() -> str:
-    """Which boot of the machine this is."""
-    return boot_id()
+this_boot = cache(boot_id)
 
 
 def identity_of(body: Mapping[str, Any]) -> Identity:
@@ -151,7 +148,7 @@ class ProcessTable:
         async with self._lock:
             if self._looked < asked:
                 began = time.monotonic()
-                self._seen = await anyio.to_thread.run_sync(_all_processes)
+                self._seen = await anyio.to_thread.run_sync(lambda: list(_from_proc() if _LINUX else _from_ps()))
                 self._looked = began
             return members_of(self._seen, root, known)
 
@@ -216,10 +213,6 @@ def send(one: ProcessInfo, number: int) -> None:
             os.kill(one.pid, number)
     except (ProcessLookupError, PermissionError):
         return
-
-
-def _all_processes() -> list[ProcessInfo]:
-    return list(_from_proc() if _LINUX else _from_ps())
 
 
 def _from_proc() -> Iterable[ProcessInfo]:

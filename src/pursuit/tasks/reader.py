@@ -104,7 +104,7 @@ class LineCutter:
     def __init__(self, secrets: Sequence[str] = (), *, skipping: bool = False) -> None:
         self._secrets = [secret.encode("utf-8", "surrogateescape") for secret in secrets]
         self._margin = max((len(secret) for secret in self._secrets), default=0)
-        self._held = b""
+        self._held: bytes = b""
         self.skipping = skipping
         """Whether the rest of a line that was too long is being left out."""
 
@@ -120,7 +120,7 @@ class LineCutter:
         if data.endswith(b"\r"):  # it may be half of an end
             data, self._held = data[:-1], b"\r"
         if b"\r" in data:
-            data = self._ends(data)
+            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         end = data.rfind(b"\n") + 1
         whole, rest = data[:end], data[end:]
         self._held = rest + self._held
@@ -147,10 +147,6 @@ class LineCutter:
         for secret in self._secrets:
             data = data.replace(secret, _BLANK)
         return data
-
-    @staticmethod
-    def _ends(data: bytes) -> bytes:
-        return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
     def _bounded(self, lines: bytes) -> bytes:
         """Cuts what is too long; the usual case costs one look for each 64 KiB."""
@@ -328,7 +324,8 @@ class _Track:
             return None
         self.taken += len(piece) if isinstance(piece, bytes) else 1
         if isinstance(piece, Gap):
-            lines = self.cutter.rest() + _gap_line(piece)
+            missing = f"[{piece.dropped} bytes of output are missing here: more lay unread than may]\n"
+            lines = self.cutter.rest() + missing.encode()
             self.cutter.skipping = False
         else:
             lines = self.cutter.feed(piece)
@@ -428,7 +425,3 @@ class Reader:
             self._errors.append(lines)
         for note in self.progress.take(lines):
             self._log.append(f"[{note}]\n".encode())
-
-
-def _gap_line(gap: Gap) -> bytes:
-    return f"[{gap.dropped} bytes of output are missing here: more lay unread than may]\n".encode()

@@ -333,7 +333,9 @@ class Running:
         while True:
             self._watch.quiet()
             before = self._reader.taken
-            more = await anyio.to_thread.run_sync(self._step, limiter=self._readers)
+            more = await anyio.to_thread.run_sync(
+                lambda: self._reader.step(last=self._watch.lost), limiter=self._readers
+            )
             if self._reader.taken != before:
                 self._heard = self._beat = time.monotonic()
             if self._reader.finished:
@@ -342,9 +344,6 @@ class Running:
                 await self._mark()
             if not more:
                 await self._wait()
-
-    def _step(self) -> bool:
-        return self._reader.step(last=self._watch.lost)
 
     def _due(self) -> float:
         """When the next mark is worth its commit: the longer it runs, the less a moment counts."""
@@ -607,7 +606,7 @@ class Processes:
 
 
 def _lay_out(folder: Path, command: Command) -> None:
-    """The folder of a new command, with what is needed to go on with it."""
+    """Makes the folder of a new command, with what the next process needs to read it on."""
     folder.mkdir(mode=0o700)
     write_whole(str(folder / "command"), command.stored())
 

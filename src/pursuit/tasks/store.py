@@ -53,16 +53,6 @@ def kept_apart(settled: TaskSettled) -> tuple[TaskSettled, dict[str, bytes]]:
     return msgspec.structs.replace(settled, result=None, blob=digest), {digest: body}
 
 
-async def whole_result(ledger: Ledger, state: TaskState) -> Mapping[str, Any] | None:
-    """The result of a task, from wherever it lies. Raises `TaskNotFound` if it was removed with its task."""
-    if state.blob is None:
-        return state.result
-    body = await ledger.blob(state.blob)
-    if body is None:
-        raise TaskNotFound(f"the task {state.task_id!r} was removed, with its result", task_id=state.task_id)
-    return msgspec.json.decode(body)
-
-
 KIND = "task"
 KEPT_STATES = 2_048
 MOST_DROPPED = 10
@@ -192,7 +182,8 @@ class TaskStore:
 
         def build(state: TaskState) -> Sequence[AnyTaskEvent]:
             if state.terminal:
-                return [WordDropped(at=self.now(), what=f"ending as {ending.status}", detail=_gist(ending))]
+                late = ending.message and ending.message[:500]
+                return [WordDropped(at=self.now(), what=f"ending as {ending.status}", detail=late)]
             return [settled]
 
         events = await self._record(task_id, build, blobs)
@@ -226,8 +217,13 @@ class TaskStore:
         return await self.get(task_id)
 
     async def result(self, state: TaskState) -> Mapping[str, Any] | None:
-        """The tool's result of an ended task, whole, also a large one."""
-        return await whole_result(self.ledger, state)
+        """The tool's result of an ended task. Raises `TaskNotFound` if it was removed with its task."""
+        if state.blob is None:
+            return state.result
+        body = await self.ledger.blob(state.blob)
+        if body is None:
+            raise TaskNotFound(f"the task {state.task_id!r} was removed, with its result", task_id=state.task_id)
+        return msgspec.json.decode(body)
 
     async def wait(
         self,
@@ -351,7 +347,3 @@ def _settled(ending: Ending, now: float) -> TaskSettled:
         item=ending.item,
         mark=None if ending.mark is None else dict(ending.mark),
     )
-
-
-def _gist(ending: Ending) -> str | None:
-    return None if ending.message is None else ending.message[:500]
