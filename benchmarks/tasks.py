@@ -1,9 +1,9 @@
 """What commands as tasks cost: lines a second by a bare asyncio reader, memory, and many commands side by side.
 
 The command writes two million lines of 100 bytes, as `yes` does. The bare reader takes them from its pipe with asyncio,
-line by line, and does nothing with them. The runner is all of ours: keeper, spool, reader, log, marks in the ledger and
-the settled task. Both are measured in this process, in interleaved rounds. Then 500 commands that sleep run side by
-side: the memory is this process's alone, a cancel is answered when its order is durable.
+line by line, and does nothing with them. Our runner is all of it: supervisor, spool, reader, log, marks in the
+ledger and the settled task. Both are measured in this process, in interleaved rounds. Then 500 commands that sleep run
+side by side: the memory is this process's alone, a cancel is answered when its order is durable.
 
 Run: python benchmarks/tasks.py [--check | --smoke]
 """
@@ -70,7 +70,7 @@ async def stage() -> Any:
                 Processes(folder / "tasks") as processes,
                 TaskHost(TaskStore(ledger), resume={"process": processes.resume}) as host,
             ):
-                host.tend()
+                host.maintain()
                 yield Stage(folder, ledger, host, processes)
         finally:
             await ledger.close()
@@ -125,24 +125,24 @@ async def throughput(here: Stage) -> list[Figure]:
 
 
 async def started(here: Stage, task_id: str) -> int:
-    """The keeper's pid, once the command runs."""
+    """The supervisor's pid, once the command runs."""
     meta = here.folder / "tasks" / task_id / "meta"
     while not meta.exists():
         await anyio.sleep(0.005)
-    return int(json.loads(meta.read_text())["keeper"]["pid"])
+    return int(json.loads(meta.read_text())["supervisor"]["pid"])
 
 
 async def side_by_side(here: Stage) -> list[Figure]:
     before = here.appends
     first = await here.begin(Command(argv=["sleep", "600"]))
-    keeper = await started(here, first)
+    supervisor = await started(here, first)
     commits = here.appends - before
     begin = time.perf_counter()
     ids = [await here.begin(Command(argv=["sleep", "600"])) for _ in range(SLEEPS)]
     for task_id in ids:
         await started(here, task_id)
     starting = (time.perf_counter() - begin) / SLEEPS
-    memory, kept = resident(), psutil.Process(keeper).memory_info().rss / MEGABYTE
+    memory, kept = resident(), psutil.Process(supervisor).memory_info().rss / MEGABYTE
     answers: list[float] = []
     for task_id in ids:
         begin = time.perf_counter()
@@ -156,7 +156,7 @@ async def side_by_side(here: Stage) -> list[Figure]:
     return [
         Figure(what="awaited commits to create a task and start it", value=commits, unit="", limit=2),
         Figure(what=f"memory with {SLEEPS} commands side by side", value=memory, unit="MB", rule="<", limit=200),
-        Figure(what="the keeper's own", value=kept, unit="MB"),
+        Figure(what="the supervisor's own", value=kept, unit="MB"),
         Figure(what="a command started, one by one", value=starting * 1000, unit="ms"),
         Figure(what="a cancel answered, p50", value=statistics.median(answers) * 1000, unit="ms", rule="<", limit=50),
         Figure(what="all of them gone after the last cancel", value=ending, unit="s"),

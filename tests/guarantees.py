@@ -63,6 +63,13 @@ GUARANTEES = {
         "A disk that refuses to write stops the mission before the next effect, and nothing is lost.",
         ("fault/test_crash_at_every_write.py::test_a_full_disk_stops_before_the_next_effect",),
     ),
+    "a-dead-driver-is-shown": Guarantee(
+        "A mission whose driver has died is shown as interrupted, with the command that resumes it.",
+        (
+            "surface/test_cli_missions.py::test_a_mission_whose_driver_was_killed_is_interrupted_everywhere",
+            "unit/test_ledger_locks.py::test_a_claim_is_seen_by_those_who_ask_and_never_refused_because_of_them",
+        ),
+    ),
     "survives-kill-nine": Guarantee(
         "After kill -9 at any moment a mission goes on at the same call, and no process is left behind.",
         ("fault/test_kill_nine.py::test_killed_at_random_moments_it_goes_on_at_the_same_call",),

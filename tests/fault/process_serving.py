@@ -28,7 +28,7 @@ async def main(folder: Path, words: list[str]) -> None:
         Processes(folder / "tasks", log_bytes=LOG_BYTES) as processes,
         TaskHost(store, resume={"process": processes.resume}) as host,
     ):
-        host.tend()
+        host.maintain()
         if words:
             command = Command(argv=[sys.executable, "-S", "-c", *words], unit_pattern=r"^line (\d+)", grace=2)
             work = processes.work(command)

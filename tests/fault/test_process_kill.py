@@ -1,4 +1,4 @@
-"""Commands whose server, keeper or machine goes away."""
+"""Commands whose server, supervisor or machine goes away."""
 
 from __future__ import annotations
 
@@ -135,14 +135,14 @@ def test_killed_at_random_moments_nothing_is_lost_and_nothing_runs_twice(tmp_pat
             assert "was not started" in state.message
 
 
-def killed_keeper(folder: Path, task_id: str) -> int:
+def killed_supervisor(folder: Path, task_id: str) -> int:
     meta = json.loads((folder / "meta").read_text())
-    os.kill(meta["keeper"]["pid"], signal.SIGKILL)
+    os.kill(meta["supervisor"]["pid"], signal.SIGKILL)
     return meta["pid"]
 
 
 @pytest.mark.parametrize("silent", [True, False])
-def test_a_keeper_that_is_killed_fails_its_tasks_with_the_reason_and_leaves_nothing(
+def test_a_supervisor_that_is_killed_fails_its_tasks_with_the_reason_and_leaves_nothing(
     tmp_path: Path, silent: bool
 ) -> None:
     source = "import time; print('line 1', flush=True)\nwhile True: time.sleep(0.05)" + ("" if silent else "; print(1)")
@@ -150,28 +150,28 @@ def test_a_keeper_that_is_killed_fails_its_tasks_with_the_reason_and_leaves_noth
     async def body(stage: Stage) -> None:
         task_id = await stage.begin(python(source, grace=0.2))
         await stage.store.wait(task_id, lambda now: now.message is not None)
-        pid = killed_keeper(stage.place(task_id), task_id)
+        pid = killed_supervisor(stage.place(task_id), task_id)
         state = await stage.store.wait(task_id)
         assert (state.status, state.exit_code) == ("failed", None)
         assert state.message is not None
         assert "exit code is not known" in state.message
         assert not lives(pid)
         assert (await stage.processes.tail(task_id))[0] == "line 1"
-        # The next command gets a keeper of its own.
+        # The next command gets a supervisor of its own.
         again = await stage.run(python("print(2)"))
         assert (again.status, await stage.processes.tail(again.task_id)) == ("completed", ["2"])
 
     on_stage(tmp_path, body)
 
 
-def test_a_keeper_that_was_killed_while_nobody_was_there_is_noticed_when_somebody_comes(tmp_path: Path) -> None:
+def test_a_supervisor_that_was_killed_while_nobody_was_there_is_noticed_when_somebody_comes(tmp_path: Path) -> None:
     async def leave(stage: Stage) -> str:
         task_id = await stage.begin(python("import time; print('line 1', flush=True); time.sleep(60)", grace=0.2))
         await stage.store.wait(task_id, lambda now: now.message is not None)
         return task_id
 
     task_id = on_stage(tmp_path, leave)
-    pid = killed_keeper(tmp_path / "tasks" / task_id, task_id)
+    pid = killed_supervisor(tmp_path / "tasks" / task_id, task_id)
 
     async def back(stage: Stage) -> None:
         state = await stage.store.wait(task_id)
@@ -182,7 +182,7 @@ def test_a_keeper_that_was_killed_while_nobody_was_there_is_noticed_when_somebod
 
 
 def test_a_pid_that_another_process_has_got_is_not_ours(tmp_path: Path) -> None:
-    """As after a restart of the machine: no keeper, and a stranger behind the number."""
+    """As after a restart of the machine: no supervisor, and a stranger behind the number."""
 
     async def leave(stage: Stage) -> str:
         task_id = await stage.begin(python("import time; print('line 1', flush=True); time.sleep(60)", grace=0.2))
@@ -191,7 +191,7 @@ def test_a_pid_that_another_process_has_got_is_not_ours(tmp_path: Path) -> None:
 
     task_id = on_stage(tmp_path, leave)
     folder = tmp_path / "tasks" / task_id
-    os.kill(killed_keeper(folder, task_id), signal.SIGKILL)
+    os.kill(killed_supervisor(folder, task_id), signal.SIGKILL)
     stranger = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True)
     try:
         meta = json.loads((folder / "meta").read_text())
@@ -208,7 +208,7 @@ def test_a_pid_that_another_process_has_got_is_not_ours(tmp_path: Path) -> None:
 
 
 def test_a_command_that_nobody_started_is_never_started(tmp_path: Path) -> None:
-    """Its server died between the record and the start; a keeper that gets to it later is too late."""
+    """Its server died between the record and the start; a supervisor that gets to it later is too late."""
 
     async def body(stage: Stage) -> None:
         for laid_out in (False, True):
@@ -233,14 +233,16 @@ def lives(pid: int) -> bool:
         return False
 
 
-def test_a_keeper_that_is_killed_while_it_starts_commands_leaves_no_process_and_no_open_task(tmp_path: Path) -> None:
+def test_a_supervisor_that_is_killed_while_it_starts_commands_leaves_no_process_and_no_open_task(
+    tmp_path: Path,
+) -> None:
     async def body(stage: Stage) -> None:
         first = await stage.begin(python("import time; time.sleep(60)", grace=0.2))
         await until(lambda: (stage.place(first) / "meta").exists())
         ids = [first, *[await stage.begin(python("import time; time.sleep(60)", grace=0.2)) for _ in range(20)]]
-        killed_keeper(stage.place(first), first)
+        killed_supervisor(stage.place(first), first)
         assert (await stage.store.wait(first)).status == "failed"
-        for task_id in ids[1:]:  # those that the next keeper got run, the others failed
+        for task_id in ids[1:]:  # those that the next supervisor got run, the others failed
             await stage.host.cancel(task_id)
             assert (await stage.store.wait(task_id)).status in {"failed", "cancelled"}
         assert not [pid for pid in psutil.pids() if tag_of(pid) in ids]

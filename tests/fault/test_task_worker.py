@@ -48,7 +48,7 @@ def played(tmp_path: Path, how: str) -> tuple[str, str | None]:
         store = TaskStore(ledger)
         with anyio.fail_after(180):
             async with TaskHost(store) as host:
-                host.tend()
+                host.maintain()
                 task_id = (await store.create(kind="work", title="t", requestor="local")).task_id
                 argv = [sys.executable, "-c", WORKER, str(tmp_path / "ledger.db"), task_id, how]
                 worker = await anyio.open_process(argv, stderr=subprocess.DEVNULL)

@@ -13,8 +13,14 @@ import subprocess
 import threading
 from pathlib import Path
 
+import anyio
 import pytest
 from cli_stage import COMMAND, REPEAT, Place, marks, mission, recorded, until_marked
+from mcp import Client
+
+from pursuit import Runtime
+from pursuit.config.configuration import Configuration
+from pursuit.server.missions.server import mission_server
 
 pytestmark = pytest.mark.usefixtures("quick_python")
 
@@ -135,6 +141,64 @@ def test_after_kill_9_resume_goes_on_and_repeats_no_finished_call(place: Place, 
     assert place.json("verify")["ok"]
 
 
+@pytest.mark.guarantee("a-dead-driver-is-shown")
+def test_a_mission_whose_driver_was_killed_is_interrupted_everywhere(place: Place, tmp_path: Path) -> None:
+    record = tmp_path / "record"
+    place.write("m.toml", recorded(record, steps=3, needed=3, ms=1).replace('"k1", ms = 1', '"k1", ms = 30000'))
+    driver = place.begin("run", "m.toml")
+    driver.until("iteration 1/3")
+    until_marked(record, "k1")
+    (row,) = place.json("list")["sessions"]
+    mission_id, resume = row["session_id"], f"pursuit resume {row['session_id']}"
+    assert (row["status"], "resume" in row) == ("running", False), "another process drives it"
+    assert place.json("list", "--status", "interrupted")["sessions"] == []
+    assert place.json("status", mission_id)["status"] == place.json("report", mission_id)["status"] == "running"
+    following = [place.begin("watch", mission_id), place.begin("watch", mission_id, "--json")]
+    for each in following:
+        assert each.answer.get(timeout=60)
+
+    driver.end(signal.SIGKILL)
+    lines, rows = (each.end() for each in following)
+    assert lines[0] == rows[0] == 0
+    assert lines[1].splitlines()[-1] == f"interrupted: no process drives it; resume it with: {resume}"
+    last = {"session_id": mission_id, "status": "interrupted", "resume": resume}
+    assert json.loads(rows[1].splitlines()[-1]) == last
+    assert resume in place.ask("watch", mission_id)[0], "also where it was interrupted long ago"
+
+    answer, note = place.ask("list")
+    assert "\tinterrupted\t" in answer and "pursuit resume ID" in note
+    for listed in (place.json("list"), place.json("list", "--status", "interrupted")):
+        assert [(each["status"], each["resume"]) for each in listed["sessions"]] == [("interrupted", resume)]
+    assert place.json("list", "--status", "running")["sessions"] == []
+    assert f"status: interrupted\nwhy: no process drives it\nresume: {resume}\n" in place.ask("status", mission_id)[0]
+    assert any(resume in text for text in place.seen(100, "status", mission_id))
+    report = place.json("report", mission_id)
+    assert report["status"] == "interrupted" and resume in report["reason_text"]
+    text = place.ask("report", mission_id)[0].replace("\\", "")
+    assert "**interrupted**" in text and f"No process drives this mission; resume it with: {resume}" in text
+    anyio.run(_interrupted_over_mcp, place.ledger, mission_id)
+    assert [each["status"] for each in place.json("resume", "--all", code=3)["missions"]] == ["terminated"]
+    assert "resume" not in place.json("status", mission_id)
+
+
+async def _interrupted_over_mcp(ledger: Path, mission_id: str) -> None:
+    runtime = Runtime(state=ledger, config=Configuration())
+    async with runtime, mission_server(runtime) as server, Client(server, cache=None) as client:
+        known = {"status": "interrupted", "resume": f"pursuit resume {mission_id}"}
+        status = await client.call_tool("mission_status", {"session_id": mission_id})
+        assert status.structured_content is not None and status.structured_content.items() >= known.items()
+        assert known["resume"] in getattr(status.content[0], "text", "")
+        for asked in ({}, {"status": "interrupted"}):
+            listed = (await client.call_tool("mission_list", asked)).structured_content
+            assert listed is not None and [row.items() >= known.items() for row in listed["sessions"]] == [True]
+        running = (await client.call_tool("mission_list", {"status": "running"})).structured_content
+        assert running == {"sessions": []}
+        (content,) = (await client.read_resource(f"mission://{mission_id}")).contents
+        assert json.loads(getattr(content, "text", "")).items() >= known.items()
+        resources = (await client.list_resources()).resources
+        assert any("interrupted" in (resource.description or "") for resource in resources)
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_records_what_was_under_way_and_says_how_to_go_on(
     place: Place, tmp_path: Path, number: int, code: int
@@ -148,7 +212,8 @@ def test_a_signal_records_what_was_under_way_and_says_how_to_go_on(
     assert (returned, out) == (code, "")
     mission_id = place.ask("list")[0].split("\t")[0]
     assert f"pursuit resume {mission_id}" in notes
-    assert place.json("status", mission_id)["status"] == "running"
+    stopped = place.json("status", mission_id)
+    assert (stopped["status"], stopped["resume"]) == ("interrupted", f"pursuit resume {mission_id}")
     assert place.json("resume", mission_id, code=3)["status"] == "terminated"
     calls = [call for row in place.json("history", mission_id, "--full")["iterations"] for call in row["calls"]]
     assert [call["outcome"] for call in calls] == ["ok", "cancelled", "ok"]

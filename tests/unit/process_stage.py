@@ -54,7 +54,7 @@ def on_stage(folder: Path, body: Callable[[Stage], Awaitable[Any]], *, seconds: 
                     Processes(folder / "tasks", **given) as processes,
                     TaskHost(store, resume={"process": processes.resume}) as host,
                 ):
-                    host.tend()
+                    host.maintain()
                     return await body(Stage(folder, store, host, processes))
         finally:
             await ledger.close()

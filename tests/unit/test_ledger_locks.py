@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from pursuit.errors import LedgerUnavailable
-from pursuit.ledger.locks import WriteQueue, take_claim
+from pursuit.ledger.locks import WriteQueue, is_claimed, take_claim
 
 
 @pytest.mark.slow
@@ -41,6 +41,38 @@ def test_a_released_lock_file_is_never_held_beside_its_successor(tmp_path: Path)
         thread.join(timeout=60)
     assert broken == []
     assert len(taken) >= 1000
+
+
+@pytest.mark.guarantee("a-dead-driver-is-shown")
+def test_a_claim_is_seen_by_those_who_ask_and_never_refused_because_of_them(tmp_path: Path) -> None:
+    assert not is_claimed(tmp_path / "locks", "m1"), "asking makes neither the folder nor the file"
+    assert not (tmp_path / "locks").exists()
+    over = threading.Event()
+    asked: list[bool] = []
+
+    def ask() -> None:
+        while not over.is_set():
+            asked.append(is_claimed(tmp_path, "m1"))
+
+    async def drive() -> None:
+        for _ in range(2_000):
+            claim = take_claim(tmp_path, "m1")
+            assert claim is not None, "refused, though no driver has it"
+            assert is_claimed(tmp_path, "m1")
+            await claim.release()
+            (tmp_path / "m1.lock").touch()  # as a driver leaves it that was killed
+
+    askers = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in askers:
+        thread.start()
+    try:
+        anyio.run(drive)
+    finally:
+        over.set()
+        for thread in askers:
+            thread.join(timeout=60)
+    assert True in asked and False in asked
+    assert not is_claimed(tmp_path, "m1")
 
 
 def test_a_folder_that_cannot_hold_locks_is_named(tmp_path: Path) -> None:

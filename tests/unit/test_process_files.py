@@ -186,29 +186,29 @@ time.sleep(0.3); print("last", flush=True)
     on_stage(tmp_path, back, **limits)
 
 
-def test_no_keeper_is_left_when_the_last_command_has_ended(tmp_path: Path) -> None:
+def test_no_supervisor_is_left_when_the_last_command_has_ended(tmp_path: Path) -> None:
     async def body(stage: Stage) -> int:
         state = await stage.run(python("print(1)"))
-        return keeper_of(stage.place(state.task_id))
+        return supervisor_of(stage.place(state.task_id))
 
     ended(on_stage(tmp_path, body))
-    assert (tmp_path / "tasks" / "keeper.err").read_text() == ""
+    assert (tmp_path / "tasks" / "supervisor.err").read_text() == ""
 
 
-def test_no_keeper_is_left_when_the_files_of_a_running_command_were_deleted(tmp_path: Path) -> None:
+def test_no_supervisor_is_left_when_the_files_of_a_running_command_were_deleted(tmp_path: Path) -> None:
     async def body(stage: Stage) -> tuple[int, int]:
         task_id = await stage.begin(python("import time; print('x', flush=True); time.sleep(60)"))
         state = await stage.store.wait(task_id, lambda now: now.message == "x")
-        return keeper_of(stage.place(task_id)), state.mark["pid"]
+        return supervisor_of(stage.place(task_id)), state.mark["pid"]
 
-    keeper, command = on_stage(tmp_path, body)
+    supervisor, command = on_stage(tmp_path, body)
     shutil.rmtree(tmp_path / "tasks")
     os.kill(command, signal.SIGKILL)
-    ended(keeper)
+    ended(supervisor)
 
 
-def keeper_of(folder: Path) -> int:
-    return int(json.loads((folder / "meta").read_text())["keeper"]["pid"])
+def supervisor_of(folder: Path) -> int:
+    return int(json.loads((folder / "meta").read_text())["supervisor"]["pid"])
 
 
 def ended(pid: int) -> None:
@@ -220,18 +220,18 @@ def ended(pid: int) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
-def test_signals_of_a_terminal_do_not_end_the_keeper(tmp_path: Path, number: int) -> None:
+def test_signals_of_a_terminal_do_not_end_the_supervisor(tmp_path: Path, number: int) -> None:
     source = "import signal, time\nprint([signal.getsignal(n) == signal.SIG_IGN for n in (1, 15)], flush=True)\n"
 
     async def body(stage: Stage) -> None:
         task_id = await stage.begin(python(source + "time.sleep(60)", grace=0))
         state = await stage.store.wait(task_id, lambda now: now.message is not None)
         assert state.message == "[False, False]"  # and the command does not inherit that
-        os.kill(keeper_of(stage.place(task_id)), number)
+        os.kill(supervisor_of(stage.place(task_id)), number)
         again = await stage.run(python("print('kept')"))
         assert await stage.processes.tail(again.task_id) == ["kept"]
-        keepers = {(stage.place(one) / "claim").read_text() for one in (task_id, again.task_id)}
-        assert len(keepers) == 1
+        supervisors = {(stage.place(one) / "claim").read_text() for one in (task_id, again.task_id)}
+        assert len(supervisors) == 1
         await stage.host.cancel(task_id)
         assert (await stage.store.wait(task_id)).status == "cancelled"
 

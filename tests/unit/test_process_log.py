@@ -87,7 +87,7 @@ def test_the_tail_is_the_last_lines(tmp_path: Path, sizes: list[int], wanted: in
 
 
 def spooled(folder: Path, name: str, text: bytes, chance: random.Random) -> None:
-    """Segments as a keeper would leave them."""
+    """Segments as a supervisor would leave them."""
     number = 0
     while text:
         number, size = number + 1, chance.randint(1, max(1, len(text)))
@@ -110,7 +110,7 @@ def test_reading_from_any_mark_gives_every_line_once_and_in_order(tmp_path: Path
         pass
     (tmp_path / "exit").write_text('{"code": 0, "at": 1}')
     reader.step()
-    whole, units, lines = everything(tmp_path), reader.signs.units.count, reader.signs.lines
+    whole, units, lines = everything(tmp_path), reader.progress.units.count, reader.progress.lines
 
     for path in [*tmp_path.glob("log*"), *tmp_path.glob("errors*"), tmp_path / "units", tmp_path / "exit"]:
         path.unlink(missing_ok=True)
@@ -132,7 +132,7 @@ def test_reading_from_any_mark_gives_every_line_once_and_in_order(tmp_path: Path
     assert [line for line in again.splitlines() if line.startswith(b"done")] == [
         line for line in whole.splitlines() if line.startswith(b"done")
     ]
-    assert (reader.signs.units.count, reader.signs.lines) == (units, lines)
+    assert (reader.progress.units.count, reader.progress.lines) == (units, lines)
 
 
 def test_a_gap_is_told_where_it_happened(tmp_path: Path) -> None:

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from pursuit.core.patterns import for_lines
 from pursuit.tasks.command import Command
-from pursuit.tasks.progress_patterns import Signs, Units, matches
+from pursuit.tasks.progress_patterns import OutputProgress, Units, matches
 
 
-def signs(folder: Path, **patterns: str) -> Signs:
-    return Signs(Command(argv=["x"], **patterns), Units(folder / "units"))
+def signs(folder: Path, **patterns: str) -> OutputProgress:
+    return OutputProgress(Command(argv=["x"], **patterns), Units(folder / "units"))
 
 
 def test_a_unit_counts_once_however_often_it_is_named(tmp_path: Path) -> None:
@@ -60,21 +60,21 @@ NAMES = ("unit_pattern", "failure_pattern", "item_pattern")
 
 def test_a_pattern_that_takes_too_long_is_switched_off_alone_and_stays_off(tmp_path: Path) -> None:
     command = Command(argv=["x"], unit_pattern=r"ok (\d+)", failure_pattern=r"((?:a|aa)+)+c", item_pattern=r"at (\w+)")
-    found = Signs(command, Units(tmp_path / "units"), seconds=0.05)
+    found = OutputProgress(command, Units(tmp_path / "units"), seconds=0.05)
     began = time.process_time()
     (note,) = found.take(b"ok 1\nat one\n" + b"a" * 64 + b"b\nok 2\n")
     assert time.process_time() - began < 5
     assert note.startswith("failure_pattern was switched off")
     assert found.take(b"ok 3\naac\n" + b"a" * 64 + b"b\nat two\n") == []
     assert (found.units.count, found.item, found.failures, found.off) == (3, "two", [], ["failure_pattern"])
-    again = Signs(command, Units(tmp_path / "other"), off=found.off, seconds=0.05)
+    again = OutputProgress(command, Units(tmp_path / "other"), off=found.off, seconds=0.05)
     assert again.take(b"aac\nok 1\n") == []
     assert (again.failures, again.units.count, again.notes) == ([], 1, [note])
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_matches_that_go_over_many_lines_take_no_square_of_them(tmp_path: Path, name: str) -> None:
-    found = Signs(Command(argv=["x"], **{name: r"a[^b]*"}), Units(tmp_path / "units"), seconds=0.05)
+    found = OutputProgress(Command(argv=["x"], **{name: r"a[^b]*"}), Units(tmp_path / "units"), seconds=0.05)
     began = time.process_time()
     found.take(b"a\n" * 500_000)
     assert time.process_time() - began < 5

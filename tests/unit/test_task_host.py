@@ -28,7 +28,7 @@ def with_host(tmp_path: Path, body: Callable[[TaskHost], Awaitable[Any]], *, ten
             with anyio.fail_after(120):
                 async with TaskHost(TaskStore(ledger), **given) as host:
                     if tend:
-                        host.tend()
+                        host.maintain()
                     return await body(host)
         finally:
             await ledger.close()
@@ -282,7 +282,7 @@ def test_whatever_is_wrong_with_one_task_the_others_are_looked_after(tmp_path: P
         await host.store.settle(await some_work(host.store), OK)
         async with TaskHost(host.store) as tending:
             tending.shelf.clear = clear
-            tending.tend()
+            tending.maintain()
             await tried.wait()
             left = await host.store.create(kind="call", title="t", requestor="local", owner="owner-0")
             assert (await host.store.wait(left.task_id)).status == "failed"

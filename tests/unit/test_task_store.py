@@ -12,10 +12,9 @@ import pytest
 from pursuit.core.tasks import TaskProgressed, TaskState
 from pursuit.errors import Conflict, TaskNotFound, TooManyTasks, ValidationFailed
 from pursuit.ledger.sqlite import SqliteLedger
-from pursuit.tasks import limits as limits_module
+from pursuit.tasks.host import Retention
 from pursuit.tasks.limits import Limits
 from pursuit.tasks.record import record_of
-from pursuit.tasks.retention import Retention
 from pursuit.tasks.store import Ending, TaskStore
 
 OK = Ending(status="completed", result={"content": []})
@@ -275,12 +274,8 @@ def test_a_number_that_cannot_be_counted_with_counts_nothing(tmp_path: Path, num
 
 
 @pytest.mark.guarantee("tasks-have-limits")
-@pytest.mark.parametrize("fresh", [1.0, -1.0])
-def test_of_many_that_come_at_once_no_more_than_allowed_are_taken(
-    tmp_path: Path, fresh: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits_module, "FRESH", fresh)  # below zero, each of them counts anew
-
+@pytest.mark.parametrize("count_every", [1.0, -1.0])  # below zero, each of them counts anew
+def test_of_many_that_come_at_once_no_more_than_allowed_are_taken(tmp_path: Path, count_every: float) -> None:
     async def body(store: TaskStore) -> None:
         taken: list[str] = []
         refused: list[str] = []
@@ -300,7 +295,7 @@ def test_of_many_that_come_at_once_no_more_than_allowed_are_taken(
         with pytest.raises(TooManyTasks):
             await some_task(store)
 
-    with_store(tmp_path, body, limits=Limits(concurrent_each=5))
+    with_store(tmp_path, body, limits=Limits(concurrent_each=5, count_every=count_every))
 
 
 def test_a_task_that_was_not_stored_takes_no_place(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 STYLES = {
     **dict.fromkeys(("completed", "solved"), "bold green"),
-    **dict.fromkeys(("terminated", "cancelled"), "bold yellow"),
+    **dict.fromkeys(("terminated", "cancelled", "interrupted"), "bold yellow"),
     **dict.fromkeys(("failed", "broken"), "bold red"),
     **dict.fromkeys(("waiting", "paused", "input_required"), "bold cyan"),
     **dict.fromkeys(("met", "ok", "reads", "no"), "green"),

@@ -6,7 +6,9 @@ They change nothing, and all but doctor work whatever is wrong with the configur
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -39,7 +41,7 @@ def list_missions(
     context: Context,
     *,
     wanted: Annotated[
-        str | None, typer.Option("--status", metavar="S", help="Only this status, such as running or waiting.")
+        str | None, typer.Option("--status", metavar="S", help="Only this status, such as running or interrupted.")
     ] = None,
     limit: LimitOption = 100,
     cursor: CursorOption = None,
@@ -47,10 +49,10 @@ def list_missions(
     """List the missions of the ledger, newest first."""
     from pursuit.cli import show
     from pursuit.config.files import STATE_VARIABLE
-    from pursuit.core.state import Status
+    from pursuit.service.queries import SHOWN_STATUSES
 
     if wanted is not None:
-        check_choice("--status", wanted, (*get_args(Status), "forgotten"))
+        check_choice("--status", wanted, (*SHOWN_STATUSES, "forgotten"))
     page: dict[str, Any] = {"sessions": []}
     try:
         page = context.look(lambda runtime: runtime.service.list(status=wanted, cursor=cursor, limit=limit))
@@ -77,7 +79,7 @@ async def history(
 
 @command(app, json_lines=True)
 async def watch(context: Context, *, mission_id: MissionId) -> None:
-    """Follow a mission until it ends, whichever process runs it; Ctrl-C stops watching."""
+    """Follow a mission until it ends or is interrupted, whichever process runs it; Ctrl-C stops watching."""
     await follow(context.service, mission_id, context.screen)
 
 
@@ -158,36 +160,71 @@ _PHASES: dict[str, Phase] = {
 }
 
 
+WATCH_SECONDS = 1.0
+"""How long a mission is without a driver before `watch` ends: a server continues a background run within half of it."""
+
+
 async def follow(service: Service, mission_id: str, screen: Screen) -> None:
-    """Shows every event of a mission, past and coming, until it has ended.
+    """Shows every event of a mission, past and coming, until it has ended or is interrupted.
 
     It also returns if the mission ended long ago, and not at an end that was taken back.
     """
+    import anyio
+
     from pursuit.cli import show
-    from pursuit.core.report import iso
 
     head = (await service.state(mission_id)).seq
+    seen = 0
+    interrupted = False
+
+    async def is_interrupted() -> bool:
+        return await service.is_stopped_short(mission_id) and (await service.state(mission_id)).seq <= seen
+
+    async def await_interruption() -> None:
+        nonlocal interrupted
+        while not interrupted:
+            before = await is_interrupted()
+            await anyio.sleep(WATCH_SECONDS)
+            interrupted = before and await is_interrupted()
+        tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks, _shown(screen, mission_id) as show_event:
+        tasks.start_soon(await_interruption)
+        async for event, state in service.watch(mission_id):
+            show_event(event, state)
+            seen = state.seq
+            if _over(state, head) or screen.unread:
+                break
+        tasks.cancel_scope.cancel()
     if screen.rich:
-        await _in_place(service, mission_id, screen, head)
         show.mission(screen, await service.status(mission_id))
+    elif interrupted:
+        status = await service.status(mission_id)
+        if screen.json:
+            screen.document({key: status[key] for key in ("session_id", "status", "resume") if key in status})
+        else:
+            screen.plain(f"interrupted: {show.why(status)}; resume it with: {status['resume']}")
+
+
+@asynccontextmanager
+async def _shown(screen: Screen, mission_id: str) -> AsyncGenerator[Callable[[AnyEvent, MissionState], None]]:
+    """Shows each event: in place on a terminal, else one line for each."""
+    if screen.rich:
+        from pursuit.cli.progress import progress
+
+        async with progress(screen) as see:
+            yield lambda event, state: see(mission_id, _PHASES.get(type(event).__name__, "execute"), state)
         return
-    async for event, state in service.watch(mission_id):
+
+    from pursuit.core.report import iso
+
+    def write(event: AnyEvent, state: MissionState) -> None:
         if screen.json:
             screen.document(_event_row(event, state.seq))
         elif text := _event_line(event, state):
             screen.plain(f"{iso(event.at)}\t{text}")
-        if _over(state, head) or screen.unread:
-            return
 
-
-async def _in_place(service: Service, mission_id: str, screen: Screen, head: int) -> None:
-    from pursuit.cli.progress import progress
-
-    async with progress(screen) as see:
-        async for event, state in service.watch(mission_id):
-            see(mission_id, _PHASES.get(type(event).__name__, "execute"), state)
-            if _over(state, head):
-                return
+    yield write
 
 
 def _over(state: MissionState, head: int) -> bool:

@@ -28,6 +28,8 @@ def mission(screen: Screen, status: Mapping[str, Any]) -> None:
 
 def why(status: Mapping[str, Any]) -> str:
     """One sentence on why a mission has its status."""
+    if status["status"] == "interrupted":
+        return "no process drives it"
     if "failure" in status and status["status"] == "failed":
         return f"{status['failure']} (the trace is in the ledger)"
     if "waiting_for" in status:
@@ -42,7 +44,10 @@ def why(status: Mapping[str, Any]) -> str:
 def continue_command(context: Context, status: Mapping[str, Any], *words: str) -> str:
     """What continues a mission that has not ended: a command, unless its proposer is the model of a client."""
     if status["proposer"] != "sampling":
-        return context.command("resume", status["session_id"], *words)
+        interrupted = status["status"] == "interrupted"  # a child continues with its parent
+        return context.command(
+            "resume", status["parent" if interrupted and "parent" in status else "session_id"], *words
+        )
     serve = context.command("serve", "--mission", status["session_id"], *words)
     return f"mission_iterate from an MCP client that declares sampling, connected to {serve}"
 
@@ -52,6 +57,8 @@ def _mission_plain(screen: Screen, status: Mapping[str, Any]) -> None:
     screen.fact("status", status["status"])
     if text := why(status):
         screen.fact("why", text)
+    if status["status"] == "interrupted":
+        screen.fact("resume", status["resume"])
     if "verdict" in status:
         screen.fact("verdict", f"{status['verdict']} ({status.get('verdict_reason')})")
     screen.fact("directive", status["directive"])
@@ -87,6 +94,8 @@ def _mission_rich(screen: Screen, status: Mapping[str, Any]) -> None:
     screen.show(Padding(Text(" \u00b7 ".join(words)), (1, 0, 0, 2)))
     if "parent" in status:
         screen.show(Padding(Text(f"child of {status['parent']}"), (0, 0, 0, 2)))
+    if status["status"] == "interrupted":
+        screen.hint(f"  resume it with: {status['resume']}")
     for row in status.get("children", ()):
         words = Text.assemble(f"child {row['session_id']}  ", (row["status"], STYLES.get(row["status"], "")))
         screen.show(Padding(words.append(f"  {line(row['directive'], 60)}{_share(row)}"), (0, 0, 0, 2)))
@@ -174,6 +183,8 @@ def listing(screen: Screen, page: Mapping[str, Any]) -> None:
     else:
         cells = [(name, state, count, moment(at), directive) for name, state, count, at, directive in rows]
         screen.table(("mission", "status", "iterations", "created", "directive"), cells, right=("iterations",))
+    if any(row["status"] == "interrupted" for row in page["sessions"]):
+        screen.hint(f"resume an interrupted mission with: {screen.command('resume', 'ID')} (or --all)")
     if "next_cursor" in page:
         screen.hint(f"more: {screen.command('list', '--cursor', page['next_cursor'])}")
 

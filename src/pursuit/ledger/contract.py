@@ -5,7 +5,7 @@ Invariant: an event that `append` returned for is durable, in order, and never c
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import Enum
@@ -96,6 +96,20 @@ class Verification:
     def ok(self) -> bool:
         """Whether nothing is wrong."""
         return not self.faults
+
+
+async def every_stream(
+    ledger: Ledger, *, kind: str, status: str | Sequence[str] | None = None
+) -> AsyncGenerator[StreamRow]:
+    """The rows of all pages, newest first."""
+    cursor: str | None = None
+    while True:
+        page = await ledger.streams(kind=kind, status=status, cursor=cursor, limit=1_000)
+        for row in page.rows:
+            yield row
+        cursor = page.next_cursor
+        if cursor is None:
+            return
 
 
 class Bell(Protocol):
@@ -199,6 +213,10 @@ class Ledger(Protocol):
 
     async def claim(self, stream: str) -> Claim | None:
         """Takes the driver's lock, or returns None at once if another holder, in any process, has it."""
+        ...
+
+    async def is_claimed(self, stream: str) -> bool:
+        """Whether a live process holds the driver's lock; asking never makes a `claim` fail."""
         ...
 
     async def root(self) -> str:

@@ -85,12 +85,19 @@ def take_claim(folder: Path, stream: str) -> StreamClaim | None:
         make_private_folder(folder)
         while True:
             descriptor = open_private(path)
-            if not _try_lock(descriptor):
-                os.close(descriptor)
-                return None
-            if _is_still_at(path, descriptor):
-                return StreamClaim(path, descriptor)
-            os.close(descriptor)
+            held = False
+            try:
+                if _try_lock(descriptor, fcntl.LOCK_EX):
+                    held = _is_still_at(path, descriptor)
+                elif not _try_lock(descriptor, fcntl.LOCK_SH):
+                    return None
+                if held:
+                    return StreamClaim(path, descriptor)
+            finally:
+                if not held:
+                    os.close(descriptor)
+            # The file was unlinked by its last holder, or `is_claimed` had its shared lock on it: try again.
+            time.sleep(_SPIN_SECONDS)
     except OSError as error:
         raise LedgerUnavailable(
             f"cannot lock {path}: {error.strerror}; the ledger's folder must be writable and on a disk with file locks",
@@ -98,14 +105,37 @@ def take_claim(folder: Path, stream: str) -> StreamClaim | None:
         ) from error
 
 
-def _try_lock(descriptor: int) -> bool:
+def is_claimed(folder: Path, stream: str) -> bool:
+    """Whether a live process holds the lock of a stream; where that cannot be found out, the answer is yes.
+
+    Takes a shared lock for a moment. `take_claim` tells it from the exclusive one of a driver and tries again, so
+    asking never refuses a claim.
+    """
+    require_name(stream)
+    path = folder / f"{stream}.lock"
+    while True:
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+        try:
+            if not _try_lock(descriptor, fcntl.LOCK_SH):
+                return True
+            if _is_still_at(path, descriptor):
+                return False
+        except OSError:
+            return True
+        finally:
+            os.close(descriptor)
+
+
+def _try_lock(descriptor: int, kind: int) -> bool:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except BaseException:
-        os.close(descriptor)
-        raise
     return True
 
 

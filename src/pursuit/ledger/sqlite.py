@@ -34,7 +34,7 @@ from pursuit.ledger.contract import (
     StreamRow,
     Verification,
 )
-from pursuit.ledger.locks import StreamClaim, require_name, take_claim
+from pursuit.ledger.locks import StreamClaim, is_claimed, require_name, take_claim
 from pursuit.ledger.schema import PATIENCE_SECONDS, Handles, open_file, real_path, unavailable
 from pursuit.ledger.verify import forget_stream, verify_file
 from pursuit.ledger.watch import Bells, follow
@@ -399,6 +399,11 @@ class SqliteLedger:
         """See `contract.Ledger.claim`."""
         await anyio.lowlevel.checkpoint()
         return take_claim(self._path.parent / "locks", stream)
+
+    async def is_claimed(self, stream: str) -> bool:
+        """See `contract.Ledger.is_claimed`."""
+        await anyio.lowlevel.checkpoint()
+        return is_claimed(self._path.parent / "locks", stream)
 
     async def root(self) -> str:
         """See `contract.Ledger.root`."""

@@ -1,8 +1,7 @@
-"""Attempts in the ledger: one stream each.
+"""Attempts in the ledger: one stream for each, with its calls, its budgets and its one submission.
 
-Owns: when a fact is written, which budget is spent, and who submitted first. Does not know: MCP or how to score.
 Invariant: a call is counted before it is made; of two submissions that race exactly one is taken, and the other one
-gets its receipt; a submission of which nobody knows whether its server took it counts as the one.
+gets its receipt; a submission of unknown fate, which its server may have taken, counts as the one.
 """
 
 from __future__ import annotations
@@ -50,20 +49,16 @@ from pursuit.errors import (
     LedgerUnavailable,
     ValidationFailed,
 )
-from pursuit.ledger.contract import Draft, Ledger, StoredEvent
+from pursuit.ledger.contract import Draft, Ledger, StoredEvent, every_stream
 from pursuit.problems.brief import SUBMIT
 from pursuit.problems.manifest import Limits, Manifest, plain_number
 from pursuit.problems.secrecy import judging_digest
-
-# The budgets of an attempt: which is spent, and the words for it.
-# Invariant: a budget that leaves no room for a call is named; the end of the time is the end of the attempt, that of
-# calls and evaluations is not.
 
 Spent = tuple[BudgetName, float]
 
 
 def exhausted(budget: BudgetName, limit: float, *, closed: bool = False) -> BudgetExhausted:
-    """The error that names a budget; `closed` if its end is the end of the attempt, as that of the time is."""
+    """The error for a spent budget; the attempt is over after `wall_seconds`, or if it is `closed`."""
     rest = "the attempt is over" if closed or budget == "wall_seconds" else "submit_final is still open"
     return BudgetExhausted(f"the budget {budget} ({plain_number(limit)}) is spent; {rest}", budget=budget, limit=limit)
 
@@ -88,16 +83,13 @@ def overdrawn(budget: Limits, state: AttemptState) -> Spent | None:
     return None
 
 
-# The names of attempts.
-# Invariant: no two problems share the name of a shared attempt.
-
 PREFIX = "attempt-"
 ATTEMPT_ID = re.compile(r"attempt-[a-z0-9_-]{1,100}")
-"""What the ledger can keep, and a file can be named by."""
+"""Valid as the name of a stream and of a file."""
 
 
 def checked_attempt_id(text: str, field: str) -> str:
-    """An id that somebody chose for an attempt; raises `ValidationFailed`."""
+    """A chosen attempt id; raises `ValidationFailed`."""
     if ATTEMPT_ID.fullmatch(text) is None:
         reason = (
             f"{text[:80]!r} cannot be kept: write attempt- and then 1 to 100 of a-z, 0-9, '-' and '_', "
@@ -108,12 +100,12 @@ def checked_attempt_id(text: str, field: str) -> str:
 
 
 def new_attempt_id() -> str:
-    """An id that nobody can guess."""
+    """A random id, which cannot be guessed."""
     return f"{PREFIX}{secrets.token_hex(8)}"
 
 
 def shared_attempt_id(problem: Manifest) -> str:
-    """The id of the one attempt that all clients of a shared problem work at; in the ledger it can have no dot."""
+    """The id of the one attempt that all clients of a shared problem work at; unique, and without a dot."""
     name = problem.problem_id
     if "." in name:
         name = f"{name.replace('.', '-')}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
@@ -124,10 +116,6 @@ def is_attempt(text: str) -> bool:
     """Whether it could be the id of an attempt."""
     return text.startswith(PREFIX)
 
-
-# Attempts as the ledger tells them.
-# Invariant: an attempt that cannot be read is named with what is wrong with it, and keeps nobody from reading the
-# others.
 
 KIND = "attempt"
 
@@ -158,26 +146,21 @@ async def load_attempt(ledger: Ledger, attempt_id: str) -> AttemptState:
 
 
 async def attempts_at(ledger: Ledger, problem_ids: set[str], unreadable: list[str] | None = None) -> list[AttemptState]:
-    """All attempts at these problems, oldest first; why some are left out is told to `unreadable`."""
+    """All attempts at these problems, oldest first; faults of damaged ones are added to `unreadable`, if given."""
     found: list[AttemptState] = []
-    cursor: str | None = None
-    while True:
-        page = await ledger.streams(kind=KIND, cursor=cursor)
-        for row in page.rows:
-            if row.summary.get("problem_id") in problem_ids:
-                try:
-                    found.append(await load_attempt(ledger, row.name))
-                except LedgerUnavailable as error:
-                    if unreadable is None:
-                        raise
-                    unreadable.append(error.message)
-        cursor = page.next_cursor
-        if cursor is None:
-            return found[::-1]
+    async for row in every_stream(ledger, kind=KIND):
+        if row.summary.get("problem_id") in problem_ids:
+            try:
+                found.append(await load_attempt(ledger, row.name))
+            except LedgerUnavailable as error:
+                if unreadable is None:
+                    raise
+                unreadable.append(error.message)
+    return found[::-1]
 
 
-GONE = "whoever handed it in has gone"
-UNANSWERED = "the server asked something about it, and nobody answered"
+GONE = "the process that submitted it has ended"
+UNANSWERED = "the server asked a question about it that was not answered"
 Clock = Callable[[], float]
 
 
@@ -205,7 +188,7 @@ class Attempt:
 
     @property
     def state(self) -> AttemptState | None:
-        """What is known now; None before the first call."""
+        """The state as last read; None before the first call."""
         return self._state
 
     async def open(self) -> AttemptState:
@@ -242,7 +225,7 @@ class Attempt:
                 raise exhausted("wall_seconds", limit)
 
     async def answered(self, number: int, *, ok: bool, metrics: Mapping[str, float] | None = None) -> None:
-        """Writes what became of a call."""
+        """Records the outcome of a call."""
         told = {_text(name): value for name, value in (metrics or {}).items() if math.isfinite(value)}
         event = AttemptAnswered(at=self._clock(), number=number, ok=ok, metrics=told)
         await self._write(event)
@@ -276,7 +259,7 @@ class Attempt:
 
     @asynccontextmanager
     async def alone(self) -> AsyncGenerator[bool]:
-        """Whether nobody else, of any process, hands in or judges here now; that stays so inside of the block."""
+        """Whether this process alone submits or judges here, for as long as the block lasts."""
         held = await self._ledger.claim(self.attempt_id)
         try:
             yield held is not None
@@ -292,10 +275,10 @@ class Attempt:
             self._refuse_ended(state)
 
     async def claim(self, submission: Mapping[str, Any], *, comes_back: bool = False) -> str:
-        """Keeps the place for a submission while the problem's own server is asked; returns its digest.
+        """Reserves the submission while the problem's own server is asked; returns its digest.
 
-        One that `comes_back` with an answer goes on with the same one, to which the server had a question; a question
-        that anybody else leaves without an answer has cost a call.
+        A submission that `comes_back` answers the server's question to the same one. A question that is left
+        unanswered costs a call.
         """
         digest = submission_digest(submission)
         async with self._turn:
@@ -313,7 +296,7 @@ class Attempt:
                     return digest
 
     async def drop(self, digest: str, why: str) -> None:
-        """Gives the place back: the server refused. What it said of that cost a call, as anything that it says does."""
+        """Releases the reservation: the server refused. Its answer costs a call, like any other."""
         async with self._turn:
             while True:
                 state = await self._opened()
@@ -321,11 +304,11 @@ class Attempt:
                     return
 
     async def ask_first(self, digest: str) -> None:
-        """Gives the place back: the server asked something first. With the answer it is the same submission."""
+        """Releases the reservation: the server asked a question. With the answer it is the same submission."""
         await self._write(SubmissionDropped(at=self._clock(), digest=digest, why="it was asked about", sort="asked"))
 
     async def withdraw(self, digest: str, why: str) -> None:
-        """Gives the place back, unless it is settled: the server never saw it, so it cost nothing."""
+        """Releases the reservation, unless it is settled: the server never saw it, so it costs nothing."""
         if self._known().status == "claimed":
             await self._write(SubmissionDropped(at=self._clock(), digest=digest, why=why[:500], sort="unsent"))
 
@@ -340,9 +323,9 @@ class Attempt:
         )
 
     async def give_up(self, why: str = GONE) -> AttemptState | None:
-        """Takes what was claimed and never settled as the submission, of which nobody knows whether it was taken.
+        """Takes what was claimed and never settled as the submission; its fate is unknown.
 
-        Only for whoever claimed it, or is `alone`. What is not claimed stays as it is.
+        Only for the process that claimed it, or that is `alone`. What is not claimed stays as it is.
         """
         state = await self.refresh()
         if state is not None and state.claimed is not None and state.taken is None:
@@ -376,7 +359,7 @@ class Attempt:
                     return self._known()
 
     async def scored(self, event: AttemptScored) -> AttemptState:
-        """Writes the judge's word."""
+        """Records the score."""
         await self._write(event)
         return self._known()
 
@@ -456,7 +439,7 @@ class Attempt:
         if state.receipt is not None:
             said = f"this attempt has its one submission already (sha256 {state.receipt['sha256'][:12]}…)"
             if "fate" in state.receipt:
-                said += ", and nobody knows whether its server took it"
+                said += ", and it is not known whether its server took it"
             raise AlreadySubmitted(said, receipt=state.receipt)
 
     async def _spend(self, state: AttemptState, budget: BudgetName, limit: float) -> None:
@@ -469,9 +452,9 @@ class Attempt:
                 pass
 
     async def _append(self, state: AttemptState | None, *events: AnyAttemptEvent) -> bool:
-        """Appends at the place that is known; whether nobody was faster. What others wrote is known afterwards."""
+        """Appends after the known state; False if another process was faster, whose events are read then."""
         expected = 0 if state is None else state.seq
-        after = None if state is None else _copy(state)
+        after = None if state is None else replace(state, spent=dict(state.spent), series=list(state.series))
         for event in events:
             after = _after(self.attempt_id, after, event)
         try:
@@ -500,11 +483,6 @@ def _after(attempt_id: str, state: AttemptState | None, event: AnyAttemptEvent) 
         return fold_attempt(attempt_id, [event])
     advance_attempt(state, event)
     return state
-
-
-def _copy(state: AttemptState) -> AttemptState:
-    """A state that can be advanced without the other one; the numbers so far are the same list, read by nobody here."""
-    return replace(state, spent=dict(state.spent), series=list(state.series))
 
 
 def _summary(state: AttemptState) -> dict[str, Any]:

@@ -1,7 +1,6 @@
-"""The brief: all that an agent is told of a problem before it begins.
+"""The brief: all that an agent reads of a problem before it begins.
 
-Owns: its words and their order. Pure. Invariant: one heading of the first level; nothing of the scorer or the baseline;
-of a server that was not asked it says nothing but that its word counts.
+Invariant: one heading of the first level; nothing of the scorer or the baseline.
 """
 
 from __future__ import annotations
@@ -34,9 +33,8 @@ def asset_address(name: str) -> str:
     return ASSETS + quote(normpath(name), safe="/")
 
 
-def asset_name(name: str) -> str:
-    """What an asset is called where agents name it."""
-    return normpath(name)
+asset_name = normpath
+"""What an asset is called where agents name it."""
 
 
 def asset_called(name: str, assets: Sequence[str]) -> str | None:
@@ -80,10 +78,13 @@ def write_brief(
         tools = ()
     parts = [f"# {problem.title}", problem.summary, problem.statement]
     if citations and problem.citations:
-        parts += ["## Sources", _sources(problem.citations, problem.visibility.citation_mode)]
+        mode = problem.visibility.citation_mode
+        sources = [f"{place}. {source_words(one, mode)}" for place, one in enumerate(problem.citations, 1)]
+        parts += ["## Sources", "\n".join(sources)]
     if problem.assets:
         parts += ["## Files", _files(problem.assets, tools) if resources else _files_by_tool(problem.assets)]
-    parts += ["## Tools", _tools(tools), "## Limits", _limits(problem), "## Submission", _submission(problem, tools)]
+    limits = "\n".join([*limit_rows(problem), "- submissions: 1; the first one counts."])
+    parts += ["## Tools", _tools(tools), "## Limits", limits, "## Submission", _submission(problem, tools)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -99,10 +100,6 @@ def _files(assets: Sequence[str], tools: Tools | None) -> str:
 def _files_by_tool(assets: Sequence[str]) -> str:
     rows = [f"- `{asset_name(name)}`" for name in assets]
     return "\n".join([f"Read a file with the tool `{TOOL}` and its name as `{ASSET}`, which costs no call:", "", *rows])
-
-
-def _sources(citations: Sequence[Citation], mode: CitationMode) -> str:
-    return "\n".join(f"{place}. {source_words(one, mode)}" for place, one in enumerate(citations, 1))
 
 
 def source_words(citation: Citation, mode: CitationMode) -> str:
@@ -127,10 +124,6 @@ def _tools(tools: Tools | None) -> str:
 def _about(tool: Mapping[str, Any]) -> str:
     words = str(tool.get("description") or tool.get("title") or "").strip().partition("\n")[0][:LONGEST_LINE]
     return f": {words}" if words else ""
-
-
-def _limits(problem: Manifest) -> str:
-    return "\n".join([*limit_rows(problem), "- submissions: 1; the first one counts."])
 
 
 def _submission(problem: Manifest, tools: Tools | None) -> str:

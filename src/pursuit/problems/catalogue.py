@@ -1,7 +1,6 @@
-"""The problems that there are.
+"""Finds, lists and searches problems.
 
-Owns: where manifests are found, which is which, and how they are listed and searched. Does not know: attempts.
-Invariant: the order is that of the ids, whatever the disk says; an id that stands twice is a fault, with both files.
+Invariant: problems are ordered by id; an id that stands twice is a fault that names both files.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class Found:
 def manifests_in(directory: Path, unread: list[Fault] | None = None) -> list[Path]:
     """Every manifest below a directory (or the file itself), sorted; also what has its name and is no file.
 
-    Folders that cannot be looked into are told to `unread`.
+    Folders that cannot be read are added to `unread`.
     """
     if directory.name == MANIFEST or not directory.is_dir():
         return [directory]
@@ -50,7 +49,7 @@ def _walk(directory: Path, unread: list[Fault]) -> Iterator[Path]:
 
 
 def discover(directories: Sequence[Path], *, shipped: bool = True) -> Found:
-    """Everything below these directories, and what is shipped; faulty manifests are left out and told."""
+    """Everything below these directories, and what is shipped; faulty manifests are left out, with their faults."""
     faults: list[Fault] = []
     found: dict[str, Manifest] = {}
     for path in _once([*([SHIPPED] if shipped else []), *directories], faults):

@@ -1,7 +1,6 @@
-"""Attempts side by side: what each reached, and what it took.
+"""Compares attempts: the row of each, their order, and their scores judged again from the log.
 
-Owns: the row of an attempt, and the order of a table. Pure.
-Invariant: the best attempt comes first: what is feasible before what is not, then by the primary metric.
+Invariant: the best attempt comes first: feasible before infeasible, then by the primary metric.
 """
 
 from __future__ import annotations
@@ -19,9 +18,6 @@ from pursuit.errors import InvalidArgument
 from pursuit.problems.manifest import Manifest
 from pursuit.problems.scoring import CannotScore, Expressions, Judged, Submitted, judge
 from pursuit.problems.secrecy import judging_digest
-
-# An attempt judged again from its log, without its server.
-# Invariant: nothing is asked but the judge itself; a judge that is a server's tool is replaced by what it said.
 
 ANOTHER_VERSION = "it was judged by another version of the problem's judge or files than the one here"
 
@@ -54,7 +50,8 @@ async def replay(
 ) -> Replayed:
     """Judges the submission of an attempt again; raises `InvalidArgument` if there is none or it cannot be judged.
 
-    `serve` is the command that opens the attempt again, as whoever asked can run it.
+    No server is asked: the recorded evidence of a judge that is a server's tool is scored instead. `serve` is the
+    command by which the caller can open the attempt again.
     """
     own = f"serving it again (`to_mcp_server(attempt_id={state.attempt_id!r}, …)`)"
     again = own if serve is None else f"`{serve}`"
@@ -69,7 +66,7 @@ async def replay(
     if not intact:
         notes.append("the submission does not have the hash of its receipt")
     if taken.unknown:
-        notes.append(f"nobody knows whether the problem's server took it: {taken.unknown}")
+        notes.append(f"it is not known whether the problem's server took it: {taken.unknown}")
     recorded = state.scored
     evidence = None if recorded is None else recorded.evidence
     if problem.scorer.kind == "tool" and evidence is None:
@@ -137,7 +134,7 @@ def attempt_row(
         "solved": False if state.scored is None else state.scored.solved,
         "error": None if state.scored is None else state.scored.error,
         "fate_unknown": taken is not None and bool(taken.unknown),
-        "other_version": _is_other(problem, state, version),
+        "other_version": opened.manifest != problem.digest or (bool(version) and is_other_version(state, version)),
         "calls": state.calls,
         "evaluations": state.evaluations,
         "failed_calls": state.failed_calls,
@@ -149,7 +146,9 @@ def attempt_row(
         "started_at": iso(opened.at),
         "score": list(msgspec.to_builtins(rows)),
         "series": [
-            [number, numbers[problem.primary.name]] for number, numbers in state.series if _has(problem, numbers)
+            [number, numbers[problem.primary.name]]
+            for number, numbers in state.series
+            if problem.primary.name in numbers
         ],
     }
 
@@ -160,7 +159,7 @@ def targets_of(problem: Manifest) -> dict[str, float]:
 
 
 def status_of(state: AttemptState, *, mission_over: bool, now: float | None = None) -> str:
-    """How far it is; `ended` where nothing was submitted, and nobody is left to, or no time, or no further try."""
+    """How far it is; `ended` where nothing was submitted and the mission, the time or the budget is over."""
     if state.status != "open":
         return state.status
     limits, endless = state.opened.limits, math.inf
@@ -179,18 +178,8 @@ def spent_budgets(state: AttemptState, now: float | None = None) -> list[str]:
     return sorted({*state.spent, *full})
 
 
-def _is_other(problem: Manifest, state: AttemptState, version: str) -> bool:
-    if state.opened.manifest != problem.digest:
-        return True
-    return bool(version) and is_other_version(state, version)
-
-
-def _has(problem: Manifest, numbers: Mapping[str, float]) -> bool:
-    return problem.primary.name in numbers
-
-
 def problem_row(problem: Manifest, attempts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """A problem with the attempts at it as JSON; for operators, since it tells the levels of the scorer."""
+    """A problem with the attempts at it as JSON; for operators only, since it shows the targets."""
     primary = problem.primary
     return {
         "problem_id": problem.problem_id,

@@ -1,7 +1,7 @@
-"""The files of a problem's folder that its manifest names.
+"""The files that a manifest names, and what they hold.
 
-Owns: whether a name is that of a file inside the folder, and what it holds. Does not know: what a file is for.
-Invariant: whatever the name is, the answer is a file or a reason; only what `files_of` finds may lie outside of it.
+Invariant: whatever the name is, the result is a file or a reason; only what `files_of` finds may lie outside of the
+problem's folder.
 """
 
 from __future__ import annotations

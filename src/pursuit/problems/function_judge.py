@@ -1,7 +1,7 @@
 """A scoring function in a process of its own: started by `scoring` as a file, and importing nothing of Pursuit.
 
-Owns: one call of one function, from JSON on standard input to JSON on standard output. Invariant: whatever the function
-prints goes to standard error; whatever it does, including leaving, is told as an error or ends this process alone.
+One call of one function, from JSON on standard input to JSON on standard output. Invariant: whatever the function
+prints goes to standard error; whatever it does, including exit, is an error in the answer or ends this process alone.
 
     {"file": "/…/score.py", "name": "score", "parts": {…}, "counts": {…}}  ->  {"said": …} or {"error": "KeyError: 'x'"}
 

@@ -1,6 +1,5 @@
-"""What a problem is: a brief, tools, a form for the answer, a judge and limits, as values.
+"""The values that a `problem.toml` stands for: brief, tools, submission schema, judge and limits.
 
-Owns: the values that a `problem.toml` stands for. Does not know: files, TOML or faults (`reading`), or how to score.
 Invariant: a `Manifest` is consistent; what an agent may never see is in `scorer` and `baseline`, and nowhere else.
 """
 

@@ -1,7 +1,7 @@
-"""A mission on a problem: its tools are the problem's, its criteria the judge's, its end a submission.
+"""Writes the mission for an attempt: its tools are the problem's, its criteria the judge's, its end a submission.
 
-Owns: what such a mission asks for, and its file. Does not know: how it is driven. Invariant: where an agent proposes,
-the mission holds no number of the scorer: that the target is met is a check which only the runtime runs.
+Invariant: where an agent proposes, the mission holds no number of the scorer: whether the target is met is a check that
+only the runtime runs.
 """
 
 from __future__ import annotations

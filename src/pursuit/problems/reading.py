@@ -1,7 +1,6 @@
-"""Reads a `problem.toml`.
+"""Reads a `problem.toml`; its `[scorer]` is read by `scorer_reading`.
 
-Owns: the keys of a manifest and what is wrong with one. Does not know: the scorer's keys (`scorer_reading`) or how
-manifests are found. Invariant: every fault of a file at once, each with file, field and reason; nothing is run.
+Invariant: every fault of a file at once, each with file, field and reason; nothing is run.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from posixpath import normpath
-from typing import Any, cast
+from typing import Any
 
-from pursuit.config.files import Fields, as_table, kind, parse_toml, read_text, unreadable
+from pursuit.config.files import Fields, as_table, parse_toml, read_text, unreadable
 from pursuit.config.servers import ServerConfig, parse_servers
 from pursuit.core.patterns import SyntaxProblem, checked_script
 from pursuit.errors import Fault, ValidationFailed
@@ -37,15 +36,14 @@ from pursuit.problems.scorer_reading import (
     check_printable,
     check_unicode,
     read_scorer,
+    read_tables,
     unprintable,
     within_depth,
 )
 from pursuit.problems.secrecy import check_assets
 
-# Headings of the first level in Markdown.
-# Invariant: what stands in a code block is no heading; the time is linear in the text, whatever it is.
-
-# One mark takes its blanks or leaves them to the next: the marks are peeled off one by one, never tried again.
+# Headings of the first level in Markdown, outside of code blocks, in time linear in the text: one mark takes its blanks
+# or leaves them to the next, and the marks are peeled off one by one, never tried again.
 _MARK = re.compile(r" {0,3}(?:>|[-*+]|\d{1,9}[.)])[ \t]?")
 _FENCE = re.compile(r" {0,3}(?P<marks>`{3,}|~{3,})(?P<rest>.*)")
 _HASHED = re.compile(r" {0,3}#(?:[ \t]|$)")
@@ -238,7 +236,7 @@ def _statement(root: Fields) -> str:
 
 
 def _check_fence(fields: Fields, key: str, text: str) -> None:
-    """That a text leaves no code block open, which would swallow the rest of the brief."""
+    """A fault for a code block that is not closed: it would swallow the rest of the brief."""
     fence = open_fence(text)
     if fence is not None:
         fields.fault(key, f"has a code block that is not closed; end it with {fence[:20]}")
@@ -255,20 +253,10 @@ def _tags(root: Fields) -> tuple[str, ...]:
 
 
 def _citations(root: Fields) -> tuple[Citation, ...]:
-    given = root.table.get("citations", [])
-    if not isinstance(given, list):
-        root.fault("citations", f"must be a list of tables ([[citations]]), not {kind(given)}")
-        return ()
     found: list[Citation] = []
-    for place, entry in enumerate(cast("list[object]", given)):
-        table = as_table(entry)
-        if table is None:
-            root.fault(f"citations[{place}]", f"must be a table, not {kind(entry)}")
-            continue
-        fields = Fields(table, at=f"citations[{place}]", source=root.source, faults=root.faults)
-        fields.only(CITATION_KEYS)
+    for fields in read_tables(root, "citations", CITATION_KEYS):
         citation = Citation(summary=fields.text("summary"), raw=fields.text("raw"), url=fields.text("url"))
-        if "summary" not in table and "raw" not in table:
+        if "summary" not in fields.table and "raw" not in fields.table:
             fields.fault("", "needs a summary or raw")
         if citation.url is not None and not citation.url.startswith(("https://", "http://", "doi:")):
             fields.fault("url", "must begin with https://, http:// or doi:")
@@ -377,11 +365,11 @@ def _visibility(root: Fields) -> Visibility:
 
 
 def _between(root: Fields, manifest: Manifest, table: Mapping[str, Any]) -> None:
-    """What one part of a manifest asks of another."""
+    """Checks what one part of a manifest requires of another."""
     if manifest.kind == "mcp" and "server" not in table:
         root.fault("server", "is missing; a problem of kind mcp has one")
     if manifest.kind == "optimization" and manifest.scorer.metrics and manifest.primary.direction is None:
-        root.fault("scorer.metrics[0].direction", "is missing; an optimization is to minimize or to maximize")
+        root.fault("scorer.metrics[0].direction", "is missing; an optimization has minimize or maximize")
     if manifest.budget.evaluation_tools and "server" not in table:
         root.fault("budget.evaluation_tools", "there is no server whose tools these could be")
     mode = manifest.visibility.citation_mode
@@ -401,8 +389,7 @@ def _baseline(root: Fields, folder: Path) -> Baseline | None:
     """The baseline of a manifest, if it has one."""
     if "baseline" not in root.table:
         return None
-    fields = Fields(root.subtable("baseline"), at="baseline", source=root.source, faults=root.faults)
-    fields.only(BASELINE_KEYS)
+    fields = _section(root, "baseline", BASELINE_KEYS)
     proposer = Fields(fields.subtable("proposer"), at="baseline.proposer", source=root.source, faults=root.faults)
     if "proposer" not in fields.table:
         if as_table(root.table["baseline"]) is not None:

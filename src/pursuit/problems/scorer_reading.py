@@ -1,7 +1,6 @@
-"""Reads the `[scorer]` of a manifest.
+"""Reads the `[scorer]` of a manifest, and checks that its program and its declared files are there. Runs nothing.
 
-Owns: its keys, which of them go with which kind, and that its program and its declared files are there. Runs nothing.
-Invariant: a `Scorer` that is given out has a metric, and exactly what its kind needs.
+Invariant: a `Scorer` without faults has a metric, and exactly what its kind needs.
 """
 
 from __future__ import annotations
@@ -26,9 +25,6 @@ from pursuit.errors import Fault, ValidationFailed
 from pursuit.problems.brief import FINAL_ANSWER, SUBMIT, TOOL
 from pursuit.problems.files import file_of, files_of, is_folder, not_a_file, parsed_python, source_of
 from pursuit.problems.manifest import COMMAND_OUTPUTS, DIRECTIONS, SCORER_KINDS, Metric, Rule, Scorer, ScorerKind
-
-# Whether a table of a manifest can be told as JSON.
-# Invariant: every such place is a fault of its own, with its path; what comes out of `within_depth` can be walked.
 
 DEEPEST = 64
 _LONGEST_PLACE = 100
@@ -157,7 +153,7 @@ TAKEN = (SUBMIT, FINAL_ANSWER, TOOL)
 """Tools that are the agents', and so can be no judge."""
 
 MOST_METRICS, MOST_RULES = 32, 64
-"""So many of either say all that can be compared."""
+"""More cannot be compared by a person."""
 
 METRIC_KEYS = ("metric", "unit", "direction", "target", "best_known")
 RULE_KEYS = ("metric", "expression")
@@ -222,7 +218,7 @@ _MISSING: Mapping[ScorerKind, str] = {
 
 
 def _needs_of(fields: Fields, chosen: ScorerKind, folder: Path, *, has_server: bool) -> None:
-    """That what a kind cannot do without is there."""
+    """A fault for what a kind needs and the table lacks."""
     key = _OF_KIND[chosen][0]
     if fields.table.get(key) in (None, []):
         fields.fault(key, _MISSING[chosen])
@@ -262,22 +258,23 @@ def _only_of(fields: Fields, chosen: ScorerKind) -> None:
                 fields.fault(key, f"goes with kind {other}, not {chosen}")
 
 
-def _tables(fields: Fields, key: str, known: tuple[str, ...], most: int) -> list[Fields]:
+def read_tables(fields: Fields, key: str, known: tuple[str, ...], most: int | None = None) -> list[Fields]:
     """The tables of a list; what is none is a fault, and so are too many, of which the first are read."""
+    at = f"{fields.at}.{key}" if fields.at else key
     given = fields.table.get(key, [])
     if not isinstance(given, list):
-        fields.fault(key, f"must be a list of tables ([[{fields.at}.{key}]]), not {kind(given)}")
+        fields.fault(key, f"must be a list of tables ([[{at}]]), not {kind(given)}")
         return []
     listed = cast("list[object]", given)
-    if len(listed) > most:
+    if most is not None and len(listed) > most:
         fields.fault(key, f"has {len(listed)} tables; at most {most}")
     found: list[Fields] = []
     for place, entry in enumerate(listed[:most]):
-        at, table = f"{fields.at}.{key}[{place}]", as_table(entry)
+        table = as_table(entry)
         if table is None:
             fields.fault(f"{key}[{place}]", f"must be a table, not {kind(entry)}")
             continue
-        one = Fields(table, at=at, source=fields.source, faults=fields.faults)
+        one = Fields(table, at=f"{at}[{place}]", source=fields.source, faults=fields.faults)
         one.only(known)
         found.append(one)
     return found
@@ -285,7 +282,7 @@ def _tables(fields: Fields, key: str, known: tuple[str, ...], most: int) -> list
 
 def _metrics(fields: Fields) -> tuple[Metric, ...]:
     found: list[Metric] = []
-    for one in _tables(fields, "metrics", METRIC_KEYS, MOST_METRICS):
+    for one in read_tables(fields, "metrics", METRIC_KEYS, MOST_METRICS):
         name, direction = one.text("metric"), one.word("direction", DIRECTIONS)
         if name is None and "metric" not in one.table:
             one.fault("metric", "is missing; give the metric's name")
@@ -328,7 +325,7 @@ def _number(fields: Fields, key: str) -> float | None:
 
 def _rules(fields: Fields, *, has_server: bool) -> tuple[Rule, ...]:
     found: list[Rule] = []
-    for one in _tables(fields, "predicates", RULE_KEYS, MOST_RULES):
+    for one in read_tables(fields, "predicates", RULE_KEYS, MOST_RULES):
         metric, expression = one.text("metric"), one.text("expression")
         for key, value in (("metric", metric), ("expression", expression)):
             if value is None and key not in one.table:
@@ -345,7 +342,7 @@ def _rules(fields: Fields, *, has_server: bool) -> tuple[Rule, ...]:
 
 
 def _check_names(rule: Fields, expression: str, *, has_server: bool) -> None:
-    """That an expression uses what it is told, what it made itself, and nothing else."""
+    """A fault for each name in an expression that is neither given nor made by itself."""
     told = ("submission", "arguments", "result") if has_server else ("submission",)
     told += ("calls", "evaluations")
     tree = parsed_python(expression.strip(), "eval")
@@ -379,7 +376,7 @@ _GIVEN = frozenset(("calls", "evaluations"))
 
 
 def check_function(fields: Fields, function: str, folder: Path, *, has_server: bool) -> None:
-    """That the file is there, is Python, and has the function, with the parameters that it is called with.
+    """Checks that the file is there, is Python, and has the function, with the parameters of its call.
 
     The parameters are checked where the file has one plain `def` of this name. A name that is bound in another way (an
     import, a decorator, an assignment) passes: only running the file would tell.
@@ -437,10 +434,10 @@ def check_command(
     confined: bool = True,
     judges: bool = True,
 ) -> None:
-    """That each word is one, and that the program, and the script that an interpreter is given first, are there.
+    """Checks that the program, and the script that an interpreter is given first, are there.
 
-    `shift` is how many words of it stand elsewhere than in the list `key`. What is not `confined` may lie anywhere. The
-    program of what `judges` must be there, too: it would be missed only when the one submission is spent.
+    The first `shift` words stand elsewhere than in the list `key`. What is not `confined` may lie anywhere. A program
+    that `judges` must be there too: otherwise its absence shows only when the one submission is spent.
     """
 
     def fault(place: int, reason: str) -> None:
@@ -501,12 +498,8 @@ def _no_script(name: str, folder: Path, *, confined: bool, judges: bool) -> str 
     return found
 
 
-# A table that a program hands in, as a file would have it.
-# Invariant: what comes out is made of new dicts and lists, and holds itself nowhere.
-
-
 def as_given(table: Mapping[str, Any]) -> dict[str, Any]:
-    """The table; raises `ValidationFailed` for what holds itself or is nested without end."""
+    """A program's table as a file would have it, in new dicts; raises `ValidationFailed` if it holds itself."""
     return {key: _plain(value, key, ()) for key, value in table.items()}
 
 

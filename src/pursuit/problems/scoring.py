@@ -1,7 +1,6 @@
-"""Scores a submission.
+"""Scores a submission by one of four kinds of judges: a function, a command, predicates, or a tool of the server.
 
-Owns: the four kinds of judges, each asked in its own way. Does not know: attempts, or what an agent sees.
-Invariant: whatever a judge does, the answer is a score or `CannotScore`; a judge outside of this process leaves
+Invariant: whatever a judge does, the result is a score or `CannotScore`; a judge that is a server's tool leaves
 evidence, from which the same score follows without it.
 """
 
@@ -29,9 +28,6 @@ from pursuit.errors import Fault, PursuitError, ValidationFailed
 from pursuit.problems.manifest import Manifest, Metric, Scorer, plain_number
 from pursuit.sandbox import PredicateValue
 
-# What a judge said, in the one shape of a score.
-# Invariant: every metric of the manifest has exactly one row, in the manifest's order; a value is a finite number.
-
 
 class CannotScore(Exception):
     """The judge gave no score; the message says why."""
@@ -39,7 +35,7 @@ class CannotScore(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The rows, and whether every target is reached."""
+    """One row with a finite value for each metric of the manifest, in its order; and whether all targets are met."""
 
     rows: tuple[ScoreRow, ...]
     solved: bool
@@ -100,10 +96,6 @@ def better(metric: Metric, one: ScoreRow, other: ScoreRow) -> bool:
     return one.value > other.value if metric.direction == "maximize" else one.value < other.value
 
 
-# Whether a submission has the form that the problem asks for, and can be kept.
-# Invariant: what passes is an object that the ledger keeps exactly, and that fits the manifest's schema or is a text
-# that is not blank.
-
 FREE_KEYS = ("answer", "justification")
 DEEPEST = 100
 MOST_REASONS = 20
@@ -116,7 +108,10 @@ MOST_BITS = 13_000
 
 
 def checked_submission(problem: Manifest, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The submission; raises `ValidationFailed` with everything that is wrong, and then it does not count."""
+    """A submission that fits the manifest's schema (or is a text that is not blank) and can be stored exactly.
+
+    Raises `ValidationFailed` with every fault, and then it does not count.
+    """
     reasons = _unkept(given)
     if not reasons:
         reasons = _free(given) if problem.submission is None else _typed(problem.submission, given)
@@ -129,7 +124,7 @@ def kept_submission(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def kept_result(value: Any, depth: int = 0) -> Any:
-    """What a server answered, as the ledger can keep it: what no number or no text is, or too deep, stands as none."""
+    """A server's answer as the ledger can store it: what is not finite, or nested too deep, becomes None."""
     if depth > DEEPEST:
         return None
     match value:
@@ -154,7 +149,7 @@ def _passed(given: Mapping[str, Any], reasons: list[str]) -> dict[str, Any]:
 
 
 def _unkept(given: Mapping[str, Any]) -> list[str]:
-    """What JSON or UTF-8 cannot say, and so nobody could judge again."""
+    """What JSON or UTF-8 cannot represent, and so could not be judged again."""
     reasons: list[str] = []
     rest: list[tuple[str, object, int]] = [("", given, 0)]
     while rest and len(reasons) < MOST_REASONS:
@@ -212,7 +207,7 @@ def _typed(schema: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
 
 
 def _is_visible(character: str) -> bool:
-    """Whether somebody would see it: a letter, digit, mark or sign, and no filler that only takes their place."""
+    """Whether it has a shape: a letter, digit, mark or sign, and no filler that only takes their place."""
     return unicodedata.category(character)[0] in "LNPS" and character not in _FILLERS
 
 
@@ -237,7 +232,7 @@ _WHOLE_NUMBER = re.compile(r"-?\d{1,4000}")
 
 
 class Expressions(Protocol):
-    """Whoever evaluates expressions in a sandbox."""
+    """Evaluates expressions in a sandbox."""
 
     async def evaluate(self, expressions: list[str], variables: Mapping[str, Any]) -> list[PredicateValue]:
         """The value of each expression."""
@@ -251,8 +246,8 @@ CallTool = Callable[[str, Mapping[str, Any]], Awaitable[ToolResult]]
 class Submitted:
     """What is judged: the submission; `result` is the own server's answer to it, where that owns `submit_final`.
 
-    `unknown` if nobody knows that answer: then there is a call, and its result is None. `calls` and `evaluations` are
-    how many the attempt made before, by its log: whatever was restarted meanwhile, they are the same.
+    `unknown` if that answer is not known: then there is a call, and its result is None. `calls` and `evaluations` are
+    how many the attempt made before, by its log: a restart does not change them.
     """
 
     submission: Mapping[str, Any]
@@ -296,7 +291,7 @@ class Judged:
 
 
 def scored_event(found: Judged, *, at: float, version: str) -> AttemptScored:
-    """The judge's word as a fact; `version` is the digest of what judged."""
+    """The score as an event; `version` is the digest of the judge."""
     score = found.score
     return AttemptScored(at=at, rows=score.rows, solved=score.solved, evidence=found.evidence, judge=version)
 

@@ -1,8 +1,7 @@
-"""What no agent may see of a problem.
+"""What no agent may see of a problem: the files of its judge and its baseline, and their exact values.
 
-Owns: which files the judge and the baseline are made of (declared ones, never guessed ones), that none of them is an
-asset, and warnings where a text for agents holds an exact value of theirs. Reads files and runs nothing.
-Invariant: a warning is plain equality of a number or a text; whether a sentence gives something away is not judged.
+A file of the judge (its program, and what `scorer.files` declares) cannot be an asset; a text for agents that holds an
+exact value of a target or of the baseline's answer is a warning. Whether a sentence gives something away is not judged.
 """
 
 from __future__ import annotations
@@ -158,12 +157,11 @@ def _without_choices(value: object) -> object:
     return [_without_choices(one) for one in cast("list[object]", value)] if isinstance(value, list) else value
 
 
-# Which version of a problem judges.
-# Invariant: the same bytes in the same places have the same digest, whatever folder they lie in.
-
-
 def judging_digest(problem: Manifest) -> str:
-    """The sha256 over all of it; a file that cannot be read counts as missing."""
+    """The version of a problem and its judge: a sha256 that does not depend on the folder they lie in.
+
+    A file that cannot be read counts as missing.
+    """
     whole = hashlib.sha256(problem.digest.encode())
     named = (file_of(problem.folder, name) for name in (*problem.assets, *problem.scorer.command))
     files = {*judge_files(problem), *(path for path in named if isinstance(path, Path))}

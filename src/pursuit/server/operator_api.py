@@ -25,9 +25,9 @@ from pursuit.core.events import Permission
 from pursuit.errors import Fault, PursuitError, ValidationFailed
 from pursuit.server.logs import event
 from pursuit.server.tokens import Holder, Tokens
-from pursuit.service.approvals import LONGEST_REASON, Approvals
+from pursuit.service.approvals import Approvals
 from pursuit.service.audit import Audit, Caller
-from pursuit.service.service import Service
+from pursuit.service.service import LONGEST_REASON, Service
 
 STATUSES: Final[Mapping[str, int]] = {
     "malformed_json": 400,

@@ -1,6 +1,6 @@
-"""Whether a mission can be started here: its tools exist, its names resolve, its fixed arguments fit.
+"""Checks whether a mission can be started here: its tools exist, its names resolve, its fixed arguments fit.
 
-Owns: the checks that need a catalogue. Stores nothing. Invariant: all faults at once, and nothing begins.
+Invariant: all faults at once; nothing is stored and nothing begins.
 """
 
 from __future__ import annotations
@@ -37,9 +37,6 @@ from pursuit.proposers.prompt import LEAST, LIMIT
 from pursuit.proposers.search import require_search
 from pursuit.upstream.pool import Pool
 
-# Whether a search can be made here: every searched argument has bounds, its own or those of the tool's JSON Schema.
-# Invariant: the parameters that it gives are whole, or there is a fault that says which argument lacks what.
-
 Schema = Mapping[str, Any]
 AT = "proposer.parameters"
 MOST_STEPS = 32
@@ -48,7 +45,10 @@ LARGEST = sys.float_info.max
 
 
 def searched(search: SearchProposer, schema: Schema) -> tuple[dict[str, Parameter], list[Fault]]:
-    """The parameters with their bounds; without any, every argument that is not fixed and can be searched."""
+    """The searched arguments with their bounds, from the mission or the tool's JSON Schema, and the faults.
+
+    Without any parameters these are all arguments that are not fixed and can be searched.
+    """
     faults: list[Fault] = []
     properties = cast("Mapping[str, Any]", schema.get("properties") or {})
     found: dict[str, Parameter] = {}
@@ -59,8 +59,8 @@ def searched(search: SearchProposer, schema: Schema) -> tuple[dict[str, Paramete
             faults.append(Fault(field=f"{AT}.{name}", reason=reason))
             continue
         declared = _resolved(properties.get(name), schema)
-        if given is None and _left_out(declared):
-            continue
+        if given is None and _numeric(declared) is None and _choices(declared) is None:
+            continue  # neither named by the mission nor searchable
         whole = _completed(name, given or Parameter(), declared, faults)
         if whole is not None:
             found[name] = whole
@@ -97,18 +97,13 @@ def _typed(parameter: Parameter, bound: float | None) -> float | int | None:
 def _missing(
     search: SearchProposer, schema: Schema, found: Mapping[str, Parameter], faults: Sequence[Fault]
 ) -> list[Fault]:
-    """The arguments that the tool cannot do without and that nobody gives."""
+    """The required arguments that are neither fixed nor searched."""
     named = {fault.field.removeprefix(f"{AT}.").partition(".")[0] for fault in faults}
     return [
         Fault(field="proposer.args", reason=f"the tool needs {name!r}: fix it here, or search it in parameters")
         for name in cast("Sequence[str]", schema.get("required") or ())
         if name not in found and name not in search.args and name not in named
     ]
-
-
-def _left_out(declared: Schema) -> bool:
-    """Whether an argument that nobody named is the tool's own affair: it is no number and has no listed values."""
-    return _numeric(declared) is None and _choices(declared) is None
 
 
 def _completed(name: str, given: Parameter, declared: Schema, faults: list[Fault]) -> Parameter | None:
@@ -193,13 +188,7 @@ def _followed(schema: Schema, path: Sequence[str]) -> object:
 
 
 def _numeric(declared: Schema) -> Literal["int", "float"] | None:
-    match declared.get("type"):
-        case "integer":
-            return "int"
-        case "number":
-            return "float"
-        case _:
-            return None
+    return "int" if declared.get("type") == "integer" else "float" if declared.get("type") == "number" else None
 
 
 def _choices(declared: Schema) -> Sequence[Any] | None:
@@ -245,9 +234,6 @@ def _float(value: object) -> float | None:
         return None
 
 
-# Whether the language model of a mission can be asked here, be told everything, and kept to its caps.
-
-
 async def model_faults(mission: Mission, models: Models, among: Collection[str] | None = None) -> list[Fault]:
     """Why a mission's model cannot be asked, before anything is spent.
 
@@ -272,7 +258,7 @@ async def model_faults(mission: Mission, models: Models, among: Collection[str] 
 
 
 def prompt_warnings(mission: Mission, room: int) -> list[str]:
-    """That the operator's own words are longer than a prompt has room for."""
+    """A warning if the operator's own texts are longer than a prompt may be."""
     limit = max(room, LEAST)
     missing = lack_of_room(mission, limit)
     if not missing:
@@ -284,7 +270,7 @@ def prompt_warnings(mission: Mission, room: int) -> list[str]:
 
 
 def _not_yours(name: str, among: Collection[str]) -> str:
-    """What a client that may not choose this model can do."""
+    """Why a client may not choose this model, and what to do."""
     known = f"; it may be {', '.join(sorted(among))}" if among else ""
     return (
         f"{name} may not be chosen here, because it is paid with the operator's key{known}; the operator can add "
@@ -302,7 +288,7 @@ class Admitted:
     mission: Mission
     tools: tuple[str, ...]
     denied: tuple[str, ...]
-    """The tools that it names and denies itself."""
+    """The tools that it names and its own policy denies."""
     parameters: dict[str, list[str]]
     warnings: tuple[str, ...]
 
@@ -326,18 +312,18 @@ async def admit(
     catalogue = await pool.catalogue(_servers(mission, pool), reading=reading)
     if mission.fleet is not None:
         catalogue = replace(catalogue, tools={**catalogue.tools, SPAWN: SPAWN_TOOL})
-    desk = _MissionTools(catalogue, checks)
-    named = desk.allowlist(mission)
+    resolver = _MissionTools(catalogue, checks)
+    named = resolver.allowlist(mission)
     if mission.fleet is not None:
         named = list(dict.fromkeys([*named, SPAWN]))
         if FLEET in pool.names:
-            desk.fault("fleet", f"a server is called {FLEET!r}, as what starts children is; rename that server")
-    tools = desk.permitted(mission, named)
-    whole = desk.whole(mission, tools)
+            resolver.fault("fleet", f"a server is called {FLEET!r}, as what starts children is; rename that server")
+    tools = resolver.permitted(mission, named)
+    whole = resolver.whole(mission, tools)
     if models is not None:
-        desk.faults += await model_faults(mission, models, among)
-    if desk.faults:
-        raise ValidationFailed(desk.faults)
+        resolver.faults += await model_faults(mission, models, among)
+    if resolver.faults:
+        raise ValidationFailed(resolver.faults)
     admitted = Mission(**whole)
     return Admitted(
         mission=admitted,
@@ -382,10 +368,7 @@ class _MissionTools:
             return tools
         down = set(self.catalogue.failures)
         words = [word for word in mission.tool_allowlist if word.partition(".")[0] not in down]
-        tools, faults = self.catalogue.resolve(words)
-        for fault in faults:
-            self.fault(fault.field.replace("tools", "tool_allowlist", 1), fault.reason)
-        return tools
+        return self._named("tool_allowlist", words)
 
     def permitted(self, mission: Mission, tools: list[str]) -> list[str]:
         """The tools without those that the mission's own policy denies; every word of that policy must find one."""
@@ -521,13 +504,13 @@ def _warnings(mission: Mission, tools: Sequence[str], catalogue: Catalogue) -> l
             if unsourced and criterion.required:
                 warnings.append(
                     f"criterion {criterion.criterion_id!r} believes any of the {len(tools)} tools; "
-                    "say whose word counts with `source`"
+                    "name the tool that counts with `source`"
                 )
     return [*warnings, *_one_by_one(mission.proposer, tools, catalogue)]
 
 
 def _one_by_one(proposer: AnyProposer, tools: Sequence[str], catalogue: Catalogue) -> list[str]:
-    """That a batch will not run side by side."""
+    """A warning if the calls of a batch do not run side by side."""
     if not isinstance(proposer, SearchProposer) or proposer.batch == 1:
         return []
     name = proposer.tool_name

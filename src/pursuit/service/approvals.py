@@ -1,7 +1,6 @@
-"""Questions to a person: which are open, and how one is answered.
+"""Approvals of missions and gateways: which are open, and how one is answered.
 
-Owns: finding the mission of a question, and what an answer may be. Knows no surface and no policy.
-Invariant: of the answers to a question the first one in the ledger counts, and whoever gave another is told so.
+Invariant: the first answer in the ledger counts; any other raises `Conflict`.
 """
 
 from __future__ import annotations
@@ -10,17 +9,16 @@ import re
 from collections.abc import Sequence
 from typing import Any, get_args
 
-from pursuit.core.approvals import Answer, Approval, pending
+from pursuit.core.approvals import Approval, pending
 from pursuit.core.events import ApprovalAnswered, ApprovalExpired, Permission, decode
-from pursuit.errors import Conflict, Fault, InvalidArgument, SessionNotFound, ValidationFailed
-from pursuit.ledger.contract import Ledger
+from pursuit.errors import Fault, InvalidArgument, SessionNotFound, ValidationFailed
+from pursuit.ledger.contract import Ledger, every_stream
 from pursuit.service.audit import Caller
-from pursuit.service.gateway import GatewayQuestions
+from pursuit.service.gateway import GatewayQuestions, already_answered
 from pursuit.service.queries import approval_row
-from pursuit.service.service import Service
+from pursuit.service.service import Service, storable_reason
 
 APPROVAL_ID = re.compile(r"approval-[0-9a-f]{16}")
-LONGEST_REASON = 8_192
 
 
 class ApprovalNotFound(SessionNotFound):
@@ -53,7 +51,7 @@ class Approvals:
         caller: Caller | None = None,
         mission_id: str | None = None,
     ) -> dict[str, Any]:
-        """Records a person's answer; the mission goes on when somebody drives it.
+        """Records a person's answer; the mission goes on when a process drives it.
 
         With a `mission_id` only a question of that mission can be meant.
         """
@@ -65,21 +63,25 @@ class Approvals:
         if answer not in get_args(Permission):
             known = ", ".join(get_args(Permission))
             raise ValidationFailed([Fault(field="answer", reason=f"{str(answer)[:40]!r} is not one of {known}")])
-        by = caller or self._service.caller
+        by, reason = caller or self._service.caller, storable_reason(reason)
         if mission_id is None:
-            at_a_gateway = await self._gateways().answer(approval_id, answer, by=str(by), reason=_text(reason))
+            at_a_gateway = await self._gateways().answer(approval_id, answer, by=str(by), reason=reason)
             if at_a_gateway is not None:
                 return at_a_gateway
         mission_id, asked, head = await self._find(approval_id, mission_id)
         if asked.answer is not None:
-            raise _answered(approval_id, asked.answer, asked.by)
+            raise already_answered(approval_id, asked.answer, asked.by)
         if self._service.clock.now() >= asked.until:
-            raise _answered(approval_id, "expired", None)
+            raise already_answered(approval_id, "expired", None)
         service = self._service
         given = {"approval_id": approval_id, "tool": asked.tool, "answer": answer, "reason": reason}
         async with service.control(by, "deny" if answer == "denied" else "approve", mission_id, given):
             word = ApprovalAnswered(
-                at=service.clock.now(), by=str(by), reason=_text(reason), approval_id=approval_id, answer=answer
+                at=service.clock.now(),
+                by=str(by),
+                reason=reason,
+                approval_id=approval_id,
+                answer=answer,
             )
             status = (await service.say(mission_id, word)).status
             await self._require_first(mission_id, head, word)
@@ -94,15 +96,15 @@ class Approvals:
         return GatewayQuestions(self._service.ledger, self._service.clock)
 
     async def _require_first(self, mission_id: str, head: int, word: ApprovalAnswered) -> None:
-        """Refuses an answer that another one was faster than; it lies in the ledger and changes nothing."""
+        """Refuses an answer that came after another one; it is in the ledger and changes nothing."""
         for stored in await self._service.ledger.read(mission_id, head):
             match decode(stored.type, stored.body):
                 case ApprovalAnswered(approval_id=word.approval_id) as first:
                     if first != word:
-                        raise _answered(word.approval_id, first.answer, first.by)
+                        raise already_answered(word.approval_id, first.answer, first.by)
                     return
                 case ApprovalExpired(approval_id=word.approval_id):
-                    raise _answered(word.approval_id, "expired", None)
+                    raise already_answered(word.approval_id, "expired", None)
                 case _:
                     pass
 
@@ -118,27 +120,8 @@ class Approvals:
 
     async def _waiting(self) -> Sequence[str]:
         """The missions that may have a question; one that was just answered, or paused, still knows it."""
-        found: list[str] = []
-        cursor: str | None = None
-        while True:
-            page = await self._service.ledger.streams(
-                kind="mission", status=("waiting", "paused", "running", "failed"), cursor=cursor
-            )
-            found += [row.name for row in page.rows if _may_ask(row.status, row.summary.get("waiting_for"))]
-            cursor = page.next_cursor
-            if cursor is None:
-                return found[::-1]
-
-
-def _text(reason: str | None) -> str | None:
-    """A reason as it can be stored."""
-    return None if reason is None else reason.encode(errors="replace").decode()[:LONGEST_REASON]
-
-
-def _answered(approval_id: str, answer: Answer, by: str | None) -> Conflict:
-    who = f" by {by}" if by else ""
-    return Conflict(f"{approval_id} was answered already: {answer}{who}", approval_id=approval_id, answer=answer)
-
-
-def _may_ask(status: str, waiting_for: str | None) -> bool:
-    return status != "waiting" or waiting_for == "approval"
+        rows = every_stream(self.ledger, kind="mission", status=("waiting", "paused", "running", "failed"))
+        found = [
+            row.name async for row in rows if row.status != "waiting" or row.summary.get("waiting_for") == "approval"
+        ]
+        return found[::-1]

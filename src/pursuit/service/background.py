@@ -1,7 +1,6 @@
-"""Runs that nobody waits for: a serving process drives them, and takes up those that were cut short.
+"""Background runs: a serving process drives them, and resumes those that were interrupted.
 
-Owns: their tasks, and when a run is tried again. Knows no transport.
-Invariant: a run that was promised to a caller is in the ledger, so whoever serves next goes on with it.
+Invariant: a run that was promised to a caller is in the ledger, so the next serving process resumes it.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from pursuit.tasks.execution import TaskContext, as_tool_result
 from pursuit.tasks.host import Work
 from pursuit.tasks.store import Ending
 
-LOOK_EVERY = 0.5
+POLL_SECONDS = 0.5
 FIRST_RETRY = 1.0
 LAST_RETRY = 60.0
 
@@ -48,7 +47,7 @@ class BackgroundRuns:
     async def __aenter__(self) -> Self:
         self._tasks = anyio.create_task_group()
         await self._tasks.__aenter__()
-        self._tasks.start_soon(self._look_out)
+        self._tasks.start_soon(self._poll_interrupted)
         return self
 
     async def __aexit__(
@@ -95,8 +94,8 @@ class BackgroundRuns:
             if claimed:
                 self._driving.discard(mission_id)
 
-    async def _look_out(self) -> None:
-        """Goes on with runs that were cut short, also those of a process that died or that an answer has woken."""
+    async def _poll_interrupted(self) -> None:
+        """Resumes interrupted runs, also those of a dead process and those whose approval was answered."""
         while True:
             try:
                 names = await self._service.interrupted(background=True)
@@ -108,10 +107,10 @@ class BackgroundRuns:
                 due = self._not_before.get(name, (0.0, 0.0))[0]
                 if name not in self._driving and anyio.current_time() >= due:
                     self._driving.add(name)
-                    self._tasks.start_soon(self._go_on, name)
-            await anyio.sleep(LOOK_EVERY)
+                    self._tasks.start_soon(self._continue, name)
+            await anyio.sleep(POLL_SECONDS)
 
-    async def _go_on(self, mission_id: str) -> None:
+    async def _continue(self, mission_id: str) -> None:
         try:
             await self._prepare(mission_id)
             await self._service.go_on(mission_id)
@@ -136,20 +135,19 @@ def _fields(mission_id: str | None, error: Exception) -> dict[str, Any]:
     return {"pursuit_fields": {"mission": mission_id, "code": code, "reason": str(error)}}
 
 
-# Mission runs that are tasks, taken up again after their process died.
-# Invariant: however often it is taken up, no more iterations are driven than were asked for; what was done before
-# counts.
-
 Ask = Callable[[TaskContext, str], Awaitable[bool]]
-"""Puts what a mission waits for to the requestor of a task; whether every question has its answer then."""
+"""Puts the open questions of a mission to the requestor of a task; whether each has its answer then."""
 
-Words = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+Render = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 """How an answer looks as a tool's result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissionRun:
-    """So many iterations of a mission from the first one on, and what a client proposed for that one."""
+    """A run of a mission that is a task: some iterations from `first` on, and the client's proposal for that one.
+
+    However often it is resumed, it drives no more iterations than were asked for.
+    """
 
     session_id: str
     first: int
@@ -185,12 +183,12 @@ class MissionTasks:
     """Goes on with the runs of tasks; `prepare` makes the servers of a mission known."""
 
     def __init__(
-        self, service: Service, prepare: Prepare, *, ask: Ask | None = None, words: Words = as_tool_result
+        self, service: Service, prepare: Prepare, *, ask: Ask | None = None, words: Render = as_tool_result
     ) -> None:
         self._service = service
         self._prepare = prepare
         self._ask = ask
-        self._words = words
+        self._render = words
 
     def resume(self, state: TaskState) -> Work:
         """The rest of a run whose process died."""
@@ -198,15 +196,15 @@ class MissionTasks:
 
         async def work(task: TaskContext) -> Ending:
             try:
-                answer = await self._go_on(run, task)
+                answer = await self._continue(run, task)
             except PursuitError as error:
                 said = {**as_tool_result(error.as_dict()), "isError": True}
                 return Ending(status="failed", message=f"{error.code}: {error.message}", result=said)
-            return Ending(status="completed", result=self._words(answer))
+            return Ending(status="completed", result=self._render(answer))
 
         return work
 
-    async def _go_on(self, run: MissionRun, task: TaskContext) -> dict[str, Any]:
+    async def _continue(self, run: MissionRun, task: TaskContext) -> dict[str, Any]:
         await self._prepare(run.session_id)
         while True:
             state = await self._service.state(run.session_id)
@@ -216,7 +214,7 @@ class MissionTasks:
             if state.waiting_for == "approval" and not await self._asked(run, task):
                 break
             begun = state.open is not None or state.iteration_count > run.first
-            async with _told(task, run) as observer:
+            async with _progress_observer(task, run) as observer:
                 await self._service.iterate(
                     run.session_id,
                     iterations=left,
@@ -234,8 +232,8 @@ class MissionTasks:
 
 
 @asynccontextmanager
-async def _told(task: TaskContext, run: MissionRun) -> AsyncGenerator[Observer]:
-    """An observer whose latest word goes to the task's record while the block runs."""
+async def _progress_observer(task: TaskContext, run: MissionRun) -> AsyncGenerator[Observer]:
+    """An observer that reports its latest phase as the task's progress while the block runs."""
     send, receive = anyio.create_memory_object_stream[tuple[Phase, int]](1)
 
     async def pass_on() -> None:

@@ -1,7 +1,6 @@
-"""The configured commands as tools of a mission, and calls that are tasks.
+"""The configured commands as tools of a mission, and calls that run as tasks.
 
-Owns: what such a tool says of itself, and the way from its call to a task and back. Does not know: processes.
-Invariant: a command is under policy like any other tool, and what nobody says of it is taken as the worst.
+Invariant: a command is under policy like any other tool; a trait that is not declared counts as the worst.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ def command_tool(config: CommandConfig) -> Tool:
 def permit_directly(host: ToolHost, tool: Tool, arguments: Mapping[str, Any]) -> None:
     """Refuses a client's own call that policy denies, or that a rule wants asked about.
 
-    That the operator offers the command is a yes to what is asked only because nobody says what it may do.
+    Offering the command is the operator's yes where policy asks only because its traits are not declared.
     """
     layers = host.layers()
     ruling = decide(layers, tool, arguments)
@@ -75,7 +74,7 @@ class CommandUpstream:
     async def call(
         self, tool: str, arguments: Mapping[str, Any], *, call_id: str, on_progress: ProgressFn | None = None
     ) -> ToolResult:
-        """Runs the command and waits for it; whoever stops waiting stops it."""
+        """Runs the command and waits for it; a cancelled wait stops it."""
         task_id = await self.begin(tool, arguments, call_id)
         tasks = self._open()
         try:
@@ -97,7 +96,7 @@ class CommandUpstream:
 
     async def outcome(self, task_id: str) -> ToolResult:
         """What an ended task came to. Raises `CallFailed` if it came to no result."""
-        from pursuit.tasks.calls import as_answer  # noqa: PLC0415 - whoever only looks does without
+        from pursuit.tasks.calls import as_answer  # noqa: PLC0415 - a process that only reads does without
 
         tasks = self._open()
         state = await tasks.wait(task_id)

@@ -1,8 +1,7 @@
-"""Looks after the installation: what is broken, what may surprise, and how to mend it.
+"""Examines the installation: what is broken, what may surprise, and how to mend it.
 
-Owns: the order of the examination and what it needs a connection or a ledger for. What the files alone tell is
-`checkup`'s. Invariant: nothing is changed; whatever is wrong is a finding, with what to do about it, and never ends the
-examination.
+Invariant: nothing is changed; a fault is a finding with advice and never ends the examination; no finding holds the
+value of a secret, only its place.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import shutil
 import stat
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
@@ -36,9 +36,6 @@ from pursuit.service.tasks import check_startable
 from pursuit.upstream.known_servers import recognised
 from pursuit.upstream.pool import Pool
 
-# What the files alone tell of an installation, before anything is started.
-# Invariant: no value of a secret gets into a finding, only its place.
-
 Level = Literal["ok", "note", "warning", "broken"]
 
 _IGNORED = {
@@ -58,9 +55,9 @@ _INSTALL = {
 _MODEL_KEYS = {"anthropic": ("ANTHROPIC_API_KEY",), "openai": ("OPENAI_API_KEY", "OPENAI_BASE_URL")}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at: how it stands, and how to mend it if it should stand better."""
+    """One thing that was examined; `mend` is how to improve it."""
 
     level: Level
     about: str
@@ -73,24 +70,10 @@ class Finding:
         return {**row, "mend": self.mend} if self.mend else row
 
 
-def fine(about: str, what: str) -> Finding:
-    """It is as it should be."""
-    return Finding(level="ok", about=about, what=what)
-
-
-def note(about: str, what: str, mend: str) -> Finding:
-    """It works; this may be worth knowing."""
-    return Finding(level="note", about=about, what=what, mend=mend)
-
-
-def warning(about: str, what: str, mend: str) -> Finding:
-    """It works, and may surprise."""
-    return Finding(level="warning", about=about, what=what, mend=mend)
-
-
-def broken(about: str, what: str, mend: str) -> Finding:
-    """It does not work."""
-    return Finding(level="broken", about=about, what=what, mend=mend)
+fine = partial(Finding, "ok")
+note = partial(Finding, "note")
+warning = partial(Finding, "warning")
+broken = partial(Finding, "broken")
 
 
 def file_findings(path: Path, servers: Mapping[str, ServerConfig]) -> list[Finding]:
@@ -184,7 +167,7 @@ def _url(about: str, url: str, network: NetworkRules) -> list[Finding]:
     if ruling == "deny":
         return [broken(about, f"the network rules deny {host}", "name it in policy.network.allow, or leave it out")]
     if parts.scheme == "http" and not _is_loopback(host):
-        text = f"is reached over plain http at {host}: whoever is in between reads and changes everything"
+        text = f"is reached over plain http at {host}: others on the network can read and change everything"
         return [warning(about, text, "use https, or a tunnel to this machine")]
     return []
 
@@ -202,7 +185,7 @@ def rule_findings(configuration: Configuration, tools: Sequence[Tool] | None) ->
     policy = configuration.policy
     if policy.mode == "auto":
         mend = 'mode = "ask" asks before a write'
-        findings.append(note("policy", "mode auto: nobody is asked before a call that is not denied", mend))
+        findings.append(note("policy", "mode auto: no call that is not denied asks for approval", mend))
     for place, rule in enumerate(policy.rules, start=1):
         if tools is not None and not any(rule.means(tool) for tool in tools):
             names = [tool.name for tool in tools]
@@ -279,7 +262,7 @@ async def _servers(configuration: Configuration) -> list[Finding]:
 
 
 async def _connected(pool: Pool, name: str, server: ServerConfig) -> tuple[list[Tool] | None, list[Finding]]:
-    """The tools of a server that answers, or None; and what is to be said about it."""
+    """The tools of a server that answers, or None; and the findings about it."""
     about, began = f"server {name}", anyio.current_time()
     catalogue: Catalogue | None = None
     reason = f"it did not answer within {PATIENCE:g} s"
@@ -297,7 +280,8 @@ async def _connected(pool: Pool, name: str, server: ServerConfig) -> tuple[list[
     speaks = f", MCP {version}" if version else ""
     findings = [fine(about, f"{len(tools)} tools{speaks}, {seconds:.1f} s to connect")]
     findings += [
-        warning(about, text, "tell whoever makes the server; the rest of it works") for text in catalogue.warnings
+        warning(about, text, "report it to the author of the server; the rest of it works")
+        for text in catalogue.warnings
     ]
     if seconds > SLOW:
         mend = "install the package instead of fetching it at each start, or raise timeouts.connect"

@@ -1,8 +1,7 @@
 """Child missions, each the work of a task that its parent waits for.
 
-Owns: when a child is made, who drives it, when it is driven again, and how its end becomes the answer to its parent's
-call. Knows no surface. Invariant: a task has one child, by an id that follows from its own; its task ends when the
-child is closed for good, so what was set aside for the child is given back only then.
+Invariant: a task has one child, whose id follows from its own; the task ends when the child is closed for good, so the
+budget that was reserved for the child is given back only then.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from pursuit.core.state import MissionState
 from pursuit.core.tasks import TaskState
 from pursuit.core.tools import SPAWN_TOOL, CallFailed, ProgressFn, Tool, ToolResult
 from pursuit.errors import (
-    INTERNAL_ERROR,
     Conflict,
     PursuitError,
     SessionNotFound,
@@ -39,10 +37,10 @@ from pursuit.tasks.execution import TaskContext, as_tool_result
 from pursuit.tasks.host import Work
 from pursuit.tasks.store import Ending
 
-LOOK_EVERY = 1.0
-SEAT_EVERY = 0.1
-LEAVING = 10.0
-CALLED_OFF = "its parent was ended, or its task was cancelled"
+POLL_SECONDS = 1.0
+SLOT_POLL_SECONDS = 0.1
+CLOSE_SECONDS = 10.0
+CANCELLED_REASON = "its parent was ended, or its task was cancelled"
 
 Prepare = Callable[[str], Awaitable[None]]
 
@@ -66,7 +64,7 @@ class Children:
     async def call(
         self, tool: str, arguments: Mapping[str, Any], *, call_id: str, on_progress: ProgressFn | None = None
     ) -> ToolResult:
-        """Nobody but a mission has a budget that a child could be started out of."""
+        """Refuses: only a mission has a budget for children."""
         raise CallFailed("only a mission starts children", sent=False)
 
     def job(self, tool: str, arguments: Mapping[str, Any], *, call_id: str) -> Job:
@@ -82,8 +80,8 @@ class Children:
         self._closing = True
         for scope in self._driving:
             scope.cancel()
-        # Shielded: whoever is told to go must still write down how its calls ended.
-        with anyio.move_on_after(LEAVING, shield=True):
+        # Shielded: a cancelled driver must still record how its calls ended.
+        with anyio.move_on_after(CLOSE_SECONDS, shield=True):
             while self._driving:
                 self._left = anyio.Event()
                 await self._left.wait()
@@ -95,7 +93,7 @@ class Children:
                 self._driving.add(scope)
                 try:
                     if not self._closing:
-                        ending = await _Upbringing(self._service, self._prepare, ctx, call_id).end()
+                        ending = await _ChildRun(self._service, self._prepare, ctx, call_id).end()
                 finally:
                     self._driving.discard(scope)
                     self._left.set()
@@ -106,8 +104,8 @@ class Children:
         return work
 
 
-class _Upbringing:
-    """One child, from its seat among its siblings to its end."""
+class _ChildRun:
+    """One child, from its slot among those that may run at once to its end."""
 
     def __init__(self, service: Service, prepare: Prepare, ctx: TaskContext, call_id: str) -> None:
         self._service = service
@@ -120,63 +118,63 @@ class _Upbringing:
         self._restarts = int(ctx.state.mark.get("restarts", 0))
 
     async def end(self) -> Ending:
-        """Brings the child to its end, whatever that is."""
+        """Drives the child to its end."""
         ending: Ending | None = None
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._obey)
+            tasks.start_soon(self._watch_cancellation)
             try:
-                ending = await self._brought_up()
+                ending = await self._run()
             except Exception as error:  # noqa: BLE001 - the boundary: whatever breaks here must not leave a child behind
-                ending = await self._given_up(error)
+                ending = await self._abandon(error)
             tasks.cancel_scope.cancel()
         assert ending is not None  # noqa: S101 - the group is left when there is one
         return ending
 
-    async def _brought_up(self) -> Ending:
+    async def _run(self) -> Ending:
         fleet = (await self._service.state(self._parent)).mission.fleet or Fleet()
-        seat = await self._seat(fleet.at_once)
-        if seat is None:
+        slot = await self._acquire_slot(fleet.at_once)
+        if slot is None:
             return await self._ended()
         try:
             await self._prepare(self._parent)
-            await self._make()
-            if await self._called_off():  # it was said when there was no child yet to hear of it
-                await self._abort(CALLED_OFF)
-            await self._pursue(fleet)
+            await self._create()
+            if await self._is_cancelled():  # it was said when there was no child yet to hear of it
+                await self._abort(CANCELLED_REASON)
+            await self._drive(fleet)
         finally:
             with anyio.CancelScope(shield=True):
-                await seat.release()
+                await slot.release()
         return await self._ended()
 
-    async def _seat(self, at_once: int) -> Claim | None:
-        """A place among those that may run now: a lock, which a dead process cannot keep. None if it is called off."""
-        while not await self._called_off():
+    async def _acquire_slot(self, at_once: int) -> Claim | None:
+        """A slot: a lock, which a dead process cannot keep. None if the child is cancelled."""
+        while not await self._is_cancelled():
             for place in range(at_once):
                 claim = await self._service.ledger.claim(f"{self._parent}-seat-{place}")
                 if claim is not None:
                     return claim
-            with anyio.move_on_after(SEAT_EVERY):
+            with anyio.move_on_after(SLOT_POLL_SECONDS):
                 await self._ctx.wait_cancelled()
         return None
 
-    async def _make(self) -> None:
-        """Makes the child as its parent's call wants it, unless there is one already or it is called off."""
+    async def _create(self) -> None:
+        """Creates the child as its parent's call wants it, unless it exists or is cancelled."""
         if await self._service.ledger.row(self._child) is not None:
             return
         state = await self._service.state(self._parent)
         call = state.open.calls.get(self._call_id) if state.open is not None else None
         if call is None or call.outcome is not None or state.terminal or self._ctx.cancelled:
             return
-        with suppress(Conflict):  # somebody has just made it
+        with suppress(Conflict):  # another process has just made it
             await self._service.start(
                 wanted_child(state, call.args),
                 file=None if state.file is None else Path(state.file),
                 caller=replace(self._by, credential=state.credential),
-                kinship=ChildOf(session_id=self._child, parent=self._parent, models=_models_of(state)),
+                child_of=ChildOf(session_id=self._child, parent=self._parent, models=_models_of(state)),
                 operators_own=is_authored(state),
             )
 
-    async def _pursue(self, fleet: Fleet) -> None:
+    async def _drive(self, fleet: Fleet) -> None:
         """Drives the child whenever there is something to do, until it is closed."""
         with self._service.ledger.bell(self._child) as bell:
             while True:
@@ -188,7 +186,7 @@ class _Upbringing:
                 if closed or (state.terminal and await self._service.driver.close(self._child) is not None):
                     return
                 if not await self._advance(state, fleet) or (await self._service.state(self._child)).seq == before:
-                    with anyio.move_on_after(LOOK_EVERY):
+                    with anyio.move_on_after(POLL_SECONDS):
                         await bell.wait()
 
     async def _advance(self, state: MissionState, fleet: Fleet) -> bool:
@@ -196,24 +194,24 @@ class _Upbringing:
         if state.terminal:
             return False
         if state.status == "paused":
-            return await self._wake(state)
+            return await self._resume_with_parent(state)
         if state.waiting_for in ("approval", "input", "proposal") and not _is_due(state, self._service.clock.now()):
             return False
         failed = state.failure.error if state.failure is not None and state.status == "failed" else None
-        if failed is not None and not await self._again(failed, fleet):
+        if failed is not None and not await self._may_restart(failed, fleet):
             return True
         try:
             await self._service.drive(self._child, resume=failed is not None)
         except Conflict:
-            return False  # somebody else drives it
+            return False  # another process drives it
         except (SessionPaused, SessionTerminal):
             return True
         except PursuitError as error:
-            return await self._again(error.message, fleet) and False
+            return await self._may_restart(error.message, fleet) and False
         return True
 
-    async def _wake(self, state: MissionState) -> bool:
-        """Goes on with a child that was paused with its parent, once that goes on; what a person paused stays so."""
+    async def _resume_with_parent(self, state: MissionState) -> bool:
+        """Resumes a child that was paused with its parent, once the parent runs; what a person paused stays paused."""
         if state.paused_by != self._parent or (await self._service.state(self._parent)).status == "paused":
             return False
         word = MissionResumed(at=self._service.clock.now(), by=self._parent, reason="its parent goes on")
@@ -221,8 +219,8 @@ class _Upbringing:
             await self._service.say(self._child, word)
         return True
 
-    async def _again(self, why: str, fleet: Fleet) -> bool:
-        """Whether a child that failed is to be tried once more; if not, it is ended."""
+    async def _may_restart(self, why: str, fleet: Fleet) -> bool:
+        """Whether a failed child is tried once more; if not, it is ended."""
         if fleet.restart == "on_failure" and self._restarts < fleet.max_restarts:
             self._restarts += 1
             await self._ctx.remember({"restarts": self._restarts}, message=f"restart {self._restarts}: {why}"[:500])
@@ -230,21 +228,21 @@ class _Upbringing:
         await self._abort(f"it failed: {why}")
         return False
 
-    async def _obey(self) -> None:
+    async def _watch_cancellation(self) -> None:
         """Ends the child when its task is cancelled or its parent has ended."""
         async with anyio.create_task_group() as either:
-            either.start_soon(self._cancelled, either.cancel_scope)
+            either.start_soon(self._cancel_scope_when_cancelled, either.cancel_scope)
             with self._service.ledger.bell(self._parent) as bell:
-                while not await self._called_off():
+                while not await self._is_cancelled():
                     await bell.wait()
             either.cancel_scope.cancel()
-        await self._abort(CALLED_OFF)
+        await self._abort(CANCELLED_REASON)
 
-    async def _cancelled(self, scope: anyio.CancelScope) -> None:
+    async def _cancel_scope_when_cancelled(self, scope: anyio.CancelScope) -> None:
         await self._ctx.wait_cancelled()
         scope.cancel()
 
-    async def _called_off(self) -> bool:
+    async def _is_cancelled(self) -> bool:
         if self._ctx.cancelled:
             return True
         try:
@@ -256,13 +254,13 @@ class _Upbringing:
         with suppress(SessionTerminal, SessionNotFound):
             await self._service.abort(self._child, reason=reason, caller=self._by)
 
-    async def _given_up(self, error: Exception) -> Ending:
+    async def _abandon(self, error: Exception) -> Ending:
         """A child that could not be made, or that cannot be pursued any more."""
         why = error.message if isinstance(error, PursuitError) else f"{type(error).__name__}: {error}"
         if isinstance(error, ValidationFailed):
             why = "; ".join(f"{fault.field}: {fault.reason}" for fault in error.faults)
         await self._abort(why)
-        return _failed(f"{self._child}: {why}")
+        return Ending.failure(f"{self._child}: {why}")
 
     async def _ended(self) -> Ending:
         """The child's end as a tool's result."""
@@ -275,7 +273,8 @@ class _Upbringing:
         if state.stop is None:
             return Ending(status="completed", result=result)
         why = f"{self._child} was ended by {state.stop.by}: {state.stop.reason or state.verdict_reason}"
-        return _failed(why, {**result, "content": [{"type": "text", "text": why}], "isError": True})
+        result |= {"content": [{"type": "text", "text": why}], "isError": True}
+        return Ending.failure(why, result=result)
 
 
 def _models_of(state: MissionState) -> frozenset[str]:
@@ -287,9 +286,3 @@ def _models_of(state: MissionState) -> frozenset[str]:
 def _is_due(state: MissionState, now: float) -> bool:
     """Whether a question has been without an answer for so long that it is void."""
     return state.waiting_for == "approval" and state.wait_until is not None and now >= state.wait_until
-
-
-def _failed(why: str, result: Mapping[str, Any] | None = None) -> Ending:
-    return Ending(
-        status="failed", message=why[:2_000], result=result, error={"code": INTERNAL_ERROR, "message": why[:2_000]}
-    )

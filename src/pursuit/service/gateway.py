@@ -1,8 +1,7 @@
-"""The audit trail of a gateway: one stream of the ledger for each process that serves.
+"""The audit trail of a gateway, with its approvals: one stream of the ledger for each serving process.
 
-Owns: when a line is written, and which yes covers a call. Knows no protocol. Invariant: a question is durable before
-anybody is told of it; a yes for one call is used once, by whichever gateway; a process that only read leaves no stream
-behind.
+Invariant: a question is durable before a person sees it; an approval of one call is used once, by whichever gateway; a
+process that only reads leaves no stream behind.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from pursuit.core.gateway import (
 from pursuit.core.report import iso
 from pursuit.engine.context import Clock
 from pursuit.errors import Conflict
-from pursuit.ledger.contract import ANY, Draft, Ledger
+from pursuit.ledger.contract import ANY, Draft, Ledger, every_stream
 from pursuit.service.audit import Caller
 
 KIND = "gateway"
@@ -50,7 +49,7 @@ LONGEST_WHY = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """How a question stands: `granted` is None while nobody has answered it."""
+    """How a question stands: `granted` is None while it has no answer."""
 
     approval_id: str
     granted: bool | None = None
@@ -136,7 +135,7 @@ class GatewayJournal:
             return Asked(approval_id=fresh.approval_id)
 
     async def _take(self, question: str) -> bool:
-        """Whether the answer is for this call: nobody, in no process, has taken it before."""
+        """Uses an answer up for this call; False if another call, of any process, has used it."""
         while question not in self._state.used:
             used = Draft(*encode_gateway(GatewayApprovalUsed(at=self._clock.now(), approval_id=question)))
             try:
@@ -154,7 +153,7 @@ class GatewayJournal:
         await self._write(word)
 
     async def close(self) -> None:
-        """Says that nothing more comes, if there was anything."""
+        """Ends the stream, if there is one."""
         if self._opened:
             await self._refresh()
             await self._append([GatewayClosed(at=self._clock.now())], status=ASKING if self._waits else "closed")
@@ -181,7 +180,7 @@ class GatewayJournal:
 
 
 class EarlierAnswers:
-    """Answers to questions of other gateways, most of which have ended: each is for one call, whoever makes it."""
+    """Answers to questions of other gateways, most of which have ended; each is good for one call of any caller."""
 
     def __init__(self, ledger: Ledger, clock: Clock, *, but: str) -> None:
         self._ledger = ledger
@@ -190,15 +189,10 @@ class EarlierAnswers:
 
     async def take(self, scope: str) -> GatewayApprovalAnswered | None:
         """An answer about these calls that was not used, which it is from now on."""
-        cursor: str | None = None
-        while True:
-            page = await self._ledger.streams(kind=KIND, status=ASKING, cursor=cursor)
-            for row in page.rows:
-                if row.name not in self._done and (answer := await self._taken(row.name, scope)) is not None:
-                    return answer
-            cursor = page.next_cursor
-            if cursor is None:
-                return None
+        async for row in every_stream(self._ledger, kind=KIND, status=ASKING):
+            if row.name not in self._done and (answer := await self._taken(row.name, scope)) is not None:
+                return answer
+        return None
 
     async def _taken(self, stream: str, scope: str) -> GatewayApprovalAnswered | None:
         while True:
@@ -214,12 +208,12 @@ class EarlierAnswers:
             try:
                 await self._ledger.append(stream, stored[-1].seq, [used], kind=KIND)
             except Conflict:
-                continue  # somebody else has just written there, and may have taken it
+                continue  # another process has just written there, and may have used it
             return answer
 
 
 class GatewayQuestions:
-    """The questions of all gateways in a ledger, for whoever answers them."""
+    """The open questions of all gateways in a ledger, and their answers."""
 
     def __init__(self, ledger: Ledger, clock: Clock) -> None:
         self._ledger = ledger
@@ -240,26 +234,22 @@ class GatewayQuestions:
             asked = state.asked.get(question)
             if asked is None:
                 continue
-            _require_open(state, asked, self._clock.now())
-            word = GatewayApprovalAnswered(
-                at=self._clock.now(), approval_id=question, answer=answer, by=by, reason=reason
-            )
+            before, now = state.answers.get(question), self._clock.now()
+            if before is not None:
+                raise already_answered(question, before.answer, before.by)
+            if now >= asked.until:
+                raise already_answered(question, "expired", None)
+            word = GatewayApprovalAnswered(at=now, approval_id=question, answer=answer, by=by, reason=reason)
             await self._ledger.append(stream, ANY, [Draft(*encode_gateway(word))], kind=KIND)
             first = (await self._state(stream)).answers[question]
             if first != word:
-                raise _answered(question, first.answer, first.by)
+                raise already_answered(question, first.answer, first.by)
             return {**_row(stream, asked), "answer": answer, "by": by, "status": "open"}
         return None
 
     async def _states(self) -> list[tuple[str, GatewayState]]:
-        found: list[tuple[str, GatewayState]] = []
-        cursor: str | None = None
-        while True:
-            page = await self._ledger.streams(kind=KIND, status=ASKING, cursor=cursor)
-            found += [(row.name, await self._state(row.name)) for row in page.rows]
-            cursor = page.next_cursor
-            if cursor is None:
-                return found[::-1]
+        rows = every_stream(self._ledger, kind=KIND, status=ASKING)
+        return [(row.name, await self._state(row.name)) async for row in rows][::-1]
 
     async def _state(self, stream: str) -> GatewayState:
         state = GatewayState()
@@ -315,17 +305,7 @@ def _row(stream: str, asked: GatewayApprovalAsked) -> dict[str, Any]:
     }
 
 
-def _require_open(state: GatewayState, asked: GatewayApprovalAsked, now: float) -> None:
-    before = state.answers.get(asked.approval_id)
-    if before is not None:
-        raise _answered(asked.approval_id, before.answer, before.by)
-    if now >= asked.until:
-        raise _answered(asked.approval_id, "expired", None)
-
-
-def _answered(question: str, answer: str, by: str | None) -> Conflict:
+def already_answered(question: str, answer: str, by: str | None) -> Conflict:
+    """The error for a second answer to a question."""
     who = f" by {by}" if by else ""
     return Conflict(f"{question} was answered already: {answer}{who}", approval_id=question, answer=answer)
-
-
-__all__ = ["Asked", "GatewayJournal", "GatewayQuestions", "gateway_lines"]

@@ -1,7 +1,6 @@
-"""What can be asked of missions without changing one.
+"""The operations that read missions: status, list, history, watch, report, verify, export.
 
-Owns: the verbs that look and prove, and which errors they answer with. Knows no surface, no transport and no SQL.
-Invariant: nothing here changes a mission, but that a report which a dead driver owed is written.
+Invariant: nothing here changes a mission, except that a report which a dead driver did not write is written.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import secrets
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -30,19 +29,17 @@ from pursuit.core.events import (
 )
 from pursuit.core.fold import advance
 from pursuit.core.report import budget_row, children_rows, criteria_rows, cut_short, iso
-from pursuit.core.state import STATUSES, MissionState
+from pursuit.core.state import STATUSES, MissionState, Status
 from pursuit.engine.context import Clock
 from pursuit.engine.driver import Driver, assemble
 from pursuit.engine.lessons import recall
 from pursuit.engine.state_cache import States
 from pursuit.errors import InvalidArgument, NoIterations
 from pursuit.ledger.archive import export_stream
-from pursuit.ledger.contract import Ledger, StreamRow, Verification
+from pursuit.ledger.contract import Ledger, StreamRow, Verification, every_stream
 from pursuit.service.audit import Audit
 from pursuit.service.gateway import gateway_lines
 from pursuit.tasks.limits import RUNNING
-
-# The iterations of a mission, page by page, from its events.
 
 PAGE = 100
 
@@ -58,7 +55,7 @@ class HistoryPage:
 async def history_page(
     ledger: Ledger, mission_id: str, *, full: bool, first: int, limit: int = PAGE, after: int = 0
 ) -> HistoryPage:
-    """The ended iterations from `first` on; what lies before event `after` is not looked at."""
+    """The ended iterations from `first` on, read from the events after `after`."""
     rows: dict[int, dict[str, Any]] = {}
     last = first + limit
     more = False
@@ -144,9 +141,6 @@ def _strategy(event: IterationProposed) -> dict[str, Any]:
     return strategy
 
 
-# A mission as people and agents see it: one JSON object.
-
-
 def status_of(mission_id: str, state: MissionState) -> dict[str, Any]:
     """Everything about a mission but its history."""
     optional = {
@@ -183,7 +177,7 @@ def status_of(mission_id: str, state: MissionState) -> dict[str, Any]:
 
 
 def approval_row(mission_id: str, approval: Approval) -> dict[str, Any]:
-    """A question to a person, as the one who answers sees it."""
+    """An approval, as the person who answers sees it."""
     return {
         "approval_id": approval.approval_id,
         "session_id": mission_id,
@@ -213,6 +207,9 @@ def list_row(row: StreamRow) -> dict[str, Any]:
     return answer
 
 
+ShownStatus = Literal[Status, "interrupted"]
+"""`interrupted` is never stored: the ledger says `running`, and no live process drives the mission."""
+SHOWN_STATUSES: tuple[ShownStatus, ...] = get_args(ShownStatus)
 LONGEST_CURSOR = 18
 MISSION_ID = re.compile(r"mission-[0-9a-f]{16}")
 
@@ -232,33 +229,28 @@ class Queries:
         return (await self._load(mission_id))[0]
 
     async def status(self, mission_id: str) -> dict[str, Any]:
-        """What a person or an agent wants to know of a mission."""
-        status = status_of(mission_id, await self.state(mission_id))
+        """Everything about a mission but its history; `interrupted` if it is started and no live process drives it."""
+        state = await self.state(mission_id)
+        status = status_of(mission_id, state) | await self._interruption(mission_id, state.status, state.parent)
         for child in status.get("children", ()):
             row = await self.ledger.row(child["session_id"])
-            child["status"] = "pending" if row is None else row.status
+            child["status"] = "pending" if row is None else (await self._row(row))["status"]
             child["directive"] = "" if row is None else row.summary.get("directive", "")
         return status
 
     async def interrupted(self, *, background: bool = False) -> list[str]:
-        """The missions whose run stopped short of how far it was to go; with `background` those that nobody awaits.
+        """The missions whose run may have stopped before its goal; with `background` only background runs.
 
-        Of those that nobody awaits, one that waits for a task is there once the task has ended. Children go on with
-        their parents.
+        A background run that waits for a task is listed once the task has ended. Children go on with their parents.
         """
         found: list[str] = []
-        cursor: str | None = None
-        while True:
-            page = await self.ledger.streams(kind="mission", status=("running", "waiting"), cursor=cursor)
-            for row in page.rows:
-                wanted = row.summary.get("background") or not background
-                if not wanted or "parent" in row.summary or not cut_short(row.status, row.summary, self.clock.now()):
-                    continue
-                if not background or not await self._works(row.summary.get("task")):
-                    found.append(row.name)
-            cursor = page.next_cursor
-            if cursor is None:
-                return found
+        async for row in every_stream(self.ledger, kind="mission", status=("running", "waiting")):
+            wanted = row.summary.get("background") or not background
+            if not wanted or "parent" in row.summary or not cut_short(row.status, row.summary, self.clock.now()):
+                continue
+            if not background or not await self._works(row.summary.get("task")):
+                found.append(row.name)
+        return found
 
     async def checkpoint(self, mission_id: str) -> dict[str, Any]:
         """The cascade again over the latest iteration."""
@@ -286,11 +278,30 @@ class Queries:
 
     async def list(self, *, status: str | None = None, cursor: str | None = None, limit: int = 100) -> dict[str, Any]:
         """The missions, newest first."""
-        page = await self.ledger.streams(kind="mission", status=status or STATUSES, cursor=cursor, limit=limit)
-        answer: dict[str, Any] = {"sessions": [list_row(row) for row in page.rows]}
-        if page.next_cursor is not None:
-            answer["next_cursor"] = page.next_cursor
-        return answer
+        stored = "running" if status == "interrupted" else status or STATUSES
+        found: list[dict[str, Any]] = []
+        while True:
+            page = await self.ledger.streams(kind="mission", status=stored, cursor=cursor, limit=limit - len(found))
+            rows = [await self._row(row) for row in page.rows]
+            found += [row for row in rows if status in (None, row["status"])]
+            cursor = page.next_cursor
+            if cursor is None:
+                return {"sessions": found}
+            if len(found) == limit:
+                return {"sessions": found, "next_cursor": cursor}
+
+    async def is_stopped_short(self, mission_id: str) -> bool:
+        """Whether no live process drives a run that has not gone as far as it was asked to go.
+
+        A run that has is over, and its mission is the caller's to advance: a client that steps a mission.
+        """
+        row = await self.ledger.row(mission_id)
+        return (
+            row is not None
+            and row.status == "running"
+            and cut_short(row.status, row.summary, self.clock.now())
+            and not await self.ledger.is_claimed(mission_id)
+        )
 
     async def lessons(self, words: str, *, limit: int = 10) -> dict[str, Any]:
         """What ended missions learned that has to do with these words, the best match first."""
@@ -311,10 +322,16 @@ class Queries:
         if state.terminal and (not state.closed or state.report is None):
             state = await self.driver.close(mission_id) or state
         body = await self.ledger.blob(state.report) if state.report is not None else None
-        return await assemble(self.ledger, mission_id, state) if body is None else msgspec.json.decode(body)
+        if body is not None:
+            return msgspec.json.decode(body)
+        report = await assemble(self.ledger, mission_id, state)
+        if found := await self._interruption(mission_id, state.status, state.parent):
+            words = f"No process drives this mission; resume it with: {found['resume']}"
+            report |= {**found, "reason_text": " ".join(filter(None, (words, report["reason_text"])))}
+        return report
 
     async def audited(self, mission_id: str | None = None, *, limit: int = 100) -> Sequence[dict[str, Any]]:
-        """Who asked for what, the newest lines, oldest first; a mission that is forgotten still has its lines."""
+        """The newest lines of the audit, oldest first; a forgotten mission still has its lines."""
         if mission_id is not None:
             require_id(mission_id)
             return await self.audit.lines(mission_id=mission_id, limit=limit)
@@ -329,6 +346,15 @@ class Queries:
         """One file that can be verified elsewhere."""
         await self._load(mission_id)
         await export_stream(self.ledger, mission_id, path)
+
+    async def _row(self, row: StreamRow) -> dict[str, Any]:
+        return list_row(row) | await self._interruption(row.name, row.status, row.summary.get("parent"))
+
+    async def _interruption(self, mission_id: str, status: str, parent: str | None) -> dict[str, Any]:
+        """What to show instead of `running` where no live process drives the mission; children go on with parents."""
+        if status != "running" or await self.ledger.is_claimed(mission_id):
+            return {}
+        return {"status": "interrupted", "resume": f"pursuit resume {parent or mission_id}"}
 
     async def _works(self, task_id: str | None) -> bool:
         """Whether a task that a mission waits for has not ended."""

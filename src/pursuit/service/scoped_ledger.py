@@ -1,30 +1,22 @@
-"""A ledger in which there is one mission, with its children and the tasks of its calls.
+"""A ledger that shows one mission, with its children and the tasks of its calls.
 
-Owns: which streams are those. Everything that looks at missions looks through a ledger, so what is not there for this
-one is there for nobody behind it. Invariant: a stream of another mission is as unknown as one that never was.
+Everything reads missions through a ledger, so nothing behind this one sees another mission.
+Invariant: a stream of another mission is as unknown as one that never was.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import Any
+from collections.abc import AsyncIterator, Sequence
 
 from pursuit.core.tasks import TaskCreated, decode_task
 from pursuit.errors import InvalidArgument, SessionNotFound
 from pursuit.ledger.contract import (
     FORGOTTEN,
-    Anywhere,
-    Bell,
-    Claim,
-    Draft,
     Found,
-    Head,
     Ledger,
     Page,
     StoredEvent,
     StreamRow,
-    Verification,
 )
 
 MISSION, TASK = "mission", "task"
@@ -38,6 +30,11 @@ class OneMission:
         self._mission_id = mission_id
         self._known: dict[str, bool] = {mission_id: True}
         """Whether a stream is ours; that never changes."""
+        # What needs no check: an append follows a read, the digest of a blob stands in an event that was read, a bell
+        # may ring without cause, and the root tells nothing of what is in the ledger.
+        self.append, self.blob, self.bell = ledger.append, ledger.blob, ledger.bell
+        self.claim, self.is_claimed = ledger.claim, ledger.is_claimed
+        self.root, self.verify, self.close = ledger.root, ledger.verify, ledger.close
 
     async def require(self) -> None:
         """Raises `SessionNotFound` unless the mission is there, `InvalidArgument` if it is driven with another one."""
@@ -49,24 +46,6 @@ class OneMission:
         if parent is not None:
             text = f"{self._mission_id} is a child of {parent}, which drives it; name that one"
             raise InvalidArgument(text, session_id=self._mission_id, parent=parent)
-
-    async def append(
-        self,
-        stream: str,
-        expected: int | Anywhere,
-        events: Sequence[Draft],
-        *,
-        kind: str = MISSION,
-        status: str | None = None,
-        summary: Mapping[str, Any] | None = None,
-        blobs: Mapping[str, bytes] | None = None,
-        text: str | None = None,
-        by: Bell | None = None,
-    ) -> Head:
-        """Stores like any ledger: whoever appends has looked before, or writes what nobody behind this one reads."""
-        return await self._ledger.append(
-            stream, expected, events, kind=kind, status=status, summary=summary, blobs=blobs, text=text, by=by
-        )
 
     async def read(self, stream: str, after: int = 0, limit: int | None = None) -> list[StoredEvent]:
         """The events of a stream that is ours; others are empty."""
@@ -108,44 +87,20 @@ class OneMission:
         """Nothing: what is found by its words was learned by other missions."""
         return []
 
-    def bell(self, stream: str | None = None) -> AbstractContextManager[Bell]:
-        """A bell; it may ring without cause."""
-        return self._ledger.bell(stream)
-
     async def watch(self, stream: str, after: int = 0) -> AsyncIterator[StoredEvent]:
         """Every event of a stream that is ours; of others there is none."""
         if await self._is_ours(stream):
             async for stored in self._ledger.watch(stream, after):
                 yield stored
 
-    async def blob(self, digest: str) -> bytes | None:
-        """The bytes of that digest, which only somebody has who has read the event that holds it."""
-        return await self._ledger.blob(digest)
-
     async def digests(self, stream: str) -> list[str]:
         """The digests of a stream that is ours."""
         return await self._ledger.digests(stream) if await self._is_ours(stream) else []
-
-    async def claim(self, stream: str) -> Claim | None:
-        """The driver's lock."""
-        return await self._ledger.claim(stream)
-
-    async def root(self) -> str:
-        """The root of the whole ledger, which tells nothing of what is in it."""
-        return await self._ledger.root()
-
-    async def verify(self, *, expect: str | None = None) -> Verification:
-        """Checks the whole ledger."""
-        return await self._ledger.verify(expect=expect)
 
     async def forget(self, stream: str) -> None:
         """Forgets a stream that is ours."""
         if await self._is_ours(stream):
             await self._ledger.forget(stream)
-
-    async def close(self) -> None:
-        """Lets go of the ledger."""
-        await self._ledger.close()
 
     async def _is_ours(self, stream: str, row: StreamRow | None = None) -> bool:
         known = self._known.get(stream)

@@ -1,7 +1,6 @@
-"""The verbs that change something: start, drive, stop, extend, forget.
+"""The operations that change missions: start, drive, stop, extend, forget.
 
-Owns: what each verb means and which errors it answers with. Knows no surface, no transport and no SQL.
-Invariant: a verb that is refused has changed nothing.
+Invariant: an operation that is refused has changed nothing.
 """
 
 from __future__ import annotations
@@ -49,8 +48,6 @@ from pursuit.service.audit import OPERATOR, Caller, gist_of_mission, gist_of_pro
 from pursuit.service.queries import Queries, history_page, new_mission_id, require_id
 from pursuit.upstream.pool import Pool
 
-# Which caps an operator may raise.
-
 WHOLE_CAPS = frozenset({"max_iterations", "max_tool_calls", "max_tokens"})
 
 
@@ -76,12 +73,8 @@ def cap_faults(caps: Mapping[str, float], state: MissionState) -> list[Fault]:
     return faults
 
 
-# Whether a client's proposal fits its mission.
-# Invariant: a bad proposal of a client is an error to the client and counts nothing.
-
-
 async def check_proposal(state: MissionState, proposal: Proposal, source: ToolSource) -> None:
-    """Raises with every fault if the mission takes no such proposal."""
+    """Raises with every fault of a client's proposal, which then costs the mission nothing."""
     kind, tools, scripts = state.mission.proposer.kind, state.tools, state.mission.allow_scripted_strategies
     if not isinstance(state.mission.proposer, ClientProposer):
         raise InvalidArgument(f"this mission's proposer is {kind!r}; it takes no proposal", proposer=kind)
@@ -101,8 +94,8 @@ async def check_proposal(state: MissionState, proposal: Proposal, source: ToolSo
         raise ValidationFailed(faults)
 
 
-def is_of(begun: IterationProposed, proposal: Proposal) -> bool:
-    """Whether an iteration was begun by this very proposal, told once more by a client that heard no answer."""
+def is_same_proposal(begun: IterationProposed, proposal: Proposal) -> bool:
+    """Whether an iteration was begun by this proposal, which a client sends again after it got no answer."""
     calls = proposal.tool_calls or []
     return (
         begun.script == proposal.script
@@ -131,7 +124,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildOf:
-    """Whose child a mission is, by which id; `models` are those that it may always have."""
+    """The parent of a mission, and the id of the child; it may always have these `models`."""
 
     session_id: str
     parent: str
@@ -140,7 +133,7 @@ class ChildOf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service(Queries):
-    """One process's view of the missions in a ledger; `caller` is who asks where a verb is not told."""
+    """One process's view of the missions in a ledger; `caller` is the caller where an operation names none."""
 
     pool: Pool
     checks: Mapping[str, Mapping[str, Any]]
@@ -155,18 +148,18 @@ class Service(Queries):
         *,
         file: Path | None = None,
         caller: Caller | None = None,
-        kinship: ChildOf | None = None,
+        child_of: ChildOf | None = None,
         operators_own: bool = True,
         session_id: str | None = None,
     ) -> Started:
-        """Accepts a mission: its tools are resolved and stored; nothing runs yet. A child has its id beforehand.
+        """Accepts a mission: its tools are resolved and stored; nothing runs yet.
 
-        Any other may have one by `session_id`, which `new_mission_id` makes. What somebody else than the operator wrote
-        (`operators_own`) starts children under stricter rules, and may name the `client_models` only.
+        `session_id` is an id of `new_mission_id`; a child has its own. A mission that the operator did not write
+        (`operators_own`) starts children under stricter rules, and may name only the `client_models`.
         """
-        among = None if operators_own else self.client_models | (kinship.models if kinship else frozenset[str]())
+        among = None if operators_own else self.client_models | (child_of.models if child_of else frozenset[str]())
         admitted = await admit(mission, self.pool, self.checks, self.models, among=among, room=self.prompt_bytes)
-        mission_id = (session_id or new_mission_id()) if kinship is None else kinship.session_id
+        mission_id = (session_id or new_mission_id()) if child_of is None else child_of.session_id
         created = MissionCreated(
             at=self.clock.now(),
             mission=admitted.mission.model_dump(mode="json"),
@@ -176,7 +169,7 @@ class Service(Queries):
             file=str(file) if file is not None else None,
             by=str(caller or self.caller),
             credential=(caller or self.caller).credential,
-            parent=None if kinship is None else kinship.parent,
+            parent=None if child_of is None else child_of.parent,
             operators_own=operators_own,
         )
         summary = summary_of(advance(None, created))
@@ -265,13 +258,13 @@ class Service(Queries):
             return await self.missed(mission_id, iterations, after), None
         if proposal is None:
             return None, None
-        if after is not None and state.open is not None and is_of(state.open.proposed, proposal):
+        if after is not None and state.open is not None and is_same_proposal(state.open.proposed, proposal):
             return None, None
         await check_proposal(state, proposal, self.driver.source)
         return None, proposal
 
     async def missed(self, mission_id: str, iterations: int, after: int) -> dict[str, Any]:
-        """An answer that somebody did not get, once more."""
+        """The answer of an earlier `iterate`, for a client that did not get it."""
         status = (await self.state(mission_id)).status
         rows = await self._verdicts(mission_id, [after], iterations, 0)
         return {"session_id": mission_id, "status": status, "iterations": rows}
@@ -288,21 +281,21 @@ class Service(Queries):
     ) -> MissionState:
         """Drives any mission that has not ended until it ends or waits; a paused or failed one is resumed first.
 
-        While it waits for a task nobody drives it, and it goes on here when the task has ended.
+        While it waits for a task no process drives it; it goes on here when the task has ended.
         """
         await self._require_parent(mission_id)
         async with self.control(caller, "run", mission_id):
             return await self.drive(mission_id, observer=observer, resume=True)
 
     async def drive(self, mission_id: str, *, observer: Observer | None = None, resume: bool = False) -> MissionState:
-        """Drives a mission until it ends or waits for somebody; tasks that it waits for are waited for here."""
+        """Drives a mission until it ends or waits; tasks that it waits for are waited for here."""
         state = await self.driver.drive(mission_id, observer=observer, resume=resume)
         while await self._woken(mission_id, state):
             state = await self.driver.drive(mission_id, observer=observer)
         return await self.state(mission_id)
 
     async def go_on(self, mission_id: str, *, observer: Observer | None = None) -> MissionState:
-        """Drives an interrupted run as far as it was to go; a mission that was paused meanwhile stays paused."""
+        """Drives an interrupted run to its goal; a mission that was paused meanwhile stays paused."""
         while True:
             state = await self.state(mission_id)
             left = None if state.run_goal is None else max(0, state.run_goal - state.iteration_count)
@@ -318,13 +311,13 @@ class Service(Queries):
                     background=state.background,
                     after=state.iteration_count,
                 )
-            except Overtaken:  # somebody else went on with it before we had the lock
+            except Overtaken:  # another process drove it before we had the lock
                 continue
             if state.background or not await self._woken(mission_id, state):
                 return await self.state(mission_id)
 
     async def _woken(self, mission_id: str, state: MissionState) -> bool:
-        """Waits for the task that a mission waits for; False if it waits for none, or somebody else took it on."""
+        """Waits for the task that a mission waits for; False if it waits for none, or another process drives it."""
         with self.ledger.bell() as bell:
             while state.status == "waiting" and state.waiting_for == "task":
                 if not await self._works(state.wait_detail):
@@ -336,7 +329,7 @@ class Service(Queries):
     async def pause(self, mission_id: str, *, reason: str | None = None, caller: Caller | None = None) -> MissionState:
         """Stops it where it is; it stays resumable."""
         async with self.control(caller, "pause", mission_id, {"reason": reason}):
-            word = MissionPaused(at=self.clock.now(), by=str(caller or self.caller), reason=_text(reason))
+            word = MissionPaused(at=self.clock.now(), by=str(caller or self.caller), reason=storable_reason(reason))
             state = await self.say(mission_id, word)
         for child in under_way(state):
             with suppress(SessionTerminal, SessionNotFound):
@@ -356,7 +349,7 @@ class Service(Queries):
     async def abort(self, mission_id: str, *, reason: str | None = None, caller: Caller | None = None) -> MissionState:
         """Ends it as terminated, also in the middle of a call."""
         async with self.control(caller, "abort", mission_id, {"reason": reason}):
-            word = AbortOrdered(at=self.clock.now(), by=str(caller or self.caller), reason=_text(reason))
+            word = AbortOrdered(at=self.clock.now(), by=str(caller or self.caller), reason=storable_reason(reason))
             return await self._end(mission_id, word)
 
     async def complete(
@@ -364,11 +357,11 @@ class Service(Queries):
     ) -> MissionState:
         """Ends it as completed, on the operator's word."""
         async with self.control(caller, "complete", mission_id, {"reason": reason}):
-            word = CompletionOrdered(at=self.clock.now(), by=str(caller or self.caller), reason=_text(reason))
+            word = CompletionOrdered(at=self.clock.now(), by=str(caller or self.caller), reason=storable_reason(reason))
             return await self._end(mission_id, word)
 
     async def _end(self, mission_id: str, word: AbortOrdered | CompletionOrdered) -> MissionState:
-        """Says it to the mission and then to its children, and writes the end if no driver is there to do it."""
+        """Orders the end of the mission and of its children, and writes the end if no driver does."""
         state = await self.say(mission_id, word)
         for child in under_way(state):
             with suppress(SessionTerminal, SessionNotFound):
@@ -415,12 +408,12 @@ class Service(Queries):
     def control(
         self, caller: Caller | None, verb: str, mission_id: str, arguments: Mapping[str, Any] | None = None
     ) -> AbstractAsyncContextManager[None]:
-        """Puts a control call into the audit, unless it is about what could not be a mission."""
+        """Records a control call in the audit. Raises `InvalidArgument` for what is no mission id."""
         require_id(mission_id)
         return self.audit.control(caller or self.caller, verb, mission_id, arguments)
 
     async def _require_parent(self, mission_id: str) -> None:
-        """Ends a child whose parent has ended, instead of letting somebody drive it."""
+        """Ends a child whose parent has ended, instead of driving it."""
         state, _head = await self._load(mission_id)
         parent = state.parent
         if parent is None or state.terminal:
@@ -434,7 +427,7 @@ class Service(Queries):
             raise _has_ended(mission_id, state)
 
     async def say(self, mission_id: str, word: OperatorWord, *, reopen: bool = False) -> MissionState:
-        """Appends an operator's word at the head, whoever drives."""
+        """Appends an operator's event at the head, whichever process drives."""
         await self._load(mission_id)
         state, head = await self.states.take(mission_id)
         if state.terminal and not reopen:
@@ -452,12 +445,12 @@ class Service(Queries):
         """The state with whatever a driver appended at the same moment; its listing is put right if that changed it."""
         now, seq = await self.states.look(mission_id)
         if listing_after(now) != said and seq > head + 1:
-            with suppress(Conflict):  # whoever appended since has put it right
+            with suppress(Conflict):  # the process that appended since has put it right
                 await self.ledger.append(mission_id, seq, [], status=now.status, summary=summary_of(now))
         return now
 
 
-def _text(reason: str | None) -> str | None:
+def storable_reason(reason: str | None) -> str | None:
     """A reason as it can be stored."""
     return None if reason is None else reason.encode(errors="replace").decode()[:LONGEST_REASON]
 

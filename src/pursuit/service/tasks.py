@@ -1,8 +1,7 @@
-"""The verbs about tasks: run, look, tail, wait, cancel, prune.
+"""The operations on tasks: run, show, tail, wait, cancel, prune.
 
-Owns: what each verb means, whose tasks a caller sees, and when the host of this process is opened. Knows no surface and
-no protocol. Invariant: nothing starts that is not in the audit, and what is refused has started nothing; a process that
-only looks opens no host, and takes up no orphan but those that it is asked about.
+Invariant: nothing starts that is not in the audit, and what is refused has started nothing; a process that only reads
+opens no host, and adopts only the orphans that it is asked about.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
@@ -25,30 +23,23 @@ from pursuit.config.servers import PYTHON, ServerConfig, secrets_of
 from pursuit.config.variables import as_secrets, filled, inherited_secrets, secret_entries, secret_words
 from pursuit.core.base_model import nearest
 from pursuit.core.state import TERMINAL
-from pursuit.core.tasks import TaskKind, TaskState, TaskStatus
+from pursuit.core.tasks import TASK_STATUSES, TaskKind, TaskState, TaskStatus
 from pursuit.errors import Fault, InvalidArgument, TaskNotFound, ValidationFailed
-from pursuit.ledger.contract import FORGOTTEN, Ledger
+from pursuit.ledger.contract import FORGOTTEN, Ledger, every_stream
 from pursuit.service.audit import OPERATOR, Audit, Caller
 from pursuit.tasks.command import GRACE, HEARTBEAT, Command
 from pursuit.tasks.execution import GRACE_KEY, USUAL_GRACE, TaskContext, is_alive, stopped_by, stopping_time
-from pursuit.tasks.host import Work
+from pursuit.tasks.host import Resume, Retention, TaskHost, Work
 from pursuit.tasks.record import record_of, sound_text
-from pursuit.tasks.retention import Retention
-from pursuit.tasks.store import Ending, TaskStore
+from pursuit.tasks.store import KIND, Ending, TaskStore
 
 if TYPE_CHECKING:
-    from pursuit.config.servers import ServerConfig
     from pursuit.tasks.calls import Job
-    from pursuit.tasks.execution import TaskContext
-    from pursuit.tasks.host import Resume, TaskHost, Work
     from pursuit.tasks.runner import Processes
 
 
-# A configured command with a caller's arguments, ready to be started.
-# Invariant: whatever is wrong is told before anything starts.
-
 ITS_TIMEOUT = "its timeout"
-"""Who orders a command stopped that has taken too long."""
+"""The `by` of the order that stops a command after its timeout."""
 
 TIMEOUT = "timeout"
 """Where a task's origin keeps how many seconds it may take."""
@@ -132,7 +123,7 @@ def plain_command(
 def known_secrets(
     servers: Iterable[ServerConfig], commands: Iterable[CommandConfig], environ: Mapping[str, str]
 ) -> list[str]:
-    """What no command may tell, whosever it is: the configuration's secrets, and those of the environment."""
+    """The secrets of the configuration and of the environment, which no command may show."""
     found = inherited_secrets(environ)
 
     def full(said: Mapping[str, str]) -> dict[str, str]:
@@ -169,25 +160,12 @@ def within(work: Work, seconds: float | None) -> Work:
     return limited
 
 
-def timeout_of(state: TaskState) -> float | None:
-    """How long a task may take, as it was begun."""
-    return state.origin.get(TIMEOUT)
-
-
-def environment() -> dict[str, str]:
-    """The environment of this process."""
-    return dict(os.environ)
-
-
-# Which ended tasks a mission still needs.
-# Invariant: a call's task stays for as long as the iteration that made it is open, so its outcome is never lost.
-
 PARTS = 3
 """Of a call's id: the mission, the iteration, and which call of it."""
 
 
 async def is_awaited(ledger: Ledger, state: TaskState) -> bool:
-    """Whether the mission whose call this was may still ask what it came to."""
+    """Whether a mission may still ask for the outcome of this call: the iteration that made it is open."""
     call_id = state.origin.get("call_id")
     parts = call_id.split(":") if isinstance(call_id, str) else []
     if len(parts) < PARTS or not parts[0].startswith("mission-") or not parts[1].isdecimal():
@@ -210,7 +188,7 @@ GLANCE = 0.3
 
 
 def requestor_of(caller: Caller) -> str:
-    """Whose tasks a caller's are: a token's own, and everybody else's on this machine together."""
+    """The requestor of a caller's tasks: each token is one; all callers without a token are one together."""
     return LOCAL if caller.credential is None else f"client:{caller.credential}"
 
 
@@ -241,7 +219,7 @@ class Tasks:
         self._servers = servers
         self._caller = caller
         self._log_bytes = log_bytes
-        self._shelf = Retention(store)
+        self._retention = Retention(store)
         self._opening = anyio.Lock()
         self._host: TaskHost | None = None
         self._processes: Processes
@@ -252,9 +230,7 @@ class Tasks:
         await self._group.__aenter__()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._group.cancel_scope.cancel()
         # Left without the caller's exception, which would come out wrapped in a group.
         await self._group.__aexit__(None, None, None)
@@ -267,12 +243,11 @@ class Tasks:
         return host
 
     async def tend(self) -> None:
-        """Takes up every orphan from now on and clears old tasks away: for a process that stays."""
-        (await self.host()).tend()
+        """Adopts every orphan from now on and removes old tasks: for a process that stays."""
+        (await self.host()).maintain()
 
     async def _open(self, *, task_status: anyio.abc.TaskStatus[TaskHost]) -> None:
-        from pursuit.tasks.host import TaskHost  # noqa: PLC0415 - whoever only looks does without
-        from pursuit.tasks.runner import Processes  # noqa: PLC0415
+        from pursuit.tasks.runner import Processes  # noqa: PLC0415 - a process that only reads does without
 
         limits = {} if self._log_bytes is None else {"log_bytes": self._log_bytes}
         async with (
@@ -289,9 +264,8 @@ class Tasks:
         return not (self._folder / task_id).exists()
 
     def _resume(self, state: TaskState) -> Work | None:
-
         work = self._processes.resume(state)
-        return None if work is None else within(work, timeout_of(state))
+        return None if work is None else within(work, state.origin.get(TIMEOUT))
 
     async def run(
         self, argv: Sequence[str], *, caller: Caller | None = None, ttl: float | None = None, **parts: Any
@@ -300,8 +274,7 @@ class Tasks:
 
         Raises `ValidationFailed`, `PathTraversal` or `TooManyTasks`, and then nothing was started.
         """
-        environ = environment()
-        command = plain_command(argv, environ=environ, known=self._known(environ), **parts)
+        command = plain_command(argv, environ=os.environ, known=self._known_secrets(), **parts)
         return await self._begin(command, {"argv": command.shown}, caller=caller, ttl=ttl)
 
     async def call(
@@ -330,7 +303,7 @@ class Tasks:
             )
 
     def job(self, name: str, arguments: Mapping[str, Any], *, caller: Caller | None = None) -> Job:
-        """What a call of a configured command is as a task, in whoever's hands; nothing has started.
+        """A call of a configured command as a task; nothing has started.
 
         The host must be open. A caller's own call is put into the audit; a mission's is in the mission.
         """
@@ -348,7 +321,6 @@ class Tasks:
         return replace(job, work=audited)
 
     def _job(self, command: Command, origin: Mapping[str, Any]) -> Job:
-
         from pursuit.tasks.calls import Job  # noqa: PLC0415
 
         config = self.commands.get(origin.get("command", ""))
@@ -360,12 +332,10 @@ class Tasks:
 
     def _configured(self, name: str, arguments: Mapping[str, Any]) -> Command:
 
-        environ = environment()
-        return configured_command(self.config(name), arguments, environ, known=self._known(environ))
+        return configured_command(self.config(name), arguments, os.environ, known=self._known_secrets())
 
-    def _known(self, environ: Mapping[str, str]) -> list[str]:
-
-        return known_secrets(self._servers(), self.commands.values(), environ)
+    def _known_secrets(self) -> list[str]:
+        return known_secrets(self._servers(), self.commands.values(), os.environ)
 
     def config(self, name: str) -> CommandConfig:
         """A configured command by its name. Raises `InvalidArgument`."""
@@ -376,7 +346,7 @@ class Tasks:
         return found
 
     async def get(self, task_id: str, *, requestor: str | None = None) -> TaskState:
-        """A task as it stands. Raises `TaskNotFound`, also for somebody else's."""
+        """A task as it stands. Raises `TaskNotFound`, also for another requestor's."""
         return await self.store.get(task_id, requestor=requestor)
 
     async def show(self, task_id: str, *, requestor: str | None = None) -> dict[str, Any]:
@@ -390,14 +360,8 @@ class Tasks:
         begins = word if word.startswith(ID_START) else f"{ID_START}{word}"
         if len(begins) < len(ID_START) + LEAST_PREFIX:
             raise InvalidArgument(f"{word[:100]!r} is too short for a task's id; give how its digits begin")
-        found: list[str] = []
-        cursor: str | None = None
-        while True:
-            page = await self._shelf.list(cursor=cursor, limit=1_000)
-            found += [row.name for row in page.rows if row.name.startswith(begins)]
-            cursor = page.next_cursor
-            if cursor is None:
-                break
+        rows = every_stream(self.store.ledger, kind=KIND, status=TASK_STATUSES)
+        found = [row.name async for row in rows if row.name.startswith(begins)]
         if not found:
             raise TaskNotFound(f"no task {word[:100]!r}; `pursuit task list` shows which there are", task_id=word[:100])
         if len(found) > 1:
@@ -413,7 +377,7 @@ class Tasks:
         limit: int = 100,
     ) -> dict[str, Any]:
         """The tasks, newest first."""
-        page = await self._shelf.list(requestor=requestor, status=status, cursor=cursor, limit=limit)
+        page = await self._retention.list(requestor=requestor, status=status, cursor=cursor, limit=limit)
         rows = [record_of(await self.store.get(row.name)) for row in page.rows]
         return {"tasks": rows} if page.next_cursor is None else {"tasks": rows, "next_cursor": page.next_cursor}
 
@@ -479,7 +443,7 @@ class Tasks:
 
     @asynccontextmanager
     async def kept_up(self, task_id: str) -> AsyncGenerator[None]:
-        """Takes this task up whenever it turns out to be an orphan, while the block runs."""
+        """Adopts this task whenever it is an orphan, while the block runs."""
 
         async def look() -> None:
             while True:
@@ -508,16 +472,12 @@ class Tasks:
             return await host.shelf.prune(keep=keep, older_than=older_than)
 
     async def catch_up(self) -> None:
-        """Takes up what dead processes left, and gives it a moment: a command that has ended is then on record."""
+        """Adopts what dead processes left, and waits a moment until commands that have ended are recorded."""
         async with anyio.create_task_group() as tasks:
             over = False
-            async for row in self._shelf.running():
+            async for row in self._retention.running():
                 # A mission is not driven for the moment of a look: that would only cut off its calls.
                 if row.summary.get("task_kind") != "child" and await self.take_up(row.name):
-                    over = over or self._is_over(row.name)
+                    over = over or (self._folder / row.name / "exit").exists()
                     tasks.start_soon(self.store.wait, row.name)
             tasks.cancel_scope.deadline = anyio.current_time() + (CATCH_UP if over else GLANCE)
-
-    def _is_over(self, task_id: str) -> bool:
-        """Whether its command has ended, and only its end is to be written down."""
-        return (self._folder / task_id / "exit").exists()

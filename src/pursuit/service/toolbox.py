@@ -65,9 +65,8 @@ class Toolbox:
         if server is not None:
             self._require(server)
         catalogue = await self._catalogue(None if server is None else [server])
-        rows = self._rows(catalogue, self.host.layers())
         disabled = [name for name in self.disabled if server is None]
-        return {**self._frame(catalogue, self.host.layers(), rows), "disabled": disabled}
+        return {**_listed(catalogue, self.host.layers(), catalogue), "disabled": disabled}
 
     async def foresee(self, mission: Mission) -> dict[str, Any]:
         """What policy would say to a mission: each tool that it names, and the calls that are known beforehand."""
@@ -79,9 +78,11 @@ class Toolbox:
             catalogue = replace(catalogue, tools={**catalogue.tools, SPAWN: SPAWN_TOOL})
         layers = self.host.layers(named, mission.policy)
         chosen = {name: tool for name in named if (tool := catalogue.tools.get(name)) is not None}
-        rows = self._rows(Catalogue(tools=chosen), layers)
-        calls = [_foreseen(layers, chosen[name], args) for name, args in _known_calls(admitted.mission, chosen)]
-        return {**self._frame(catalogue, layers, rows), "calls": calls}
+        calls: list[dict[str, Any]] = []
+        for name, args in _known_calls(admitted.mission, chosen):
+            ruling = decide(layers, chosen[name], args)
+            calls.append({"name": name, "args": dict(args), "decision": ruling.decision, "reason": ruling.reason})
+        return {**_listed(catalogue, layers, chosen.values()), "calls": calls}
 
     async def call(self, name: str, arguments: Mapping[str, Any], *, approve: Approve | None = None) -> ToolResult:
         """Calls one tool by hand; `approve` puts the question to a person where policy wants one asked.
@@ -165,16 +166,14 @@ class Toolbox:
             advice = nearest(server, known) or f"; known: {', '.join(sorted(known)) or 'none'}"
             raise InvalidArgument(f"there is no server {server!r}{advice}", server=server)
 
-    def _frame(self, catalogue: Catalogue, layers: Layers, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        return {
-            "mode": layers.mode,
-            "tools": list(rows),
-            "failures": dict(catalogue.failures),
-            "warnings": list(catalogue.warnings),
-        }
 
-    def _rows(self, catalogue: Catalogue, layers: Layers) -> list[dict[str, Any]]:
-        return [tool_row(layers, tool) for tool in catalogue]
+def _listed(catalogue: Catalogue, layers: Layers, tools: Iterable[Tool]) -> dict[str, Any]:
+    return {
+        "mode": layers.mode,
+        "tools": [tool_row(layers, tool) for tool in tools],
+        "failures": dict(catalogue.failures),
+        "warnings": list(catalogue.warnings),
+    }
 
 
 async def _alone(catalogue: Callable[[Sequence[str]], Awaitable[Catalogue]], name: str) -> Catalogue:
@@ -205,11 +204,6 @@ def tool_row(layers: Layers, tool: Tool) -> dict[str, Any]:
     }
 
 
-def _foreseen(layers: Layers, tool: Tool, args: Mapping[str, Any]) -> dict[str, Any]:
-    ruling = decide(layers, tool, args)
-    return {"name": tool.qualified, "args": dict(args), "decision": ruling.decision, "reason": ruling.reason}
-
-
 def _known_calls(mission: Mission, tools: Mapping[str, Tool]) -> list[tuple[str, Mapping[str, Any]]]:
     """The calls that stand in the mission itself, each once: of its proposer and of its checks."""
     found: list[tuple[str, Mapping[str, Any]]] = []
@@ -236,14 +230,12 @@ def _written(mission: Mission) -> Iterable[tuple[str, Mapping[str, Any]]]:
             yield criterion.tool_name, criterion.args
 
 
-# What a mission would do first, and what policy would say to it.
-# Invariant: no tool is called and nothing is stored; a language model that proposes is asked for as long as a mission
-# would, and what that used up is told, a cost that nobody knows as None.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planner:
-    """Asks proposers without driving anything."""
+    """Shows what a mission would do first: asks its proposer, calls no tool and stores nothing.
+
+    A language model is really asked, for as long as a mission would; the plan says what that used.
+    """
 
     host: ToolHost
     checks: Mapping[str, Mapping[str, Any]]
@@ -316,7 +308,7 @@ class _Spent:
         return _Counted(model, self)
 
     def as_json(self) -> dict[str, Any]:
-        """What is told of it; the budget counts a cost that nobody knows as nothing, people must not."""
+        """The tokens and the cost; an unknown cost is None here, and nothing in the budget."""
         return {"tokens": self.state.tokens, "cost_usd": None if self.unpriced else self.state.cost_usd}
 
     def deadline(self) -> Deadline:

@@ -1,6 +1,5 @@
-"""Calls of tools as tasks, for whoever cannot stay for the answer.
+"""Tool calls as tasks, for callers that do not wait for the answer.
 
-Owns: how a call becomes a task, and what a task's end means for a call. Knows no protocol and no mission.
 Invariant: the same id begins one task, however often it is asked for.
 """
 
@@ -14,10 +13,10 @@ import anyio
 
 from pursuit.core.tasks import TaskKind, TaskState
 from pursuit.core.tools import NOT_KNOWN, CallFailed, Resumable, Tool, ToolResult, Upstream
-from pursuit.errors import INTERNAL_ERROR, Conflict, PursuitError, TaskNotFound, UpstreamUnavailable
+from pursuit.errors import Conflict, PursuitError, TaskNotFound, UpstreamUnavailable
 from pursuit.tasks.execution import TaskContext
-from pursuit.tasks.host import UNKNOWN, Resume, TaskHost, Work
-from pursuit.tasks.store import Ending
+from pursuit.tasks.host import Resume, TaskHost, Work
+from pursuit.tasks.store import UNKNOWN, Ending
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +72,7 @@ class TaskCalls:
                 task_id=task_id,
             )
         except Conflict:
-            return  # somebody else has just begun it
+            return  # another process has just begun it
         except PursuitError as error:
             raise CallFailed(error.message, sent=False) from None
 
@@ -158,11 +157,8 @@ def _picked_up(upstream: Callable[[str], Upstream], server: str, tool: str, hand
 
 def _no_result(error: CallFailed | UpstreamUnavailable) -> Ending:
     """The end of a call without a result; one that may have taken effect says so in the error's data."""
-    why = str(error)
-    said: dict[str, Any] = {"code": INTERNAL_ERROR, "message": why}
-    if isinstance(error, CallFailed) and error.outcome == "unknown":
-        said["data"] = UNKNOWN
-    return Ending(status="failed", message=why, error=said)
+    unknown = isinstance(error, CallFailed) and error.outcome == "unknown"
+    return Ending.failure(str(error), unknown=unknown)
 
 
 def as_answer(state: TaskState, result: Mapping[str, Any] | None) -> ToolResult:

@@ -1,6 +1,6 @@
 """A command that runs as a task: what to start, and what to look for in its output.
 
-Owns: the command's parts, what can be wrong with them before anything starts, and their form on disk. Knows no process.
+Checks its parts before anything starts, and turns its end into the ending of its task.
 Invariant: what it shows of itself holds none of its secrets.
 """
 
@@ -24,7 +24,7 @@ GRACE = 10.0
 HEARTBEAT = 30.0
 LONGEST_GRACE = 86_400.0
 LEAST_HEARTBEAT = 1.0
-"""Each sign of life is a word in the ledger."""
+"""Each heartbeat is an event in the ledger."""
 MOST_UNITS = 2.0**53
 LEAST_SECRET_LINE = 8
 BLANK = "***"
@@ -58,7 +58,7 @@ class Command:
         return self.redacted(self.title or shlex.join(self.argv))
 
     def redacted(self, text: str) -> str:
-        """The same text as anybody may see it: without secrets, and with bytes that are no text replaced."""
+        """The text without secrets, and with bytes that are no UTF-8 replaced."""
         for secret in blanked(self.secrets):
             text = text.replace(secret, BLANK)
         return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
@@ -120,9 +120,6 @@ def blanked(secrets: Sequence[str]) -> list[str]:
     return sorted(wanted, key=len, reverse=True)
 
 
-# How a command ended, as a task's ending.
-# Invariant: everything that a person needs to go on is in it: exit code, units, last item, failure lines, stderr.
-
 STDERR_LINES = 80
 LONGEST_STDERR_LINE = 1_000
 SIGNALLED = 128
@@ -134,8 +131,8 @@ NOT_KNOWN = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
-    """What is known of a command's run when it is over. `code` is None if nobody knows it, and `-n` by signal n."""
+class FinishedRun:
+    """What is known of a command that has ended. `code` is None if it is unknown, and `-n` after signal n."""
 
     task_id: str
     command: Command
@@ -150,34 +147,34 @@ class Course:
     cancelled: bool = False
 
 
-def ending_of(course: Course) -> Ending:
+def ending_of(run: FinishedRun) -> Ending:
     """The task's end for it."""
-    status: TaskEnd = "cancelled" if course.cancelled else "completed" if course.code == 0 else "failed"
-    message = _said(course, status)
-    body: dict[str, Any] = {"status": status, "task_id": course.task_id}
+    status: TaskEnd = "cancelled" if run.cancelled else "completed" if run.code == 0 else "failed"
+    message = _said(run, status)
+    body: dict[str, Any] = {"status": status, "task_id": run.task_id}
     if status != "completed":
-        body["exit_code"] = exit_code(course.code)
-        if course.code is not None and course.code < 0:
-            body["signal"] = signal_name(-course.code)
-    body |= {"units_done": course.done, "units_total": _whole(course.command.total), "last_item": course.item}
+        body["exit_code"] = exit_code(run.code)
+        if run.code is not None and run.code < 0:
+            body["signal"] = signal_name(-run.code)
+    body |= {"units_done": run.done, "units_total": _whole(run.command.total), "last_item": run.item}
     if status == "failed":
-        body |= {"failure_lines": list(course.failures), "stderr_tail": list(course.stderr)}
-    body |= {"duration_seconds": round(course.seconds, 3), "notes": list(course.notes) or None}
+        body |= {"failure_lines": list(run.failures), "stderr_tail": list(run.stderr)}
+    body |= {"duration_seconds": round(run.seconds, 3), "notes": list(run.notes) or None}
     if status != "completed":
-        body["disclaimer"] = course.command.disclaimer
+        body["disclaimer"] = run.command.disclaimer
     body = {key: value for key, value in body.items() if value is not None}
     result: dict[str, Any] = {
-        "content": [{"type": "text", "text": _text(message, course, status)}],
+        "content": [{"type": "text", "text": _text(message, run, status)}],
         "structuredContent": body,
     }
     return Ending(
         status=status,
         message=message,
         result=result if status == "completed" else {**result, "isError": True},
-        exit_code=exit_code(course.code),
-        done=course.done,
-        item=course.item,
-        mark=course.mark,
+        exit_code=exit_code(run.code),
+        done=run.done,
+        item=run.item,
+        mark=run.mark,
     )
 
 
@@ -214,32 +211,32 @@ def in_words(seconds: float) -> str:
     return f"{hours}h{minutes:02d}m{rest:02d}s" if hours else f"{minutes}m{rest:02d}s"
 
 
-def _said(course: Course, status: TaskEnd) -> str:
-    after = f"after {in_words(course.seconds)}"
+def _said(run: FinishedRun, status: TaskEnd) -> str:
+    after = f"after {in_words(run.seconds)}"
     units = ""
-    if course.done is not None:
-        units = f", {course.done}" + (f" of {_whole(course.command.total)}" if course.command.total else "") + " units"
+    if run.done is not None:
+        units = f", {run.done}" + (f" of {_whole(run.command.total)}" if run.command.total else "") + " units"
     if status == "cancelled":
         return f"cancelled {after}{units}"
-    if course.code is None:
+    if run.code is None:
         return NOT_KNOWN
-    if course.code < 0:
-        return f"ended by {signal_name(-course.code)} {after}{units}"
-    return f"exit code {course.code} {after}{units}"
+    if run.code < 0:
+        return f"ended by {signal_name(-run.code)} {after}{units}"
+    return f"exit code {run.code} {after}{units}"
 
 
-def _text(message: str, course: Course, status: TaskEnd) -> str:
-    parts = [f"{course.command.shown}: {message} ({course.task_id})"]
-    if course.item is not None:
-        parts.append(f"last item: {course.item}")
+def _text(message: str, run: FinishedRun, status: TaskEnd) -> str:
+    parts = [f"{run.command.shown}: {message} ({run.task_id})"]
+    if run.item is not None:
+        parts.append(f"last item: {run.item}")
     if status == "failed":
-        if course.failures:
-            parts.append("failure lines:\n" + "\n".join(course.failures))
-        if course.stderr:
-            parts.append("the end of stderr:\n" + "\n".join(course.stderr))
-    parts += course.notes
-    if status != "completed" and course.command.disclaimer is not None:
-        parts.append(course.command.disclaimer)
+        if run.failures:
+            parts.append("failure lines:\n" + "\n".join(run.failures))
+        if run.stderr:
+            parts.append("the end of stderr:\n" + "\n".join(run.stderr))
+    parts += run.notes
+    if status != "completed" and run.command.disclaimer is not None:
+        parts.append(run.command.disclaimer)
     return "\n\n".join(parts)
 
 

@@ -1,7 +1,6 @@
-"""The hands of whoever does the work of a task, in the serving process or in another.
+"""What the worker of a task uses, in the serving process or in another: progress, questions, cancellation, end.
 
-Owns: how work tells of its progress, asks, hears of a cancel and ends. Knows no kind of work.
-Invariant: work that ends is settled, whatever it ended by; what it says after the end changes nothing.
+Invariant: work that ends is settled, whatever ended it; what it reports after the end changes nothing.
 
     async with task_execution(task_id, store) as ctx:
         await ctx.update_status("half way", done=5, total=10)
@@ -16,20 +15,18 @@ import secrets
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, Self, cast
 
 import anyio
 
 from pursuit.core.tasks import TaskProgressed, TaskState
-from pursuit.errors import INTERNAL_ERROR, Conflict, PursuitError, TaskTerminal
+from pursuit.errors import Conflict, PursuitError, TaskTerminal
 from pursuit.ledger.contract import Claim, Ledger
 from pursuit.tasks.record import finite
 from pursuit.tasks.store import Ending, TaskStore
 
-# Work that is stopped before its end: how long that may take, and what its task is then.
-# Invariant: whoever ordered the stop first says what it is: a person's is `cancelled`, a clock's is `failed`, and the
-# message, the status and the result say the same.
+# Work that is stopped before its end. The first order decides the status: a person's order makes it `cancelled`, a
+# deadline makes it `failed`; message, status and result agree.
 
 TIME_TO_LIVE = "its time to live"
 """Who orders a task stopped whose time to live is over."""
@@ -47,11 +44,6 @@ def stopping_time(state: TaskState) -> float:
     """Seconds within which a task that was ordered to stop has stopped."""
     grace = state.origin.get(GRACE_KEY)
     return (float(grace) if isinstance(grace, int | float) else USUAL_GRACE) + MARGIN
-
-
-def out_of_time() -> Ending:
-    """The end of work that was cut because its time to live was over."""
-    return Ending(status="failed", message=OUT_OF_TIME, error={"code": INTERNAL_ERROR, "message": OUT_OF_TIME})
 
 
 def stopped_by(ending: Ending, state: TaskState, by: str, why: str) -> Ending:
@@ -81,12 +73,8 @@ def _reworded(part: Mapping[str, Any], before: str, after: str) -> Mapping[str, 
     return {**part, "text": text.replace(before, after, 1)} if before and isinstance(text, str) else part
 
 
-# Who does the work: one owner for each process, alive as long as its lock is held.
-# Invariant: an owner's lock is the operating system's, so a dead process is known to be dead at once.
-
-
 class Owner:
-    """One process as the owner of work."""
+    """One process as the owner of work: alive for as long as its lock, which is the operating system's, is held."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -97,9 +85,7 @@ class Owner:
         self._claim = await self._ledger.claim(self.name)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._claim is not None:
             await self._claim.release()
 
@@ -108,7 +94,7 @@ async def is_alive(ledger: Ledger, owner: str | None) -> bool:
     """Whether that owner's process still runs."""
     if owner is None:
         return False
-    claim = await ledger.claim(owner)
+    claim = await ledger.claim(owner)  # not `is_claimed`: the release removes the lock file of a dead owner
     if claim is None:
         return True
     await claim.release()
@@ -116,7 +102,6 @@ async def is_alive(ledger: Ledger, owner: str | None) -> bool:
 
 
 LEAST_INTERVAL = 0.5
-LONGEST_REASON = 2_000
 LONGEST_NAP = 60.0
 """Seconds after which a clock that was set is noticed."""
 TRY_AGAIN = 1.0
@@ -125,7 +110,7 @@ log = logging.getLogger(__name__)
 
 
 class TaskContext:
-    """One task in the hands of its worker."""
+    """One task, as its worker sees it."""
 
     def __init__(self, store: TaskStore, state: TaskState, *, interval: float = LEAST_INTERVAL) -> None:
         self.store = store
@@ -139,11 +124,11 @@ class TaskContext:
 
     @property
     def cancelled(self) -> bool:
-        """Whether somebody ordered it stopped; what the work says from then on is dropped."""
+        """Whether a stop was ordered; what the work reports from then on is dropped."""
         return self._stop.is_set()
 
     async def wait_cancelled(self) -> None:
-        """Returns once somebody has ordered it stopped."""
+        """Returns once a stop was ordered."""
         await self._stop.wait()
 
     async def update_status(
@@ -154,7 +139,7 @@ class TaskContext:
         total: float | None = None,
         item: str | None = None,
     ) -> None:
-        """Tells how far it is; told too often, only the latest word is stored, at the latest with the end."""
+        """Reports progress; of reports that come too often only the latest is stored, at the latest with the end."""
         said = {"message": message, "done": finite(done), "total": finite(total), "item": item}
         self._untold.update({key: value for key, value in said.items() if value is not None})
         await self._tell()
@@ -162,13 +147,13 @@ class TaskContext:
     async def remember(
         self, mark: Mapping[str, Any], *, message: str | None = None, done: float | None = None, item: str | None = None
     ) -> None:
-        """Stores where the work would go on after a crash, with how far it is and whatever was not told yet."""
+        """Stores where the work resumes after a crash, with its progress and whatever is not stored yet."""
         said = {"message": message, "done": finite(done), "item": item, "mark": dict(mark)}
         self._untold.update({key: value for key, value in said.items() if value is not None})
         await self._tell(at_once=True)
 
     async def heartbeat(self, message: str) -> None:
-        """A sign of life that is no news."""
+        """Reports that the work is alive, without progress."""
         await self.store.progress(self.task_id, TaskProgressed(at=self.store.now(), message=message, alive=True))
 
     async def ask(self, requests: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
@@ -185,8 +170,8 @@ class TaskContext:
 
     async def fail(self, reason: str, *, error: Mapping[str, Any] | None = None) -> bool:
         """Ends it badly, with the reason. False if it had ended before."""
-        said = error or {"code": INTERNAL_ERROR, "message": reason[:LONGEST_REASON]}
-        return await self.settle(Ending(status="failed", message=reason[:LONGEST_REASON], error=said))
+        failure = Ending.failure(reason)
+        return await self.settle(failure if error is None else replace(failure, error=error))
 
     async def settle(self, ending: Ending) -> bool:
         """Ends it as it says, with whatever was not told yet. False if it had ended before."""
@@ -196,7 +181,7 @@ class TaskContext:
         return await self.store.settle(self.task_id, ending)
 
     async def listen(self) -> None:
-        """Hears of a cancel, until it is cancelled itself."""
+        """Waits for the order to stop."""
         async for state in self.store.follow(self.task_id):
             self.state = state
             if state.cancel is not None or state.status == "cancelled":
@@ -213,7 +198,7 @@ class TaskContext:
                 continue
             try:
                 await self.store.order_cancel(
-                    self.task_id, by=TIME_TO_LIVE, settle=not winds_down, ending=out_of_time()
+                    self.task_id, by=TIME_TO_LIVE, settle=not winds_down, ending=Ending.failure(OUT_OF_TIME)
                 )
             except PursuitError as error:  # the work must not end for a ledger that cannot be written just now
                 fields = {"task": self.task_id, "code": error.code, "reason": error.message}

@@ -1,29 +1,129 @@
-"""The tasks at work in this process, and those that a dead one left.
+"""Runs tasks in this process, adopts those that a dead process left, and removes old ones.
 
-Owns: their coroutines, who hears of a cancel, what becomes of orphans, and when old tasks go. Knows no kind of work:
-each kind brings how its work is taken up again. Invariant: a task that somebody was told of is in the ledger, and ends
-there, also if this process dies.
+Each kind of task brings its own way to resume. Invariant: a task whose id was given out is in the ledger and ends
+there, also if this process dies; a running task is never removed.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+import math
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Self, cast
 
 import anyio
 from anyio.abc import TaskGroup
 
-from pursuit.core.tasks import TaskKind, TaskState
-from pursuit.errors import INTERNAL_ERROR, PursuitError, TaskNotFound
+from pursuit.core.tasks import TASK_ENDS, TaskKind, TaskState, TaskStatus
+from pursuit.errors import PursuitError, TaskNotFound
+from pursuit.ledger.contract import Page, StreamRow, every_stream
 from pursuit.tasks.execution import OUT_OF_TIME, TIME_TO_LIVE, Owner, TaskContext, is_alive, stopped_by
-from pursuit.tasks.retention import Retention
-from pursuit.tasks.store import Ending, TaskStore
+from pursuit.tasks.limits import RUNNING
+from pursuit.tasks.store import KIND, Ending, TaskStore
+
+PAGE = 100
+TIDY_EVERY = 30.0
+LEAST_KEPT = 60.0
+"""Seconds that an ended task stays after its time to live, so that a polling client sees how it ended."""
+
+Cleared = Callable[[str], Awaitable[bool]]
+Needed = Callable[[TaskState], Awaitable[bool]]
+
+
+class Retention:
+    """Lists the tasks of a store, and removes them when their time is over."""
+
+    def __init__(self, store: TaskStore, *, winding: frozenset[TaskKind] = frozenset({"process"})) -> None:
+        """`winding` are the kinds whose owner settles them when they have stopped."""
+        self._store = store
+        self._winding = winding
+        self._tidied = -math.inf
+        self.clear: Cleared | None = None
+        """Clears away what else there is of a task; False if it must stay for now, and the task with it."""
+        self.needed: Needed | None = None
+        """Whether a mission still waits for the result of an ended task."""
+
+    async def list(
+        self,
+        *,
+        requestor: str | None = None,
+        status: TaskStatus | None = None,
+        cursor: str | None = None,
+        limit: int = PAGE,
+    ) -> Page:
+        """A page of about `limit` tasks, of one requestor if one is named. A bogus cursor is `InvalidArgument`."""
+        wanted = (status,) if status is not None else (*RUNNING, *TASK_ENDS)
+        rows: list[StreamRow] = []
+        while True:
+            page = await self._store.ledger.streams(kind=KIND, status=wanted, cursor=cursor, limit=limit)
+            rows.extend(row for row in page.rows if requestor in (None, row.summary.get("requestor")))
+            cursor = page.next_cursor
+            if cursor is None or len(rows) >= limit:
+                return Page(tuple(rows), cursor)
+
+    def running(self) -> AsyncGenerator[StreamRow]:
+        """Every task that has not ended."""
+        return every_stream(self._store.ledger, kind=KIND, status=RUNNING)
+
+    async def tidy(self, *, now: bool = False) -> None:
+        """Ends tasks whose time to live is over, and removes ended ones that were kept long enough."""
+        moment = self._store.now()
+        if not now and 0 <= moment - self._tidied < TIDY_EVERY:
+            return
+        self._tidied = moment
+        await self.prune()
+        await self.expire()  # after `prune`: what expires now must be seen before it goes
+
+    async def expire(self) -> None:
+        """Ends tasks whose time to live is over."""
+        moment = self._store.now()
+        async for row in self.running():
+            if moment >= row.summary.get("expires_at", math.inf):
+                await self._out_of_time(row)
+
+    async def prune(self, *, keep: int | None = None, older_than: float | None = None) -> list[str]:
+        """Removes ended tasks: those over their time to live, those too old, and the oldest of too many."""
+        limits = self._store.limits
+        most = limits.kept if keep is None else keep
+        oldest = self._store.now() - (limits.kept_seconds if older_than is None else older_than)
+        removed: list[str] = []
+        count = 0
+        async for row in every_stream(self._store.ledger, kind=KIND, status=TASK_ENDS):
+            ended = row.summary.get("ended_at", row.updated_at)
+            expired = self._store.now() >= max(row.summary.get("expires_at", math.inf), ended + LEAST_KEPT)
+            count += 1
+            if (count > most or ended < oldest or expired) and await self._remove(row.name, ended):
+                removed.append(row.name)
+        return removed
+
+    async def _remove(self, task_id: str, ended: float) -> bool:
+        """Removes one unless it is needed, for at most as long as a task may live; whether it is gone."""
+        try:
+            state = await self._store.get(task_id)
+        except TaskNotFound:
+            return False  # another process was faster
+        waited_for = self._store.now() - ended < self._store.limits.longest
+        if not state.terminal or (waited_for and self.needed is not None and await self.needed(state)):
+            return False
+        if self.clear is not None and not await self.clear(task_id) and waited_for:
+            return False
+        await self._store.forget(task_id)
+        return True
+
+    async def _out_of_time(self, row: StreamRow) -> None:
+        """Ends one. Work that winds down and has an owner is only ordered to stop; its owner settles it."""
+        winds_down = row.summary.get("task_kind") in self._winding and row.summary.get("owner") is not None
+        try:
+            await self._store.order_cancel(
+                row.name, by=TIME_TO_LIVE, settle=not winds_down, ending=Ending.failure(OUT_OF_TIME)
+            )
+        except TaskNotFound:
+            return
+
 
 LOOK_EVERY = 1.0
-UNKNOWN: Mapping[str, Any] = {"outcome": "unknown"}
-"""The data of the error of a task whose work may have taken effect."""
 
 Work = Callable[[TaskContext], Awaitable[Ending]]
 """Does a task to its end. On a cancel it is cancelled, unless it was begun with `winds_down`."""
@@ -63,8 +163,8 @@ class TaskHost:
         await self._tasks.__aenter__()
         return self
 
-    def tend(self) -> None:
-        """Looks after the tasks of dead processes and clears old ones away, for as long as this host is there."""
+    def maintain(self) -> None:
+        """Adopts the tasks of dead processes and removes old ones, for as long as this host is open."""
         self._tasks.start_soon(self._look_out)
 
     async def __aexit__(self, *_: object) -> None:
@@ -110,15 +210,15 @@ class TaskHost:
         state = await self.store.get(task_id, requestor=requestor)
         state = await self.store.order_cancel(task_id, by=by, reason=reason, settle=state.kind not in self._winding)
         if not state.terminal and state.task_id not in self._mine:
-            await self.take_up(state)  # nobody may be left to hear of it
+            await self.take_up(state)  # its owner may be dead
         return state
 
     async def take_up(self, state: TaskState) -> bool:
-        """Goes on with a task whose owner is gone, or fails it with the reason; False if it is in good hands."""
+        """Resumes a task whose owner is gone, or fails it with the reason; False if its owner lives."""
         if state.terminal or state.task_id in self._mine or state.owner is None:
             return False
         if state.kind == "mission" and state.kind not in self._resume:
-            return False  # whoever serves missions goes on with it
+            return False  # a process that serves missions resumes it
         if await is_alive(self.store.ledger, state.owner):
             return False
         if not await self.store.adopt(state.task_id, self._owner.name, instead_of=state.owner):
@@ -132,8 +232,7 @@ class TaskHost:
             return True
         if work is None:
             why = "the process that worked at it ended; what it had done by then is not known"
-            error = {"code": INTERNAL_ERROR, "message": why, "data": UNKNOWN}
-            await self.store.settle(state.task_id, Ending(status="failed", message=why, error=error))
+            await self.store.settle(state.task_id, Ending.failure(why, unknown=True))
         else:
             self._start(state, work)
         return True
@@ -165,7 +264,7 @@ class TaskHost:
                 both.start_soon(partial(ctx.keep_time, winds_down=winds_down))
                 ending = await work(ctx)
                 both.cancel_scope.cancel()
-        except Exception as error:  # noqa: BLE001 - the boundary: one task's fault is its own end and nobody else's
+        except Exception as error:  # noqa: BLE001 - the boundary: a fault ends this task alone
             ending = _broken(error)
         try:
             if ending is not None:
@@ -175,15 +274,20 @@ class TaskHost:
 
     @staticmethod
     async def _settle(ctx: TaskContext, ending: Ending) -> None:
-        """Stores the end, or else that it could not be stored; nothing of it may harm the other tasks."""
+        """Stores the end, or else that it could not be stored; a fault here must not stop the other tasks."""
         try:
             await ctx.settle(ending)
-        except PursuitError as error:
-            log.warning("a task's end could not be stored", extra=_fields(ctx.task_id, error))
         except Exception as error:  # noqa: BLE001 - the boundary: see above
             log.warning("a task's end could not be stored", extra=_fields(ctx.task_id, error))
+            if isinstance(error, PursuitError):  # the ledger cannot be written now
+                return
             try:
-                await ctx.store.settle(ctx.task_id, _unstorable(ending, error))
+                why = (
+                    f"it ended as {ending.status}, but its result could not be stored: {type(error).__name__}: {error}"
+                )
+                await ctx.store.settle(
+                    ctx.task_id, replace(Ending.failure(why, unknown=True), exit_code=ending.exit_code)
+                )
             except Exception as again:  # noqa: BLE001 - the same boundary
                 log.warning("a task has no end on record", extra=_fields(ctx.task_id, again))
 
@@ -206,14 +310,7 @@ class TaskHost:
 def _broken(error: Exception) -> Ending:
     while isinstance(error, ExceptionGroup):  # what ran side by side comes in groups
         error = cast("ExceptionGroup[Exception]", error).exceptions[0]
-    why = f"{type(error).__name__}: {error}"[:2_000]
-    return Ending(status="failed", message=why, error={"code": INTERNAL_ERROR, "message": why, "data": UNKNOWN})
-
-
-def _unstorable(ending: Ending, error: Exception) -> Ending:
-    why = f"it ended as {ending.status}, but its result could not be stored: {type(error).__name__}: {error}"[:2_000]
-    said = {"code": INTERNAL_ERROR, "message": why, "data": UNKNOWN}
-    return Ending(status="failed", message=why, error=said, exit_code=ending.exit_code)
+    return Ending.failure(f"{type(error).__name__}: {error}", unknown=True)
 
 
 def _fields(task_id: str | None, error: Exception) -> dict[str, Any]:

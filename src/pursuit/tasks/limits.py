@@ -1,7 +1,4 @@
-"""How many tasks there may be, and for how long.
-
-Owns: the limits that the operator sets, and the count of running tasks. Knows no work.
-"""
+"""The operator's limits on tasks, and the count of running ones."""
 
 from __future__ import annotations
 
@@ -14,10 +11,9 @@ from dataclasses import dataclass
 import anyio
 
 from pursuit.errors import Fault, TooManyTasks, ValidationFailed
-from pursuit.ledger.contract import Ledger
+from pursuit.ledger.contract import Ledger, every_stream
 
 DAY = 86_400.0
-FRESH = 1.0
 RUNNING = ("working", "input_required")
 
 
@@ -30,6 +26,8 @@ class Limits:
     longest: float = 30 * DAY
     kept_seconds: float = 7 * DAY
     kept: int = 500
+    count_every: float = 1.0
+    """Seconds after which the running tasks of other processes are counted anew."""
 
     def time_to_live(self, asked: float | None) -> float | None:
         """The time to live in force for one that was asked for, in seconds. Raises `ValidationFailed`."""
@@ -61,9 +59,9 @@ class Running:
     async def place(self, task_id: str, requestor: str, limits: Limits) -> AsyncGenerator[None]:
         """A task's place while it is stored, which it keeps if it was. Raises `TooManyTasks`."""
         async with self._looking:
-            if time.monotonic() - self._looked > FRESH:
+            if time.monotonic() - self._looked > limits.count_every:
                 await self._look()
-        # From here to the place's being taken nothing may wait.
+        # No await from here until the place is taken, or two tasks would pass the same count.
         if task_id in self._requestors:  # then it is not stored a second time, and has its place already
             yield
             return
@@ -80,7 +78,7 @@ class Running:
             self._storing.discard(task_id)
 
     def ended(self, task_id: str) -> None:
-        """Counts it no more."""
+        """Stops counting it."""
         self._requestors.pop(task_id, None)
         if self._looking.locked():
             self._ended.add(task_id)
@@ -101,16 +99,10 @@ class Running:
             )
 
     async def _look(self) -> None:
-        """Counts anew; what began or ended here meanwhile may be on no page, or on one that was read before."""
+        """Counts anew. What began or ended here meanwhile may be on no page, or on one that was read before."""
         self._begun, self._ended = set(), set()
-        found: dict[str, str] = {}
-        cursor: str | None = None
-        while True:
-            page = await self._ledger.streams(kind=self._kind, status=RUNNING, cursor=cursor, limit=1_000)
-            found.update({row.name: str(row.summary.get("requestor")) for row in page.rows})
-            cursor = page.next_cursor
-            if cursor is None:
-                break
+        rows = every_stream(self._ledger, kind=self._kind, status=RUNNING)
+        found = {row.name: str(row.summary.get("requestor")) async for row in rows}
         ours = {name: self._requestors[name] for name in self._storing | self._begun if name in self._requestors}
         counted = {**found, **ours}
         self._requestors = {name: requestor for name, requestor in counted.items() if name not in self._ended}

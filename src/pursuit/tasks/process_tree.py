@@ -1,8 +1,7 @@
-"""Every process that belongs to a command: all below its subreaper on Linux, its group, its tag, and their children.
+"""Finds and signals every process of a command: those below its subreaper (Linux), its group, its tag, their children.
 
-Owns: finding and signalling them. Knows no task's meaning. Invariant: what is signalled was verified to be what was
-found, so a pid that was given away meanwhile is left alone; who was found once is not lost sight of until it is gone,
-whatever became of the parent by which it was found.
+Invariant: a process is verified before it is signalled, so a pid that was reused is left alone; a process that was
+found once stays a member until it is gone, also when the parent by which it was found has ended.
 """
 
 from __future__ import annotations
@@ -23,9 +22,6 @@ import anyio.to_thread
 
 from pursuit.tasks.supervisor import TAG, boot_id, start_time
 
-# Which process is meant: its pid and when it began, in this boot of the machine.
-# Invariant: a pid that another process has got since is another identity.
-
 UNREADABLE = (
     "what its supervisor wrote down about it cannot be read, as after a loss of power; how it ended is not known"
 )
@@ -33,7 +29,7 @@ UNREADABLE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """One process, for as long as it lives."""
+    """One process: its pid and its start time in one boot of the machine, so a reused pid is another identity."""
 
     pid: int
     start: str | None
@@ -41,7 +37,7 @@ class Identity:
 
     @property
     def lives(self) -> bool:
-        """Whether exactly this process still runs; a zombie does not, and where nobody reaps it stays for ever."""
+        """Whether exactly this process still runs; a zombie, which may never be reaped, does not."""
         return self.here and start_time(self.pid, zombie=False) == self.start is not None
 
     @property
@@ -52,42 +48,39 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meta:
-    """What the keeper wrote when it had started a command: who runs, who keeps it, since when, below what."""
+    """What the supervisor recorded of a started command."""
 
     leader: Identity
-    keeper: Identity
+    supervisor: Identity
     at: float
     subreaper: Identity | None = None
 
 
-@cache
-def this_boot() -> str:
-    """Which boot of the machine this is."""
-    return boot_id()
+this_boot = cache(boot_id)
 
 
 def identity_of(body: Mapping[str, Any]) -> Identity:
-    """The identity that the keeper wrote."""
+    """The identity that the supervisor wrote."""
     return Identity(pid=int(body["pid"]), start=body.get("start"), boot=str(body.get("boot", "")))
 
 
 def read_meta(folder: Path) -> Meta | str | None:
-    """Who runs in that folder: a command, the reason why there is none, or None if nobody wrote anything yet."""
+    """The command of that folder, the reason why none was started, or None if nothing is recorded yet."""
     body = read_json(folder / "meta")
     if body is None:
         return None
     if "refused" in body:
         return str(body["refused"])
     try:
-        leader, keeper, at = identity_of(body), identity_of(body["keeper"]), float(body["at"])
+        leader, supervisor, at = identity_of(body), identity_of(body["supervisor"]), float(body["at"])
         subreaper = identity_of(body["subreaper"]) if "subreaper" in body else None
-        return Meta(leader=leader, keeper=keeper, at=at, subreaper=subreaper)
+        return Meta(leader=leader, supervisor=supervisor, at=at, subreaper=subreaper)
     except (KeyError, TypeError, ValueError):
         return UNREADABLE
 
 
 def read_identity(path: Path) -> Identity | None:
-    """Who wrote a file about itself; None if nobody did, or it cannot be read."""
+    """The process that a file names; None if there is no such file, or it cannot be read."""
     try:
         return identity_of(read_json(path) or {})
     except (KeyError, TypeError, ValueError):
@@ -116,7 +109,7 @@ Key = tuple[int, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ProcessInfo:
     """A living process as it was found; `tag` is the task that it carries in its environment."""
 
     pid: int
@@ -128,7 +121,7 @@ class Seen:
 
     @property
     def key(self) -> Key:
-        """Who it is, whoever its parent has become."""
+        """Its identity, which does not change with its parent."""
         return self.pid, self.start
 
 
@@ -142,40 +135,40 @@ class Root:
 
 
 class ProcessTable:
-    """Looks at all processes, once for all who ask at the same time."""
+    """Lists all processes, once for all callers that ask at the same time."""
 
     def __init__(self) -> None:
         self._lock = anyio.Lock()
-        self._seen: list[Seen] = []
+        self._seen: list[ProcessInfo] = []
         self._looked = 0.0
 
-    async def members(self, root: Root, known: Container[Key] = frozenset()) -> list[Seen]:
+    async def members(self, root: Root, known: Container[Key] = frozenset()) -> list[ProcessInfo]:
         """The living processes of one command, as they are now, with those that are `known` to be."""
         asked = time.monotonic()
         async with self._lock:
             if self._looked < asked:
                 began = time.monotonic()
-                self._seen = await anyio.to_thread.run_sync(_everybody)
+                self._seen = await anyio.to_thread.run_sync(lambda: list(_from_proc() if _LINUX else _from_ps()))
                 self._looked = began
             return members_of(self._seen, root, known)
 
 
-def members_of(everybody: Iterable[Seen], root: Root, known: Container[Key] = frozenset()) -> list[Seen]:
+def members_of(processes: Iterable[ProcessInfo], root: Root, known: Container[Key] = frozenset()) -> list[ProcessInfo]:
     """Those of them that belong to a command."""
-    everybody, leader = list(everybody), root.leader
-    # The number of a group stays taken as long as it has a member; once somebody else leads it, it is another group.
-    taken = not leader.here or any(one.pid == leader.pid and one.start != leader.start for one in everybody)
-    above = next((one for one in everybody if _is(one, root.subreaper)), None)
+    processes, leader = list(processes), root.leader
+    # The number of a group stays taken as long as it has a member; once another process leads it, it is another group.
+    taken = not leader.here or any(one.pid == leader.pid and one.start != leader.start for one in processes)
+    above = next((one for one in processes if _is_identity(one, root.subreaper)), None)
     found = {
         one.pid: one
-        for one in everybody
+        for one in processes
         if one.tag == root.task_id
         or (not taken and leader.pid in (one.pid, one.group, one.session))
         or (above is not None and one.parent == above.pid)
         or one.key in known
     }
-    children: dict[int, list[Seen]] = {}
-    for one in everybody:
+    children: dict[int, list[ProcessInfo]] = {}
+    for one in processes:
         children.setdefault(one.parent, []).append(one)
     fresh = list(found.values())
     while fresh:
@@ -184,20 +177,20 @@ def members_of(everybody: Iterable[Seen], root: Root, known: Container[Key] = fr
     return [one for one in found.values() if one is not above and one.pid != os.getpid()]
 
 
-def _is(one: Seen, identity: Identity | None) -> bool:
+def _is_identity(one: ProcessInfo, identity: Identity | None) -> bool:
     return identity is not None and identity.here and (one.pid, one.start) == (identity.pid, identity.start)
 
 
-async def end_tree(census: ProcessTable, root: Root, grace: float) -> None:
-    """Ends all of them: SIGTERM, time to leave, SIGKILL until nobody is left."""
+async def end_tree(process_table: ProcessTable, root: Root, grace: float) -> None:
+    """Ends all of them: SIGTERM, the grace, then SIGKILL until none is left."""
     ends = time.monotonic() + grace
     number = signal.SIGTERM
     told: set[Key] = set()
-    while members := await census.members(root, told):
+    while members := await process_table.members(root, told):
         now = time.monotonic()
         if now >= ends:
             if number == signal.SIGKILL and now >= ends + KILLING:
-                return  # what the kernel holds cannot be ended by anybody
+                return  # a process in uninterruptible sleep cannot be ended
             number = signal.SIGKILL
         for one in members:
             if number == signal.SIGKILL or one.key not in told:
@@ -206,7 +199,7 @@ async def end_tree(census: ProcessTable, root: Root, grace: float) -> None:
         await anyio.sleep(LOOK_EVERY if number == signal.SIGTERM else LOOK_EVERY / 5)
 
 
-def send(one: Seen, number: int) -> None:
+def send(one: ProcessInfo, number: int) -> None:
     """Signals a process if it is still the same."""
     try:
         if _LINUX:
@@ -222,11 +215,7 @@ def send(one: Seen, number: int) -> None:
         return
 
 
-def _everybody() -> list[Seen]:
-    return list(_from_proc() if _LINUX else _from_ps())
-
-
-def _from_proc() -> Iterable[Seen]:
+def _from_proc() -> Iterable[ProcessInfo]:
     for name in os.listdir("/proc"):  # noqa: PTH208 - thousands of names, of which most are only compared
         if not name.isdigit():
             continue
@@ -240,8 +229,8 @@ def _from_proc() -> Iterable[Seen]:
         try:
             tag = _tagged(place.joinpath("environ").read_bytes())
         except OSError:
-            tag = ""  # somebody else's
-        yield Seen(int(name), int(stat[1]), int(stat[2]), int(stat[3]), stat[19].decode(), tag)
+            tag = ""  # another user's
+        yield ProcessInfo(int(name), int(stat[1]), int(stat[2]), int(stat[3]), stat[19].decode(), tag)
 
 
 def _tagged(environment: bytes) -> str:
@@ -251,10 +240,10 @@ def _tagged(environment: bytes) -> str:
     return environment[place + len(_TAG) :].split(b"\0", 1)[0].decode("utf-8", "replace")
 
 
-def _from_ps() -> Iterable[Seen]:
+def _from_ps() -> Iterable[ProcessInfo]:
     words = ["ps", "-axo", "pid=,ppid=,pgid=,stat=,lstart="]
     told = subprocess.run(words, capture_output=True, check=False, env={"PATH": os.defpath, "LC_ALL": "C"})  # noqa: S603
     for line in told.stdout.decode("utf-8", "replace").splitlines():
         pid, parent, group, state, *start = line.split()
         if not state.startswith("Z"):
-            yield Seen(int(pid), int(parent), int(group), 0, " ".join(start))
+            yield ProcessInfo(int(pid), int(parent), int(group), 0, " ".join(start))

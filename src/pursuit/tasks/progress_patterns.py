@@ -1,8 +1,6 @@
-"""What the lines of a command say: how far it is, what it works at, what failed.
+"""Finds progress in the output of a command by three patterns: units done, failures, the current item.
 
-Owns: the three patterns and what counts as news. Knows no file but that of its units, and no process.
-Invariant: a line costs no work of its own unless a pattern asks for it, and no pattern can hold the reader: one that
-takes too long is switched off, and that is told.
+Invariant: no pattern can hold up the reader: one that takes too long is switched off, with a note.
 """
 
 from __future__ import annotations
@@ -23,15 +21,14 @@ if TYPE_CHECKING:
     import regex
 
 
-# Which units were counted already, in eight bytes for each, in memory and on disk.
-# Invariant: after a crash the file is cut back to what was marked, so that each unit counts once however often its
-# line is read.
-
 _LEAST = 1 << 10
 
 
 class Units:
-    """A set of texts that can only grow; `count` of them are in it."""
+    """The units that were counted, as a set that only grows: eight bytes for each, in memory and on disk.
+
+    After a crash the file is cut back to what was marked, so each unit counts once however often its line is read.
+    """
 
     def __init__(self, path: Path, *, count: int = 0) -> None:
         self._path = path
@@ -92,7 +89,7 @@ _MOST_LOOKED = 20
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])|[\x00-\x08\x0b-\x1f\x7f]")
 
 
-class Signs:
+class OutputProgress:
     """What was found so far; the patterns named in `off` are not looked for."""
 
     def __init__(self, command: Command, units: Units, *, off: Sequence[str] = (), seconds: float = SECONDS) -> None:

@@ -1,7 +1,7 @@
-"""Reads what the keeper spooled: into the log, for the signs in it, up to a mark that is worth writing down.
+"""Reads what the supervisor spooled into the log, finds progress in it, and gives marks to resume from.
 
-Owns: the way of a byte from the spool to the log. Knows no loop and no ledger: it is called from a thread, one call at
-a time. Invariant: a reader made from a mark gives, with what was read up to that mark, every line once and in order.
+It is called from a thread, one call at a time. Invariant: a reader made from a mark gives, with what was read up to
+that mark, every line once and in order.
 """
 
 from __future__ import annotations
@@ -15,11 +15,8 @@ from typing import Any, cast
 
 from pursuit.tasks.command import Command, blanked
 from pursuit.tasks.process_tree import read_json
-from pursuit.tasks.progress_patterns import Signs, Units
+from pursuit.tasks.progress_patterns import OutputProgress, Units
 from pursuit.tasks.supervisor import STREAMS, segment_name
-
-# The spool of one stream, seen from the side that reads it.
-# Invariant: every byte is given once and in order, or its loss is told where it happened.
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +27,7 @@ class Gap:
 
 
 class Spool:
-    """One stream from a place on: the number of a segment and an offset in it."""
+    """Reads the spool of one stream from a segment and an offset on: each byte once and in order, or a `Gap`."""
 
     def __init__(self, folder: Path, stream: str, *, number: int = 1, offset: int = 0) -> None:
         self._folder = folder
@@ -65,7 +62,7 @@ class Spool:
             return False
 
     def discard(self, number: int) -> None:
-        """Removes the segments before that one, which nobody needs again."""
+        """Removes the segments before that one."""
         while self._kept < number:
             for gap in (False, True):
                 self._path(self._kept, gap=gap).unlink(missing_ok=True)
@@ -93,21 +90,21 @@ class Spool:
         return self._folder / (segment_name(self._stream, number) + (".gap" if gap else ""))
 
 
-# r"""Bytes as they were cut, made into whole lines of bounded length.
-# Invariant: it holds at most one line and `LONGEST` bytes of it; no secret is left, also not half of one at a cut.
-
 LONGEST = 64 * 1024
 CUT = " … [the rest of this line, which is longer than 64 KiB, is left out]".encode()
 _BLANK = b"***"
 
 
 class LineCutter:
-    """Takes pieces, gives whole lines; `held` bytes at the end of what it took are not part of any line yet."""
+    """Turns pieces into whole lines of at most `LONGEST` bytes, without secrets, also not half of one at a cut.
+
+    `held` bytes at the end of what it took are not part of any line yet.
+    """
 
     def __init__(self, secrets: Sequence[str] = (), *, skipping: bool = False) -> None:
         self._secrets = [secret.encode("utf-8", "surrogateescape") for secret in secrets]
         self._margin = max((len(secret) for secret in self._secrets), default=0)
-        self._held = b""
+        self._held: bytes = b""
         self.skipping = skipping
         """Whether the rest of a line that was too long is being left out."""
 
@@ -123,7 +120,7 @@ class LineCutter:
         if data.endswith(b"\r"):  # it may be half of an end
             data, self._held = data[:-1], b"\r"
         if b"\r" in data:
-            data = self._ends(data)
+            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         end = data.rfind(b"\n") + 1
         whole, rest = data[:end], data[end:]
         self._held = rest + self._held
@@ -151,10 +148,6 @@ class LineCutter:
             data = data.replace(secret, _BLANK)
         return data
 
-    @staticmethod
-    def _ends(data: bytes) -> bytes:
-        return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-
     def _bounded(self, lines: bytes) -> bytes:
         """Cuts what is too long; the usual case costs one look for each 64 KiB."""
         place, size = 0, len(lines)
@@ -181,17 +174,16 @@ def _whole_characters(text: bytes) -> bytes:
     return text
 
 
-# What a command wrote and we have read: a log of bounded size that can be cut back, tailed and followed.
-# Invariant: positions count all bytes that were ever appended; the newest `bound` / 2 of them at least are there, in
-# order.
-
 BOUND = 64 * 1024 * 1024
 BLOCK = 256 * 1024
 LONGEST_TAIL = 16 * 1024 * 1024
 
 
 class Log:
-    """The side that writes; one for each log at a time."""
+    """Writes a log of bounded size; one writer for each log at a time.
+
+    Positions count all bytes that were ever appended; at least the newest `bound` / 2 of them are there, in order.
+    """
 
     def __init__(self, folder: Path, name: str, *, bound: int = BOUND) -> None:
         self._folder = folder
@@ -221,7 +213,7 @@ class Log:
             self.lost += len(data)
 
     def _write(self, descriptor: int, data: bytes) -> None:
-        """All of it or nothing; raises `OSError`. Half of it would be a line that nobody wrote."""
+        """All of it or nothing; raises `OSError`. Half of it would be a line that the command never wrote."""
         view = memoryview(data)
         try:
             while view:
@@ -332,7 +324,8 @@ class _Track:
             return None
         self.taken += len(piece) if isinstance(piece, bytes) else 1
         if isinstance(piece, Gap):
-            lines = self.cutter.rest() + _gap_line(piece)
+            missing = f"[{piece.dropped} bytes of output are missing here: more lay unread than may]\n"
+            lines = self.cutter.rest() + missing.encode()
             self.cutter.skipping = False
         else:
             lines = self.cutter.feed(piece)
@@ -359,9 +352,9 @@ class Reader:
         self._log.cut(mark.get("log", 0))
         self._errors.cut(mark.get("errors", 0))
         units = Units(folder / "units", count=mark.get("units", 0))
-        self.signs = Signs(command, units, off=mark.get("off", ()))
-        self.signs.lines = mark.get("lines", 0)
-        self.signs.failures = list(mark.get("failures", ()))
+        self.progress = OutputProgress(command, units, off=mark.get("off", ()))
+        self.progress.lines = mark.get("lines", 0)
+        self.progress.failures = list(mark.get("failures", ()))
         self._taken_at_mark = 0
         self._changed = 0
         self.exit: Mapping[str, Any] | None = None
@@ -378,7 +371,7 @@ class Reader:
         return self.taken - self._taken_at_mark
 
     def step(self, *, last: bool = False) -> bool:
-        """Reads a bounded piece; False if there was nothing left. `last`: nobody writes any more."""
+        """Reads a bounded piece; False if there was nothing left. `last`: nothing writes any more."""
         ended = read_json(self._folder / "exit")  # asked first: it is written after the last byte
         for _ in range(STEP):
             moved = [self._advance(track) for track in self._tracks]
@@ -402,15 +395,15 @@ class Reader:
 
     def mark(self) -> dict[str, Any]:
         """Where to go on after a crash. Raises `OSError` if the disk refuses."""
-        self.signs.units.store()
+        self.progress.units.store()
         self._taken_at_mark = self.taken
         return {
             "log": self._log.position,
             "errors": self._errors.position,
-            "lines": self.signs.lines,
-            "units": self.signs.units.count,
-            **({"failures": list(self.signs.failures)} if self.signs.failures else {}),
-            **({"off": list(self.signs.off)} if self.signs.off else {}),
+            "lines": self.progress.lines,
+            "units": self.progress.units.count,
+            **({"failures": list(self.progress.failures)} if self.progress.failures else {}),
+            **({"off": list(self.progress.off)} if self.progress.off else {}),
             **{track.name: list(track.mark) for track in self._tracks},
         }
 
@@ -430,9 +423,5 @@ class Reader:
         self._log.append(lines)
         if track.name == "err":
             self._errors.append(lines)
-        for note in self.signs.take(lines):
+        for note in self.progress.take(lines):
             self._log.append(f"[{note}]\n".encode())
-
-
-def _gap_line(gap: Gap) -> bytes:
-    return f"[{gap.dropped} bytes of output are missing here: more lay unread than may]\n".encode()

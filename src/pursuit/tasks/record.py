@@ -1,7 +1,4 @@
-"""A task as people and listings see it.
-
-Owns: ids, and the record's form as JSON. Pure.
-"""
+"""Task ids, the JSON record of a task, and what of a task's facts can be stored. Pure."""
 
 from __future__ import annotations
 
@@ -16,18 +13,15 @@ import msgspec
 from pursuit.core.report import iso
 from pursuit.core.tasks import AnyTaskEvent, TaskState, encode_task
 
-# What of a task's facts can be stored, and read again by anybody.
-# Invariant: what comes out encodes, and decodes to itself.
-
 EXACT = 2**53
-"""Up to here every whole number is a number of JSON as everybody reads it."""
+"""JSON readers that use doubles read each whole number up to here exactly."""
 
 _NUMBERS = ("done", "total")
 _Event = TypeVar("_Event", bound=AnyTaskEvent)
 
 
 def finite(value: object) -> float | None:
-    """A number that can be counted with, as it is; None for anything else, also for infinity and the like."""
+    """The value if it is a finite number, else None."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     if isinstance(value, int) and abs(value) <= EXACT:
@@ -40,19 +34,19 @@ def finite(value: object) -> float | None:
 
 
 def whole(number: float | None) -> float | None:
-    """A number as people write it: without a fraction where it has none."""
+    """The number as an int where it has no fraction."""
     if number is None or not math.isfinite(number) or abs(number) > EXACT or number != int(number):
         return number
     return int(number)
 
 
 def sound_text(text: str) -> str:
-    """Text that can be encoded: half a character, which JSON and file names can hold, becomes a question mark."""
+    """Text that can be encoded: a lone surrogate, which JSON and file names can hold, becomes a question mark."""
     return text if text.isascii() else text.encode(errors="replace").decode()
 
 
 def storable(event: _Event) -> _Event:
-    """The fact as it can be stored; the same one where nothing is wrong with it."""
+    """The event in a form that encodes, and decodes to itself; unchanged if it already is."""
     numbers = {name: getattr(event, name, None) for name in _NUMBERS}
     wrong = {name: finite(value) for name, value in numbers.items() if value is not None and finite(value) is not value}
     if wrong:
@@ -79,12 +73,12 @@ _ID = re.compile(r"task-[0-9a-f]{32}")
 
 
 def is_task_id(text: str) -> bool:
-    """Whether it could be one of ours; anything else never reaches storage."""
+    """Whether the text has the form of a task id; anything else never reaches storage."""
     return _ID.fullmatch(text) is not None
 
 
 def new_task_id() -> str:
-    """An id that nobody can guess: 128 random bits."""
+    """A random id of 128 bits, which cannot be guessed."""
     return f"task-{secrets.token_hex(16)}"
 
 

@@ -1,7 +1,6 @@
-"""Commands as tasks, for one process of ours: what it starts goes on without it and is found again.
+"""Runs commands as tasks: a command outlives the process that started it, and the next process finds it again.
 
-Owns: the folder of all commands, the keeper, and what is done with a command's files. Does not know: who may run what.
-Invariant: a command is started once or not at all, whoever dies in between; nothing of it is readable by others.
+Invariant: a command is started once or not at all, whichever process dies in between; other users can read none of it.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from pursuit.tasks.command import (
     LONGEST_STDERR_LINE,
     STDERR_LINES,
     Command,
-    Course,
+    FinishedRun,
     ending_of,
     in_words,
     refusal_of,
@@ -55,24 +54,24 @@ from pursuit.tasks.record import is_task_id
 from pursuit.tasks.store import Ending
 from pursuit.tasks.supervisor import STREAMS, TAG, claim, write_whole
 
-# The line to the keeper: starts it with the first command, hands commands over, and hears of news.
-# Invariant: the files in a command's folder are the truth and the keeper's words only hints, so a lost word costs
-# time and nothing else.
-
 PATIENCE = 120.0
 LONGEST_WORD = 16 * 1024 * 1024
 
 
-class Refused(Exception):
+class StartRefused(Exception):
     """A command could not be started; the message says why, and nothing runs."""
 
 
-class Unanswered(Exception):
-    """The keeper was asked to start a command and said nothing: it may run, and may yet be started."""
+class StartUnanswered(Exception):
+    """The supervisor did not answer a start: the command may run, or may yet be started."""
 
 
-class Keeping:
-    """One keeper for one process of ours. `on_news` hears which commands have news, `on_loss` that it is gone."""
+class SupervisorClient:
+    """The supervisor of this process: started with the first command. `on_news` gets the ids of commands with news.
+
+    `on_loss` is called when the supervisor is gone. The files in a command's folder are the truth and messages only
+    hints, so a lost message costs time and nothing else.
+    """
 
     def __init__(
         self, folder: Path, tasks: TaskGroup, on_news: Callable[[Iterable[str]], None], on_loss: Callable[[], None]
@@ -85,7 +84,7 @@ class Keeping:
         self._writer: asyncio.StreamWriter | None = None
         self._asked: dict[str, tuple[anyio.Event, list[str]]] = {}
         self.losses = 0
-        """How often a keeper went away; what was started before the last time is not heard of any more."""
+        """How many supervisors were lost; there is no news of commands that were started before the last loss."""
 
     async def start(self, request: dict[str, Any]) -> None:
         """Starts a command; returns when it runs. Raises `Refused` or `Unanswered`."""
@@ -93,26 +92,26 @@ class Keeping:
         self._asked[request["id"]] = answered, reasons
         try:
             async with self._starting:
-                writer = await self._line()
+                writer = await self._connect()
                 writer.write(json.dumps(request).encode() + b"\n")
             with anyio.move_on_after(PATIENCE) as patience:
                 await answered.wait()
         except OSError as error:
-            raise Refused(f"its supervisor cannot be started: {error}") from error
+            raise StartRefused(f"its supervisor cannot be started: {error}") from error
         finally:
             del self._asked[request["id"]]
         if patience.cancelled_caught or self.losses > losses:
-            raise Unanswered
+            raise StartUnanswered
         if reasons:
-            raise Refused(reasons[0])
+            raise StartRefused(reasons[0])
 
     def close(self) -> None:
-        """Lets go of the keeper, which goes on until its commands have ended."""
+        """Disconnects from the supervisor, which runs until its commands have ended."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None
 
-    async def _line(self) -> asyncio.StreamWriter:
+    async def _connect(self) -> asyncio.StreamWriter:
         if self._writer is None:
             ours, theirs = socket.socketpair()
             with theirs:
@@ -122,12 +121,12 @@ class Keeping:
         return self._writer
 
     async def _listen(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Hears the keeper until it is gone or we are; whoever waits for a start is told how it went, also then."""
+        """Receives messages until either side is gone; callers that wait for a start get their answer also then."""
         try:
-            await self._hear_while(reader, lambda: True)
+            await self._receive_while(reader, lambda: True)
         except anyio.get_cancelled_exc_class():
             with anyio.CancelScope(shield=True):
-                await self._hear_while(
+                await self._receive_while(
                     reader, lambda: any(not answered.is_set() for answered, _ in self._asked.values())
                 )
             raise
@@ -136,23 +135,23 @@ class Keeping:
             if self._writer is writer:
                 self._writer = None
 
-    async def _hear_while(self, reader: asyncio.StreamReader, wanted: Callable[[], bool]) -> None:
+    async def _receive_while(self, reader: asyncio.StreamReader, wanted: Callable[[], bool]) -> None:
         try:
             while wanted():
                 line = await reader.readline()
                 if not line:
                     break
-                self._hear(json.loads(line))
+                self._handle(json.loads(line))
             else:
                 return
         except (OSError, ValueError):
-            pass  # half a word of a keeper that was killed
+            pass  # half a message of a supervisor that was killed
         self.losses += 1
         for answered, _ in self._asked.values():
             answered.set()
         self._on_loss()
 
-    def _hear(self, word: dict[str, Any]) -> None:
+    def _handle(self, word: dict[str, Any]) -> None:
         if "news" in word:
             self._on_news(word["news"])
             return
@@ -163,9 +162,9 @@ class Keeping:
 
 
 def _launch(folder: Path, theirs: socket.socket) -> None:
-    """Runs the keeper's script, which leaves a process of its own behind; raises `OSError`."""
+    """Runs the supervisor's script, which leaves a process of its own behind; raises `OSError`."""
     words = [sys.executable, "-I", "-S", supervisor.__file__]
-    descriptor = os.open(folder / "keeper.err", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    descriptor = os.open(folder / "supervisor.err", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         ended = subprocess.run(  # noqa: S603 - our own script
             words,
@@ -178,29 +177,26 @@ def _launch(folder: Path, theirs: socket.socket) -> None:
     finally:
         os.close(descriptor)
     if ended.returncode:
-        raise OSError(f"it ended with {ended.returncode}; see {folder / 'keeper.err'}")
+        raise OSError(f"it ended with {ended.returncode}; see {folder / 'supervisor.err'}")
 
-
-# Who waits for news of which command, and a look now and then at those whose keeper says nothing to us.
-# Invariant: each watch wakes for news within `LOOK_EVERY`, or at once if the keeper is ours.
 
 NOTIFY_EVERY = 0.2
 LIVENESS_EVERY = 5
-"""Looks for output between two looks for the keeper."""
+"""Polls for output between two checks that the supervisor lives."""
 
 
 class Watch:
-    """One command: wakes its reader; `lost` once its keeper is gone."""
+    """One command: wakes its reader; `lost` once its supervisor is gone."""
 
-    def __init__(self, reader: Reader, keeper: Identity, *, ours: bool) -> None:
+    def __init__(self, reader: Reader, supervisor: Identity, *, ours: bool) -> None:
         self.reader = reader
-        self.keeper = keeper
+        self.supervisor = supervisor
         self.ours = ours
         self.lost = False
         self._news = anyio.Event()
 
     def ring(self) -> None:
-        """Wakes whoever waits."""
+        """Wakes the reader."""
         self._news.set()
 
     def quiet(self) -> None:
@@ -214,7 +210,7 @@ class Watch:
 
 
 class Watches:
-    """All commands of this process."""
+    """All commands of this process. Each wakes at once for news of our supervisor, else within NOTIFY_EVERY."""
 
     def __init__(self) -> None:
         self._all: dict[str, Watch] = {}
@@ -231,19 +227,19 @@ class Watches:
         self._all.pop(task_id, None)
 
     def ring(self, task_ids: Iterable[str]) -> None:
-        """The keeper says that these have news."""
+        """Wakes the readers of these commands."""
         for task_id in task_ids:
             if (watch := self._all.get(task_id)) is not None:
                 watch.ring()
 
     def disown(self) -> None:
-        """The keeper says nothing any more."""
+        """Polls all commands from now on: the supervisor is lost."""
         for watch in self._all.values():
             watch.ours = False
         self._foreign.set()
 
     async def look(self) -> None:
-        """Looks after the commands of other keepers, until cancelled."""
+        """Polls the commands of other supervisors, until cancelled."""
         count = 0
         while True:
             await self._foreign.wait()
@@ -257,17 +253,13 @@ class Watches:
             await anyio.sleep(NOTIFY_EVERY)
 
 
-def _with_news(watches: list[Watch], ask_for_keepers: bool) -> list[Watch]:
-    if ask_for_keepers:
-        dead = {keeper for keeper in {watch.keeper for watch in watches} if not keeper.lives}
+def _with_news(watches: list[Watch], check_supervisors: bool) -> list[Watch]:
+    if check_supervisors:
+        dead = {supervisor for supervisor in {watch.supervisor for watch in watches} if not supervisor.lives}
         for watch in watches:
-            watch.lost = watch.keeper in dead
+            watch.lost = watch.supervisor in dead
     return [watch for watch in watches if watch.lost or watch.reader.has_news()]
 
-
-# One command as the work of a task: started or found again, read to its end, stopped when somebody says so.
-# Invariant: a command that runs is read to its end and its real exit is recorded, by us or by whoever comes after us;
-# when we only leave, it goes on.
 
 UNMARKED = 32 * 1024 * 1024
 """Bytes that are read without a mark at most, and removed from the spool with it."""
@@ -278,7 +270,10 @@ log = logging.getLogger(__name__)
 
 
 class Running:
-    """A command that was started, in the hands of one task."""
+    """A started command as the work of one task: read to its end, or stopped on order.
+
+    Invariant: its real exit is recorded, by this process or by the next; when this process only leaves, it runs on.
+    """
 
     def __init__(
         self,
@@ -287,7 +282,7 @@ class Running:
         meta: Meta,
         watch: Watch,
         *,
-        census: ProcessTable,
+        process_table: ProcessTable,
         readers: anyio.CapacityLimiter,
         unmarked: int = UNMARKED,
     ) -> None:
@@ -296,12 +291,12 @@ class Running:
         self._meta = meta
         self._watch = watch
         self._reader = watch.reader
-        self._census = census
+        self._process_table = process_table
         self._readers = readers
         self._unmarked = unmarked
         self._item = ctx.state.item
         self.left = False
-        """Whether it was left running, for somebody else to go on with."""
+        """Whether it was left running, for another process to read on."""
         self._marked = 0.0
         self._heard = time.monotonic()
         self._beat = self._heard
@@ -317,14 +312,14 @@ class Running:
                 if self._ctx.cancelled:
                     await stopped.wait()
                 elif self._reader.exit is None:
-                    await self._end_tree()  # nobody reads it and nobody waits for it any more
+                    await self._end_tree()  # its supervisor is gone: its output is lost and its exit unknown
                 tasks.cancel_scope.cancel()
         except anyio.get_cancelled_exc_class():
             self.left = True
             raise
         finally:
             watches.remove(self._ctx.task_id)
-        return ending_of(await anyio.to_thread.run_sync(self._course, folder))
+        return ending_of(await anyio.to_thread.run_sync(self._run, folder))
 
     async def _stop(self, stopped: anyio.Event) -> None:
         await self._ctx.wait_cancelled()
@@ -332,13 +327,15 @@ class Running:
         stopped.set()
 
     async def _end_tree(self) -> None:
-        await end_tree(self._census, root_of(self._ctx.task_id, self._meta), self._command.grace)
+        await end_tree(self._process_table, root_of(self._ctx.task_id, self._meta), self._command.grace)
 
     async def _read(self) -> None:
         while True:
             self._watch.quiet()
             before = self._reader.taken
-            more = await anyio.to_thread.run_sync(self._step, limiter=self._readers)
+            more = await anyio.to_thread.run_sync(
+                lambda: self._reader.step(last=self._watch.lost), limiter=self._readers
+            )
             if self._reader.taken != before:
                 self._heard = self._beat = time.monotonic()
             if self._reader.finished:
@@ -347,9 +344,6 @@ class Running:
                 await self._mark()
             if not more:
                 await self._wait()
-
-    def _step(self) -> bool:
-        return self._reader.step(last=self._watch.lost)
 
     def _due(self) -> float:
         """When the next mark is worth its commit: the longer it runs, the less a moment counts."""
@@ -367,23 +361,23 @@ class Running:
 
     async def _sign_of_life(self) -> None:
         self._beat = time.monotonic()
-        signs = self._reader.signs
-        last = signs.item or self._item or signs.message
+        progress = self._reader.progress
+        last = progress.item or self._item or progress.message
         named = f" (last: {last})" if last else ""
         await self._told(self._ctx.heartbeat(f"still running … {in_words(self._seconds())} elapsed{named}"))
 
     async def _mark(self) -> None:
         """Makes it durable how far we read; then the spool before it can go."""
         self._marked = time.monotonic()
-        signs = self._reader.signs
+        progress = self._reader.progress
         try:
             mark = self._reader.mark()
         except OSError as error:
             log.warning("a task's units cannot be written down", extra={"pursuit_fields": {"reason": str(error)}})
             return
-        done = signs.units.count if signs.counts else None
+        done = progress.units.count if progress.counts else None
         word = self._ctx.remember(
-            {**mark, "pid": self._meta.leader.pid}, message=signs.message, done=done, item=signs.item
+            {**mark, "pid": self._meta.leader.pid}, message=progress.message, done=done, item=progress.item
         )
         if await self._told(word):
             await anyio.to_thread.run_sync(self._reader.discard, mark, limiter=self._readers)
@@ -401,19 +395,19 @@ class Running:
     def _seconds(self) -> float:
         return max(0.0, time.time() - self._meta.at)
 
-    def _course(self, folder: Path) -> Course:
-        reader, signs = self._reader, self._reader.signs
+    def _run(self, folder: Path) -> FinishedRun:
+        reader, progress = self._reader, self._reader.progress
         ended = reader.exit or {}
-        return Course(
+        return FinishedRun(
             task_id=self._ctx.task_id,
             command=self._command,
             code=ended.get("code"),
             seconds=max(0.0, ended.get("at", time.time()) - self._meta.at),
-            done=signs.units.count if signs.counts else None,
-            item=signs.item or self._item,
-            failures=signs.failures,
+            done=progress.units.count if progress.counts else None,
+            item=progress.item or self._item,
+            failures=progress.failures,
             stderr=tail_of(folder, ERRORS, STDERR_LINES, LONGEST_STDERR_LINE),
-            notes=signs.notes,
+            notes=progress.notes,
             mark={**reader.mark(), "pid": self._meta.leader.pid},
             cancelled=self._ctx.cancelled,
         )
@@ -439,8 +433,8 @@ def tail_of(folder: Path, name: str, lines: int, longest: int | None = None) -> 
 SEGMENT = 8 * 1024 * 1024
 UNREAD = 1024 * 1024 * 1024
 LOOK_EVERY = 0.1
-NOBODY = Identity(pid=-1, start=None)
-NOT_STARTED = "its command was not started before the process that was to start it ended"
+NO_PROCESS = Identity(pid=-1, start=None)
+NOT_STARTED = "its command was not started: the process that should start it ended first"
 
 
 class Processes:
@@ -452,9 +446,9 @@ class Processes:
         self._limits = {"unread": unread, "segment": segment}
         self._unmarked = min(UNMARKED, unread // 4)
         self._watches = Watches()
-        self._census = ProcessTable()
+        self._process_table = ProcessTable()
         self._tasks: TaskGroup
-        self._keeping: Keeping
+        self._supervisor: SupervisorClient
         self._readers: anyio.CapacityLimiter
 
     async def __aenter__(self) -> Self:
@@ -462,12 +456,12 @@ class Processes:
         self._readers = anyio.CapacityLimiter(READERS)
         self._tasks = anyio.create_task_group()
         await self._tasks.__aenter__()
-        self._keeping = Keeping(self._folder, self._tasks, self._watches.ring, self._watches.disown)
+        self._supervisor = SupervisorClient(self._folder, self._tasks, self._watches.ring, self._watches.disown)
         self._tasks.start_soon(self._watches.look)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._keeping.close()
+        self._supervisor.close()
         self._tasks.cancel_scope.cancel()
         # Left without the caller's exception, which would come out wrapped in a group.
         await self._tasks.__aexit__(None, None, None)
@@ -476,14 +470,14 @@ class Processes:
         """The work of a new task: starts the command and sees it to its end."""
 
         async def run(ctx: TaskContext) -> Ending:
-            folder, losses = self._place(ctx.task_id), self._keeping.losses
+            folder, losses = self._place(ctx.task_id), self._supervisor.losses
             try:
                 # A cancel in the middle would leave it open whether it runs; it is quick, and then stopped like any.
                 with anyio.CancelScope(shield=True):
                     await self._start(ctx.task_id, folder, command)
-            except Unanswered:
+            except StartUnanswered:
                 return await self._find(ctx, folder, command)
-            except (Refused, OSError) as error:
+            except (StartRefused, OSError) as error:
                 return self._refusal(ctx, folder, command, f"the command was not started: {error}")
             return await self._attend(ctx, folder, command, losses)
 
@@ -502,7 +496,7 @@ class Processes:
             try:
                 command = msgspec.convert(stored, Command)
             except msgspec.ValidationError:
-                await end_tree(self._census, Root(task_id=ctx.task_id, leader=NOBODY), GRACE)
+                await end_tree(self._process_table, Root(task_id=ctx.task_id, leader=NO_PROCESS), GRACE)
                 return self._refusal(ctx, folder, None, UNREADABLE)
             (folder / "ended").unlink(missing_ok=True)
             return await self._find(ctx, folder, command)
@@ -545,28 +539,28 @@ class Processes:
         try:
             command.check()
         except ValidationFailed as error:
-            raise Refused("; ".join(fault.reason for fault in error.faults)) from error
+            raise StartRefused("; ".join(fault.reason for fault in error.faults)) from error
         await anyio.to_thread.run_sync(_lay_out, folder, command)
-        await self._keeping.start({"id": task_id, "folder": str(folder), **_to_start(command), **self._limits})
+        await self._supervisor.start({"id": task_id, "folder": str(folder), **_to_start(command), **self._limits})
 
     async def _find(self, ctx: TaskContext, folder: Path, command: Command) -> Ending:
-        """Goes on with a command of which nobody says whether it runs."""
+        """Reads on a command that may or may not have been started."""
         refused = await self._wait_started(folder)
         if refused is None:
             return await self._attend(ctx, folder, command)
-        # A keeper that was killed in that very moment may have started it and not written it down.
-        await end_tree(self._census, Root(task_id=ctx.task_id, leader=NOBODY), command.grace)
+        # A supervisor that was killed in that very moment may have started it and not written it down.
+        await end_tree(self._process_table, Root(task_id=ctx.task_id, leader=NO_PROCESS), command.grace)
         return self._refusal(ctx, folder, command, refused)
 
     def _refusal(self, ctx: TaskContext, folder: Path, command: Command | None, why: str) -> Ending:
-        """The end of a command that never ran; what it was to be started with does not stay."""
+        """The end of a command that never ran; its start parameters are removed."""
         if folder.exists():
             (folder / "ended").touch(mode=0o600)
             self._tasks.start_soon(self._tidy, ctx, folder)
         return refusal_of(ctx.task_id, command, why)
 
     async def _wait_started(self, folder: Path) -> str | None:
-        """Why it was not started, or None if it was. Whoever was to start it may be about to, until we claim that."""
+        """Why it was not started, or None if it was; until we hold the claim, another process may start it."""
         while True:
             meta = read_meta(folder)
             if meta is not None:
@@ -580,21 +574,21 @@ class Processes:
             await anyio.sleep(LOOK_EVERY)
 
     async def _attend(self, ctx: TaskContext, folder: Path, command: Command, losses: int | None = None) -> Ending:
-        """Sees a running command to its end. It is our keeper's if none was lost since `losses`."""
+        """Reads a running command to its end. It is our supervisor's if none was lost since `losses`."""
         meta = read_meta(folder)
         assert isinstance(meta, Meta)  # noqa: S101 - it was started
         reader = await anyio.to_thread.run_sync(
             lambda: Reader(folder, command, ctx.state.mark, bound=self._log_bytes), limiter=self._readers
         )
-        watch = Watch(reader, meta.keeper, ours=losses == self._keeping.losses)
+        watch = Watch(reader, meta.supervisor, ours=losses == self._supervisor.losses)
         running = Running(
-            ctx, command, meta, watch, census=self._census, readers=self._readers, unmarked=self._unmarked
+            ctx, command, meta, watch, process_table=self._process_table, readers=self._readers, unmarked=self._unmarked
         )
         try:
             return await running.to_its_end(self._watches, folder)
         except Exception:
-            # A fault of ours fails the task, and nobody would ever stop its command after that.
-            await end_tree(self._census, root_of(ctx.task_id, meta), command.grace)
+            # A fault of ours fails the task, and nothing would stop its command after that.
+            await end_tree(self._process_table, root_of(ctx.task_id, meta), command.grace)
             raise
         finally:
             if not running.left:
@@ -612,13 +606,13 @@ class Processes:
 
 
 def _lay_out(folder: Path, command: Command) -> None:
-    """The folder of a new command, with what is needed to go on with it."""
+    """Makes the folder of a new command, with what the next process needs to read it on."""
     folder.mkdir(mode=0o700)
     write_whole(str(folder / "command"), command.stored())
 
 
 def _to_start(command: Command) -> dict[str, Any]:
-    """What the keeper is told, with everything that this process would have added."""
+    """What the supervisor is sent, with everything that this process would have added."""
     env = os.environ if command.env is None else command.env
     return {
         "argv": list(command.argv),

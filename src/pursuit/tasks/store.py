@@ -1,7 +1,6 @@
 """The record of tasks in the ledger: one stream for each, changed under compare-and-set.
 
-Owns: how a task is created, changed and waited for. Knows no process, no protocol and nobody who does the work.
-Invariant: an ended task never changes, so what comes too late is written down as dropped and is never an exception.
+Invariant: an ended task never changes. What comes too late is recorded as dropped and never raises.
 """
 
 from __future__ import annotations
@@ -35,18 +34,16 @@ from pursuit.core.tasks import (
     encode_task,
     fold_task,
 )
-from pursuit.errors import Conflict, InvalidArgument, TaskNotFound
+from pursuit.errors import INTERNAL_ERROR, Conflict, InvalidArgument, TaskNotFound
 from pursuit.ledger.contract import ANY, FORGOTTEN, Draft, Ledger
 from pursuit.tasks.limits import Limits, Running
 from pursuit.tasks.record import is_task_id, new_task_id, sound_text, storable, summary_of
-
-# Large results of tasks, kept beside the events.
 
 INLINE = 16 * 1024
 
 
 def kept_apart(settled: TaskSettled) -> tuple[TaskSettled, dict[str, bytes]]:
-    """The settlement with a large result taken out, and the blobs to store with it."""
+    """The settlement without a large result, and the blobs to store with it."""
     if settled.result is None:
         return settled, {}
     body = msgspec.json.encode(settled.result)
@@ -56,20 +53,14 @@ def kept_apart(settled: TaskSettled) -> tuple[TaskSettled, dict[str, bytes]]:
     return msgspec.structs.replace(settled, result=None, blob=digest), {digest: body}
 
 
-async def whole_result(ledger: Ledger, state: TaskState) -> Mapping[str, Any] | None:
-    """The result of a task, from wherever it lies. Raises `TaskNotFound` if it was removed with its task."""
-    if state.blob is None:
-        return state.result
-    body = await ledger.blob(state.blob)
-    if body is None:
-        raise TaskNotFound(f"the task {state.task_id!r} was removed, with its result", task_id=state.task_id)
-    return msgspec.json.decode(body)
-
-
 KIND = "task"
 KEPT_STATES = 2_048
 MOST_DROPPED = 10
-"""Answers too late, or to nothing, that are written down for one task: whoever sends more of them is no news."""
+"""Late or unasked answers that are recorded for one task; further ones are dropped silently."""
+
+LONGEST_REASON = 2_000
+UNKNOWN: Mapping[str, Any] = {"outcome": "unknown"}
+"""The data of the error of a task whose work may have taken effect."""
 
 Build = Callable[[TaskState], Sequence[AnyTaskEvent]]
 
@@ -86,6 +77,13 @@ class Ending:
     done: float | None = None
     item: str | None = None
     mark: Mapping[str, Any] | None = None
+
+    @classmethod
+    def failure(cls, why: str, *, unknown: bool = False, result: Mapping[str, Any] | None = None) -> Ending:
+        """A failure for that reason; `unknown` if the work may have taken effect."""
+        why = why[:LONGEST_REASON]
+        error = {"code": INTERNAL_ERROR, "message": why, **({"data": UNKNOWN} if unknown else {})}
+        return cls(status="failed", message=why, result=result, error=error)
 
 
 class TaskStore:
@@ -137,14 +135,14 @@ class TaskStore:
         return state
 
     async def get(self, task_id: str, *, requestor: str | None = None) -> TaskState:
-        """The task as it stands, which the caller must not change. Raises `TaskNotFound`, also for somebody else's."""
+        """The task as it stands, which callers must not change. Raises `TaskNotFound`, also for another requestor."""
         state = await self._load(task_id)
         if state is None or (requestor is not None and state.requestor != requestor):
             raise TaskNotFound(f"no task {task_id[:100]!r}; it may have been removed after its time", task_id=task_id)
         return state
 
     async def adopt(self, task_id: str, owner: str, *, instead_of: str | None) -> bool:
-        """Takes over work whose owner is gone; False if somebody was faster or it has ended."""
+        """Takes over work whose owner is gone; False if another process was faster or it has ended."""
         return bool(
             await self._record(
                 task_id,
@@ -161,7 +159,7 @@ class TaskStore:
     async def ask(self, task_id: str, requests: Mapping[str, Mapping[str, Any]]) -> None:
         """Makes questions durable; the task is `input_required` until each has its answer."""
         if any(key != sound_text(key) for key in requests):
-            raise InvalidArgument("the name of a question is no valid text")  # nobody could answer it by that name
+            raise InvalidArgument("the name of a question is no valid text")  # no answer could carry that name
         asked = InputAsked(at=self.now(), requests={key: dict(request) for key, request in requests.items()})
         await self._record(task_id, lambda state: () if state.terminal else [asked])
 
@@ -184,7 +182,8 @@ class TaskStore:
 
         def build(state: TaskState) -> Sequence[AnyTaskEvent]:
             if state.terminal:
-                return [WordDropped(at=self.now(), what=f"ending as {ending.status}", detail=_gist(ending))]
+                late = ending.message and ending.message[:500]
+                return [WordDropped(at=self.now(), what=f"ending as {ending.status}", detail=late)]
             return [settled]
 
         events = await self._record(task_id, build, blobs)
@@ -218,8 +217,13 @@ class TaskStore:
         return await self.get(task_id)
 
     async def result(self, state: TaskState) -> Mapping[str, Any] | None:
-        """The tool's result of an ended task, whole, also a large one."""
-        return await whole_result(self.ledger, state)
+        """The tool's result of an ended task. Raises `TaskNotFound` if it was removed with its task."""
+        if state.blob is None:
+            return state.result
+        body = await self.ledger.blob(state.blob)
+        if body is None:
+            raise TaskNotFound(f"the task {state.task_id!r} was removed, with its result", task_id=state.task_id)
+        return msgspec.json.decode(body)
 
     async def wait(
         self,
@@ -262,7 +266,7 @@ class TaskStore:
     async def _record(
         self, task_id: str, build: Build, blobs: Mapping[str, bytes] | None = None
     ) -> Sequence[AnyTaskEvent]:
-        """Appends what `build` makes of the latest state; somebody who was faster makes it look again."""
+        """Appends what `build` makes of the latest state; after a conflicting append it builds again."""
         while True:
             state = await self.get(task_id)
             before, was_terminal = state.seq, state.terminal
@@ -323,7 +327,7 @@ class TaskStore:
 
 
 def fold_ahead(state: TaskState, events: Sequence[AnyTaskEvent]) -> TaskState:
-    """What further facts make of a state, which itself stays as it is for whoever holds it."""
+    """The state after further events; the given state stays unchanged for its other holders."""
     ahead = copy.copy(state)
     ahead.asked, ahead.answers = dict(state.asked), dict(state.answers)
     for event in events:
@@ -343,7 +347,3 @@ def _settled(ending: Ending, now: float) -> TaskSettled:
         item=ending.item,
         mark=None if ending.mark is None else dict(ending.mark),
     )
-
-
-def _gist(ending: Ending) -> str | None:
-    return None if ending.message is None else ending.message[:500]

@@ -1,16 +1,15 @@
-"""The keeper: a small process that starts commands, spools what they write and writes down how they ended.
+"""The supervisor: a small process that starts commands, spools their output and records how they ended.
 
-Owns: the commands' pipes, the segments on disk, the exit file. Does not know: lines, tasks' meaning, the ledger. It is
-run as a script with nothing but the standard library, so that it is small, and it outlives the process that started it:
-at the end of its standard input it goes on until the last command has ended.
+It runs as a script with nothing but the standard library, which keeps it small, and outlives the process that started
+it: after the end of its standard input it runs until the last command has ended.
 Invariant: bytes are in the spool in order or counted in a gap; `exit` is there only when all of them are.
 
-On Linux each command runs below a process of its own that is a child subreaper (prctl(2)): whatever the command starts
-stays below it, in any session and with any environment, for as long as the command runs. It is forked from the keeper,
-reaps orphans, and ends as the command ends.
+On Linux each command runs below a process of its own that is a child subreaper (prctl(2)): what the command starts
+stays below it, in any session and with any environment, for as long as the command runs. The subreaper is forked from
+the supervisor, reaps orphans, and ends as the command ends.
 
-In the folder of one command: `claim` (who may start it), `meta` (who it is), `out.N`, `err.N` (its output), `out.N.gap`
-(how many bytes were dropped there) and `exit`.
+In the folder of one command: `claim` (the process that may start it), `meta` (its processes), `out.N`, `err.N` (its
+output), `out.N.gap` (how many bytes were dropped there) and `exit`.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from typing import Any
 READ = 1 << 18
 TELL_EVERY = 0.05
 QUIET = 1.0
-"""After the end of a command whose output somebody else holds open: how long nothing may come, and in all."""
+"""Seconds of silence, and in all, after the end of a command whose output another process holds open."""
 LONGEST_DRAIN = 5.0
 RETRY = 1.0
 TAG = "PURSUIT_TASK_ID"
@@ -81,7 +80,7 @@ def write_whole(path: str, body: dict[str, Any], *, lasting: bool = True) -> Non
 
 def claim(path: str, who: dict[str, Any]) -> None:
     """Takes the right to start a command, which only one can have; raises `FileExistsError` for all others."""
-    # It only counts as long as whoever wrote it runs.
+    # It counts only while its writer runs.
     write_whole(f"{path}.{os.getpid()}", who, lasting=False)
     try:
         os.link(f"{path}.{os.getpid()}", path)
@@ -100,11 +99,11 @@ def subreaping() -> Callable[[], None] | None:
     except (ImportError, OSError, AttributeError):  # a Python without it
         return None
 
-    def become() -> None:
+    def become_subreaper() -> None:
         if prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
             raise OSError(ctypes.get_errno(), "prctl")
 
-    return become
+    return become_subreaper
 
 
 def start_below(become_subreaper: Callable[[], None], told: int) -> None:
@@ -128,7 +127,7 @@ def start_below(become_subreaper: Callable[[], None], told: int) -> None:
         while ended != pid:
             ended, status = os.waitpid(-1, 0)
         code = os.waitstatus_to_exitcode(status)
-        if code < 0:  # by the same signal, so that whoever waits for us sees it
+        if code < 0:  # by the same signal, so that the supervisor sees it
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             with contextlib.suppress(OSError):  # SIGKILL has no handler
                 signal.signal(-code, signal.SIG_DFL)
@@ -263,7 +262,7 @@ class Child:
         return {**leader, "at": time.time(), "subreaper": first}
 
     def has_room(self) -> bool:
-        """Whether less lies unread than may; what was read is removed by whoever read it."""
+        """Whether less than `unread` bytes lie unread; the reader removes what it has read."""
         if self._unread() < self.unread:
             return True
         now = time.monotonic()
@@ -295,7 +294,7 @@ class Child:
                     stream.note_gap()
             write_whole(self.path("exit"), {"code": self.code, "at": time.time()})
         except OSError:
-            # Without its folder nobody will ever ask how it ended.
+            # Without its folder the exit is of no use.
             self.noted = not os.path.isdir(self.folder)  # noqa: PTH112 - pathlib is not worth its memory here
             return self.noted
         self.noted = True
@@ -332,24 +331,24 @@ class Supervisor:
         self.selector.register(self.wake, selectors.EVENT_READ)
 
     def run(self) -> None:
-        """Works until nobody is left to ask and no command to look after."""
+        """Works until the control socket is closed and no command is left."""
         while self.control is not None or self.children:
             for key, _ in self.selector.select(self._patience()):
                 if key.fileobj is self.control:
-                    self._hear()
+                    self._receive()
                 elif key.fileobj is self.wake:
                     self._reap()
                 else:
                     self._drain(key.data)
             self._finish()
-            self._tell()
+            self._notify()
 
     def _patience(self) -> float | None:
         if self.changed or self.unsaid:
             return TELL_EVERY
         return RETRY / 4 if any(one.code is not None and not one.noted for one in self.children.values()) else None
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         assert self.control is not None  # noqa: S101 - only called while it is there
         try:
             data = self.control.recv(1 << 16)
@@ -367,12 +366,12 @@ class Supervisor:
             self._start(json.loads(request))
 
     def _start(self, request: dict[str, Any]) -> None:
-        """Starts one command, unless somebody has given it up or started it before; tells what became of it."""
+        """Starts one command, unless it was given up or started before, and sends the outcome."""
         child = Child(request)
         try:
             claim(child.path("claim"), self.me)
         except OSError as error:
-            self._say({"id": child.id, "refused": str(error)})
+            self._send({"id": child.id, "refused": str(error)})
             return
         try:
             meta = child.start(request, self.unraised, self.become_subreaper)
@@ -380,12 +379,12 @@ class Supervisor:
             self._refuse(child, error)
             return
         try:
-            write_whole(child.path("meta"), {**meta, "keeper": self.me})
-        except OSError as error:  # nobody could ever find it again
+            write_whole(child.path("meta"), {**meta, "supervisor": self.me})
+        except OSError as error:  # it could not be found again
             os.killpg(child.leader, signal.SIGKILL)
             self._refuse(child, error)
         else:
-            self._say({"id": child.id, "started": True})
+            self._send({"id": child.id, "started": True})
         self.children[child.id] = child
         for stream in child.streams:
             self.selector.register(stream.descriptor, selectors.EVENT_READ, stream)
@@ -393,7 +392,7 @@ class Supervisor:
     def _refuse(self, child: Child, error: Exception) -> None:
         with contextlib.suppress(OSError):
             write_whole(child.path("meta"), {"refused": str(error)})
-        self._say({"id": child.id, "refused": str(error)})
+        self._send({"id": child.id, "refused": str(error)})
 
     def _drain(self, stream: Stream) -> None:
         try:
@@ -406,7 +405,7 @@ class Supervisor:
             stream.is_open = False
             return
         if stream.child.noted:
-            return  # somebody outlives the command; its words are nobody's, and it must not die of a broken pipe
+            return  # a process outlives the command: its output is dropped, and it must not die of a broken pipe
         stream.child.last = time.monotonic()
         stream.take(self.buffer[:count])
         self.changed.add(stream.child.id)
@@ -426,17 +425,17 @@ class Supervisor:
             if child.noted and not any(stream.is_open for stream in child.streams):
                 del self.children[child.id]
 
-    def _tell(self) -> None:
-        """Says which commands have news, not more often than anybody could use it."""
+    def _notify(self) -> None:
+        """Sends which commands have news, at most once in TELL_EVERY seconds."""
         now = time.monotonic()
         if self.changed and not self.unsaid and now - self.told >= TELL_EVERY:
             self.told = now
-            self._say({"news": sorted(self.changed)})
+            self._send({"news": sorted(self.changed)})
             self.changed.clear()
         elif self.unsaid:
-            self._say(None)
+            self._send(None)
 
-    def _say(self, word: dict[str, Any] | None) -> None:
+    def _send(self, word: dict[str, Any] | None) -> None:
         if self.control is None:
             self.unsaid.clear()
             return
@@ -453,7 +452,7 @@ class Supervisor:
 
 
 if __name__ == "__main__":
-    if os.fork():  # whoever started us need not wait for our end
+    if os.fork():  # the process that started us does not wait for our end
         os._exit(0)
     os.chdir("/")
     Supervisor(socket.socket(fileno=0)).run()

@@ -29,7 +29,7 @@ from pursuit.core.mission import (
     Proposal,
     SamplingProposer,
 )
-from pursuit.core.state import STATUSES, MissionState, Status
+from pursuit.core.state import MissionState
 from pursuit.engine.context import Observer, Phase
 from pursuit.errors import Fault, ValidationFailed
 from pursuit.runtime import Runtime
@@ -59,7 +59,7 @@ from pursuit.server.tasks.protocol import capabilities_of
 from pursuit.service.approvals import Approvals
 from pursuit.service.audit import Caller
 from pursuit.service.background import BackgroundRuns, MissionRun, MissionTasks
-from pursuit.service.queries import MISSION_ID
+from pursuit.service.queries import MISSION_ID, SHOWN_STATUSES, ShownStatus
 from pursuit.service.service import Service
 from pursuit.tasks.execution import TaskContext
 
@@ -201,7 +201,7 @@ class HistoryArguments(SessionArguments):
 class ListArguments(InputModel):
     """Which missions."""
 
-    status: Status | None = None
+    status: ShownStatus | None = None
     cursor: Cursor | None = None
 
 
@@ -212,7 +212,8 @@ ENDS = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_h
 CURSOR = {"cursor": "next_cursor of the page before."}
 ANYTHING: Schema = {}
 ID: Schema = {"type": "string", "pattern": f"^{MISSION_ID.pattern}$"}
-STATUS: Schema = {"type": "string", "enum": list(STATUSES)}
+STATUS: Schema = {"type": "string", "enum": list(SHOWN_STATUSES)}
+RESUME: Schema = {"type": "string", "description": "The command that resumes an interrupted mission."}
 VERDICT: Schema = {"type": "string", "enum": list(get_args(Verdict))}
 WAITING_FOR: Schema = {"type": "string", "enum": list(get_args(WaitingFor))}
 ITERATION = {"iteration_index": COUNT, "verdict": VERDICT, "verdict_reason": TEXT}
@@ -260,6 +261,7 @@ STATE = record(
         "proposer": TEXT,
         "metrics": OBJECT,
         "best": OBJECT,
+        "resume": RESUME,
         "warnings": array(TEXT),
         "verdict": VERDICT,
         "verdict_reason": TEXT,
@@ -396,6 +398,8 @@ class MissionTools:
         criteria: list[Mapping[str, Any]] = status["criteria"]
         met = sum(row["status"] == "met" for row in criteria)
         head = f"{status['session_id']}: {status['status']}"
+        if "resume" in status:
+            head += f", no process drives it; continue with mission_iterate or `{status['resume']}`"
         if "waiting_for" in status:
             head += f", waiting for {status['waiting_for']}"
         if "verdict" in status:
@@ -616,7 +620,7 @@ class MissionTools:
                                 "iteration_count": COUNT,
                                 "directive": TEXT,
                             },
-                            {"waiting_for": WAITING_FOR, "parent": ID},
+                            {"waiting_for": WAITING_FOR, "parent": ID, "resume": RESUME},
                         )
                     )
                 },

@@ -1,4 +1,4 @@
-"""The keeper's parts where a real disk or system would have to fail: no byte is lost without a count."""
+"""The supervisor's parts where a real disk or system would have to fail: no byte is lost without a count."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pursuit.tasks.command import Command
-from pursuit.tasks.process_tree import Identity, Root, Seen, members_of
+from pursuit.tasks.process_tree import Identity, ProcessInfo, Root, members_of
 from pursuit.tasks.reader import LOG, Log, Reader
 from pursuit.tasks.runner import tail_of
 from pursuit.tasks.supervisor import Child, Stream, claim, segment_name, start_time
@@ -107,20 +107,20 @@ def test_a_zombie_does_not_live() -> None:
 def test_who_belongs_to_a_command() -> None:
     root = Root(task_id="mine", leader=Identity(pid=100, start="5"), subreaper=Identity(pid=99, start="5"))
     everybody = [
-        Seen(100, 1, 100, 100, "5"),
-        Seen(101, 100, 100, 100, "6"),  # in the group
-        Seen(102, 1, 102, 102, "7", "mine"),  # left the group, carries the tag
-        Seen(103, 102, 103, 103, "8"),  # its child, without a tag
-        Seen(200, 1, 200, 200, "5", "other"),
-        Seen(201, 200, 200, 200, "5"),
+        ProcessInfo(100, 1, 100, 100, "5"),
+        ProcessInfo(101, 100, 100, 100, "6"),  # in the group
+        ProcessInfo(102, 1, 102, 102, "7", "mine"),  # left the group, carries the tag
+        ProcessInfo(103, 102, 103, 103, "8"),  # its child, without a tag
+        ProcessInfo(200, 1, 200, 200, "5", "other"),
+        ProcessInfo(201, 200, 200, 200, "5"),
     ]
     assert {one.pid for one in members_of(everybody, root)} == {100, 101, 102, 103}
     # Without a group or an environment of ours: by the subreaper, and because it was seen before.
     orphans = [
-        Seen(99, 1, 9, 9, "5"),
-        Seen(104, 99, 104, 104, "8"),
-        Seen(105, 1, 105, 105, "8"),
-        Seen(106, 105, 9, 9, "9"),
+        ProcessInfo(99, 1, 9, 9, "5"),
+        ProcessInfo(104, 99, 104, 104, "8"),
+        ProcessInfo(105, 1, 105, 105, "8"),
+        ProcessInfo(106, 105, 9, 9, "9"),
     ]
     assert {one.pid for one in members_of(orphans, root)} == {104}
     assert {one.pid for one in members_of(orphans, root, {(105, "8"), (106, "5")})} == {104, 105, 106}
@@ -133,9 +133,9 @@ def test_who_belongs_to_a_command() -> None:
     )
     assert {one.pid for one in members_of([*everybody, *orphans], before)} == {102, 103}
     # Another process has the number of the subreaper by now.
-    assert members_of([Seen(99, 1, 9, 9, "7"), *orphans[1:]], root) == []
+    assert members_of([ProcessInfo(99, 1, 9, 9, "7"), *orphans[1:]], root) == []
     # Another leads a group of that number by now.
-    stranger = [Seen(100, 1, 100, 100, "9"), Seen(101, 100, 100, 100, "9"), *everybody[2:]]
+    stranger = [ProcessInfo(100, 1, 100, 100, "9"), ProcessInfo(101, 100, 100, 100, "9"), *everybody[2:]]
     assert {one.pid for one in members_of(stranger, root)} == {102, 103}
 
 
