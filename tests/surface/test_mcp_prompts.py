@@ -19,7 +19,9 @@ from pursuit.core import criteria
 from pursuit.core.mission import CAPS, parse_mission, parse_proposal
 from pursuit.server.missions.prompts import PROMPTS, fenced, fit, fitting
 
-TEXTS = {path.name: path.read_text(encoding="utf-8") for path in resources.files("pursuit.server.texts").iterdir()}
+TEXTS = {
+    path.name: path.read_text(encoding="utf-8") for path in resources.files("pursuit.server.missions.texts").iterdir()
+}
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 BASE: dict[str, Any] = {
     "directive": "x",
