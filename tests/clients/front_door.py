@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 from cli_stage import COMMAND, SERVERS, Place, Running
-from quick_start import pursuit
+from quick_start import pursuit, quick
 
 from pursuit.core.events import AnyEvent, decode
 from pursuit.ledger.sqlite import SqliteLedger
@@ -113,7 +113,7 @@ class House(Place):
     @contextmanager
     def client(self, era: str, target: str, tool: str, **arguments: Any) -> Iterator[subprocess.Popen[str]]:
         """A client in a process of its own, in the middle of one call."""
-        words = [CLIENTS / "sdk_client.py", era, target, tool, json.dumps(arguments)]
+        words = [quick(str(CLIENTS / "sdk_client.py")), era, target, tool, json.dumps(arguments)]
         process = subprocess.Popen(
             [sys.executable, *words],
             cwd=self.folder,
