@@ -34,7 +34,7 @@ QUICK = {"CallIntended submit_final after", "SubmissionTaken digest after"}
 CASES = [
     *(pytest.param(SCRIPT, one, id=f"script: {one}") for one in INSTANTS),
     *(
-        pytest.param(SEARCH, one, id=f"search: {one}", marks=() if one in QUICK else pytest.mark.slow)
+        pytest.param(SEARCH, one, id=f"search: {one}", marks=() if one in QUICK else pytest.mark.soak)
         for one in INSTANTS
     ),
 ]

@@ -21,7 +21,7 @@ from crashing import calls_of
 from pursuit.core.events import CallSettled, IterationEnded, RunClaimed, decode
 from pursuit.ledger.sqlite import SqliteLedger
 
-KILLS = 200 if os.environ.get("PURSUIT_SOAK") else 20
+KILLS = 200 if os.environ.get("PURSUIT_SOAK") else 8
 # However slow the machine is, so many iterations are left undisturbed.
 CALM = 5 * KILLS
 PURSUIT = Path(sys.executable).with_name("pursuit")
