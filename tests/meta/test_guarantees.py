@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from guarantees import GUARANTEES
@@ -11,8 +12,13 @@ from guarantees import GUARANTEES
 TESTS = Path(__file__).parents[1]
 
 
-def _marked() -> Iterator[tuple[str, str, bool]]:
+@cache
+def marked() -> list[tuple[str, str, bool]]:
     """The promise, the test and whether only `make soak` runs it, for each mark in the tests."""
+    return list(_read())
+
+
+def _read() -> Iterator[tuple[str, str, bool]]:
     for path in sorted(TESTS.rglob("test_*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         whole_file = any("mark.soak" in ast.unparse(node) for node in tree.body if _is_pytestmark(node))
@@ -30,12 +36,12 @@ def _is_pytestmark(node: ast.stmt) -> bool:
 
 
 def test_each_promise_has_a_test_that_is_not_left_to_soak() -> None:
-    kept = {name for name, _, soak in _marked() if not soak}
+    kept = {name for name, _, soak in marked() if not soak}
     assert sorted(GUARANTEES.keys() - kept) == []
 
 
 def test_each_mark_names_a_promise() -> None:
-    assert [f"{test}: {name}" for name, test, _ in _marked() if name not in GUARANTEES] == []
+    assert [f"{test}: {name}" for name, test, _ in marked() if name not in GUARANTEES] == []
 
 
 def test_a_promise_is_one_sentence_for_people() -> None:
