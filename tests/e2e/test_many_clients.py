@@ -70,7 +70,7 @@ env = {{ TALLY = {json.dumps(str(self.tally))} }}
 def table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Table]:
     """One server over HTTP, a process of its own, for all scenes."""
     made = Table(tmp_path_factory.mktemp("table"))
-    running = made.place.begin("serve", "--http", "--port", "0")
+    running = made.place.begin("serve", "--http", "--port", "0", fresh=False)
     try:
         made.url = json.loads(running.until("listening"))["url"]
         yield made
