@@ -24,7 +24,7 @@ pytestmark = pytest.mark.xdist_group("many-clients")
 
 LEGACY, MODERN = "legacy", "2026-07-28"
 CLIENTS = 20
-ITERATIONS = 5
+ITERATIONS = 3
 ROUNDS = 5
 PROCESSES = 3
 LONGEST = 240.0
