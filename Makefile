@@ -1,4 +1,4 @@
-# Everything here works on a machine with Python 3.11, make and the package registries.
+# Everything here works on a machine with Python 3.11 or later, make and the package registries.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -17,16 +17,21 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(RUN)  ## size a welded beam with a scripted strategy, no key and no server needed
 	@$(BIN)/python -m pursuit.demo.show
 
-# Four workers for two cores, since many tests wait for processes; in the files' order, which puts the long ones first.
-test: $(STAMP) $(SUITE) $(REAL) $(MCP1) $(FASTMCP) check-static  ## everything CI runs
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder tests
+test: $(STAMP) $(SUITE) $(REAL) $(MCP1) $(FASTMCP)  ## everything CI runs
+	@$(MAKE) --no-print-directory -j 2 check-static check-tests
+
+# Three workers for two cores, since many tests wait for processes. A worker takes a test at a time, or a group of tests
+# that share a server, in the files' order: the long ones are first.
+.PHONY: check-tests
+check-tests: $(STAMP)
+	$(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder -m "not soak" tests
 
 check: $(STAMP)  ## the fast loop: format, lint, types, import rules, unit tests
 	@$(MAKE) --no-print-directory -j 2 check-static check-unit
 
 .PHONY: check-unit
 check-unit: $(STAMP)
-	$(BIN)/python -m pytest -n 2 -m "not slow" tests/unit tests/meta
+	$(BIN)/python -m pytest -n 2 -m "not slow and not soak" tests/unit tests/meta
 
 .PHONY: check-static
 check-static: $(STAMP)
@@ -38,8 +43,8 @@ check-static: $(STAMP)
 conformance: $(STAMP) $(SUITE)  ## the official suite against `pursuit serve`
 	$(BIN)/python -m pytest tests/conformance
 
-soak: $(STAMP) $(SUITE) $(REAL) $(MCP1) $(FASTMCP)  ## the fault and race runs at full length
-	PURSUIT_SOAK=1 $(BIN)/python -m pytest -n 2 -m slow tests
+soak: $(STAMP) $(SUITE) $(REAL) $(MCP1) $(FASTMCP)  ## the fault and race runs at full length, and all combinations
+	PURSUIT_SOAK=1 $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder -m "slow or soak" tests
 
 bench: $(STAMP)  ## ratios against floors and peers, in one run
 	$(BIN)/python benchmarks/run_all.py
@@ -50,8 +55,16 @@ format: $(STAMP)
 
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
+define new_venv
+@test -x $(1)/bin/python || $(PYTHON) -c 'import sys, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	echo "make: '$(PYTHON)' is not Python 3.11 or later with the modules venv and ensurepip." \
+	"On Debian and Ubuntu the package python3-venv has them. To use another Python: make PYTHON=/path/to/python" >&2; \
+	exit 1; }
+test -x $(1)/bin/python || $(PYTHON) -m venv $(1)
+endef
+
 $(RUN): pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(call new_venv,$(VENV))
 	$(PIP) --editable .
 	touch $(RUN)
 
@@ -78,13 +91,13 @@ $(REAL): tests/real_servers/package.json constraints.txt | $(STAMP)
 
 # A client and a server of the SDK's 1.x line, which cannot live beside ours in one environment.
 $(MCP1): constraints-mcp1.txt
-	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	$(call new_venv,$(@D))
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $< "mcp==1.30.*" mcp-server-sqlite
 	touch $(MCP1)
 
 # A client of the second generation of MCP tasks, in an environment of its own: it brings a server stack that we do not use.
 $(FASTMCP): constraints-fastmcp.txt
-	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	$(call new_venv,$(@D))
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $< "fastmcp==4.1.*" fastmcp-tasks
 	touch $(FASTMCP)
 

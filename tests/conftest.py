@@ -19,7 +19,11 @@ for number in (signal.SIGHUP, signal.SIGINT):
     if signal.getsignal(number) == signal.SIG_IGN:
         signal.signal(number, lambda *_: None)
 
-# Nobody speaks TLS on loopback, and reading a machine's certificates costs every HTTP client a twentieth of a second.
+# Without bytecode files each worker rewrites all tests anew, and each process that a test starts compiles `pursuit`.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
+# Loopback needs no TLS, and reading a machine's certificates costs each HTTP client a twentieth of a second.
 os.environ.pop("SSL_CERT_FILE", None)
 os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent / "data")
 

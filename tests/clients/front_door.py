@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 from cli_stage import COMMAND, SERVERS, Place, Running
-from quick_start import pursuit
+from quick_start import pursuit, quick
 
 from pursuit.core.events import AnyEvent, decode
 from pursuit.ledger.sqlite import SqliteLedger
@@ -63,11 +63,12 @@ class Served(Running):
 class House(Place):
     """A folder with a ledger of its own and the workshop, whose logs tell what was really done.
 
-    Its servers are `fresh` processes where they are killed, or are what a test is about.
+    Its servers and clients are `fresh` processes where they are killed, or are what a test is about.
     """
 
     def __init__(self, folder: Path, *, mode: str = "auto", fresh: bool = False) -> None:
         super().__init__(folder)
+        self.fresh = fresh
         self.command = COMMAND if fresh else pursuit()
         self.logs = folder / "logs"
         self.logs.mkdir()
@@ -113,7 +114,8 @@ class House(Place):
     @contextmanager
     def client(self, era: str, target: str, tool: str, **arguments: Any) -> Iterator[subprocess.Popen[str]]:
         """A client in a process of its own, in the middle of one call."""
-        words = [CLIENTS / "sdk_client.py", era, target, tool, json.dumps(arguments)]
+        script = str(CLIENTS / "sdk_client.py")
+        words = [script if self.fresh else quick(script), era, target, tool, json.dumps(arguments)]
         process = subprocess.Popen(
             [sys.executable, *words],
             cwd=self.folder,

@@ -55,6 +55,9 @@ class Runs:
     checks: dict[tuple[str, str], Results] = field(default_factory=dict[tuple[str, str], Results])
     notes: list[str] = field(default_factory=list[str])
 
+    def __or__(self, other: Runs) -> Runs:
+        return Runs(checks=self.checks | other.checks, notes=self.notes + other.notes)
+
     def scenarios(self, version: str) -> list[str]:
         """Every scenario of a version."""
         return sorted({name for how in (DIRECT, *THROUGH) for name in self.checks[how, version]})
@@ -111,8 +114,22 @@ def _names(checks: list[Check]) -> set[str]:
     return {check.name for check in checks}
 
 
-def run_all(folder: Path) -> Runs:
-    """Runs the suite three times, at each version, one after the other: some checks have a stopwatch."""
+def run_stdio(folder: Path) -> Runs:
+    """Runs the suite through the gateway over stdio, one version after the other: some checks have a stopwatch."""
+    runs = Runs()
+
+    async def main() -> None:
+        by = f'command = "__python_executable__"\nargs = {json.dumps([str(FIXTURE)])}'
+        async with _gateway(folder / "over_stdio", by, runs) as url:
+            await _judge(runs, "over_stdio", url, folder / "over_stdio" / "results")
+        await _judge_tasks(runs, folder / TASKLESS)
+
+    anyio.run(main)
+    return runs
+
+
+def run_http(folder: Path) -> Runs:
+    """Runs it directly, and through the gateway over HTTP."""
     runs = Runs()
 
     async def main() -> None:
@@ -121,10 +138,6 @@ def run_all(folder: Path) -> Runs:
             at = f"url = {json.dumps(upstream)}"
             async with _gateway(folder / "over_http", at, runs) as url:
                 await _judge(runs, "over_http", url, folder / "over_http" / "results")
-        by = f'command = "__python_executable__"\nargs = {json.dumps([str(FIXTURE)])}'
-        async with _gateway(folder / "over_stdio", by, runs) as url:
-            await _judge(runs, "over_stdio", url, folder / "over_stdio" / "results")
-        await _judge_tasks(runs, folder / TASKLESS)
 
     anyio.run(main)
     return runs
@@ -135,7 +148,7 @@ async def _judge_tasks(runs: Runs, folder: Path) -> None:
     by = f'command = "__python_executable__"\nargs = {json.dumps([str(FIXTURE), "--no-tasks"])}'
     async with _gateway(folder, by, runs, TASKLESS_TOOLS) as url:
         for version in VERSIONS:
-            names = [name for name in runs.checks[DIRECT, version] if name.startswith(TASKS)]
+            names = [name for name in runs.checks["over_stdio", version] if name.startswith(TASKS)]
             for name in names:
                 for number in (1, 2, 3):
                     found = await run_once(url, version, folder / f"{version}-{number}-{name}", scenario=name)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
-from gateway_runs import DIRECT, RESULTS, TASKLESS, THROUGH, VERSIONS, Runs, in_a_word, run_all
+from gateway_runs import DIRECT, RESULTS, TASKLESS, THROUGH, VERSIONS, Runs, in_a_word, run_http, run_stdio
 from suite import Check
 
 # The suite does not look at anything there: it says that it is to be written again.
@@ -26,10 +27,24 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("gateway-conformance")]
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    return run_all(tmp_path_factory.mktemp("gateway"))
+def stdio(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """What CI looks at: what the other runs say is in the file, and `make soak` compares the three."""
+    return run_stdio(tmp_path_factory.mktemp("gateway"))
 
 
+@pytest.fixture(scope="module")
+def runs(stdio: Runs, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return stdio | run_http(tmp_path_factory.mktemp("gateway"))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_suite_says_of_the_gateway_over_stdio_what_the_file_says(version: str, stdio: Runs) -> None:
+    kept: Mapping[str, Any] = tomllib.loads(RESULTS.read_text(encoding="utf-8"))["versions"][version]
+    said = {scenario: in_a_word(checks) for scenario, checks in stdio.checks["over_stdio", version].items()}
+    assert said == {scenario: words["over_stdio"] for scenario, words in kept.items()}
+
+
+@pytest.mark.soak
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_fixture_itself_passes_every_scenario(version: str, runs: Runs) -> None:
     said = {scenario: in_a_word(checks) for scenario, checks in runs.checks[DIRECT, version].items()}
@@ -39,6 +54,7 @@ def test_the_fixture_itself_passes_every_scenario(version: str, runs: Runs) -> N
     }
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("how", THROUGH)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_what_passes_without_the_gateway_passes_through_it(version: str, how: str, runs: Runs) -> None:
@@ -53,12 +69,13 @@ def test_what_passes_without_the_gateway_passes_through_it(version: str, how: st
 
 
 @pytest.mark.guarantee("tasks-without-the-server")
-def test_every_scenario_about_tasks_passes_in_front_of_a_server_that_knows_none(runs: Runs) -> None:
-    said = {name: in_a_word(checks) for name, checks in runs.checks[TASKLESS, VERSIONS[0]].items()}
+def test_every_scenario_about_tasks_passes_in_front_of_a_server_that_knows_none(stdio: Runs) -> None:
+    said = {name: in_a_word(checks) for name, checks in stdio.checks[TASKLESS, VERSIONS[0]].items()}
     assert len(said) == 10
     assert {name: word for name, word in said.items() if word != "passes"} == NOT_LOOKED_AT
 
 
+@pytest.mark.soak
 def test_the_file_says_what_the_suite_says(runs: Runs) -> None:
     kept, now = RESULTS.read_text(encoding="utf-8").splitlines(), runs.written().splitlines()
     stale, fresh = [line for line in kept if line not in now], [line for line in now if line not in kept]
@@ -68,7 +85,16 @@ def test_the_file_says_what_the_suite_says(runs: Runs) -> None:
     assert tomllib.loads("\n".join(kept))["versions"].keys() == set(VERSIONS)
 
 
-def test_the_gateways_have_nothing_to_complain_of(runs: Runs) -> None:
+def test_the_gateways_have_nothing_to_complain_of(stdio: Runs) -> None:
+    assert_no_complaint(stdio)
+
+
+@pytest.mark.soak
+def test_the_gateway_over_http_has_nothing_to_complain_of(runs: Runs) -> None:
+    assert_no_complaint(runs)
+
+
+def assert_no_complaint(runs: Runs) -> None:
     lines = [json.loads(line) for line in "".join(runs.notes).splitlines()]
     assert any(line["event"] == "listening" for line in lines)
     assert [line for line in lines if line["level"] == "error"] == []

@@ -5,11 +5,11 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from gateway_runs import RESULTS, THROUGH, VERSIONS, run_all
+from gateway_runs import RESULTS, THROUGH, VERSIONS, run_http, run_stdio
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        runs = run_all(Path(folder))
+        runs = run_stdio(Path(folder)) | run_http(Path(folder))
     RESULTS.write_text(runs.written(), encoding="utf-8")
     for version in VERSIONS:
         for how in THROUGH:

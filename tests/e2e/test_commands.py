@@ -32,7 +32,7 @@ def test_a_client_that_is_killed_stops_its_command(era: str, tmp_path: Path) -> 
 @pytest.mark.guarantee("a-server-that-goes-leaves-its-commands")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_server_that_ends_leaves_its_commands_to_the_next(number: int, tmp_path: Path) -> None:
-    house = House(tmp_path, fresh=True)
+    house = House(tmp_path, fresh=number == signal.SIGKILL)
     with house.serving() as served, house.client(ERAS[0], served.url, "linger", mark="mark"):
         house.until_logged("mark", "here")
         served.process.send_signal(number)

@@ -19,6 +19,13 @@ from sdk_client import ERAS, SdkPort, client
 
 ONE_THIRTY = "mcp-1.30"
 VERSIONS = {"legacy": "2025-11-25", "2026-07-28": "2026-07-28", ONE_THIRTY: "2025-11-25"}
+IN_CI = {("legacy", "stdio"), ("2026-07-28", "http"), (ONE_THIRTY, "stdio")}
+"""Each client and each transport once; `make soak` runs all pairs."""
+EVERY = [
+    pytest.param(which, transport, marks=() if (which, transport) in IN_CI else pytest.mark.soak)
+    for which in (*ERAS, ONE_THIRTY)
+    for transport in TRANSPORTS
+]
 
 
 def through_sdk(house: House, era: str, target: str) -> dict[str, Any]:
@@ -51,8 +58,7 @@ def through_one_thirty(house: House, target: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.guarantee("front-door-journey")
-@pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("which", [*ERAS, ONE_THIRTY])
+@pytest.mark.parametrize(("which", "transport"), EVERY)
 def test_every_client_goes_the_whole_way(which: str, transport: str, tmp_path: Path) -> None:
     house = House(tmp_path, fresh=which == ONE_THIRTY)
     with house.target(transport) as target:

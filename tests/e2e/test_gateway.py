@@ -223,7 +223,7 @@ def test_the_operator_approves_a_call_from_another_terminal(tmp_path: Path) -> N
 @pytest.mark.parametrize("words", [(), ("--http", "--port", "0")], ids=["stdio", "http"])
 @pytest.mark.guarantee("required-servers-are-there")
 def test_a_gateway_does_not_start_without_a_required_server(words: tuple[str, ...], tmp_path: Path) -> None:
-    place = Place(tmp_path, fresh=True)
+    place = Place(tmp_path)
     config = tmp_path / "pursuit.toml"
     gone = '[servers.gone]\ncommand = "./nothing-there"\n'
     config.write_text(config.read_text() + gone + "required = true\n")

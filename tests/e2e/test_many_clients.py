@@ -19,9 +19,12 @@ from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from quick_start import pursuit
 
+# They share a server, so one worker runs them all.
+pytestmark = pytest.mark.xdist_group("many-clients")
+
 LEGACY, MODERN = "legacy", "2026-07-28"
 CLIENTS = 20
-ITERATIONS = 5
+ITERATIONS = 3
 ROUNDS = 5
 PROCESSES = 3
 LONGEST = 240.0
@@ -67,7 +70,7 @@ env = {{ TALLY = {json.dumps(str(self.tally))} }}
 def table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Table]:
     """One server over HTTP, a process of its own, for all scenes."""
     made = Table(tmp_path_factory.mktemp("table"))
-    running = made.place.begin("serve", "--http", "--port", "0")
+    running = made.place.begin("serve", "--http", "--port", "0", fresh=False)
     try:
         made.url = json.loads(running.until("listening"))["url"]
         yield made

@@ -24,6 +24,12 @@ from pursuit.problems.manifest import Manifest
 
 pytestmark = pytest.mark.usefixtures("quick_python")
 IDS = [one.problem_id for one in Catalogue.load()]
+EACH = [
+    # Each problem in one era, and each era often; `make soak` looks at each problem in both.
+    pytest.param(problem_id, era, marks=() if place % 2 == turn else pytest.mark.soak)
+    for place, problem_id in enumerate(IDS)
+    for turn, era in enumerate(("legacy", "auto"))
+]
 TRIES: dict[str, dict[str, Any]] = {
     "pangram": {"answer": "no"},
     "knapsack": {"items": [1]},
@@ -109,16 +115,17 @@ def secret_words(problem: Manifest) -> set[str]:
 
 @pytest.mark.guarantee("agents-see-no-scoring-data")
 @pytest.mark.guarantee("export-ingest-export-is-a-fixed-point")
-@pytest.mark.parametrize("problem_id", IDS)
-def test_what_agents_see_holds_no_scoring_data_and_is_the_same_taken_in_again(tmp_path: Path, problem_id: str) -> None:
+@pytest.mark.parametrize(("problem_id", "era"), EACH)
+def test_what_agents_see_holds_no_scoring_data_and_is_the_same_taken_in_again(
+    tmp_path: Path, problem_id: str, era: str
+) -> None:
     one, words = Problem.shipped(problem_id), [problem_id, "--state", str(tmp_path / "inner.db")]
-    for era, back in (("legacy", "auto"), ("auto", "legacy")):  # they offer the same
-        server = one.to_mcp_server(state=tmp_path / f"{era}.db")
-        exported = anyio.run(looked_at, server, era, problem_id)
-        again = taken_in(words, tmp_path, back, problem_id)
-        assert again[0] == exported[0]
-        for offered, heard in (exported, again):
-            assert_no_secret(one.manifest, [json.dumps(offered, ensure_ascii=False), *heard])
+    server = one.to_mcp_server(state=tmp_path / f"{era}.db")
+    exported = anyio.run(looked_at, server, era, problem_id)
+    again = taken_in(words, tmp_path, "auto" if era == "legacy" else "legacy", problem_id)  # they offer the same
+    assert again[0] == exported[0]
+    for offered, heard in (exported, again):
+        assert_no_secret(one.manifest, [json.dumps(offered, ensure_ascii=False), *heard])
 
 
 def assert_no_secret(problem: Manifest, words: list[str]) -> None:
@@ -177,8 +184,17 @@ def test_a_server_of_ones_own_is_a_problem_and_a_fixed_point(tmp_path: Path, era
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("era", ["legacy", "auto"])
-@pytest.mark.parametrize("name", ["everything", "git", "time"])
+@pytest.mark.parametrize(
+    ("name", "era"),
+    [
+        ("everything", "legacy"),
+        ("git", "auto"),
+        pytest.param("everything", "auto", marks=pytest.mark.soak),
+        pytest.param("git", "legacy", marks=pytest.mark.soak),
+        pytest.param("time", "legacy", marks=pytest.mark.soak),
+        pytest.param("time", "auto", marks=pytest.mark.soak),
+    ],
+)
 def test_public_servers_as_upstreams_are_fixed_points(tmp_path: Path, name: str, era: str) -> None:
     server = SERVERS[name]
     server.fresh(tmp_path / "world")

@@ -168,7 +168,7 @@ def test_ctrl_c_stops_an_attempt_which_stays_open_until_its_mission_is_over(plac
     script = 'call("problem.probe", {"x": 1}) if state.iteration < 2 else call("problem.nap", {})'
     baseline = {"proposer": {"kind": "script", "script": script}}
     one = problem(place.folder / "mine", "probe", "nap", submission=SCHEMA, baseline=baseline)
-    running = place.begin("problem", "attempt", one.manifest.path, "--json")
+    running = place.begin("problem", "attempt", one.manifest.path, "--json", fresh=False)
     hint = running.until("if this is stopped, continue with: ").partition("continue with: ")[2].strip()
     running.until("iteration 2/")
     code, out, _ = running.end(signal.SIGINT)

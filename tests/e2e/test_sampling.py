@@ -28,6 +28,20 @@ from pursuit.core.events import ModelAnswered
 ONE_THIRTY = "mcp-1.30"
 MODES = ("native", "words")
 LINES = [f"{word} k{number}" for number in range(STEPS) for word in ("begun", "done")]
+IN_CI = {
+    ("legacy", "stdio", "words"),
+    ("legacy", "http", "native"),
+    ("2026-07-28", "stdio", "native"),
+    ("2026-07-28", "http", "words"),
+    (ONE_THIRTY, "stdio", "words"),
+}
+"""Each client, each transport and each way of both eras; `make soak` runs all combinations."""
+EVERY = [
+    pytest.param(which, transport, mode, marks=() if (which, transport, mode) in IN_CI else pytest.mark.soak)
+    for which in (*ERAS, ONE_THIRTY)
+    for transport in TRANSPORTS
+    for mode in MODES
+]
 
 
 def use(number: int) -> CreateMessageResultWithTools:
@@ -78,9 +92,7 @@ def through_one_thirty(house: House, target: str, mode: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.guarantee("clients-model-proposes")
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("which", [*ERAS, ONE_THIRTY])
+@pytest.mark.parametrize(("which", "transport", "mode"), EVERY)
 def test_the_model_of_every_client_completes_a_mission(which: str, transport: str, mode: str, tmp_path: Path) -> None:
     house = House(tmp_path)
     with house.target(transport) as target:

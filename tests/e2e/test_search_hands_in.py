@@ -109,7 +109,7 @@ def test_it_hands_in_before_the_time_of_the_problem_is_over_whatever_the_mission
 @pytest.mark.guarantee("a-search-hands-in-what-it-found")
 def test_the_time_of_the_problem_runs_while_nobody_drives(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     one = exam(place, budget={"evaluation_tools": ["probe"], "wall_seconds": 1000})
-    begun = place.begin("problem", "attempt", one.manifest.path, "--max-iterations", 40)
+    begun = place.begin("problem", "attempt", one.manifest.path, "--max-iterations", 40, fresh=False)
     begun.until("iteration 3/")
     begun.end(signal.SIGTERM)
     (mission,) = place.json("list")["sessions"]

@@ -80,7 +80,7 @@ def serving(house: House, where: str) -> Iterator[tuple[str, str, dict[str, Any]
 
 @pytest.mark.slow
 @pytest.mark.guarantee("both-generations")
-@pytest.mark.parametrize("where", ["front door", "gateway"])
+@pytest.mark.parametrize("where", ["front door", pytest.param("gateway", marks=pytest.mark.soak)])
 def test_real_clients_drive_the_same_tool_as_a_task_each_in_its_own_generation(where: str, tmp_path: Path) -> None:
     house = House(tmp_path)
     gate = house.logs / "gate"

@@ -30,11 +30,11 @@ INSTANTS = [
     "AttemptScored rows after",
     "CallSettled receipt after",
 ]
-QUICK = {"CallIntended submit_final after", "SubmissionTaken digest after"}
+QUICK = {"SubmissionTaken digest after"}
 CASES = [
     *(pytest.param(SCRIPT, one, id=f"script: {one}") for one in INSTANTS),
     *(
-        pytest.param(SEARCH, one, id=f"search: {one}", marks=() if one in QUICK else pytest.mark.slow)
+        pytest.param(SEARCH, one, id=f"search: {one}", marks=() if one in QUICK else pytest.mark.soak)
         for one in INSTANTS
     ),
 ]
@@ -97,7 +97,7 @@ def test_killed_at_any_instant_of_its_submission_it_ends_as_its_attempt(
 
 
 @pytest.mark.guarantee("a-mission-killed-at-its-submission-ends-as-its-attempt")
-@pytest.mark.parametrize("proposer", [SEARCH, SCRIPT], ids=["search", "script"])
+@pytest.mark.parametrize("proposer", [SEARCH, pytest.param(SCRIPT, marks=pytest.mark.soak)], ids=["search", "script"])
 def test_killed_while_the_server_of_the_problem_is_asked_it_ends_as_its_attempt(
     place: Place, proposer: dict[str, Any]
 ) -> None:
@@ -112,7 +112,10 @@ def test_killed_before_a_tool_judged_it_ends_as_its_attempt(place: Place) -> Non
 
 
 @pytest.mark.guarantee("a-mission-killed-at-its-submission-ends-as-its-attempt")
-@pytest.mark.parametrize("instant", ["CallIntended submit_final after", "SubmissionTaken digest after"])
+@pytest.mark.parametrize(
+    "instant",
+    [pytest.param("CallIntended submit_final after", marks=pytest.mark.soak), "SubmissionTaken digest after"],
+)
 def test_stopped_at_its_submission_it_ends_as_its_attempt(place: Place, instant: str) -> None:
     one = exam(place, SEARCH)
     solved(place, one, ended(place, one, instant, signal.SIGTERM))

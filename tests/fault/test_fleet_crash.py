@@ -99,7 +99,9 @@ async def undisturbed(folder: Path) -> int:
 
 @pytest.mark.guarantee("fleet-never-over-spends")
 @pytest.mark.guarantee("fleet-survives-crashes")
-@pytest.mark.parametrize(("when", "abort"), [("before", False), ("after", False), ("after", True)])
+@pytest.mark.parametrize(
+    ("when", "abort"), [("after", False), ("after", True), pytest.param("before", False, marks=pytest.mark.soak)]
+)
 def test_the_budget_holds_and_every_child_ends_whenever_the_process_dies(
     tmp_path: Path, when: Literal["before", "after"], abort: bool
 ) -> None:

@@ -72,7 +72,7 @@ def judge(house: House, mission: str, lost: str) -> None:
 @pytest.mark.guarantee("background-survives-kill")
 @pytest.mark.parametrize(("word", "lost", "era"), [("SIGKILL", "unknown", ERAS[0]), ("SIGTERM", "cancelled", ERAS[1])])
 def test_a_background_run_goes_on_when_it_is_served_again(word: str, lost: str, era: str, tmp_path: Path) -> None:
-    house = House(tmp_path, fresh=True)
+    house = House(tmp_path, fresh=word == "SIGKILL")
     with house.serving() as first:
         mission = start(house, first, era)
         house.until_logged("log", f"begun {DEADLY}")

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,12 @@ import anyio
 import psutil
 import pytest
 from crashing import calls_of
+from quick_start import pursuit
 
 from pursuit.core.events import CallSettled, IterationEnded, RunClaimed, decode
 from pursuit.ledger.sqlite import SqliteLedger
 
-KILLS = 200 if os.environ.get("PURSUIT_SOAK") else 20
+KILLS = 200 if os.environ.get("PURSUIT_SOAK") else 6
 # However slow the machine is, so many iterations are left undisturbed.
 CALM = 5 * KILLS
 PURSUIT = Path(sys.executable).with_name("pursuit")
@@ -64,9 +66,9 @@ mission.observe("n", n)
 """
 
 
-def _pursuit(folder: Path, *words: str) -> subprocess.Popen[str]:
+def _pursuit(folder: Path, *words: str, by: Sequence[str] = (str(PURSUIT),)) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [PURSUIT, *words],
+        [*by, *words],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -128,13 +130,13 @@ def test_killed_at_random_moments_it_goes_on_at_the_same_call(tmp_path: Path) ->
     (tmp_path / "pursuit.toml").write_text(CONFIG.format(recorder=RECORDER, record=record))
     (tmp_path / "mission.toml").write_text(MISSION)
     state = tmp_path / ".pursuit" / "ledger.db"
-    started = _pursuit(tmp_path, "start", "mission.toml", "--json")
+    started = _pursuit(tmp_path, "start", "mission.toml", "--json", by=pursuit())
     out, _ = started.communicate(timeout=120)
     mission_id = json.loads(out)["session_id"]
     chance = random.Random(20261115)
     for _ in range(KILLS):
         anyio.run(_kill_at_random, tmp_path, state, mission_id, chance)
-    last = _pursuit(tmp_path, "iterate", mission_id, "--iterations", str(CALM), "--json")
+    last = _pursuit(tmp_path, "iterate", mission_id, "--iterations", str(CALM), "--json", by=pursuit())
     out, _ = last.communicate(timeout=300)
     assert (last.returncode, json.loads(out)["status"]) == (0, "running")
 

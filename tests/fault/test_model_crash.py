@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ import anyio
 import pytest
 from crashing import Crash, CrashingRuntime, World, calls_of
 from model_endpoint import ModelEndpoint, Reply, calls
+from quick_start import pursuit
 
 from pursuit import Budget, Mission, event
 from pursuit.core.events import CallIntended, ModelAnswered, decode
@@ -154,12 +156,12 @@ class Killed:
         self.record.touch()
         (folder / "pursuit.toml").write_text(CONFIG.format(recorder=RECORDER, record=self.record))
         (folder / "mission.toml").write_text(FILE)
-        out, _ = self.pursuit("start", "mission.toml", "--json").communicate(timeout=180)
+        out, _ = self.pursuit("start", "mission.toml", "--json", by=pursuit()).communicate(timeout=180)
         self.mission_id = json.loads(out)["session_id"]
 
-    def pursuit(self, *words: str) -> subprocess.Popen[str]:
+    def pursuit(self, *words: str, by: Sequence[str] = (str(PURSUIT),)) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [PURSUIT, *words],
+            [*by, *words],
             cwd=self.folder,
             env={**os.environ, **self.endpoint.environment},
             stdout=subprocess.PIPE,
@@ -192,7 +194,7 @@ class Killed:
             process.communicate()
 
     def finish(self) -> int:
-        process = self.pursuit("resume", self.mission_id)
+        process = self.pursuit("resume", self.mission_id, by=pursuit())
         process.communicate(timeout=180)
         return process.returncode
 

@@ -121,7 +121,10 @@ def _trials(events: list[Any]) -> list[dict[str, Any]]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick_python")
 @pytest.mark.guarantee("search-goes-on-where-it-was")
-@pytest.mark.parametrize(("sampler", "batch"), [("auto", 1), ("auto", 3), ("cmaes", 1)])
+@pytest.mark.parametrize(
+    ("sampler", "batch"),
+    [("auto", 3), pytest.param("auto", 1, marks=pytest.mark.soak), pytest.param("cmaes", 1, marks=pytest.mark.soak)],
+)
 def test_killed_at_random_points_it_makes_the_same_trials(tmp_path: Path, sampler: str, batch: int) -> None:
     iterations = 12 * KILLS
     calm, killed = tmp_path / "calm", tmp_path / "killed"

@@ -11,11 +11,13 @@ import pytest
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 NAMES = sorted(path.name for path in FOLDER.glob("*.py") if "\n    finish(" in path.read_text(encoding="utf-8"))
+LONG = {"front_door.py", "gateway.py"}
+"""Even small, they start many processes, as the tests of both do."""
 FIGURE = re.compile(r"^  .+  -?[\d,.]+ .*  (<=|>=|<) [\d.]+ +not judged$", re.MULTILINE)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.soak if name in LONG else ()) for name in NAMES])
 def test_the_smoke_form_of_a_benchmark_prints_its_figures(name: str) -> None:
     words = [sys.executable, str(FOLDER / name), "--smoke"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)

@@ -18,6 +18,7 @@ import anyio
 import pytest
 import typer.main
 from pydantic import BaseModel
+from quick_start import quick
 
 from pursuit.cli.main import app
 from pursuit.config.commands import COMMAND_KEYS, KINDS, PARAMETER_KEYS
@@ -104,7 +105,7 @@ def test_every_mark_is_one_that_is_looked_at() -> None:
 def test_python_runs_and_prints_what_the_page_says(program: Program, tmp_path: Path) -> None:
     file = tmp_path / "block.py"
     file.write_text(program.source, encoding="utf-8")
-    done = subprocess.run([sys.executable, file.name], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, quick(str(file))], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     if program.printed is not None:
         assert done.stdout == program.printed

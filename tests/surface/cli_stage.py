@@ -188,10 +188,11 @@ class Place:
         os.close(ours)
         return process.wait(timeout=60), seen.decode()
 
-    def begin(self, *words: object) -> Running:
+    def begin(self, *words: object, fresh: bool = True) -> Running:
+        """Starts a command that goes on while the test does; not `fresh`: with its modules loaded before."""
         return Running(
             subprocess.Popen(
-                [*COMMAND, *map(str, words)],
+                [*(COMMAND if fresh else pursuit()), *map(str, words)],
                 cwd=self.folder,
                 env=self.environment,
                 stdin=subprocess.DEVNULL,

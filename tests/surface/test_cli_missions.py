@@ -234,7 +234,7 @@ def test_a_mission_that_takes_a_clients_model_says_who_must_drive_it(place: Plac
 
 def test_the_operator_is_heard_from_another_process(place: Place, tmp_path: Path) -> None:
     place.write("m.toml", recorded(tmp_path / "record", steps=300, needed=300, ms=100))
-    running = place.begin("run", "m.toml")
+    running = place.begin("run", "m.toml", fresh=False)
     running.until("iteration 1/300")
     mission_id = place.ask("list")[0].split("\t")[0]
     conflict = place.json("resume", mission_id, code=2)
@@ -244,9 +244,9 @@ def test_the_operator_is_heard_from_another_process(place: Place, tmp_path: Path
     assert (code, f"continue with: pursuit resume {mission_id}" in notes) == (4, True)
     assert "status: paused" in out
 
-    running = place.begin("resume", mission_id)
+    running = place.begin("resume", mission_id, fresh=False)
     running.until("iteration")
-    watching = place.begin("watch", mission_id, "--json")
+    watching = place.begin("watch", mission_id, "--json", fresh=False)
     first = json.loads(watching.answer.get(timeout=60))
     assert (first["seq"], first["type"]) == (1, "MissionCreated")
     place.ask("abort", mission_id, "--reason", "enough")

@@ -34,6 +34,7 @@ def test_a_draft_is_printed_written_and_told_in_json_and_nothing_is_started(tmp_
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_python")
 def test_a_template_that_is_filled_in_runs(tmp_path: Path) -> None:
     place = Place(tmp_path).configured()
     place.write("pursuit.toml", f'[policy]\nmode = "auto"\n{BEAM}')

@@ -182,7 +182,7 @@ def test_the_command_serves_it_over_http_and_says_what_is_wrong_at_once(tmp_path
     own, other = anyio.run(two_missions, place.ledger.parent)
     assert f"no mission '{UNKNOWN}'" in place.ask("serve", "--mission", UNKNOWN, code=2)[1]
     assert "does not go with --gateway" in place.ask("serve", "--mission", own, "--gateway", code=2)[1]
-    running = place.begin("serve", "--http", "--port", 0, "--mission", own)
+    running = place.begin("serve", "--http", "--port", 0, "--mission", own, fresh=False)
     try:
         url = json.loads(running.until("listening"))["url"]
 

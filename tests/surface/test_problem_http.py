@@ -193,7 +193,7 @@ def test_the_command_serves_over_http_with_the_options_of_serve(tmp_path: Path) 
             assert f"{word[0]}: goes with --http" in place.ask(*command, *word, code=2)[1]
     assert "--host: goes with --http" in place.ask("problem", "serve", "pangram", "--host", "0.0.0.0", code=2)[1]
     assert "no token" in place.ask("problem", "serve", "pangram", "--http", "--host", "0.0.0.0", code=2)[1]
-    running = place.begin("problem", "serve", "pangram", "--http", "--port", 0, "--json")
+    running = place.begin("problem", "serve", "pangram", "--http", "--port", 0, "--json", fresh=False)
     said = ""
     while not said.rstrip().endswith("}"):
         said += running.answer.get(timeout=60)

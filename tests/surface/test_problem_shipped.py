@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import anyio
+import pytest
 from problem_stage import attempts, client
 
 from pursuit import Problem
 
 
+@pytest.mark.usefixtures("quick_python")
 def test_guesses_are_counted_by_the_log_whatever_was_restarted(tmp_path: Path) -> None:
     one = Problem.shipped("mastermind")
 

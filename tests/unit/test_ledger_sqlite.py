@@ -445,9 +445,7 @@ def test_words_that_every_text_has_are_looked_for_among_the_newest_only(tmp_path
         await ledger.append("first", 0, [draft("x")], text="nightly nightly checkout zebra")
 
     on_ledger(path, begin)
-    row = (
-        "INSERT INTO streams SELECT ?1, ?2, kind, status, 1, 1, 1, head_hash, summary FROM streams WHERE name = 'first'"
-    )
+    row = "INSERT INTO streams SELECT ?, ?, kind, status, 1, 1, 1, head_hash, summary FROM streams WHERE name = 'first'"
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.executemany(row, ((number, f"m{number}") for number in range(2, 4_002)))
         text = "INSERT INTO texts (rowid, text) VALUES (?, 'the nightly run of the checkout lowered its latency')"

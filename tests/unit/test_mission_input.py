@@ -112,7 +112,12 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     (one(PREDICATE, expression="(" * 101 + "1" + ")" * 101), "criteria[0].expression", "100 brackets"),
     (one(PREDICATE, expression="[" * 2_000), "criteria[0].expression", "100 brackets"),
     (one(PREDICATE, expression='(")",' * 101 + "1" + ")" * 101), "criteria[0].expression", "100 brackets"),
-    (one(PREDICATE, expression="-" * 4_000 + "1"), "criteria[0].expression", "too deeply"),
+    # From Python 3.13 on the parser goes deeper than an expression may be long.
+    *(
+        [(one(PREDICATE, expression="-" * 4_000 + "1"), "criteria[0].expression", "too deeply")]
+        if sys.version_info < (3, 13)
+        else []
+    ),
     (one(CHECK, tool_name=GONE), "criteria[0]", "exactly one of tool_name, command and check"),
     (one(CHECK, command=["true"]), "criteria[0]", "exactly one"),
     (one(CHECK, check="named"), "criteria[0]", "exactly one"),

@@ -120,5 +120,5 @@ def test_the_limits_of_a_manifest_are_documented() -> None:
     pages = (Path(__file__).parents[2] / "docs" / "problems.md").read_text(encoding="utf-8")
     assert f"of at most {LONGEST_TITLE} and {LONGEST_SUMMARY} characters" in pages
     assert f"at most {LONGEST_STATEMENT:,} characters" in pages and f"at most {LARGEST_SCHEMA:,} bytes" in pages
-    assert f"at most {MOST_METRICS}, of at most {MOST_RULES} `predicates`" in pages
+    assert f"at most {MOST_METRICS}, from at most {MOST_RULES} `predicates`" in pages
     assert "each of at most 40 lower-case letters" in pages and TAG.fullmatch("x" * 40) and not TAG.fullmatch("x" * 41)

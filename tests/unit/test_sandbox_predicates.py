@@ -49,7 +49,8 @@ def test_a_good_expression_passes_the_check(expression: str) -> None:
         ("(" * 101 + ")" * 101, "100 brackets", 1),
         ("[" * 100_000, "at most 4096", None),
         ("1+" * 3000 + "1", "at most 4096", None),
-        ("-" * 4000 + "1", "nested too deeply", None),
+        # From Python 3.13 on the parser goes deeper than an expression may be long.
+        *([("-" * 4000 + "1", "nested too deeply", None)] if sys.version_info < (3, 13) else []),
         ("1\0", "null", None),
     ],
 )

@@ -94,8 +94,8 @@ _COUNT = "SELECT count(*) FROM (SELECT 1 FROM texts WHERE texts MATCH ? LIMIT ?)
 _FOUND = (
     "SELECT streams.id, name, kind, status, created_at, updated_at, head_seq, head_hash, summary, texts.text, "
     "found.closeness FROM (SELECT id, closeness FROM (SELECT texts.rowid AS id, -bm25(texts) AS closeness FROM texts "
-    "WHERE texts MATCH ?1 AND (?2 IS NULL OR (SELECT kind FROM streams WHERE streams.id = texts.rowid) = ?2) "
-    "ORDER BY texts.rowid DESC LIMIT ?4) ORDER BY closeness DESC, id DESC LIMIT ?3) AS found "
+    "WHERE texts MATCH ? AND (? IS NULL OR (SELECT kind FROM streams WHERE streams.id = texts.rowid) = ?) "
+    "ORDER BY texts.rowid DESC LIMIT ?) ORDER BY closeness DESC, id DESC LIMIT ?) AS found "
     "JOIN streams ON streams.id = found.id JOIN texts ON texts.rowid = found.id "
     "ORDER BY found.closeness DESC, found.id DESC"
 )
@@ -169,7 +169,8 @@ class SqliteReads:
         if limit < 1:
             raise InvalidArgument(f"a search needs a limit of at least 1, not {limit}", limit=limit)
         query, most = self._query(search_words(words))
-        rows = self._all(_FOUND, (query, kind, min(limit, LARGEST), max(most, min(limit, LARGEST)))) if query else []
+        limit = min(limit, LARGEST)
+        rows = self._all(_FOUND, (query, kind, kind, max(most, limit), limit)) if query else []
         return [Found(row=_stream_row(row[:9]), text=row[9], rank=row[10]) for row in rows]
 
     def _query(self, words: Sequence[str]) -> tuple[str, int]:

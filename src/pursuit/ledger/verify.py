@@ -160,9 +160,9 @@ def forget_stream(path: Path, stream: str, now: float) -> None:
 
 def _remove(connection: sqlite3.Connection, identity: int, now: float) -> None:
     connection.execute(
-        "DELETE FROM blobs WHERE digest IN (SELECT digest FROM blob_refs WHERE stream = ?1) AND NOT EXISTS "
-        "(SELECT 1 FROM blob_refs WHERE blob_refs.digest = blobs.digest AND blob_refs.stream <> ?1)",
-        (identity,),
+        "DELETE FROM blobs WHERE digest IN (SELECT digest FROM blob_refs WHERE stream = ?) AND NOT EXISTS "
+        "(SELECT 1 FROM blob_refs WHERE blob_refs.digest = blobs.digest AND blob_refs.stream <> ?)",
+        (identity, identity),
     )
     connection.execute("DELETE FROM blob_refs WHERE stream = ?", (identity,))
     connection.execute(

@@ -1,0 +1,145 @@
+"""The size of the source only grows on purpose: `size.toml` holds the limits, and each change of it has a reason.
+
+Lines are counted as an editor counts them, with docstrings, comments and blank lines.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[2] / "src"
+SIZE: dict[str, Any] = tomllib.loads(Path(__file__).with_name("size.toml").read_text(encoding="utf-8"))
+RAISE = "Make it smaller, or raise the number in tests/meta/size.toml in the same commit and say why in its message."
+
+
+class Module(NamedTuple):
+    name: str
+    path: Path
+    text: str
+
+    @property
+    def lines(self) -> int:
+        return len(self.text.splitlines())
+
+    @property
+    def package(self) -> str:
+        """The entry of `size.toml` that counts it; modules beside the packages count together as `pursuit`."""
+        parts = self.path.relative_to(ROOT).parts[:-1]
+        deepest = 3 if parts[1:2] == ("server",) else 2
+        return ".".join(parts[:deepest])
+
+
+@cache
+def modules() -> tuple[Module, ...]:
+    return tuple(_read())
+
+
+def _read() -> Iterator[Module]:
+    for path in sorted((ROOT / "pursuit").rglob("*.py")):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        yield Module(name, path, path.read_text(encoding="utf-8"))
+
+
+@cache
+def parsed(module: Module) -> ast.Module:
+    return ast.parse(module.text)
+
+
+@cache
+def lines_of_packages() -> dict[str, int]:
+    found: defaultdict[str, int] = defaultdict(int)
+    for module in modules():
+        found[module.package] += module.lines
+    return dict(found)
+
+
+@pytest.mark.parametrize("package", SIZE["lines"])
+def test_a_package_has_no_more_lines_than_it_may(package: str) -> None:
+    limit, now = SIZE["lines"][package], lines_of_packages()[package]
+    assert now <= limit, f"{package} has {now} lines and may have {limit}. {RAISE}"
+
+
+def test_each_package_has_a_limit_and_each_limit_a_package() -> None:
+    assert lines_of_packages().keys() == SIZE["lines"].keys()
+
+
+def test_there_are_no_more_modules_than_there_may_be() -> None:
+    limit, now = SIZE["modules"]["all"], len(modules())
+    assert now <= limit, f"There are {now} modules and may be {limit}. {RAISE}"
+
+
+def test_no_module_is_too_long() -> None:
+    limit = SIZE["modules"]["longest"]
+    assert [f"{m.name}: {m.lines}" for m in modules() if m.lines > limit] == [], f"at most {limit} lines each"
+
+
+def imports(module: Module, known: frozenset[str]) -> set[str]:
+    """The modules of ours that it imports, wherever in its text."""
+    found: set[str] = set()
+    for node in ast.walk(parsed(module)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0 and node.module is not None, f"{module.name}: a relative import"
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return (found & known) - {module.name}
+
+
+def is_data(module: Module) -> bool:
+    """Whether it only sets names to values and has nothing that runs."""
+    return not any(
+        isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) for node in parsed(module).body
+    )
+
+
+def test_few_small_modules_have_a_single_consumer() -> None:
+    known = frozenset(module.name for module in modules())
+    consumers: defaultdict[str, set[str]] = defaultdict(set)
+    for module in modules():
+        for name in imports(module, known):
+            consumers[name].add(module.name)
+    limit = SIZE["modules"]["small_with_one_consumer"]
+    small = [
+        f"{m.name} ({m.lines} lines), used by {consumers[m.name].pop()}"
+        for m in modules()
+        if m.lines < SIZE["modules"]["small"]
+        and m.path.stem not in ("__init__", "__main__")
+        and len(consumers[m.name]) == 1
+        and not is_data(m)
+    ]
+    said = "\n".join(small)
+    assert len(small) <= limit, f"{len(small)} small modules have one consumer, at most {limit} may:\n{said}"
+
+
+def words_of(name: str) -> set[str]:
+    """The words that a name in CamelCase or snake_case is made of."""
+    return {word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name)}
+
+
+def test_words_of_names_are_told_apart() -> None:
+    assert words_of("EarlierAnswers") == {"earlier", "answers"}
+    assert words_of("HTTPDesk_keeper2") == {"http", "desk", "keeper", "2"}
+
+
+def forbidden(name: str) -> set[str]:
+    """The forbidden words in it, in the singular or the plural."""
+    words = set(SIZE["names"]["forbidden"])
+    return {word for word in words_of(name) if word in words or word.removesuffix("s") in words}
+
+
+def test_no_module_or_class_has_a_metaphor_for_a_name() -> None:
+    found: list[str] = []
+    for module in modules():
+        found += [f"{module.name}: {word}" for part in module.name.split(".") for word in sorted(forbidden(part))]
+        classes = [node.name for node in ast.walk(parsed(module)) if isinstance(node, ast.ClassDef)]
+        found += [f"{module.name}:{name}: {word}" for name in classes for word in sorted(forbidden(name))]
+    assert found == []
