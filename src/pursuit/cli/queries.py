@@ -203,7 +203,7 @@ async def follow(service: Service, mission_id: str, screen: Screen) -> None:
         if screen.json:
             screen.document({key: status[key] for key in ("session_id", "status", "resume") if key in status})
         else:
-            screen.plain(f"interrupted: {show.why(status)}; resume it with: {status['resume']}")
+            screen.plain(f"interrupted: {show.why(status)}; resume it with: {show.continue_command(screen, status)}")
 
 
 @asynccontextmanager

@@ -41,13 +41,11 @@ def why(status: Mapping[str, Any]) -> str:
     return ""
 
 
-def continue_command(context: Context, status: Mapping[str, Any], *words: str) -> str:
+def continue_command(context: Context | Screen, status: Mapping[str, Any], *words: str) -> str:
     """What continues a mission that has not ended: a command, unless its proposer is the model of a client."""
     if status["proposer"] != "sampling":
-        interrupted = status["status"] == "interrupted"  # a child continues with its parent
-        return context.command(
-            "resume", status["parent" if interrupted and "parent" in status else "session_id"], *words
-        )
+        child = status["status"] == "interrupted" and "parent" in status  # it continues with its parent
+        return context.command("resume", status["parent" if child else "session_id"], *words)
     serve = context.command("serve", "--mission", status["session_id"], *words)
     return f"mission_iterate from an MCP client that declares sampling, connected to {serve}"
 
@@ -58,7 +56,7 @@ def _mission_plain(screen: Screen, status: Mapping[str, Any]) -> None:
     if text := why(status):
         screen.fact("why", text)
     if status["status"] == "interrupted":
-        screen.fact("resume", status["resume"])
+        screen.fact("resume", continue_command(screen, status))
     if "verdict" in status:
         screen.fact("verdict", f"{status['verdict']} ({status.get('verdict_reason')})")
     screen.fact("directive", status["directive"])
@@ -95,7 +93,7 @@ def _mission_rich(screen: Screen, status: Mapping[str, Any]) -> None:
     if "parent" in status:
         screen.show(Padding(Text(f"child of {status['parent']}"), (0, 0, 0, 2)))
     if status["status"] == "interrupted":
-        screen.hint(f"  resume it with: {status['resume']}")
+        screen.hint(f"  resume it with: {continue_command(screen, status)}")
     for row in status.get("children", ()):
         words = Text.assemble(f"child {row['session_id']}  ", (row["status"], STYLES.get(row["status"], "")))
         screen.show(Padding(words.append(f"  {line(row['directive'], 60)}{_share(row)}"), (0, 0, 0, 2)))
