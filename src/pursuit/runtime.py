@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from pursuit.config.commands import UPSTREAM
+from pursuit.config.commands import COMMANDS_SERVER
 from pursuit.config.configuration import Configuration, find_configuration, load_configuration
 from pursuit.config.files import locate_state
 from pursuit.config.mission_file import MissionFile, servers_in
@@ -328,10 +328,10 @@ class Runtime:
         """The servers of this process: those that the program passed in, and the configured commands."""
         if not configuration.commands:
             return self._servers
-        if UPSTREAM in self._servers:
-            why = f"is what [{UPSTREAM}] of the configuration are called inside missions; rename this server"
-            raise ValidationFailed([Fault(field=f"servers.{UPSTREAM}", reason=why)])
-        return {**self._servers, UPSTREAM: CommandUpstream(configuration.commands, self.tasks)}
+        if COMMANDS_SERVER in self._servers:
+            why = f"is what [{COMMANDS_SERVER}] of the configuration are called inside missions; rename this server"
+            raise ValidationFailed([Fault(field=f"servers.{COMMANDS_SERVER}", reason=why)])
+        return {**self._servers, COMMANDS_SERVER: CommandUpstream(configuration.commands, self.tasks)}
 
     def _configuration(self) -> Configuration:
         if isinstance(self._config, Configuration):
@@ -342,10 +342,10 @@ class Runtime:
 
 async def _scoped(ledger: Ledger, mission_id: str) -> Ledger:
     """The ledger with one mission in it, which must exist."""
-    from pursuit.service.scoped_ledger import OneMission  # noqa: PLC0415 - most runtimes have all missions
+    from pursuit.service.scoped_ledger import ScopedLedger  # noqa: PLC0415 - most runtimes have all missions
 
     require_id(mission_id)
-    scoped = OneMission(ledger, mission_id)
+    scoped = ScopedLedger(ledger, mission_id)
     await scoped.require()
     return scoped
 
@@ -356,7 +356,7 @@ async def open_toolbox(
 ) -> AsyncGenerator[Toolbox]:
     """The tools of the configured servers and of `servers`, without a ledger."""
     everything = {**(servers or {}), **configuration.servers}  # the operator's server wins
-    commands = {UPSTREAM: CommandUpstream(configuration.commands)} if configuration.commands else {}
+    commands = {COMMANDS_SERVER: CommandUpstream(configuration.commands)} if configuration.commands else {}
     async with Pool(everything, commands, network=configuration.policy.network) as pool:
         policy = replace(configuration.policy, mode=mode or configuration.policy.mode)
         yield _toolbox(ToolHost(pool, policy), replace(configuration, servers=everything))

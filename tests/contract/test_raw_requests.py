@@ -20,7 +20,7 @@ from pursuit.core.tools import CallFailed, UpstreamError
 from pursuit.upstream.client import McpUpstream
 from pursuit.upstream.factory import mcp_upstream
 from pursuit.upstream.pool import Pool
-from pursuit.upstream.transport import ClientSide
+from pursuit.upstream.transport import ClientFeatures
 
 SERVERS = Path(__file__).parent.parent / "servers"
 sys.path.insert(0, str(SERVERS))
@@ -190,7 +190,7 @@ def test_every_question_of_the_server_gets_an_answer_or_a_proper_error(way: str)
         for method in ("sampling/createMessage", "elicitation/create", "x/unknown"):
             assert (await asked(upstream, method))["error"]["code"] == -32601
         root = {"uri": "file:///x", "x-kept": None}
-        async with upstream.leased(ClientSide(capabilities={"roots": {}}, roots=[root])) as talk:
+        async with upstream.lease(ClientFeatures(capabilities={"roots": {}}, roots=[root])) as talk:
             assert (await asked(talk, "roots/list"))["result"] == {"roots": [root]}
 
     run(way, main)
@@ -205,8 +205,8 @@ def test_a_lease_declares_more_and_its_holder_answers(way: str) -> None:
             return {"who": who, "method": method, "params": dict(params), "null": None}
 
         async def ask(who: str, **params: Any) -> Any:
-            side = ClientSide(capabilities={"sampling": {"tools": {}}}, answer=partial(answer, who))
-            async with upstream.leased(side) as talk:
+            side = ClientFeatures(capabilities={"sampling": {"tools": {}}}, answer=partial(answer, who))
+            async with upstream.lease(side) as talk:
                 result = await call(talk, "ask", {"method": "sampling/createMessage", "params": params})
                 return result.get("replied") or result["structuredContent"]
 
@@ -225,7 +225,7 @@ def test_a_lease_declares_more_and_its_holder_answers(way: str) -> None:
 def test_in_the_new_era_a_lease_is_the_shared_connection_that_says_more() -> None:
     async def main(upstream: McpUpstream, server: RawServer) -> None:
         await call(upstream, "ok")
-        async with upstream.leased(ClientSide(capabilities={"elicitation": {"form": {}}})) as talk:
+        async with upstream.lease(ClientFeatures(capabilities={"elicitation": {"form": {}}})) as talk:
             await call(talk, "ok")
         await call(upstream, "ok")
         key = "io.modelcontextprotocol/clientCapabilities"
@@ -244,11 +244,11 @@ def test_two_leases_at_once_are_two_processes() -> None:
             pids.add((await call(talk, "ok"))["content"][0]["text"])
 
         await pid(upstream)
-        side = ClientSide(capabilities={"sampling": {}})
-        async with upstream.leased(side) as one, upstream.leased(side) as two:
+        side = ClientFeatures(capabilities={"sampling": {}})
+        async with upstream.lease(side) as one, upstream.lease(side) as two:
             await pid(one)
             await pid(two)
-        async with upstream.leased(side) as again:
+        async with upstream.lease(side) as again:
             await pid(again)
         assert len(pids) == 3
 
@@ -257,11 +257,11 @@ def test_two_leases_at_once_are_two_processes() -> None:
 
 def test_a_lease_whose_call_was_given_up_is_not_lent_again(tmp_path: Path) -> None:
     async def main(upstream: McpUpstream, _server: RawServer) -> None:
-        side = ClientSide(capabilities={"sampling": {}})
+        side = ClientFeatures(capabilities={"sampling": {}})
         pids: list[str] = []
         mark = tmp_path / "mark"
         for tool in ("hang", "ok", "ok"):
-            async with upstream.leased(side) as talk, anyio.create_task_group() as calls:
+            async with upstream.lease(side) as talk, anyio.create_task_group() as calls:
                 pids.append((await call(talk, "ok"))["content"][0]["text"])
                 calls.start_soon(call, talk, tool, {"mark": str(mark)})
                 while tool == "hang" and not mark.exists():
@@ -275,9 +275,9 @@ def test_a_lease_whose_call_was_given_up_is_not_lent_again(tmp_path: Path) -> No
 
 def test_an_idle_lease_ends_after_a_while() -> None:
     async def main(upstream: McpUpstream, _server: RawServer) -> None:
-        side = ClientSide(capabilities={"sampling": {}})
+        side = ClientFeatures(capabilities={"sampling": {}})
         for _ in range(2):
-            async with upstream.leased(side) as talk:
+            async with upstream.lease(side) as talk:
                 pid = int((await call(talk, "ok"))["content"][0]["text"])
             while psutil.pid_exists(pid):
                 await anyio.sleep(0.02)

@@ -34,7 +34,7 @@ async def main(folder: Path, words: list[str]) -> None:
             work = processes.work(command)
             state = await host.begin(work, kind="process", title="t", requestor="local")
             print(state.task_id, flush=True)
-        async for row in host.shelf.running():
+        async for row in host.retention.running():
             await store.wait(row.name)
     await ledger.close()
 

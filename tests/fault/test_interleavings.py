@@ -212,10 +212,10 @@ def test_an_interrupted_run_goes_on_to_its_own_goal_and_no_further(tmp_path: Pat
         mission_id = await _die_in_a_call(tmp_path, 2, budget=Budget(max_iterations=50))
         async with stage(tmp_path, put) as runtime:
             assert await runtime.service.interrupted() == [mission_id]
-            state = await runtime.service.go_on(mission_id)
+            state = await runtime.service.continue_run(mission_id)
             assert (state.iteration_count, state.terminal) == (3, False)
             assert await runtime.service.interrupted() == []
-            assert (await runtime.service.go_on(mission_id)).iteration_count == 3, "it is where it was to go"
+            assert (await runtime.service.continue_run(mission_id)).iteration_count == 3, "it is where it was to go"
 
     play(scene)
 
@@ -227,7 +227,7 @@ def test_an_interrupted_run_that_was_paused_meanwhile_stays_paused(tmp_path: Pat
             await runtime.service.pause(mission_id)
             before = len(await events_of(runtime, mission_id, Event))
             with pytest.raises(SessionPaused):
-                await runtime.service.go_on(mission_id)
+                await runtime.service.continue_run(mission_id)
             assert (await runtime.service.state(mission_id)).status == "paused"
             assert len(await events_of(runtime, mission_id, Event)) == before
 

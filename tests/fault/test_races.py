@@ -23,7 +23,7 @@ from pursuit.core.events import (
     CallSettled,
     IterationEnded,
     MissionEnded,
-    OperatorWord,
+    OperatorEvent,
     RunClaimed,
     decode,
 )
@@ -126,7 +126,7 @@ async def _round(folder: Path, chance: random.Random, word: str) -> float:
 
 def _obeyed(events: list[Any]) -> float:
     """After the last word no call begins; how long afterwards what was under way was stopped."""
-    places = [place for place, each in enumerate(events) if isinstance(each, OperatorWord)]
+    places = [place for place, each in enumerate(events) if isinstance(each, OperatorEvent)]
     word, *rest = events[places[-1] :]
     assert not any(isinstance(each, CallIntended) for each in rest), "a call began after the operator's word"
     ends = (each.at for each in rest if isinstance(each, CallSettled | IterationEnded | MissionEnded))

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pursuit.config.servers import ServerConfig
-from pursuit.core.tools import About
+from pursuit.core.tools import InitializeResult
 from pursuit.errors import ValidationFailed
 from pursuit.policy.rules import OperatorPolicy
 from pursuit.server.gateway.resources import fits
@@ -118,8 +118,8 @@ EXTENDED: dict[str, Any] = {
 
 
 def test_of_several_servers_nothing_is_promised_that_is_not_passed_on() -> None:
-    old = About(protocol_version="2025-11-25", capabilities=EVERYTHING)
-    new = About(protocol_version="2026-07-28", capabilities=EXTENDED)
+    old = InitializeResult(protocol_version="2025-11-25", capabilities=EVERYTHING)
+    new = InitializeResult(protocol_version="2026-07-28", capabilities=EXTENDED)
     both = {"tools": {"listChanged": True}, "logging": {}, "resources": {"subscribe": True}, "completions": {}}
     assert capabilities_of_all({"a": old, "b": new}) == both
     assert capabilities_of_all({"a": old, "b": old}) == {"tools": {"listChanged": True}, "logging": {}}
@@ -128,8 +128,8 @@ def test_of_several_servers_nothing_is_promised_that_is_not_passed_on() -> None:
 
 
 def test_of_one_server_all_is_promised_but_its_tasks_for_which_ours_stand() -> None:
-    old = About(protocol_version="2025-11-25", capabilities=EVERYTHING)
-    new = About(protocol_version="2026-07-28", capabilities=EXTENDED)
+    old = InitializeResult(protocol_version="2025-11-25", capabilities=EVERYTHING)
+    new = InitializeResult(protocol_version="2026-07-28", capabilities=EXTENDED)
     assert capabilities_of_all({"a": old}) == {key: value for key, value in EVERYTHING.items() if key != "tasks"}
     assert capabilities_of_all({"a": new}) == {**EXTENDED, "extensions": {"com.example/x": {}}}
     for found in ({"a": old}, {"a": new}, {"a": old, "b": new}):

@@ -30,7 +30,7 @@ from pursuit.engine.context import SystemClock
 from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.policy.rules import OperatorPolicy
 from pursuit.server.http import serve_http
-from pursuit.server.signing import Seal
+from pursuit.server.signing import Signer
 from pursuit.server.tokens import Tokens
 from pursuit.service.approvals import Approvals
 from pursuit.service.gateway import GatewayQuestions
@@ -105,7 +105,7 @@ def test_a_client_of_missions_approves_nothing(era: str, tmp_path: Path) -> None
 
                 call = {"name": "mission_iterate", "arguments": {"session_id": name}}
                 said = {"mission": name, "who": "ann", "questions": [approval_id], "first": 0, "rounds": 1}
-                sealed = Seal.beside(tmp_path / "ledger.db").closed(said)
+                sealed = Signer.beside(tmp_path / "ledger.db").closed(said)
                 for able in (ABLE, {**ABLE, **TASKS}):
                     answer = (await forged(url, call, approval_id, sealed, token=token, able=able))["result"]
                     assert answer["structuredContent"]["code"] == "invalid_argument"

@@ -89,8 +89,8 @@ def test_a_run_that_somebody_else_finished_meanwhile_is_not_driven_again(tmp_pat
                 )
             before = await one.service.state(name)
             goal = before.run_goal
-            await other.service.go_on(name)  # between the look of `one` and its claim
-            stale = await one.service.go_on(name)
+            await other.service.continue_run(name)  # between the look of `one` and its claim
+            stale = await one.service.continue_run(name)
             assert (ran, stale.iteration_count, goal) == ([1], 1, 1)
             assert len(await events_of(one, name, RunClaimed)) == 2
 

@@ -13,7 +13,7 @@ import pytest
 from pursuit.config.configuration import find_configuration, load_configuration
 from pursuit.config.mission_file import servers_in
 from pursuit.config.servers import ServerConfig, Timeouts, expand, parse_servers, secrets_of
-from pursuit.config.variables import secret_words
+from pursuit.config.variables import secret_arguments
 from pursuit.core.tools import ToolOverride
 from pursuit.errors import Fault, UpstreamUnavailable, ValidationFailed
 from pursuit.upstream.redaction import MOST_BYTES, StderrTail
@@ -354,7 +354,7 @@ HOSTILE = {
 def test_a_long_word_is_looked_through_at_once(head: str, piece: str) -> None:
     word = head + piece * (200_000 // len(piece)) + "\n"
     began = time.process_time()
-    secret_words([word])
+    secret_arguments([word])
     assert time.process_time() - began < 2  # it was minutes
 
 
@@ -371,7 +371,7 @@ def test_a_long_word_is_looked_through_at_once(head: str, piece: str) -> None:
     ],
 )
 def test_the_secrets_inside_of_a_word(word: str, secrets: list[str]) -> None:
-    assert secret_words([word]) == secrets
+    assert secret_arguments([word]) == secrets
 
 
 def test_unset_variables_are_all_named() -> None:

@@ -16,7 +16,7 @@ from pursuit.policy.rules import (
     OperatorPolicy,
     Rule,
     Tightening,
-    conditional,
+    conditional_rules,
     decide,
     may_ask,
     parse_mode,
@@ -245,7 +245,7 @@ def test_whether_a_person_may_be_asked_at_all() -> None:
     assert not may_ask(Layers(operator=ruled(rule, mode="auto")), [reads])
     mission = Tightening(who="the mission", ask=("log",))
     assert may_ask(Layers(operator=OperatorPolicy(mode="auto"), tighter=(mission,)), [reads])
-    assert conditional(Layers(operator=ruled(rule, Rule(decision="deny"))), reads) == [rule]
+    assert conditional_rules(Layers(operator=ruled(rule, Rule(decision="deny"))), reads) == [rule]
 
 
 def test_an_unknown_mode_is_refused() -> None:

@@ -277,11 +277,11 @@ def test_whatever_is_wrong_with_one_task_the_others_are_looked_after(tmp_path: P
             tried.set()
             raise ValueError("odd files")
 
-        host.shelf.clear = clear
+        host.retention.clear = clear
         host.store.limits = Limits(kept=0)
         await host.store.settle(await some_work(host.store), OK)
         async with TaskHost(host.store) as tending:
-            tending.shelf.clear = clear
+            tending.retention.clear = clear
             tending.maintain()
             await tried.wait()
             left = await host.store.create(kind="call", title="t", requestor="local", owner="owner-0")

@@ -56,7 +56,7 @@ from pursuit.problems.manifest import MANIFEST, Manifest
 from pursuit.problems.missions import AGENTS, MACHINES, UNSOLVED, Plan, mission_for, proposer_for, server_of
 from pursuit.problems.reading import read_manifest
 from pursuit.problems.scoring import scored_event
-from pursuit.problems.secrecy import judging_digest, told_in
+from pursuit.problems.secrecy import judging_digest, revealed_in
 from pursuit.runtime import Runtime
 from pursuit.sandbox import Sandbox
 from pursuit.server.logs import event
@@ -64,7 +64,7 @@ from pursuit.service.queries import new_mission_id, require_id
 
 if TYPE_CHECKING:
     from pursuit.server.problems.server import ProblemOptions
-    from pursuit.server.serve import Door
+    from pursuit.server.serve import HttpBinding
 
 DEFAULT_SECONDS = 3_600.0
 """The time limit of a mission on a problem that has none."""
@@ -221,13 +221,13 @@ async def _wait_for_others(attempt: Attempt) -> None:
 
 async def _wait_for_tool(ledger: Ledger, problem: Manifest, attempt_id: str, path: Path, config: Configuration) -> None:
     """Opens the attempt again so that the tool judges; waits for another process that works on it."""
-    from pursuit.server.problems.server import ProblemOptions, open_desk
+    from pursuit.server.problems.server import ProblemOptions, open_problem
 
     options = ProblemOptions(state=path, config=config, attempt_id=attempt_id)
-    async with open_desk(problem, options) as desk:
+    async with open_problem(problem, options) as handler:
         while is_unsettled(await load_attempt(ledger, attempt_id)):
             try:
-                await desk.submitting.catch_up()
+                await handler.submission.catch_up()
             except PursuitError:  # it cannot be opened; the caller reports why there is no score
                 return
             await anyio.sleep(POLL_SECONDS)
@@ -352,7 +352,7 @@ def check_attempt(
 
 
 async def serve_problem(
-    problem: Manifest, options: ProblemOptions, door: Door | None, *, listening: Callable[[str], None]
+    problem: Manifest, options: ProblemOptions, door: HttpBinding | None, *, listening: Callable[[str], None]
 ) -> None:
     """Serves a problem over standard input and output until that ends, or over HTTP until it is stopped."""
     from pursuit.server.problems.server import problem_server
@@ -531,6 +531,6 @@ async def _brief(problem: Manifest, screen: Screen, *, citations: bool) -> str:
     if faults := offer.faults():
         raise ValidationFailed(faults, f"{problem.problem_id} cannot be worked at")
     seen = json.dumps([tool for one in offer.definitions if (tool := offer.shown(one)) is not None], ensure_ascii=False)
-    for reason in told_in(seen, problem):
+    for reason in revealed_in(seen, problem):
         screen.note(f"warning: what its server says of its tools {reason}")
     return brief

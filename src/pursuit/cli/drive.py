@@ -171,7 +171,7 @@ class Drive:
         self.screen.note(f"resuming {mission_id}")
         try:
             await runtime.use_servers_of(mission_id)
-            await runtime.service.go_on(mission_id)
+            await runtime.service.continue_run(mission_id)
             status = await runtime.service.status(mission_id)
             files = await self._files(runtime, status)
         except Exception as error:  # one mission that cannot be driven must not stop the others

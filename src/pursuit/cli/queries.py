@@ -252,7 +252,7 @@ def _event_line(event: AnyEvent, state: MissionState) -> str | None:
             return f"{event.status} ({event.reason})"
         case events.WaitBegan():
             return f"waiting for {event.waiting_for}"
-        case events.OperatorWord():
+        case events.OperatorEvent():
             return f"{type(event).__name__} by {line(event.by)}" + (f": {line(event.reason)}" if event.reason else "")
         case events.MissionCreated():
             return "created"

@@ -16,7 +16,7 @@ from pursuit.cli.options import ModeOption, mission_ids
 
 if TYPE_CHECKING:
     from pursuit.errors import Fault
-    from pursuit.server.serve import Door
+    from pursuit.server.serve import HttpBinding
     from pursuit.server.tokens import Tokens
 
 PANEL = "Serve"
@@ -140,15 +140,17 @@ def without_http(context: Context) -> list[Fault]:
     return [Fault(field=name, reason="goes with --http") for name in (*given, *(["--json"] if context.json else []))]
 
 
-def http_door(context: Context, *, host: str, port: int, allow_host: Sequence[str] | None, require_token: bool) -> Door:
+def http_door(
+    context: Context, *, host: str, port: int, allow_host: Sequence[str] | None, require_token: bool
+) -> HttpBinding:
     """Where HTTP clients connect; raises `InvalidArgument` for an address that needs a token if there is none."""
     from pursuit.server.bind import check_bind, resolve
-    from pursuit.server.serve import Door
+    from pursuit.server.serve import HttpBinding
 
     tokens = _tokens(context)
     needed = tokens if require_token or not resolve(host).is_loopback else None
     check_bind(host, needed)
-    return Door(host=host, port=port, tokens=needed, operators=tokens, allowed_hosts=allow_host or ())
+    return HttpBinding(host=host, port=port, tokens=needed, operators=tokens, allowed_hosts=allow_host or ())
 
 
 def print_address(context: Context) -> Callable[[str], None]:

@@ -23,7 +23,7 @@ from pursuit.core.patterns import Unfinished, checked_pattern, find
 from pursuit.core.tools import ToolOverride
 from pursuit.errors import Fault, PathTraversal, ValidationFailed
 
-UPSTREAM = "commands"
+COMMANDS_SERVER = "commands"
 """The server that these tools belong to inside a mission."""
 
 Kind = Literal["string", "integer", "number", "boolean", "array"]
@@ -326,7 +326,7 @@ class CommandConfig:
         values = self.values(arguments)
         words = self.argv.fill(values, self.parameters)
         if not self.allow_parent_paths:
-            refuse_climbing(self.name, [*_argument_texts(arguments), *self.argv.chosen(values, self.parameters)])
+            refuse_parent_paths(self.name, [*_argument_texts(arguments), *self.argv.chosen(values, self.parameters)])
         return words
 
     def values(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -361,7 +361,7 @@ class CommandConfig:
         return faults
 
 
-def refuse_climbing(name: str, words: list[str]) -> None:
+def refuse_parent_paths(name: str, words: list[str]) -> None:
     """Raises `PathTraversal` for words with a `..` segment."""
     found = [word for word in words if climbs(word)]
     if found:
@@ -380,7 +380,7 @@ def _argument_texts(arguments: Mapping[str, Any]) -> list[str]:
 def read_commands(fields: Fields, base: Path) -> dict[str, CommandConfig]:
     """Each command of the file; what is wrong is in the faults of `fields`."""
     found: dict[str, CommandConfig] = {}
-    for name, table in fields.tables(UPSTREAM):
+    for name, table in fields.tables(COMMANDS_SERVER):
         if not SERVER_NAME.match(name):
             why = "a command's name has 1 to 64 letters, digits, '_' or '-', and starts with a letter or digit"
             fields.fault(table.at, why)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from pursuit.config.commands import UPSTREAM, CommandConfig, read_commands
+from pursuit.config.commands import COMMANDS_SERVER, CommandConfig, read_commands
 from pursuit.config.files import Fields, as_table, kind, no_table, parse_json, parse_toml, read_text
 from pursuit.config.servers import ServerConfig, parse_servers
 from pursuit.core.base_model import nearest
@@ -109,9 +109,9 @@ def load_configuration(path: Path) -> Configuration:
         if more is not None:
             added = _parse(beside, more, faults).servers
             configuration = replace(configuration, servers={**added, **configuration.servers})
-    if UPSTREAM in configuration.servers and configuration.commands:
+    if COMMANDS_SERVER in configuration.servers and configuration.commands:
         why = "is what [commands] are called inside missions; rename this server"
-        faults.append(Fault(field=f"servers.{UPSTREAM}", reason=why, source=str(path)))
+        faults.append(Fault(field=f"servers.{COMMANDS_SERVER}", reason=why, source=str(path)))
     if faults:
         raise ValidationFailed(faults, f"the configuration has {len(faults)} fault{'s' if len(faults) > 1 else ''}")
     return configuration

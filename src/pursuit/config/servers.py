@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pursuit.config.files import Fields, as_table, kind
-from pursuit.config.variables import as_secrets, filled, secret_entries, secret_words, variable_values
+from pursuit.config.variables import as_secrets, expand_variables, secret_arguments, secret_entries, variable_values
 from pursuit.core.base_model import nearest
 from pursuit.core.tools import ToolOverride
 from pursuit.errors import Fault, UpstreamUnavailable
@@ -219,7 +219,7 @@ def expand(config: ServerConfig, environ: Mapping[str, str]) -> ServerConfig:
     missing: list[dict[str, str]] = []
 
     def full(text: str, at: str) -> str:
-        value, unset = filled(text, environ)
+        value, unset = expand_variables(text, environ)
         missing.extend({"server": config.name, "field": at, "variable": variable} for variable in unset)
         return value
 
@@ -245,7 +245,7 @@ def secrets_of(config: ServerConfig, expanded: ServerConfig, environ: Mapping[st
     values = variable_values(raw, environ)
     for said, full in ((config.env, expanded.env), (config.headers, expanded.headers)):
         values += secret_entries(said, full)
-    return as_secrets([*values, *secret_words(expanded.args)])
+    return as_secrets([*values, *secret_arguments(expanded.args)])
 
 
 def _program(command: str, base: Path | None) -> str:

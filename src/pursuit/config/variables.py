@@ -39,7 +39,7 @@ _VALUE = re.compile(r"\s*([^\s;&]+)")
 _NAME = re.compile(r"[A-Za-z][\w-]*")
 
 
-def filled(text: str, environ: Mapping[str, str]) -> tuple[str, list[str]]:
+def expand_variables(text: str, environ: Mapping[str, str]) -> tuple[str, list[str]]:
     """The text with its variables, and the names of those that are not set and have no default."""
     missing: list[str] = []
 
@@ -89,7 +89,7 @@ def inherited_secrets(environ: Mapping[str, str]) -> list[str]:
     return found
 
 
-def secret_words(words: Iterable[str]) -> list[str]:
+def secret_arguments(words: Iterable[str]) -> list[str]:
     """The secrets of a command line: the values of options with secretive names, and those inside of a word.
 
     The first are `--token=VALUE` and `--token VALUE`, the others the user of an address or a password in a header.
@@ -103,7 +103,7 @@ def secret_words(words: Iterable[str]) -> list[str]:
     return found
 
 
-def is_telling(key: str, value: str) -> bool:
+def holds_literal_secret(key: str, value: str) -> bool:
     """Whether an entry certainly holds a literal secret."""
     secret = [value] if SECRETIVE.search(key) else _inside(value)
     return not VARIABLE.search(value) and any(len(part) >= SHORTEST_SECRET for part in secret)

@@ -304,36 +304,36 @@ class ReportWritten(Event, frozen=True, kw_only=True):
     digest: str
 
 
-class OperatorWord(Event, frozen=True, kw_only=True):
+class OperatorEvent(Event, frozen=True, kw_only=True):
     """An order or an answer of the operator; appended at the head of the stream, so no race can refuse it."""
 
     by: str = "operator"
     reason: str | None = None
 
 
-class MissionPaused(OperatorWord, frozen=True, kw_only=True):
+class MissionPaused(OperatorEvent, frozen=True, kw_only=True):
     """Stop, and stay resumable."""
 
 
-class MissionResumed(OperatorWord, frozen=True, kw_only=True):
+class MissionResumed(OperatorEvent, frozen=True, kw_only=True):
     """Continue."""
 
 
-class AbortOrdered(OperatorWord, frozen=True, kw_only=True):
+class AbortOrdered(OperatorEvent, frozen=True, kw_only=True):
     """End it as terminated."""
 
 
-class CompletionOrdered(OperatorWord, frozen=True, kw_only=True):
+class CompletionOrdered(OperatorEvent, frozen=True, kw_only=True):
     """End it as completed."""
 
 
-class BudgetExtended(OperatorWord, frozen=True, kw_only=True):
+class BudgetExtended(OperatorEvent, frozen=True, kw_only=True):
     """New caps, by name."""
 
     caps: dict[str, float]
 
 
-class ApprovalAnswered(OperatorWord, frozen=True, kw_only=True):
+class ApprovalAnswered(OperatorEvent, frozen=True, kw_only=True):
     """A person's answer: yes once, yes for these arguments, yes for this tool in this mission, or no."""
 
     approval_id: str

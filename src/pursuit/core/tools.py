@@ -117,7 +117,7 @@ class UpstreamError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class About:
+class InitializeResult:
     """What a server says about itself when connected, in its own JSON."""
 
     protocol_version: str
@@ -126,7 +126,7 @@ class About:
     instructions: str | None = None
 
 
-class Later(Protocol):
+class TaskCalls(Protocol):
     """Calls whose answers come later: each is a task, which runs on without a caller."""
 
     async def begin(self, tool: Tool, arguments: Mapping[str, Any], *, task_id: str, call_id: str) -> None:

@@ -13,9 +13,9 @@ from typing import Any, Literal, Protocol, Self, TypeVar
 
 import anyio
 
-from pursuit.core.events import AbortOrdered, BudgetExtended, CompletionOrdered, MissionPaused, OperatorWord
+from pursuit.core.events import AbortOrdered, BudgetExtended, CompletionOrdered, MissionPaused, OperatorEvent
 from pursuit.core.state import MissionState
-from pursuit.core.tools import Later, ProgressFn, Tool, ToolResult
+from pursuit.core.tools import ProgressFn, TaskCalls, Tool, ToolResult
 from pursuit.engine.journal import Journal
 from pursuit.ledger.contract import Ledger
 from pursuit.policy.rules import Ruling
@@ -109,7 +109,7 @@ Phase = Literal["propose", "execute", "verify", "evaluate", "decided", "waiting"
 Observer = Callable[[str, Phase, MissionState], None]
 
 
-class Tools(Later, Protocol):
+class Tools(TaskCalls, Protocol):
     """The tools of one mission, whichever servers offer them; a `long` tool is called as a task."""
 
     @property
@@ -220,7 +220,7 @@ class Run:
             await self.journal.catch_up()
             self.stop_ordered = self.state.stopped
 
-    def obey(self, word: OperatorWord) -> None:
+    def obey(self, word: OperatorEvent) -> None:
         """Obeys the operator: a stop cancels running calls, more wall clock reaches them, any event wakes a wait.
 
         An event may come here twice, from `watch_operator` and when it is folded; obeying it twice is harmless.
@@ -243,5 +243,5 @@ class Run:
         while True:
             await bell.wait()
             for _seq, event in await self.journal.past(self.journal.head):
-                if isinstance(event, OperatorWord):
+                if isinstance(event, OperatorEvent):
                     self.obey(event)

@@ -44,7 +44,7 @@ from pursuit.engine.turn import closing, ending, turn
 from pursuit.errors import Conflict, InvalidArgument, Overtaken, PursuitError, SessionPaused, SessionTerminal
 from pursuit.ledger.contract import Ledger
 from pursuit.proposers.contract import Proposer
-from pursuit.proposers.language import LanguageModel, Means
+from pursuit.proposers.language import LanguageModel, ProposerContext
 from pursuit.sandbox import Sandbox
 
 
@@ -87,7 +87,7 @@ class ToolSource(Protocol):
         ...
 
 
-ProposerFactory = Callable[[Mission, Proposal | None, Means], Proposer]
+ProposerFactory = Callable[[Mission, Proposal | None, ProposerContext], Proposer]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +146,7 @@ class Driver:
                 if claimed is not None:
                     claimed(journal.state)
                 lessons = await lessons_for(self.ledger, mission_id, run.state, self.settings.memory_lessons)
-                means = Means(
+                means = ProposerContext(
                     tools=offered(run.state, run.tools),
                     record=lambda model: RecordedModel(run=run, model=model),
                     past=journal.past,

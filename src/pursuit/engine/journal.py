@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import anyio
 
-from pursuit.core.events import AnyEvent, Event, OperatorWord, decode, encode
+from pursuit.core.events import AnyEvent, Event, OperatorEvent, decode, encode
 from pursuit.core.fold import advance
 from pursuit.core.report import Listing, listing_after
 from pursuit.core.state import MissionState
@@ -42,7 +42,7 @@ class Journal:
         self._recording = False
         self._free: anyio.Event | None = None
         self._listed: Listing | None = None
-        self.on_operator_event: Callable[[OperatorWord], None] | None = None
+        self.on_operator_event: Callable[[OperatorEvent], None] | None = None
 
     def stage(self, event: Event, blobs: Mapping[str, bytes] | None = None, text: str | None = None) -> None:
         """Applies an event now and stores it with the next record; a search finds the mission by `text`."""
@@ -117,7 +117,7 @@ class Journal:
     async def catch_up(self) -> None:
         """Folds the operator's events that were appended since."""
         for seq, event in await self.past(self.head):
-            if not isinstance(event, OperatorWord):
+            if not isinstance(event, OperatorEvent):
                 raise Conflict(
                     f"another process drives {self.mission_id} now; this one stops",
                     session_id=self.mission_id,

@@ -334,7 +334,7 @@ def decide(layers: Layers, tool: Tool, arguments: Mapping[str, Any]) -> Ruling:
     return ruling
 
 
-def conditional(layers: Layers, tool: Tool) -> list[Rule]:
+def conditional_rules(layers: Layers, tool: Tool) -> list[Rule]:
     """The rules that concern this tool only with some arguments: a listing cannot foresee them."""
     return [rule for rule in layers.operator.rules if rule.arguments and rule.means(tool)]
 

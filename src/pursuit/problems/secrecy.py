@@ -68,13 +68,13 @@ def _is_one(path: Path, other: Path) -> bool:
 
 def warnings_of(manifest: Manifest) -> list[Fault]:
     """What a problem's author should look at; none of it makes the manifest wrong."""
-    found = [(field, reason) for field, text in _shown(manifest) for reason in told_in(text, manifest)]
+    found = [(field, reason) for field, text in _shown(manifest) for reason in revealed_in(text, manifest)]
     if manifest.visibility.public:
         found.append(("visibility.public", "has no effect any more; leave it out"))
     return [Fault(field=field, reason=reason, source=str(manifest.path)) for field, reason in found]
 
 
-def told_in(text: str, manifest: Manifest) -> list[str]:
+def revealed_in(text: str, manifest: Manifest) -> list[str]:
     """The exact values of a target, a best known value or the baseline's answer that a text holds, in words."""
     numbers = [float(token) for token in _NUMBER.findall(text)]
     known = set(numbers)

@@ -22,7 +22,7 @@ from pursuit.core.mission import (
 from pursuit.core.search import SearchProposer
 from pursuit.core.state import MissionState
 from pursuit.proposers.contract import Failed, Proposer, Waiting
-from pursuit.proposers.language import LanguageModel, Means, ModelRequest, Models, NoAnswerYet, Terms
+from pursuit.proposers.language import LanguageModel, ModelRequest, Models, NoAnswerYet, ProposerContext, Terms
 from pursuit.proposers.model import AskModel
 from pursuit.proposers.prompt import LIMIT, ROOM
 from pursuit.proposers.search import Search, require_search
@@ -95,7 +95,7 @@ class Choice:
         if isinstance(mission.proposer, SearchProposer):
             require_search()
 
-    def __call__(self, mission: Mission, proposal: Proposal | None, means: Means) -> Proposer:
+    def __call__(self, mission: Mission, proposal: Proposal | None, means: ProposerContext) -> Proposer:
         """The proposer that a mission names."""
         match mission.proposer:
             case ScriptProposer(script=script):
@@ -115,7 +115,7 @@ class Choice:
             case _ as unknown:
                 assert_never(unknown)
 
-    def _asking(self, settings: AskedProposer, model: LanguageModel, means: Means) -> AskModel:
+    def _asking(self, settings: AskedProposer, model: LanguageModel, means: ProposerContext) -> AskModel:
         return AskModel(
             settings,
             means.record(model),

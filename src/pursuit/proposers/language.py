@@ -171,7 +171,7 @@ class Models(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Means:
+class ProposerContext:
     """What the engine gives a proposer for one run.
 
     `tools` are the mission's, by their full names. A model that `record` wraps is asked once for each answer, also

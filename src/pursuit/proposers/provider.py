@@ -17,7 +17,7 @@ import anyio
 from pursuit.core.events import ModelAnswer
 from pursuit.errors import ExtraMissing, ModelUnavailable
 from pursuit.proposers.language import ModelRequest, NoAnswer, Price, Terms, price_of
-from pursuit.proposers.text_calls import storable, wanted
+from pursuit.proposers.text_calls import storable, wanted_call
 
 if TYPE_CHECKING:
     from pydantic_ai.exceptions import AgentRunError
@@ -126,7 +126,7 @@ class ProviderModel:
     def _read(self, response: ModelResponse, lost: int) -> ModelAnswer:
         from pydantic_ai.messages import TextPart, ToolCallPart  # noqa: PLC0415 - loaded with the first model
 
-        calls = [wanted(part.tool_name, part.args) for part in response.parts if isinstance(part, ToolCallPart)]
+        calls = [wanted_call(part.tool_name, part.args) for part in response.parts if isinstance(part, ToolCallPart)]
         said = [part.content for part in response.parts if isinstance(part, TextPart)]
         usage = response.usage
         price = self.terms.price

@@ -37,14 +37,14 @@ class Written(NamedTuple):
     words: str
 
 
-def told(tools: Sequence[OfferedTool]) -> str:
+def describe_tools(tools: Sequence[OfferedTool]) -> str:
     """The tools and the form of an answer; the descriptions of servers are quoted like all foreign text."""
     lines = [f"| {as_row(tool)}" for tool in tools]
     mark = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
     return "\n".join([_FORM, f"<<< {mark} tools", *lines, f">>> {mark} tools"])
 
 
-def written(text: str) -> Written:
+def read_calls(text: str) -> Written:
     """The calls of an answer that is JSON, or whose last code block is; JSON elsewhere does not count.
 
     Text that looks like such an answer and cannot be read is one malformed call.
@@ -63,7 +63,7 @@ def written(text: str) -> Written:
     return Written(calls, _words(f"{around} {_why(value)}"))
 
 
-def wanted(name: object, args: object) -> WantedCall:
+def wanted_call(name: object, args: object) -> WantedCall:
     """One call as the model wrote it; arguments that the ledger cannot store are malformed."""
     try:
         encoded = args if isinstance(args, str) else msgspec.json.encode({} if args is None else args)
@@ -146,7 +146,7 @@ def _one(value: object) -> WantedCall | None:
     key = next((key for key in _ARGS if key in given), None)
     if key is None:
         return WantedCall(name=storable(str(name))[:200], malformed='there is no "args"')
-    return wanted(name, given[key])
+    return wanted_call(name, given[key])
 
 
 def _why(value: object) -> str:

@@ -20,7 +20,7 @@ def how_to_approve(approval_id: str) -> str:
     return f"`pursuit approve {approval_id}`, or `POST /approvals/{approval_id}` with an operator's token"
 
 
-def form(*, where: str) -> dict[str, Any]:
+def approval_schema(*, where: str) -> dict[str, Any]:
     """The form; `where` is the reach of the wider answers, such as "in this mission"."""
     return {
         "type": "object",
@@ -41,7 +41,7 @@ def form(*, where: str) -> dict[str, Any]:
     }
 
 
-def filled(said: object) -> Filled | None:
+def answer_in(said: object) -> Filled | None:
     """The answer in an elicitation's result; None if it is dismissed, or none of the four answers."""
     result = cast("Mapping[str, Any]", said if isinstance(said, Mapping) else {})
     if result.get("action") == "decline":

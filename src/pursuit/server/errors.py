@@ -55,7 +55,7 @@ def mcp_errors() -> Generator[None]:
 
 
 @contextmanager
-def about(ctx: Context, uri: str) -> Generator[None]:
+def resource_errors(ctx: Context, uri: str) -> Generator[None]:
     """The same for a request about a resource: one that does not exist has the code of the protocol version."""
     try:
         yield
@@ -110,14 +110,16 @@ def answerable(ctx: Context, questions: Mapping[str, Question]) -> dict[str, Que
     return {key: one for key, one in questions.items() if may_approve(ctx) or APPROVAL_ID.match(key) is None}
 
 
-def whole(value: Any) -> Any:
+def without_surrogates(value: Any) -> Any:
     """The value without lone surrogates, which JSON can express and UTF-8 cannot."""
     if isinstance(value, str):
         return value if value.isascii() else _without_surrogates(value)
     if isinstance(value, Mapping):
-        return {whole(key): whole(item) for key, item in cast("Mapping[str, Any]", value).items()}
+        return {
+            without_surrogates(key): without_surrogates(item) for key, item in cast("Mapping[str, Any]", value).items()
+        }
     if isinstance(value, list):
-        return [whole(item) for item in cast("list[Any]", value)]
+        return [without_surrogates(item) for item in cast("list[Any]", value)]
     return value
 
 

@@ -36,7 +36,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pursuit.errors import PursuitError
 from pursuit.server.bind import PATH, admit, bind, guard, resolve
-from pursuit.server.errors import whole
+from pursuit.server.errors import without_surrogates
 from pursuit.server.logs import REDACTED, event
 from pursuit.server.tokens import Tokens, fingerprint
 
@@ -147,7 +147,7 @@ def _without_surrogates(body: bytes) -> bytes:
         from_json(body)
     except ValueError:
         with suppress(ValueError, RecursionError):  # if it is not JSON at all, the SDK says so
-            return to_json(whole(json.loads(body)))
+            return to_json(without_surrogates(json.loads(body)))
     return body
 
 

@@ -28,7 +28,7 @@ from pydantic import ValidationError
 
 from pursuit.core.events import ModelAnswer
 from pursuit.proposers.language import LanguageModel, ModelRequest, NoAnswer, NoAnswerYet
-from pursuit.proposers.text_calls import storable, told, wanted, written
+from pursuit.proposers.text_calls import describe_tools, read_calls, storable, wanted_call
 from pursuit.server.errors import Context
 
 NAME = "sampling"
@@ -71,7 +71,7 @@ class _Form:
 
     def filled(self, request: ModelRequest) -> CreateMessageRequest:
         """The question; a client whose model takes no tools gets them described in the prompt."""
-        prompt = request.prompt if self.native else f"{told(request.tools)}\n\n{request.prompt}"
+        prompt = request.prompt if self.native else f"{describe_tools(request.tools)}\n\n{request.prompt}"
         params = CreateMessageRequestParams(
             messages=[SamplingMessage(role="user", content=TextContent(text=prompt))],
             system_prompt=request.system,
@@ -89,10 +89,12 @@ class _Form:
 
     def read(self, result: CreateMessageResultWithTools) -> ModelAnswer:
         """The answer; MCP does not say what it used up, so it counts as nothing."""
-        calls = [wanted(part.name, part.input) for part in result.content_as_list if isinstance(part, ToolUseContent)]
+        calls = [
+            wanted_call(part.name, part.input) for part in result.content_as_list if isinstance(part, ToolUseContent)
+        ]
         text = storable("\n".join(part.text for part in result.content_as_list if isinstance(part, TextContent)))
         if not calls and not self.native:
-            calls, text = written(text)
+            calls, text = read_calls(text)
         model = storable(result.model)[:200]
         return ModelAnswer(calls=calls, text=text, model=model, cut=result.stop_reason == "maxTokens")
 

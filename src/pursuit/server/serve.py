@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Door:
+class HttpBinding:
     """The HTTP address and its tokens; with `operators` the server also takes answers to approvals."""
 
     host: str
@@ -41,7 +41,7 @@ class Door:
 
 async def serve(
     runtime: Runtime,
-    door: Door | None = None,
+    door: HttpBinding | None = None,
     *,
     gateway: GatewayOptions | None = None,
     listening: Callable[[str], None] | None = None,

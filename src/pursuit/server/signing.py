@@ -21,14 +21,14 @@ SIZE = 32
 LONGEST = 65_536
 
 
-class Seal:
+class Signer:
     """Signs small JSON objects."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
 
     @classmethod
-    def beside(cls, ledger: Path) -> Seal:
+    def beside(cls, ledger: Path) -> Signer:
         """The seal of a ledger; its key is made when first needed, readable by the owner alone."""
         path = ledger.with_name(NAME)
         with suppress(FileExistsError):

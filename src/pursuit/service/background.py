@@ -113,7 +113,7 @@ class BackgroundRuns:
     async def _continue(self, mission_id: str) -> None:
         try:
             await self._prepare(mission_id)
-            await self._service.go_on(mission_id)
+            await self._service.continue_run(mission_id)
         except Conflict:
             self._later(mission_id, FIRST_RETRY)  # another process drives it; should that one die, it is our turn
         except SessionNotFound:

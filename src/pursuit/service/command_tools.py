@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from pursuit.config.commands import UPSTREAM, CommandConfig
+from pursuit.config.commands import COMMANDS_SERVER, CommandConfig
 from pursuit.core.tasks import TaskState
 from pursuit.core.tools import CallFailed, ProgressFn, Tool, ToolResult, Upstream
 from pursuit.errors import ApprovalNeeded, PolicyDenied, PursuitError
@@ -29,7 +29,7 @@ def command_tool(config: CommandConfig) -> Tool:
     schema = config.input_schema()
     description = config.description or config.title or ""
     return Tool(
-        server=UPSTREAM,
+        server=COMMANDS_SERVER,
         name=config.name,
         description=description,
         input_schema=schema,
@@ -57,7 +57,7 @@ def permit_directly(host: ToolHost, tool: Tool, arguments: Mapping[str, Any]) ->
 class CommandUpstream:
     """The server `commands`; without tasks it can only be looked at."""
 
-    name = UPSTREAM
+    name = COMMANDS_SERVER
 
     def __init__(self, commands: Mapping[str, CommandConfig], tasks: Tasks | None = None) -> None:
         self._tools = [command_tool(config) for config in commands.values()]

@@ -23,7 +23,7 @@ import anyio
 from pursuit.config.configuration import JSON_NAME, Configuration, load_configuration
 from pursuit.config.files import as_table, parse_json, read_text
 from pursuit.config.servers import ServerConfig, expand
-from pursuit.config.variables import is_telling
+from pursuit.config.variables import holds_literal_secret
 from pursuit.core.base_model import nearest
 from pursuit.core.catalogue import Catalogue
 from pursuit.core.tools import Tool
@@ -100,7 +100,7 @@ def _plain_secrets(name: str, server: ServerConfig) -> list[tuple[str, str]]:
         (f"servers.{name}.{at}.{key}", value)
         for at, table in tables
         for key, value in table.items()
-        if is_telling(key, value)
+        if holds_literal_secret(key, value)
     ]
 
 

@@ -22,7 +22,7 @@ from pursuit.ledger.contract import (
 MISSION, TASK = "mission", "task"
 
 
-class OneMission:
+class ScopedLedger:
     """A ledger that shows one mission and hides the others; what is appended, it stores like any other."""
 
     def __init__(self, ledger: Ledger, mission_id: str) -> None:

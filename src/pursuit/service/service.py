@@ -21,7 +21,7 @@ from pursuit.core.events import (
     MissionCreated,
     MissionPaused,
     MissionResumed,
-    OperatorWord,
+    OperatorEvent,
     encode,
 )
 from pursuit.core.fold import CAP_REASONS, advance
@@ -294,7 +294,7 @@ class Service(Queries):
             state = await self.driver.drive(mission_id, observer=observer)
         return await self.state(mission_id)
 
-    async def go_on(self, mission_id: str, *, observer: Observer | None = None) -> MissionState:
+    async def continue_run(self, mission_id: str, *, observer: Observer | None = None) -> MissionState:
         """Drives an interrupted run to its goal; a mission that was paused meanwhile stays paused."""
         while True:
             state = await self.state(mission_id)
@@ -426,7 +426,7 @@ class Service(Queries):
             state = await self.abort(mission_id, reason="its parent was ended", caller=Caller(who=parent))
             raise _has_ended(mission_id, state)
 
-    async def say(self, mission_id: str, word: OperatorWord, *, reopen: bool = False) -> MissionState:
+    async def say(self, mission_id: str, word: OperatorEvent, *, reopen: bool = False) -> MissionState:
         """Appends an operator's event at the head, whichever process drives."""
         await self._load(mission_id)
         state, head = await self.states.take(mission_id)

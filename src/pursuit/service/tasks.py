@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 import anyio.abc
 
-from pursuit.config.commands import CommandConfig, refuse_climbing
+from pursuit.config.commands import CommandConfig, refuse_parent_paths
 from pursuit.config.servers import PYTHON, ServerConfig, secrets_of
-from pursuit.config.variables import as_secrets, filled, inherited_secrets, secret_entries, secret_words
+from pursuit.config.variables import as_secrets, expand_variables, inherited_secrets, secret_arguments, secret_entries
 from pursuit.core.base_model import nearest
 from pursuit.core.state import TERMINAL
 from pursuit.core.tasks import TASK_STATUSES, TaskKind, TaskState, TaskStatus
@@ -63,7 +63,7 @@ def configured_command(
         disclaimer=config.disclaimer,
         grace=GRACE if config.grace is None else config.grace,
         heartbeat=HEARTBEAT if config.heartbeat is None else config.heartbeat,
-        secrets=as_secrets([*secret_entries(config.env, env), *secret_words(words), *known]),
+        secrets=as_secrets([*secret_entries(config.env, env), *secret_arguments(words), *known]),
     )
     command.check()
     return command
@@ -85,7 +85,7 @@ def _surroundings(config: CommandConfig, environ: Mapping[str, str]) -> tuple[st
     missing: list[Fault] = []
 
     def full(text: str, at: str) -> str:
-        value, unset = filled(text, environ)
+        value, unset = expand_variables(text, environ)
         reason = "${{{}}} is not set in the environment"
         missing.extend(Fault(field=f"commands.{config.name}.{at}", reason=reason.format(name)) for name in unset)
         return value
@@ -112,11 +112,11 @@ def plain_command(
     """
     given = dict(env or {})
     # What the operator hands over by a variable of its own is known to us by its name alone.
-    secrets = as_secrets([*secret_entries(given, given), *secret_words(argv), *known])
+    secrets = as_secrets([*secret_entries(given, given), *secret_arguments(argv), *known])
     command = Command(argv=tuple(argv), env={**environ, **given}, secrets=secrets, **more)
     command.check()
     if not allow_parent_paths:
-        refuse_climbing(Path(argv[0]).name, list(argv[1:]))
+        refuse_parent_paths(Path(argv[0]).name, list(argv[1:]))
     return command
 
 
@@ -127,12 +127,14 @@ def known_secrets(
     found = inherited_secrets(environ)
 
     def full(said: Mapping[str, str]) -> dict[str, str]:
-        return {key: filled(value, environ)[0] for key, value in said.items()}  # what is not set has no value to hide
+        return {
+            key: expand_variables(value, environ)[0] for key, value in said.items()
+        }  # what is not set has no value to hide
 
     for server in servers:
-        args = tuple(filled(word, environ)[0] for word in server.args)
+        args = tuple(expand_variables(word, environ)[0] for word in server.args)
         ready = replace(server, env=full(server.env), headers=full(server.headers), args=args)
-        found += [*secrets_of(server, ready, environ), *secret_words([server.url or ""])]
+        found += [*secrets_of(server, ready, environ), *secret_arguments([server.url or ""])]
     for command in commands:
         found += secret_entries(command.env, full(command.env))
     return found
@@ -242,7 +244,7 @@ class Tasks:
             self._host = host
         return host
 
-    async def tend(self) -> None:
+    async def maintain(self) -> None:
         """Adopts every orphan from now on and removes old tasks: for a process that stays."""
         (await self.host()).maintain()
 
@@ -254,7 +256,7 @@ class Tasks:
             Processes(self._folder, **limits) as self._processes,
             TaskHost(self.store, resume=self.resume) as host,
         ):
-            host.shelf.clear, host.shelf.needed = self._clear, partial(is_awaited, self.store.ledger)
+            host.retention.clear, host.retention.needed = self._clear, partial(is_awaited, self.store.ledger)
             task_status.started(host)
             await anyio.sleep_forever()
 
@@ -469,7 +471,7 @@ class Tasks:
         said = {"keep": keep, "older_than": older_than}
         host = await self.host()
         async with self._audit.control(caller or self._caller, "task prune", None, said):
-            return await host.shelf.prune(keep=keep, older_than=older_than)
+            return await host.retention.prune(keep=keep, older_than=older_than)
 
     async def catch_up(self) -> None:
         """Adopts what dead processes left, and waits a moment until commands that have ended are recorded."""

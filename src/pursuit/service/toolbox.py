@@ -35,14 +35,14 @@ from pursuit.errors import (
     UpstreamUnavailable,
     ValidationFailed,
 )
-from pursuit.policy.rules import Layers, conditional, decide
+from pursuit.policy.rules import Layers, conditional_rules, decide
 from pursuit.policy.traits import effect, is_mcp_tool, tool_approval_description
 from pursuit.proposers.contract import Failed, Proposer, Waiting
-from pursuit.proposers.language import LanguageModel, Means, ModelRequest, Models, NoAnswer, Terms
+from pursuit.proposers.language import LanguageModel, ModelRequest, Models, NoAnswer, ProposerContext, Terms
 from pursuit.service.admission import admit
 from pursuit.service.audit import OPERATOR, Audit, Caller
 from pursuit.upstream.host import ToolHost
-from pursuit.upstream.resource_tools import is_reading
+from pursuit.upstream.resource_tools import is_resource_tool
 
 MOST_FORESEEN = 200
 TRAITS = ("read_only", "idempotent", "parallel_safe", "destructive")
@@ -73,7 +73,7 @@ class Toolbox:
         admitted = await admit(mission, self.host.pool, self.checks)
         named = (*admitted.tools, *admitted.denied)
         servers = sorted({name.partition(".")[0] for name in named if name != SPAWN or mission.fleet is None})
-        catalogue = await self.host.pool.catalogue(servers, reading=any(is_reading(name) for name in named))
+        catalogue = await self.host.pool.catalogue(servers, reading=any(is_resource_tool(name) for name in named))
         if mission.fleet is not None:
             catalogue = replace(catalogue, tools={**catalogue.tools, SPAWN: SPAWN_TOOL})
         layers = self.host.layers(named, mission.policy)
@@ -199,7 +199,7 @@ def tool_row(layers: Layers, tool: Tool) -> dict[str, Any]:
         "reason": ruling.reason,
         "when": [
             {"decision": rule.decision, "arguments": dict(rule.arguments), "reason": rule.reason}
-            for rule in conditional(layers, tool)
+            for rule in conditional_rules(layers, tool)
         ],
     }
 
@@ -257,7 +257,7 @@ class Planner:
         async def past(after: int) -> list[tuple[int, AnyEvent]]:
             return [(1, created)] if after < 1 else []
 
-        means = Means(tools=offered(state, tools), record=spent.over, past=past)
+        means = ProposerContext(tools=offered(state, tools), record=spent.over, past=past)
         shown = await _first(self.proposer_for(admitted.mission, None, means), state, tools)
         frame: dict[str, Any] = {"proposer": mission.proposer.kind, "calls": []}
         return {**frame, **shown, "used": spent.as_json(), "warnings": list(admitted.warnings)}

@@ -149,7 +149,7 @@ class TaskHost:
         winding: frozenset[TaskKind] = frozenset({"process", "child"}),
     ) -> None:
         self.store = store
-        self.shelf = Retention(store, winding=winding)
+        self.retention = Retention(store, winding=winding)
         self._resume = dict(resume or {})
         self._winding = winding
         self._owner = Owner(store.ledger)
@@ -240,7 +240,7 @@ class TaskHost:
     async def take_up_all(self) -> int:
         """Looks once for tasks that a dead process left; returns how many were taken up."""
         count = 0
-        async for row in self.shelf.running():
+        async for row in self.retention.running():
             try:
                 count += await self.take_up(await self.store.get(row.name))
             except TaskNotFound:
@@ -301,7 +301,7 @@ class TaskHost:
         while True:
             try:
                 await self.take_up_all()
-                await self.shelf.tidy()
+                await self.retention.tidy()
             except Exception as error:  # noqa: BLE001 - the same boundary
                 log.warning("cannot look after tasks", extra=_fields(None, error))
             await anyio.sleep(LOOK_EVERY)

@@ -28,9 +28,9 @@ from pursuit.config.servers import ClientSettings, ServerConfig
 from pursuit.core.observe import text_of
 from pursuit.core.tools import (
     NOT_KNOWN,
-    About,
     CallFailed,
     HandleFn,
+    InitializeResult,
     NotifyFn,
     ProgressFn,
     Tool,
@@ -42,10 +42,18 @@ from pursuit.errors import UpstreamUnavailable
 from pursuit.upstream.connection import Connection, Era
 from pursuit.upstream.listing import is_offered, read_listing
 from pursuit.upstream.redaction import StderrTail
-from pursuit.upstream.tasks import ToldFn, declared, followed, generation_of, handle_in, handle_of, support
+from pursuit.upstream.tasks import (
+    OnTaskStatus,
+    follow_task,
+    handle_in,
+    task_generation,
+    task_handle,
+    task_support,
+    with_tasks_extension,
+)
 from pursuit.upstream.transport import (
     CallBroken,
-    ClientSide,
+    ClientFeatures,
     ConnectionLost,
     OnNotification,
     OpenTransport,
@@ -58,7 +66,7 @@ MOST_PAGES = 1000
 _WAITING_SECONDS = 0.2
 _log = logging.getLogger(__name__)
 
-Waiting = Callable[[], AbstractAsyncContextManager[None]]
+WhileQueued = Callable[[], AbstractAsyncContextManager[None]]
 """Entered while a call waits for a free slot: that time is not the server's."""
 
 ListKind = Literal["tools", "resources", "resourceTemplates", "prompts"]
@@ -120,7 +128,7 @@ class McpClient:
         tasks: anyio.abc.TaskGroup,
         restarts: Restarts,
         on_notification: OnNotification,
-        features: ClientSide,
+        features: ClientFeatures,
         era: Era,
         slots: anyio.Semaphore | None,
     ) -> None:
@@ -219,7 +227,7 @@ class McpClient:
             elif connection.opened and not connection.closed_by_us:
                 self._restarts.ended(now, lived=now - born, answers=connection.answers)
 
-    async def about(self) -> About:
+    async def about(self) -> InitializeResult:
         """What the server says about itself; connects. Raises `UpstreamUnavailable`."""
         connection = await self.connect()
         if connection.about is None:
@@ -233,7 +241,7 @@ class McpClient:
         *,
         on_notify: NotifyFn | None = None,
         progress: bool = True,
-        waiting: Waiting = nullcontext,
+        waiting: WhileQueued = nullcontext,
         capabilities: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Sends one raw request and returns the result unchanged. It has no timeout: cancel the caller.
@@ -367,7 +375,7 @@ class Leases:
 
     def __init__(
         self,
-        make: Callable[[ClientSide, Era], McpClient],
+        make: Callable[[ClientFeatures, Era], McpClient],
         tasks: anyio.abc.TaskGroup,
         *,
         idle_seconds: float,
@@ -382,12 +390,12 @@ class Leases:
         self._all: set[McpClient] = set()
 
     @asynccontextmanager
-    async def lend(self, features: ClientSide, era: Era = "legacy") -> AsyncGenerator[McpClient]:
+    async def lend(self, features: ClientFeatures, era: Era = "legacy") -> AsyncGenerator[McpClient]:
         """A client that has no other user within the block."""
         key = f"{era} {json.dumps(features.capabilities, sort_keys=True)}"
         client = next((one for one, (its_key, _) in reversed(self._idle.items()) if its_key == key), None)
         if client is None:
-            client = self._make(ClientSide(capabilities=features.capabilities), era)
+            client = self._make(ClientFeatures(capabilities=features.capabilities), era)
             self._all.add(client)
         else:
             self._take(client)
@@ -455,7 +463,7 @@ class McpUpstream(McpClient):
             tasks=tasks,
             restarts=Restarts(settings if config.transport == "stdio" else remote),
             on_notification=self._notified,
-            features=ClientSide(),
+            features=ClientFeatures(),
             era=era,
             slots=anyio.Semaphore(config.concurrency) if config.concurrency else None,
         )
@@ -473,7 +481,7 @@ class McpUpstream(McpClient):
         self._trying_legacy = anyio.Lock()
         self._speaks_legacy: bool | None = None
 
-    def _separate_client(self, features: ClientSide, era: Era) -> McpClient:
+    def _separate_client(self, features: ClientFeatures, era: Era) -> McpClient:
         def notified(method: str, params: Mapping[str, Any]) -> None:
             if features.heard is not None:
                 features.heard(method, params)
@@ -514,8 +522,8 @@ class McpUpstream(McpClient):
         return None if connection is None or connection.about is None else connection.about.protocol_version
 
     @asynccontextmanager
-    async def leased(
-        self, side: ClientSide, *, old: bool = False, apart: bool = False
+    async def lease(
+        self, side: ClientFeatures, *, old: bool = False, apart: bool = False
     ) -> AsyncGenerator[McpClient | SharedClient]:
         """A client with these features, for one interactive call at a time.
 
@@ -538,13 +546,13 @@ class McpUpstream(McpClient):
         async with self._trying_legacy:
             if self._speaks_legacy is None:
                 try:
-                    async with self._leases.lend(ClientSide()) as client:
+                    async with self._leases.lend(ClientFeatures()) as client:
                         self._speaks_legacy = not (await client.connect()).modern
                 except UpstreamUnavailable:
                     self._speaks_legacy = False
             return self._speaks_legacy
 
-    async def become(self, side: ClientSide, *, era: Era = "auto") -> None:
+    async def set_client_features(self, side: ClientFeatures, *, era: Era = "auto") -> None:
         """Gives the shared connection the features of one client, for a host that serves no other client.
 
         A connection that was opened before and declared something else is closed.
@@ -594,7 +602,7 @@ class McpUpstream(McpClient):
         connection = await self.connect()
         # All taken before the first page: a change during the listing makes the list outdated at once.
         changes, announced, now = self._changes, connection.announces("tools"), anyio.current_time()
-        tasks = None if connection.about is None else generation_of(connection.about)
+        tasks = None if connection.about is None else task_generation(connection.about)
         self._listing, warnings = read_listing(self.config, await self.entries("tools"), tasks=tasks)
         self.warnings = [self._tail.redact(warning) for warning in warnings]
         self._listed_by, self._listed_changes, self._announced, self._listed_at = connection, changes, announced, now
@@ -620,22 +628,22 @@ class McpUpstream(McpClient):
         on_notify = None if on_progress is None else _progress_of(on_progress)
         waiting = nullcontext if on_progress is None else partial(_report_waiting, on_progress)
         try:
-            generation = generation_of(await self.about())
+            generation = task_generation(await self.about())
         except UpstreamUnavailable as error:
             raise CallFailed(f"not sent: {error.message}", sent=False) from None
         if generation == 1:
-            said = next((support(one.definition) for one in self._listing if one.name == tool), "forbidden")
+            said = next((task_support(one.definition) for one in self._listing if one.name == tool), "forbidden")
             if said == "required" or (said == "optional" and on_handle is not None):
                 params["task"] = {"ttl": TASK_TTL_MS}
         client = self._task_client(generation)
         try:
             raw = await client.request("tools/call", params, on_notify=on_notify, waiting=waiting)
-            handle = handle_of(raw)
+            handle = task_handle(raw)
             if handle is not None:
                 if on_handle is not None:
                     await on_handle(handle.as_dict())
                 told, retry = _task_progress(on_progress), self._settings.task_retry
-                raw = await followed(client, handle, told=told, on_notify=on_notify, retry=retry)
+                raw = await follow_task(client, handle, told=told, on_notify=on_notify, retry=retry)
         except UpstreamError as error:
             raise self._refused(error) from None
         return self._read_result(tool, raw)
@@ -649,14 +657,14 @@ class McpUpstream(McpClient):
             raise CallFailed("the stored handle of the server's task is malformed")
         told, retry = _task_progress(on_progress), self._settings.task_retry
         try:
-            raw = await followed(self._task_client(known.generation), known, told=told, retry=retry)
+            raw = await follow_task(self._task_client(known.generation), known, told=told, retry=retry)
         except UpstreamError as error:
             raise self._refused(error) from None
         return self._read_result(tool, raw)
 
     def _task_client(self, generation: int | None) -> McpClient | SharedClient:
         """The client for calls that may become tasks: in the second generation each request declares the extension."""
-        return SharedClient(self, declared(self.features.capabilities)) if generation == 2 else self
+        return SharedClient(self, with_tasks_extension(self.features.capabilities)) if generation == 2 else self
 
     def _refused(self, error: UpstreamError) -> CallFailed:
         reason = self._tail.redact(error.message)
@@ -689,7 +697,7 @@ class McpUpstream(McpClient):
 
 
 @asynccontextmanager
-async def _slot(slots: anyio.Semaphore, waiting: Waiting) -> AsyncGenerator[None]:
+async def _slot(slots: anyio.Semaphore, waiting: WhileQueued) -> AsyncGenerator[None]:
     """One of the calls that the operator lets run at once on a server."""
     try:
         slots.acquire_nowait()
@@ -702,7 +710,7 @@ async def _slot(slots: anyio.Semaphore, waiting: Waiting) -> AsyncGenerator[None
         slots.release()
 
 
-def _task_progress(on_progress: ProgressFn | None) -> ToldFn | None:
+def _task_progress(on_progress: ProgressFn | None) -> OnTaskStatus | None:
     """Reports the status of a server's task as progress: it has no number, only a count of looks and a message."""
     if on_progress is None:
         return None

@@ -40,12 +40,12 @@ from mcp_types.version import (
 )
 
 from pursuit.config.servers import ClientSettings
-from pursuit.core.tools import About, NotifyFn, UpstreamError
+from pursuit.core.tools import InitializeResult, NotifyFn, UpstreamError
 from pursuit.errors import PursuitError
 from pursuit.upstream.redaction import StderrTail, redact_about, redact_error, redact_notification, redact_result
 from pursuit.upstream.transport import (
     CallBroken,
-    ClientSide,
+    ClientFeatures,
     ConnectionLost,
     HttpRefused,
     OnNotification,
@@ -73,7 +73,9 @@ class ProbeLost(Exception):
     """The server closed the connection on discovery: some legacy servers do so on an unknown first request."""
 
 
-async def negotiate(transport: Transport, *, era: Era, capabilities: Mapping[str, Any], timeout: float) -> About:
+async def negotiate(
+    transport: Transport, *, era: Era, capabilities: Mapping[str, Any], timeout: float
+) -> InitializeResult:
     """Tries discovery, then the handshake.
 
     Any answer but a proper discovery leads to the handshake, unless the server says that it is modern only or cannot be
@@ -96,7 +98,7 @@ async def negotiate(transport: Transport, *, era: Era, capabilities: Mapping[str
         return about
 
 
-async def _discover(transport: Transport, capabilities: Mapping[str, Any], seconds: float) -> About | None:
+async def _discover(transport: Transport, capabilities: Mapping[str, Any], seconds: float) -> InitializeResult | None:
     """What `server/discover` says; None if the server is legacy or does not answer in time."""
     asked = LATEST_MODERN_VERSION
     with anyio.move_on_after(seconds):
@@ -122,7 +124,7 @@ async def _discover(transport: Transport, capabilities: Mapping[str, Any], secon
     return None
 
 
-def _read_discovery(transport: Transport, result: Mapping[str, Any]) -> About | None:
+def _read_discovery(transport: Transport, result: Mapping[str, Any]) -> InitializeResult | None:
     offered = _versions(result, "supportedVersions") or []
     common = [one for one in MODERN_PROTOCOL_VERSIONS if one in offered]
     capabilities = result.get("capabilities")
@@ -134,7 +136,7 @@ def _read_discovery(transport: Transport, result: Mapping[str, Any]) -> About | 
     return _about(common[-1], cast("dict[str, Any]", capabilities), info, result.get("instructions"))
 
 
-async def _initialize(transport: Transport, capabilities: Mapping[str, Any]) -> About:
+async def _initialize(transport: Transport, capabilities: Mapping[str, Any]) -> InitializeResult:
     params = {
         "protocolVersion": LATEST_HANDSHAKE_VERSION,
         "capabilities": capabilities,
@@ -151,8 +153,8 @@ async def _initialize(transport: Transport, capabilities: Mapping[str, Any]) -> 
     return _about(agreed, cast("dict[str, Any]", offered), result.get("serverInfo"), result.get("instructions"))
 
 
-def _about(agreed: str, capabilities: dict[str, Any], info: Any, instructions: Any) -> About:
-    return About(
+def _about(agreed: str, capabilities: dict[str, Any], info: Any, instructions: Any) -> InitializeResult:
+    return InitializeResult(
         protocol_version=agreed,
         capabilities=capabilities,
         server_info=cast("dict[str, Any]", info) if isinstance(info, dict) else None,
@@ -184,7 +186,7 @@ class Connection:
         era: Era,
         timeout: float,
         settings: ClientSettings,
-        features: ClientSide,
+        features: ClientFeatures,
         tail: StderrTail,
         on_notification: OnNotification,
     ) -> None:
@@ -202,7 +204,7 @@ class Connection:
         self.closed = anyio.Event()
         self.finished = anyio.Event()
         self.failure: str | None = None
-        self.about: About | None = None
+        self.about: InitializeResult | None = None
         self.lost_in_probe = False
         self.closed_by_us = False
         self.answers = 0
@@ -430,7 +432,7 @@ class Connection:
         else:
             deliver(method, redact_notification(self._tail, method, params))
 
-    async def _subscribe(self, about: About) -> None:
+    async def _subscribe(self, about: InitializeResult) -> None:
         """Keeps the stream of list changes of a modern server open."""
         wanted = {name: True for kind, name in _LIST_CHANGES.items() if _declares_changes(about, kind)}
         if not wanted:
@@ -491,7 +493,7 @@ async def _deliver(receive: MemoryObjectReceiveStream[tuple[str, Mapping[str, An
             _log.exception("a notification handler failed at %s", method)
 
 
-def _declares_changes(about: About, kind: str) -> bool:
+def _declares_changes(about: InitializeResult, kind: str) -> bool:
     offered = about.capabilities.get(kind)
     return isinstance(offered, Mapping) and cast("Mapping[str, Any]", offered).get("listChanged") is True
 

@@ -8,12 +8,12 @@ from typing import Any
 
 from pursuit.core.catalogue import Catalogue
 from pursuit.core.mission import FLEET, SPAWN, MissionPolicy
-from pursuit.core.tools import SPAWN_TOOL, CallFailed, Later, ProgressFn, Tool, ToolResult
+from pursuit.core.tools import SPAWN_TOOL, CallFailed, ProgressFn, TaskCalls, Tool, ToolResult
 from pursuit.errors import UpstreamUnavailable
-from pursuit.policy.rules import Layers, OperatorPolicy, Ruling, Tightening, conditional, decide, may_ask
+from pursuit.policy.rules import Layers, OperatorPolicy, Ruling, Tightening, conditional_rules, decide, may_ask
 from pursuit.upstream.functions import FunctionUpstream
 from pursuit.upstream.pool import Pool
-from pursuit.upstream.resource_tools import is_reading, read
+from pursuit.upstream.resource_tools import is_resource_tool, read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,7 @@ class MissionTools:
     catalogue: Catalogue
     layers: Layers
     asking: bool
-    later: Later | None = None
+    later: TaskCalls | None = None
     _rulings: dict[str, tuple[Tool, Ruling]] = field(default_factory=dict[str, tuple[Tool, Ruling]], repr=False)
     """The ruling about each tool that no rule judges by its arguments: the layers do not change."""
 
@@ -46,7 +46,7 @@ class MissionTools:
         if known is not None and known[0] is tool:
             return known[1]
         ruling = decide(self.layers, tool, arguments)
-        if not conditional(self.layers, tool):
+        if not conditional_rules(self.layers, tool):
             self._rulings[tool.qualified] = (tool, ruling)
         return ruling
 
@@ -76,7 +76,7 @@ class MissionTools:
         """Cancels such a call."""
         await self._later().cancel(task_id, reason=reason)
 
-    def _later(self) -> Later:
+    def _later(self) -> TaskCalls:
         if self.later is None:
             raise CallFailed("this process runs no tasks, and the tool's calls are tasks", sent=False)
         return self.later
@@ -96,7 +96,7 @@ class ToolHost:
 
     pool: Pool
     policy: OperatorPolicy = field(default_factory=OperatorPolicy)
-    later: Later | None = None
+    later: TaskCalls | None = None
 
     def layers(
         self, names: Sequence[str] | None = None, mission: MissionPolicy | None = None, *more: Tightening
@@ -134,7 +134,7 @@ class ToolHost:
         """
         spawning = SPAWN in names and FLEET not in self.pool.names
         servers = sorted({name.partition(".")[0] for name in names} - ({FLEET} if spawning else set()))
-        catalogue = await self.pool.catalogue(servers, reading=any(is_reading(name) for name in names))
+        catalogue = await self.pool.catalogue(servers, reading=any(is_resource_tool(name) for name in names))
         if spawning:
             catalogue = replace(catalogue, tools={**catalogue.tools, SPAWN: SPAWN_TOOL})
         if catalogue.failures:

@@ -34,7 +34,7 @@ _COMPLETE: Mapping[str, Any] = {"resultType": "complete"}
 _UNCACHED: Mapping[str, Any] = {"ttlMs": 0, "cacheScope": "private"}
 
 
-class LocalUpstream(McpUpstream):
+class InMemoryUpstream(McpUpstream):
     """An upstream of this process, behind the messages of MCP."""
 
     def __init__(self, inner: Upstream, *, tasks: anyio.abc.TaskGroup) -> None:

@@ -13,7 +13,7 @@ from pursuit.config.servers import ServerConfig
 from pursuit.core.tools import Tool
 from pursuit.policy.traits import traits
 from pursuit.upstream.known_servers import KnownServer, recognised
-from pursuit.upstream.tasks import Generation, support
+from pursuit.upstream.tasks import Generation, task_support
 
 
 def is_offered(config: ServerConfig, tool: str) -> bool:
@@ -86,4 +86,4 @@ def _is_long(config: ServerConfig, name: str, definition: Mapping[str, Any], tas
     said = config.tools[name].long if name in config.tools else None
     if said is not None:
         return said
-    return tasks == 2 or (tasks == 1 and support(definition) == "required")
+    return tasks == 2 or (tasks == 1 and task_support(definition) == "required")

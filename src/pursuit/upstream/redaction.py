@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast
 
-from pursuit.core.tools import About, UpstreamError
+from pursuit.core.tools import InitializeResult, UpstreamError
 
 MOST_LINES = 40
 MOST_BYTES = 8 * 1024
@@ -112,7 +112,7 @@ def redact_notification(tail: StderrTail, method: str, params: Mapping[str, Any]
     return {**params, key: _everywhere(tail, params[key])}
 
 
-def redact_about(tail: StderrTail, about: About) -> About:
+def redact_about(tail: StderrTail, about: InitializeResult) -> InitializeResult:
     """What a server says about itself: its name, version and instructions are redacted."""
     instructions = None if about.instructions is None else tail.redact(about.instructions)
     return replace(about, server_info=_everywhere(tail, about.server_info), instructions=instructions)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, cast, runtime_checkable
 
-from pursuit.core.tools import About, CallFailed, Tool, ToolResult, Traits, UpstreamError
+from pursuit.core.tools import CallFailed, InitializeResult, Tool, ToolResult, Traits, UpstreamError
 
 _NAMES: tuple[str, ...] = ("read_only", "idempotent", "parallel_safe", "destructive")
 _WHY: Mapping[str, str] = dict.fromkeys(_NAMES, "MCP: this request only reads")
@@ -36,7 +36,7 @@ READING: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
 class Readable(Protocol):
     """An upstream that takes any request of MCP."""
 
-    async def about(self) -> About:
+    async def about(self) -> InitializeResult:
         """What the server says about itself."""
         ...
 
@@ -49,7 +49,7 @@ class Readable(Protocol):
         ...
 
 
-def is_reading(name: str) -> bool:
+def is_resource_tool(name: str) -> bool:
     """Whether this qualified name is one of these."""
     return name.partition(".")[2] in READING
 

@@ -19,7 +19,7 @@ from typing import Any, Literal, Protocol, cast
 
 import anyio
 
-from pursuit.core.tools import About, AnswerFn, CallFailed, NotifyFn, UpstreamError
+from pursuit.core.tools import AnswerFn, CallFailed, InitializeResult, NotifyFn, UpstreamError
 from pursuit.errors import INTERNAL_ERROR, INVALID_PARAMS
 
 EXTENSION = "io.modelcontextprotocol/tasks"
@@ -32,7 +32,7 @@ MOST_FAILURES = 20
 LOST = "the server took the call as a task, and what became of it is not known"
 
 Generation = Literal[1, 2]
-ToldFn = Callable[[Mapping[str, Any]], Awaitable[None]]
+OnTaskStatus = Callable[[Mapping[str, Any]], Awaitable[None]]
 """Gets the task as the server shows it, after each poll."""
 
 
@@ -72,7 +72,7 @@ def handle_in(stored: object) -> Handle | None:
     return Handle(task_id, generation) if isinstance(task_id, str) and generation in (1, 2) else None
 
 
-def generation_of(about: About) -> Generation | None:
+def task_generation(about: InitializeResult) -> Generation | None:
     """The generation of tasks that a server declares, or None."""
     from mcp_types.version import MODERN_PROTOCOL_VERSIONS  # noqa: PLC0415 - slow to import, and not needed without a server
 
@@ -81,20 +81,20 @@ def generation_of(about: About) -> Generation | None:
     return 1 if isinstance(_part(about.capabilities, "tasks", "requests", "tools", "call"), Mapping) else None
 
 
-def support(definition: Mapping[str, Any]) -> str:
+def task_support(definition: Mapping[str, Any]) -> str:
     """Whether calls of a tool may be tasks of the first generation: forbidden, optional or required."""
     said = _part(definition, "execution", "taskSupport")
     return said if said in ("optional", "required") else "forbidden"
 
 
-def declared(capabilities: Mapping[str, Any]) -> dict[str, Any]:
+def with_tasks_extension(capabilities: Mapping[str, Any]) -> dict[str, Any]:
     """A client's capabilities with the tasks extension added."""
     extensions = capabilities.get("extensions")
     known = dict(cast("Mapping[str, Any]", extensions)) if isinstance(extensions, Mapping) else {}
     return {**capabilities, "extensions": {EXTENSION: {}, **known}}
 
 
-def handle_of(result: Mapping[str, Any]) -> Handle | None:
+def task_handle(result: Mapping[str, Any]) -> Handle | None:
     """The task in the answer to a call, or None if the answer is a result."""
     if result.get("resultType") == "task" and isinstance(result.get("taskId"), str):
         return Handle(result["taskId"], 2)
@@ -104,11 +104,11 @@ def handle_of(result: Mapping[str, Any]) -> Handle | None:
     return None
 
 
-async def followed(
+async def follow_task(
     client: Requests,
     handle: Handle,
     *,
-    told: ToldFn | None = None,
+    told: OnTaskStatus | None = None,
     answer: AnswerFn | None = None,
     on_notify: NotifyFn | None = None,
     retry: float = 1.0,
@@ -140,7 +140,7 @@ async def followed(
 
 
 async def _await_result(
-    client: Requests, task_id: str, told: ToldFn | None, on_notify: NotifyFn | None, retry: float
+    client: Requests, task_id: str, told: OnTaskStatus | None, on_notify: NotifyFn | None, retry: float
 ) -> dict[str, Any]:
     """The result of a task of the first generation; `told` gets its status meanwhile."""
     outcome: dict[str, Any] | Exception = CallFailed("cancelled")
@@ -200,7 +200,7 @@ def _without_related_task(result: dict[str, Any]) -> dict[str, Any]:
     return {**bare, "_meta": rest} if rest else bare
 
 
-async def _report_status(client: Requests, task_id: str, told: ToldFn) -> None:
+async def _report_status(client: Requests, task_id: str, told: OnTaskStatus) -> None:
     """Reports the status of the task, at the interval that the server asks for, until a poll fails."""
     pause = FIRST_POLL
     while True:
@@ -214,7 +214,7 @@ async def _report_status(client: Requests, task_id: str, told: ToldFn) -> None:
 
 
 async def _poll_result(
-    client: Requests, task_id: str, told: ToldFn | None, answer: AnswerFn | None, retry: float
+    client: Requests, task_id: str, told: OnTaskStatus | None, answer: AnswerFn | None, retry: float
 ) -> dict[str, Any]:
     """The result of a task of the second generation."""
     pause, failures = FIRST_POLL, 0

@@ -286,7 +286,7 @@ def write_message(message: JSONRPCMessage) -> bytes:
 
 
 @dataclass(slots=True, kw_only=True)
-class ClientSide:
+class ClientFeatures:
     """The client features that a server sees: declared capabilities, roots, and the handler of its requests.
 
     `heard` takes the notifications outside of requests on a connection of its own; without it they go to all listeners.

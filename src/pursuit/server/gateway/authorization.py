@@ -21,7 +21,7 @@ from pursuit.core.tools import CallFailed, Tool, UpstreamError
 from pursuit.errors import LedgerUnavailable
 from pursuit.policy.rules import Layers, OperatorPolicy, decide
 from pursuit.policy.traits import tool_approval_description
-from pursuit.server.approval_form import filled, form, how_to_approve
+from pursuit.server.approval_form import answer_in, approval_schema, how_to_approve
 from pursuit.server.errors import caller_of, may_approve, sendable
 from pursuit.server.gateway.clients import ClientRequest
 from pursuit.server.gateway.protocol_versions import ROUND_TRIP_KEYS, as_object
@@ -29,7 +29,7 @@ from pursuit.server.logs import event
 from pursuit.service.audit import Caller
 from pursuit.service.gateway import GatewayJournal
 
-FORM = form(where="until the gateway ends")
+FORM = approval_schema(where="until the gateway ends")
 Note = Callable[[Mapping[str, Any]], None]
 MOST_TICKETS = 10_000
 _TICKET_PREFIX = "pursuit-passed-"
@@ -146,7 +146,7 @@ class Authorizer:
 
     async def _store_answer(self, approval_id: str, given: object, caller: Caller) -> None:
         """Stores a person's answer; a dismissed question stays open."""
-        answer = filled(given)
+        answer = answer_in(given)
         if answer is not None:
             by = Caller(who=caller.who, transport="elicitation", client=caller.client)
             await self._journal.answer(approval_id, answer.answer, by=str(by), reason=answer.reason)

@@ -22,7 +22,7 @@ from mcp.shared.exceptions import MCPError, NoBackChannelError
 from mcp_types import CLIENT_CAPABILITIES_META_KEY, LOG_LEVEL_META_KEY, METHOD_NOT_FOUND, REQUEST_TIMEOUT
 
 from pursuit.core.tools import CallFailed, UpstreamError
-from pursuit.server.errors import Context, whole
+from pursuit.server.errors import Context, without_surrogates
 from pursuit.server.gateway.protocol_versions import as_object, is_modern
 
 MOST_QUEUED = 1_000
@@ -130,7 +130,7 @@ class Client:
 
     def encodable(self, message: Any) -> Any:
         """A part of a message that can be sent to this client."""
-        return whole(message) if self.unicode_only else message
+        return without_surrogates(message) if self.unicode_only else message
 
     def can(self, capability: str) -> bool:
         """Whether it declares this capability."""

@@ -24,7 +24,7 @@ from pursuit.core.tools import NotifyFn, UpstreamError
 from pursuit.server.gateway.clients import ClientRequest
 from pursuit.server.gateway.protocol_versions import ROUND_TRIP_KEYS, is_wanted, log_level
 from pursuit.tasks.record import finite
-from pursuit.upstream.transport import ClientSide
+from pursuit.upstream.transport import ClientFeatures
 
 KEEP_SECONDS = 60.0
 ROOTS_GRACE = 0.2
@@ -33,7 +33,7 @@ ROOTS_GRACE = 0.2
 MOST_QUEUED = 1_000
 STATE_PREFIX = "parked-"
 PROGRESS = "notifications/progress"
-Perform = Callable[[ClientSide, NotifyFn | None], Awaitable[dict[str, Any]]]
+Perform = Callable[[ClientFeatures, NotifyFn | None], Awaitable[dict[str, Any]]]
 
 
 class Progress:
@@ -94,7 +94,7 @@ class PendingCall:
 
     async def perform(self, perform: Perform) -> None:
         """Sends the call; raises only when it is cancelled."""
-        side = ClientSide(capabilities=self._capabilities, answer=self.answer, heard=self._notified)
+        side = ClientFeatures(capabilities=self._capabilities, answer=self.answer, heard=self._notified)
 
         async def on_notify(method: str, params: Mapping[str, Any]) -> None:
             self._notified(method, params)

@@ -17,7 +17,7 @@ import anyio
 from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_REQUEST
 
-from pursuit.core.tools import About, AnswerFn, NotifyFn, UpstreamError
+from pursuit.core.tools import AnswerFn, InitializeResult, NotifyFn, UpstreamError
 from pursuit.server.gateway.clients import Client, ClientRequest
 from pursuit.server.gateway.pending_input import PROGRESS, PendingCalls, Progress
 from pursuit.server.gateway.protocol_versions import (
@@ -40,8 +40,8 @@ from pursuit.server.gateway.routing import (
     needs_own_connection,
 )
 from pursuit.upstream.client import McpUpstream
-from pursuit.upstream.tasks import Handle, ToldFn, declared, followed, generation_of, handle_of
-from pursuit.upstream.transport import ClientSide
+from pursuit.upstream.tasks import Handle, OnTaskStatus, follow_task, task_generation, task_handle, with_tasks_extension
+from pursuit.upstream.transport import ClientFeatures
 
 MOST_ROUNDS = 10
 PAUSE = 0.2
@@ -106,7 +106,7 @@ class Relay:
         return result_for(request.method, result, to_modern=to_modern, from_modern=from_modern, info=about.server_info)
 
     async def _send(
-        self, request: ClientRequest, channel: UpstreamChannel, params: Mapping[str, Any], about: About
+        self, request: ClientRequest, channel: UpstreamChannel, params: Mapping[str, Any], about: InitializeResult
     ) -> dict[str, Any]:
         """The result; a legacy client is asked when a modern server answers `input_required`."""
         level = None if request.operator else request.client.level
@@ -131,19 +131,24 @@ class Relay:
         return result
 
     async def _send_to_legacy(
-        self, request: ClientRequest, upstream: McpUpstream, about: About, params: Mapping[str, Any], around: Around
+        self,
+        request: ClientRequest,
+        upstream: McpUpstream,
+        about: InitializeResult,
+        params: Mapping[str, Any],
+        around: Around,
     ) -> dict[str, Any]:
         """A modern client's request at a legacy server, over a connection for this call alone."""
         body = params_for(params, to_modern=False)
         level = log_level(request.params) if "logging" in about.capabilities else None
 
-        async def perform(side: ClientSide, on_notify: NotifyFn | None) -> dict[str, Any]:
+        async def perform(side: ClientFeatures, on_notify: NotifyFn | None) -> dict[str, Any]:
             channel = self._sessions.channel(upstream, side)
             return await _exchange(request, channel, body, around, on_notify=on_notify, follow=on_notify, level=level)
 
         if request.method in MAY_ASK and not request.operator:
             return await self._pending.run(request, params, perform)
-        return await perform(ClientSide(capabilities=request.client.capabilities), None)
+        return await perform(ClientFeatures(capabilities=request.client.capabilities), None)
 
     async def _send_offering_task(
         self, request: ClientRequest, upstream: McpUpstream, params: Mapping[str, Any], around: Around
@@ -151,15 +156,15 @@ class Relay:
         """A modern client's call at a server that may make a task of it, and ask within that task."""
         body = params_for(params, to_modern=True)
         # To the server the client looks like one that follows tasks.
-        request.client = Client(declared(request.client.capabilities), request.client.outbound)
+        request.client = Client(with_tasks_extension(request.client.capabilities), request.client.outbound)
 
-        async def perform(side: ClientSide, on_notify: NotifyFn | None) -> dict[str, Any]:
+        async def perform(side: ClientFeatures, on_notify: NotifyFn | None) -> dict[str, Any]:
             channel = self._routing.channel(request, upstream)
             return await _exchange(request, channel, body, around, on_notify=on_notify, answer=side.answer)
 
         return await self._pending.run(request, params, perform, foreign=True)
 
-    def _notifier(self, request: ClientRequest, about: About, progress: Progress) -> NotifyFn | None:
+    def _notifier(self, request: ClientRequest, about: InitializeResult, progress: Progress) -> NotifyFn | None:
         """Gets the notifications for this request; None if neither progress nor log messages can come."""
         if progress.token is None and "logging" not in about.capabilities:
             return None
@@ -177,10 +182,10 @@ class Relay:
         return on_notify
 
 
-def _may_become_task(request: ClientRequest, about: About) -> bool:
+def _may_become_task(request: ClientRequest, about: InitializeResult) -> bool:
     """Whether the server decides to make a task of this call (the tasks extension of 2026-07-28)."""
     modern = request.client.modern and not request.operator
-    return modern and request.method == "tools/call" and generation_of(about) == 2
+    return modern and request.method == "tools/call" and task_generation(about) == 2
 
 
 async def _exchange(
@@ -221,14 +226,14 @@ async def _finished(
     on_notify: NotifyFn | None = None,
 ) -> dict[str, Any]:
     """The result of a call, also if the server answers it with a task."""
-    handle = handle_of(result) if request.method == "tools/call" else None
+    handle = task_handle(result) if request.method == "tools/call" else None
     if handle is None:
         return result
     request.task_created()
-    return await followed(channel, handle, told=_status(request, handle), answer=answer, on_notify=on_notify)
+    return await follow_task(channel, handle, told=_status(request, handle), answer=answer, on_notify=on_notify)
 
 
-def _status(request: ClientRequest, handle: Handle) -> ToldFn:
+def _status(request: ClientRequest, handle: Handle) -> OnTaskStatus:
     """Turns status messages of a server's task into progress; its value is the number of messages so far."""
     progress, messages = Progress(request.token), list[str]()
 

@@ -23,13 +23,13 @@ import anyio
 import anyio.abc
 from mcp_types import INVALID_REQUEST, METHOD_NOT_FOUND
 
-from pursuit.core.tools import About, CallFailed, NotifyFn, UpstreamError
+from pursuit.core.tools import CallFailed, InitializeResult, NotifyFn, UpstreamError
 from pursuit.errors import UpstreamUnavailable
 from pursuit.server.gateway.clients import ClientRequest, ClientSession
 from pursuit.server.gateway.protocol_versions import is_modern, is_wanted, log_level
 from pursuit.server.gateway.upstreams import GatewayLimits, NotifiedBy
-from pursuit.upstream.client import McpUpstream, Waiting
-from pursuit.upstream.transport import ClientSide
+from pursuit.upstream.client import McpUpstream, WhileQueued
+from pursuit.upstream.transport import ClientFeatures
 
 LOG_MESSAGE = "notifications/message"
 NEEDED: Mapping[str, str] = {"elicitation/create": "elicitation", "sampling/createMessage": "sampling"}
@@ -49,7 +49,7 @@ class UpstreamChannel(Protocol):
         *,
         on_notify: NotifyFn | None = None,
         progress: bool = True,
-        waiting: Waiting = nullcontext,
+        waiting: WhileQueued = nullcontext,
     ) -> dict[str, Any]:
         """Sends one request and returns the raw result; `progress` asks the server for progress."""
         ...
@@ -58,7 +58,7 @@ class UpstreamChannel(Protocol):
         """Sends a notification if there is a connection."""
         ...
 
-    async def about(self) -> About:
+    async def about(self) -> InitializeResult:
         """What the server says about itself on this connection."""
         ...
 
@@ -171,10 +171,12 @@ class Routing:
         """The connection for a client's request. Raises `UpstreamUnavailable`."""
         channel, requests = await self._lasting(request, upstream)
         if self._logs_collide(request, upstream, requests):
-            side = ClientSide(capabilities=request.client.capabilities, heard=partial(self._send_log_message, request))
+            side = ClientFeatures(
+                capabilities=request.client.capabilities, heard=partial(self._send_log_message, request)
+            )
             self._separate_calls[upstream] = self._separate_calls.get(upstream, 0) + 1
             try:
-                async with upstream.leased(side, apart=True) as leased:
+                async with upstream.lease(side, apart=True) as leased:
                     yield leased
             finally:
                 self._separate_calls[upstream] -= 1
@@ -185,7 +187,7 @@ class Routing:
                 yield channel
             else:
                 capabilities = dict[str, Any]() if request.operator else request.client.capabilities
-                async with upstream.leased(ClientSide(capabilities=capabilities)) as leased:
+                async with upstream.lease(ClientFeatures(capabilities=capabilities)) as leased:
                     yield leased
         finally:
             requests.remove(request)
@@ -200,7 +202,7 @@ class Routing:
         others = (other for other in requests if other.client is not request.client)
         return modern and any(_level(other) is not None for other in others)
 
-    async def about(self, session: ClientSession, upstream: McpUpstream) -> About:
+    async def about(self, session: ClientSession, upstream: McpUpstream) -> InitializeResult:
         """What a server says about itself to this client."""
         route = await self._route(session, upstream, "initialize")
         channel = (route.channel if route is not None else None) or await self._shared(upstream) or upstream
@@ -229,7 +231,7 @@ class Routing:
             route = self._routes[session, upstream] = Route(session, upstream.name)
         async with route.opening:
             if route.channel is None:
-                side = ClientSide(capabilities=session.capabilities, answer=route.answer, heard=route.notified)
+                side = ClientFeatures(capabilities=session.capabilities, answer=route.answer, heard=route.notified)
                 channel: UpstreamChannel = await self._tasks.start(self._hold, side, upstream, session.closed)
                 route.separate = not is_modern((await channel.about()).protocol_version)
                 route.channel = channel
@@ -254,7 +256,7 @@ class Routing:
         async with shared.opening:
             channel = shared.channel
             if channel is None:
-                side = ClientSide(heard=partial(self._notified, upstream))
+                side = ClientFeatures(heard=partial(self._notified, upstream))
                 channel = await self._tasks.start(self._hold, side, upstream, anyio.Event())
                 shared.legacy = not is_modern((await channel.about()).protocol_version)
                 shared.channel = channel
@@ -262,25 +264,25 @@ class Routing:
 
     async def _hold(
         self,
-        side: ClientSide,
+        side: ClientFeatures,
         upstream: McpUpstream,
         closed: anyio.Event,
         *,
         task_status: anyio.abc.TaskStatus[UpstreamChannel],
     ) -> None:
         """Keeps a legacy connection open until the event."""
-        async with upstream.leased(side, old=True) as channel:
+        async with upstream.lease(side, old=True) as channel:
             task_status.started(channel)
             await closed.wait()
 
 
 async def _adopt(route: Route, upstream: McpUpstream, done: anyio.Event) -> None:
-    side = ClientSide(capabilities=route.session.capabilities, answer=route.answer)
+    side = ClientFeatures(capabilities=route.session.capabilities, answer=route.answer)
     try:
-        await upstream.become(side, era="legacy")
+        await upstream.set_client_features(side, era="legacy")
         await upstream.about()
     except UpstreamUnavailable:
-        await upstream.become(side)
+        await upstream.set_client_features(side)
     finally:
         done.set()
 
@@ -298,7 +300,7 @@ class _LegacySession:
     """One connection; `caller` is the client side of the call that uses it now."""
 
     def __init__(self) -> None:
-        self.caller: ClientSide | None = None
+        self.caller: ClientFeatures | None = None
         self.channel: UpstreamChannel | None = None
         self.closed = anyio.Event()
 
@@ -330,13 +332,13 @@ class LegacySessions:
         self._turns: dict[McpUpstream, anyio.Semaphore] = {}
 
     @asynccontextmanager
-    async def channel(self, upstream: McpUpstream, side: ClientSide) -> AsyncGenerator[UpstreamChannel]:
+    async def channel(self, upstream: McpUpstream, side: ClientFeatures) -> AsyncGenerator[UpstreamChannel]:
         """A connection for one call, which waits for its turn. Raises `UpstreamUnavailable`."""
         turns = self._turns.setdefault(upstream, anyio.Semaphore(self._limits.legacy_calls))
         async with turns:
             session = self._free(upstream, side)
             if session is None:
-                async with upstream.leased(side) as leased:
+                async with upstream.lease(side) as leased:
                     yield leased
                 return
             session.caller = side
@@ -354,7 +356,7 @@ class LegacySessions:
             finally:
                 session.caller = None
 
-    def _free(self, upstream: McpUpstream, side: ClientSide) -> _LegacySession | None:
+    def _free(self, upstream: McpUpstream, side: ClientFeatures) -> _LegacySession | None:
         """The session for these capabilities, which clients choose freely: so the number of sessions is limited."""
         sessions = self._sessions.setdefault(upstream, {})
         key = json.dumps(side.capabilities, sort_keys=True)
@@ -375,7 +377,7 @@ class LegacySessions:
         *,
         task_status: anyio.abc.TaskStatus[UpstreamChannel],
     ) -> None:
-        side = ClientSide(capabilities=capabilities, answer=session.answer, heard=session.notified)
-        async with upstream.leased(side) as channel:
+        side = ClientFeatures(capabilities=capabilities, answer=session.answer, heard=session.notified)
+        async with upstream.lease(side) as channel:
             task_status.started(channel)
             await session.closed.wait()

@@ -24,7 +24,7 @@ from mcp_types import INVALID_PARAMS
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERSION, MODERN_PROTOCOL_VERSIONS
 
 from pursuit import __version__
-from pursuit.core.tools import About, CallFailed, UpstreamError
+from pursuit.core.tools import CallFailed, InitializeResult, UpstreamError
 from pursuit.errors import PursuitError, UpstreamUnavailable
 from pursuit.policy.rules import Layers
 from pursuit.runtime import Runtime
@@ -58,14 +58,14 @@ from pursuit.server.gateway.tool_calls import (
 )
 from pursuit.server.gateway.upstreams import INFO, GatewayOptions, Upstreams
 from pursuit.server.logs import event
-from pursuit.server.signing import Seal
+from pursuit.server.signing import Signer
 from pursuit.server.tasks import protocol
-from pursuit.server.tasks.middleware import TaskDoor
+from pursuit.server.tasks.middleware import TaskMiddleware
 from pursuit.server.tasks.protocol import EXTENSION, FIRST_VERSIONS
 from pursuit.service.audit import Caller
 from pursuit.service.gateway import GatewayJournal, GatewayQuestions
 from pursuit.upstream.client import McpUpstream
-from pursuit.upstream.transport import ClientSide
+from pursuit.upstream.transport import ClientFeatures
 
 _UNREACHABLE: Mapping[str, Any] = {
     "tools": {"listChanged": True},
@@ -79,7 +79,7 @@ _ROUTED = frozenset({"tools", "resources", "prompts", "completions", "logging"})
 
 _log = logging.getLogger(__name__)
 
-Found = Mapping[str, About | None]
+Found = Mapping[str, InitializeResult | None]
 """What each server says about itself; None for a server that cannot be reached."""
 
 
@@ -151,12 +151,12 @@ class Gateway:
             outbound=self._clients.outbound,
             searchable=search,
         )
-        await runtime.tasks.tend()
-        task_middleware = TaskDoor(
+        await runtime.tasks.maintain()
+        task_middleware = TaskMiddleware(
             await runtime.tasks.host(),
             plan=task_calls.plan,
             performer=task_calls.performer,
-            seal=lambda: Seal.beside(runtime.state_path),
+            seal=lambda: Signer.beside(runtime.state_path),
             info=lambda: self.info,
             strict=task_calls.strict,
         )
@@ -221,9 +221,11 @@ class Gateway:
         found = await self._ask_all(partial(self._routing.about, session))
         return session.encodable(initialize_result(ctx.params or {}, found))
 
-    async def _ask_all(self, about: Callable[[McpUpstream], Awaitable[About]], seconds: float | None = None) -> Found:
+    async def _ask_all(
+        self, about: Callable[[McpUpstream], Awaitable[InitializeResult]], seconds: float | None = None
+    ) -> Found:
         """Asks all servers about themselves; `seconds` is the limit for the only server."""
-        found: dict[str, About | None] = dict.fromkeys(self.upstreams)
+        found: dict[str, InitializeResult | None] = dict.fromkeys(self.upstreams)
 
         async def ask(name: str, upstream: McpUpstream) -> None:
             try:
@@ -310,8 +312,8 @@ class Gateway:
                 client = self._clients.of(ctx) or Client({}, self._clients.outbound)
                 request = OperatorRequest(ctx, client, name, arguments)
                 return await self._tool_calls.perform(self._tool_calls.resolve(request))
-            side = ClientSide(heard=lambda _method, _params: None)
-            async with self.upstreams.only.leased(side, apart=True) as channel:
+            side = ClientFeatures(heard=lambda _method, _params: None)
+            async with self.upstreams.only.lease(side, apart=True) as channel:
                 params = {"name": name, "arguments": dict(arguments)}
                 return await channel.request("tools/call", params, progress=False)
         except UpstreamUnavailable as error:
@@ -473,7 +475,7 @@ def capabilities_of_all(found: Found) -> dict[str, Any]:
     return union
 
 
-def _without_tasks(about: About) -> dict[str, Any]:
+def _without_tasks(about: InitializeResult) -> dict[str, Any]:
     given = {key: value for key, value in about.capabilities.items() if key != "tasks"}
     known = as_object(given.get("extensions"))
     if EXTENSION in known:

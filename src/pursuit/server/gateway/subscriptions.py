@@ -32,7 +32,7 @@ from pursuit.server.gateway.resources import Resources
 from pursuit.server.gateway.routing import Routing
 from pursuit.server.gateway.upstreams import INFO, GatewayLimits, Upstreams
 from pursuit.upstream.client import McpUpstream
-from pursuit.upstream.transport import ClientSide
+from pursuit.upstream.transport import ClientFeatures
 
 UPDATED = "notifications/resources/updated"
 FLAGS: Mapping[str, str] = {
@@ -70,7 +70,7 @@ class UpstreamListener:
         shown = self.part.shown.get(uri) if isinstance(uri, str) else None
         _put(self.stream, method, params if shown is None else {**params, "uri": shown})
 
-    async def relay(self, side: ClientSide, outcome: list[Exception]) -> None:
+    async def relay(self, side: ClientFeatures, outcome: list[Exception]) -> None:
         """Relays the stream of the only server, to its end."""
         with self.stream:
             try:
@@ -80,7 +80,7 @@ class UpstreamListener:
             except (CallFailed, PursuitError) as error:
                 outcome.append(error)
 
-    async def follow(self, side: ClientSide) -> None:
+    async def follow(self, side: ClientFeatures) -> None:
         """Relays the stream of one of several servers, and opens it again when it breaks."""
         pause = RETRY_SECONDS[0]
         while True:
@@ -94,11 +94,11 @@ class UpstreamListener:
             await anyio.sleep(pause)
             pause = min(pause * 2, RETRY_SECONDS[1])
 
-    async def _listen(self, side: ClientSide) -> None:
+    async def _listen(self, side: ClientFeatures) -> None:
         async def on_notify(method: str, params: Mapping[str, Any]) -> None:
             self.notified(method, params)
 
-        async with self.upstream.leased(side) as channel:
+        async with self.upstream.lease(side) as channel:
             await channel.request("subscriptions/listen", {"notifications": self.part.wanted}, on_notify=on_notify)
 
     async def listen_to_legacy(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
@@ -119,7 +119,7 @@ class UpstreamListener:
             if not uris:
                 task_status.started()
                 await anyio.sleep_forever()
-            async with self.upstream.leased(ClientSide(heard=updated)) as channel:
+            async with self.upstream.lease(ClientFeatures(heard=updated)) as channel:
                 for uri in uris:
                     try:
                         await channel.request("resources/subscribe", {"uri": uri})
@@ -202,7 +202,7 @@ class Subscriptions:
         ((server, part),) = parts.items()
         listener = UpstreamListener(self.upstreams[server], part, stream)
         if await _is_modern(listener.upstream):
-            tasks.start_soon(listener.relay, ClientSide(capabilities=request.client.capabilities), outcome)
+            tasks.start_soon(listener.relay, ClientFeatures(capabilities=request.client.capabilities), outcome)
             return None
         try:
             await tasks.start(listener.listen_to_legacy)
@@ -214,7 +214,7 @@ class Subscriptions:
         self, request: ClientRequest, parts: Mapping[str, _Part], stream: Stream, tasks: anyio.abc.TaskGroup
     ) -> list[str]:
         """Starts to listen to several servers; returns the URIs that are not listened to so far."""
-        side = ClientSide(capabilities=request.client.capabilities)
+        side = ClientFeatures(capabilities=request.client.capabilities)
         refused = {server: list(part.shown.values()) for server, part in parts.items()}
 
         async def start(server: str, part: _Part, done: anyio.Event) -> None:
@@ -298,7 +298,7 @@ class Subscriptions:
     async def _hold(self, session: ClientSession, uri: str, upstream: McpUpstream, own: str) -> None:
         """Listens for a legacy client, until it unsubscribes or goes."""
         send, receive = anyio.create_memory_object_stream[Notification](math.inf)
-        side = ClientSide(capabilities=session.capabilities)
+        side = ClientFeatures(capabilities=session.capabilities)
         listener = UpstreamListener(upstream, _Part({"resourceSubscriptions": [own]}, {own: uri}), send)
 
         async def notify() -> None:

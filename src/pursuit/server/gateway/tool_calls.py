@@ -38,7 +38,7 @@ from pursuit.tasks.execution import TaskContext
 from pursuit.tasks.record import finite
 from pursuit.upstream.client import TASK_TTL_MS
 from pursuit.upstream.listing import is_offered
-from pursuit.upstream.tasks import generation_of, support
+from pursuit.upstream.tasks import task_generation, task_support
 
 SEARCH_SERVER = "tools"
 """The part before the names of the search's tools; none of several servers may have this name."""
@@ -143,7 +143,7 @@ class ToolCalls:
         # Without a configured timeout, only a call that a client waits for has one, unless it is known to be long.
         request.timeout.seconds = timeout or (None if request.detached or tool.long else self.default_timeout())
         params = authorization.params(call.params)
-        if generation_of(await upstream.about()) == 1 and support(tool.definition) == "required":
+        if task_generation(await upstream.about()) == 1 and task_support(tool.definition) == "required":
             params = {**params, "task": {"ttl": TASK_TTL_MS}}
         result = await self.relay.send(
             request, upstream, params, around=lambda: self.authorizer.recorded(authorization)
@@ -373,7 +373,7 @@ class GatewayTaskCalls:
             return "must be"
         if settings is not None and settings.long is not None:
             return "at once" if settings.long else "late"
-        return "at once" if support(tool.definition) == "required" else "late"
+        return "at once" if task_support(tool.definition) == "required" else "late"
 
 
 class TaskPerformer:

@@ -18,7 +18,7 @@ import anyio.abc
 
 from pursuit import __version__
 from pursuit.upstream.client import McpUpstream
-from pursuit.upstream.in_memory_server import LocalUpstream
+from pursuit.upstream.in_memory_server import InMemoryUpstream
 from pursuit.upstream.pool import Pool
 
 INFO: Mapping[str, Any] = {"name": "pursuit-gateway", "title": "Pursuit gateway", "version": __version__}
@@ -205,9 +205,9 @@ class Upstreams(Mapping[str, McpUpstream]):
         upstream, known = self._pool.upstream(name), self._upstreams.get(name)
         if isinstance(upstream, McpUpstream):
             return upstream
-        if isinstance(known, LocalUpstream) and known.inner is upstream:
+        if isinstance(known, InMemoryUpstream) and known.inner is upstream:
             return known
-        return LocalUpstream(upstream, tasks=self._tasks)
+        return InMemoryUpstream(upstream, tasks=self._tasks)
 
     def close(self) -> None:
         """Stops to listen."""

@@ -21,10 +21,10 @@ from mcp_types import ElicitRequest, ElicitRequestFormParams, InputRequest, Inpu
 from pursuit.core.mission import SamplingProposer
 from pursuit.core.state import MissionState
 from pursuit.errors import Conflict, InvalidArgument
-from pursuit.server.approval_form import filled, form, how_to_approve
+from pursuit.server.approval_form import answer_in, approval_schema, how_to_approve
 from pursuit.server.errors import Context, answerable, caller_of, may_approve, sendable
 from pursuit.server.sampling import CarriedModel, ClientModel, PushedModel, declares_sampling, question_name
-from pursuit.server.signing import Seal
+from pursuit.server.signing import Signer
 from pursuit.server.tasks.promotion import DetachedSession
 from pursuit.server.tasks.protocol import is_modern
 from pursuit.service.approvals import ApprovalNotFound, Approvals
@@ -38,7 +38,7 @@ MOST_ROUNDS = 8
 MOST_ROUNDS_OF_A_TASK = 90
 """Less than `promotion.MOST_ROUNDS`, where the task would fail."""
 SAMPLING = f"{CarriedModel.name}-"
-FORM = form(where="in this mission")
+FORM = approval_schema(where="in this mission")
 
 
 class AskClient(Exception):
@@ -65,7 +65,7 @@ class Elicitation:
     """The questions of missions, for the people behind clients."""
 
     def __init__(
-        self, approvals: Approvals, seal: Callable[[], Seal], state_of: Callable[[str], Awaitable[MissionState]]
+        self, approvals: Approvals, seal: Callable[[], Signer], state_of: Callable[[str], Awaitable[MissionState]]
     ) -> None:
         self._approvals = approvals
         self._seal = seal
@@ -192,7 +192,7 @@ class Elicitation:
 
     async def _record(self, caller: Caller, mission_id: str, approval_id: str, said: object) -> bool:
         """Stores one answer; False if the person dismissed the question. The first answer counts."""
-        answer = filled(said)
+        answer = answer_in(said)
         if answer is None:
             return not await self.is_open(mission_id, {approval_id})
         by = replace(caller, transport="elicitation")

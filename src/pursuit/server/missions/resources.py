@@ -33,7 +33,7 @@ from pursuit.core.report import iso
 from pursuit.core.state import TERMINAL
 from pursuit.errors import InvalidArgument, SessionNotFound
 from pursuit.ledger.contract import FORGOTTEN, StoredEvent, StreamRow
-from pursuit.server.errors import Context, about, mcp_errors, one_page
+from pursuit.server.errors import Context, mcp_errors, one_page, resource_errors
 from pursuit.service import Service
 from pursuit.service.queries import MISSION_ID
 
@@ -150,7 +150,7 @@ class Resources:
 
     async def read(self, ctx: Context, params: ReadResourceRequestParams) -> ReadResourceResult:
         """One resource, whole."""
-        with about(ctx, params.uri):
+        with resource_errors(ctx, params.uri):
             address, row = await find(self._service, params.uri)
             match address.part:
                 case "status":

@@ -20,9 +20,9 @@ from pursuit.server.missions.resources import Completions, Resources
 from pursuit.server.missions.subscriptions import Subscriptions
 from pursuit.server.missions.task_tools import CommandTools, TaskTools
 from pursuit.server.missions.tools import ToolDispatch
-from pursuit.server.signing import Seal
+from pursuit.server.signing import Signer
 from pursuit.server.tasks import protocol
-from pursuit.server.tasks.middleware import TaskDoor
+from pursuit.server.tasks.middleware import TaskMiddleware
 from pursuit.server.tasks.promotion import PromotionSettings
 from pursuit.service.approvals import Approvals
 from pursuit.service.background import BackgroundRuns
@@ -59,8 +59,8 @@ async def mission_server(runtime: Runtime, promotion: PromotionSettings | None =
     service, alone = runtime.service, runtime.only is not None
     approvals = Approvals(service)
 
-    def seal() -> Seal:
-        return Seal.beside(runtime.state_path)
+    def seal() -> Signer:
+        return Signer.beside(runtime.state_path)
 
     async with AsyncExitStack() as stack:
         runs = await stack.enter_async_context(BackgroundRuns(service, runtime.use_servers_of))
@@ -73,7 +73,7 @@ async def mission_server(runtime: Runtime, promotion: PromotionSettings | None =
         offered = [] if alone else commands.tools()
         dispatch = ToolDispatch([*missions.tools(), *TaskTools(runtime.tasks).tools(), *offered], elicitation)
         runtime.tasks.resume["mission"] = missions.resumed_runs().resume
-        await runtime.tasks.tend()
+        await runtime.tasks.maintain()
         server = _MissionServer(
             NAME,
             version=__version__,
@@ -95,7 +95,7 @@ async def mission_server(runtime: Runtime, promotion: PromotionSettings | None =
         )
         if offered:  # clients get what a command writes to standard error as log messages
             server.add_request_handler("logging/setLevel", SetLevelRequestParams, commands.levels.set)
-        middleware = TaskDoor(
+        middleware = TaskMiddleware(
             await runtime.tasks.host(),
             plan=dispatch.plan,
             performer=dispatch.performer,

@@ -39,7 +39,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pursuit.core.state import STATUSES, TERMINAL
 from pursuit.errors import Fault, InvalidArgument, LedgerUnavailable, PursuitError, SessionNotFound, ValidationFailed
 from pursuit.ledger.contract import Bell, Ledger
-from pursuit.server.errors import Context, about, mcp_errors
+from pursuit.server.errors import Context, mcp_errors, resource_errors
 from pursuit.server.missions.resources import find
 from pursuit.service import Service
 
@@ -235,7 +235,7 @@ class Subscriptions:
 
     async def subscribe(self, ctx: Context, params: SubscribeRequestParams) -> EmptyResult:
         """2025: notifies this connection when the resource changes."""
-        with about(ctx, params.uri):
+        with resource_errors(ctx, params.uri):
             address, _ = await find(self._service, params.uri)
         with mcp_errors():
             await self._want(ctx, address.mission_id, ResourceUpdated(params.uri))

@@ -40,7 +40,7 @@ from pursuit.problems.brief import (
 )
 from pursuit.problems.files import file_of
 from pursuit.problems.manifest import Manifest
-from pursuit.server.errors import Context, about, sendable
+from pursuit.server.errors import Context, resource_errors, sendable
 from pursuit.server.gateway.protocol_versions import LEGACY_ONLY, MODERN_ONLY, as_object, is_modern, modern_result
 from pursuit.server.gateway.tool_calls import CallTool, ToolCall
 from pursuit.server.problems.listing import MISNAMED, OWN, Offer, UpstreamListing
@@ -203,7 +203,7 @@ class ProblemHandler:
         citations: bool,
     ) -> None:
         """`renamed`: the operator chose the name of the server."""
-        self.submitting = calls.submission
+        self.submission = calls.submission
         self._problem = calls.submission.problem
         self._attempt = calls.submission.attempt
         self._listing = calls.listing
@@ -302,7 +302,7 @@ class ProblemHandler:
         name = asset_at(uri, offer.assets)
         if name is None:
             return await self._gateway(ctx)
-        with about(ctx, uri):
+        with resource_errors(ctx, uri):
             return self._own_result(ctx, {"contents": [self._asset(uri, name)]})
 
     def _asset(self, uri: str, name: str) -> dict[str, Any]:

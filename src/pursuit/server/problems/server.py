@@ -71,12 +71,12 @@ def problem_server(problem: Manifest, options: ProblemOptions | None = None, *, 
     _check_scorer(problem, chosen)
 
     def open_handler(attempt_id: str, alone: bool, who: str) -> AbstractAsyncContextManager[ProblemHandler]:
-        return open_desk(problem, replace(chosen, attempt_id=attempt_id, label=chosen.label or who), alone=alone)
+        return open_problem(problem, replace(chosen, attempt_id=attempt_id, label=chosen.label or who), alone=alone)
 
     @asynccontextmanager
     async def lifespan(_: Server[Any]) -> AsyncGenerator[ProblemHandler | SessionManager]:
         if not many:
-            async with open_desk(problem, chosen) as handler:
+            async with open_problem(problem, chosen) as handler:
                 yield handler
             return
         shared = chosen.attempt_id or (shared_attempt_id(problem) if problem.visibility.shared_attempt else None)
@@ -106,7 +106,7 @@ async def _handle(ctx: Context, call_next: CallNext) -> HandlerResult:
 
 
 @asynccontextmanager
-async def open_desk(
+async def open_problem(
     problem: Manifest, options: ProblemOptions, *, alone: bool = True
 ) -> AsyncGenerator[ProblemHandler]:
     """Everything for one client of a problem, or for several at one attempt."""

@@ -26,7 +26,7 @@ from pursuit.core.tasks import TaskState
 from pursuit.errors import Fault, InvalidArgument, PursuitError, TaskNotFound, ValidationFailed
 from pursuit.server.errors import Context, answerable, caller_of, mcp_errors
 from pursuit.server.sampling import declined
-from pursuit.server.signing import Seal
+from pursuit.server.signing import Signer
 from pursuit.server.tasks import protocol
 from pursuit.server.tasks.promotion import CallRunner, Performer, Plan, PromotionSettings, TaskCall
 from pursuit.server.tasks.protocol import (
@@ -170,7 +170,7 @@ class TaskElicitation:
         await self._store.answer(task_id, {key: answer}, by=by)
 
 
-class TaskDoor:
+class TaskMiddleware:
     """The middleware, and an async context manager: calls that are no tasks yet end with it."""
 
     def __init__(
@@ -179,7 +179,7 @@ class TaskDoor:
         *,
         plan: PlanFor,
         performer: PerformerFor,
-        seal: Callable[[], Seal],
+        seal: Callable[[], Signer],
         info: Callable[[], Mapping[str, Any]],
         strict: Callable[[], bool] = lambda: False,
         settings: PromotionSettings | None = None,
@@ -314,7 +314,7 @@ class TaskDoor:
     async def _list(self, ctx: Context) -> dict[str, Any]:
         requestor = requestor_of(caller_of(ctx))
         cursor = self._after((ctx.params or {}).get("cursor"), requestor)
-        page = await self._host.shelf.list(requestor=requestor, cursor=cursor, limit=PAGE)
+        page = await self._host.retention.list(requestor=requestor, cursor=cursor, limit=PAGE)
         rows: list[dict[str, Any]] = []
         for row in page.rows:
             with suppress(TaskNotFound):  # removed since the page was read
