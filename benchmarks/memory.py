@@ -25,7 +25,7 @@ from figures import Figure, finish, ratio_of_rounds, sized
 
 from pursuit.engine.lessons import recall
 from pursuit.ledger.contract import Draft
-from pursuit.ledger.sqlite import SqliteLedger, telling_words
+from pursuit.ledger.sqlite import SqliteLedger, search_words
 
 MISSIONS = sized(10_000, 200)
 SEARCHES = sized(200, 8)
@@ -124,7 +124,7 @@ async def measure(folder: Path) -> list[Figure]:
             ours.append(time.perf_counter() - begin)
             assert found[0].row.name == f"mission-{number:016x}", directive
             begin = time.perf_counter()
-            rows = scanned(floor, telling_words(directive))
+            rows = scanned(floor, search_words(directive))
             theirs.append(time.perf_counter() - begin)
             assert number in rows
     common: list[float] = []

@@ -178,7 +178,7 @@ class Runtime:
         async with AsyncExitStack() as stack:
             self.state_path = locate_state(self._state, configuration.path)
             self.model = configuration.model
-            ledger: Ledger = SqliteLedger.open(self.state_path)
+            ledger = self._open_ledger(self.state_path)
             stack.push_async_callback(ledger.close)
             if self.only is not None:
                 ledger = await _scoped(ledger, self.only)
@@ -332,6 +332,9 @@ class Runtime:
             why = f"is what [{COMMANDS_SERVER}] of the configuration are called inside missions; rename this server"
             raise ValidationFailed([Fault(field=f"servers.{COMMANDS_SERVER}", reason=why)])
         return {**self._servers, COMMANDS_SERVER: CommandUpstream(configuration.commands, self.tasks)}
+
+    def _open_ledger(self, path: Path) -> Ledger:
+        return SqliteLedger.open(path)
 
     def _configuration(self) -> Configuration:
         if isinstance(self._config, Configuration):

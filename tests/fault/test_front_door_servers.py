@@ -82,7 +82,7 @@ def test_a_background_run_goes_on_when_it_is_served_again(word: str, lost: str, 
             code, out, notes = first.end(signal.SIGTERM)
             assert (code, out) == (0, ""), notes
     assert f"begun {DEADLY}b" not in house.lines("log"), "the run was not in the call in which the server was stopped"
-    assert house.json("status", mission)["status"] == "running"
+    assert house.json("status", mission)["status"] == "interrupted"
     with house.serving() as second:
         until_goal(house, mission)
         judge(house, mission, lost)
@@ -94,7 +94,8 @@ async def _at_its_goal(house: House, served: Served, era: str, mission: str) -> 
     async with client(served.url, era) as second:
         me = Traveller(SdkPort(second), house.logs)
         status = await me.done("mission_status", session_id=mission)
-        assert (status["status"], status["iteration_count"]) == ("running", GOAL)
+        # The driver lets go a moment after its last iteration.
+        assert status["status"] in ("running", "interrupted") and status["iteration_count"] == GOAL
         answer = await me.until_free(mission, after=GOAL)
         assert [row["iteration_index"] for row in answer["iterations"]] == [GOAL]
 

@@ -138,7 +138,7 @@ def test_killed_at_random_moments_it_goes_on_at_the_same_call(tmp_path: Path) ->
         anyio.run(_kill_at_random, tmp_path, state, mission_id, chance)
     last = _pursuit(tmp_path, "iterate", mission_id, "--iterations", str(CALM), "--json", by=pursuit())
     out, _ = last.communicate(timeout=300)
-    assert (last.returncode, json.loads(out)["status"]) == (0, "running")
+    assert (last.returncode, json.loads(out)["status"]) == (0, "interrupted")
 
     marks = [line.split() for line in record.read_text().splitlines()]
     assert not _gone({int(pid) for kind, _, pid in marks if kind == "born"}), "an orphan is left"

@@ -154,9 +154,7 @@ def _close(descriptors: Any) -> None:
         os.close(one)
 
 
-def become(
-    streams: array.array[int], request: tuple[list[str], list[str], str, str, dict[str, str], bool]
-) -> None:
+def become(streams: array.array[int], request: tuple[list[str], list[str], str, str, dict[str, str], bool]) -> None:
     """Makes this child as a new process is, and runs its program to the end."""
     program, words, sys.executable, folder, environment, ignores_interrupts = request
     for number in HANDLED:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sqlite3
 import subprocess
@@ -197,5 +198,6 @@ def test_help_and_list_load_nothing_heavy(tmp_path: Path) -> None:
     for words, names in heavy.items():
         source = f"import sys; from pursuit.cli.main import answer; code = answer({words!r}); "
         source += f"sys.exit(code or ', '.join(name for name in {names!r} if name in sys.modules) or 0)"
-        done = subprocess.run([sys.executable, "-c", source], cwd=tmp_path, capture_output=True, text=True)
+        env = os.environ | {"XDG_DATA_HOME": str(tmp_path), "HOME": str(tmp_path)}  # no ledger of another run
+        done = subprocess.run([sys.executable, "-c", source], cwd=tmp_path, env=env, capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (0, ""), words

@@ -75,8 +75,7 @@ def test_prices_and_the_model_of_the_configuration(tmp_path: Path) -> None:
         "prices.a:b.in",
         "prices.a:b.input",
         "prices.a:b.output",
-        "prices.c.input",
-        "prices.c.output",
+        "prices.c",
     ]
 
 

@@ -141,7 +141,7 @@ class AttemptRun:
         show_problems.attempt(drive.screen, {**row, "why": reason}, status)
         if ended is None:
             blocked = status.get("waiting_for") in ("approval", "budget")
-            drive.screen.hint(drive.next_step(status) if blocked else self._next_step(mission_id))
+            drive.screen.next_step(drive.next_step(status) if blocked else self._next_step(mission_id))
         return EXIT.get(status["status"], 0)
 
     def _next_step(self, mission_id: str) -> str:

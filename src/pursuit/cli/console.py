@@ -180,3 +180,10 @@ class Screen:
             self.show(Text(clean(text), style="dim"))
         elif not self.json:
             self.note(text)
+
+    def next_step(self, text: str) -> None:
+        """Prints how to continue a mission; with JSON on standard error, where programs' logs keep it."""
+        if self.json:
+            self.note(text)
+        else:
+            self.hint(text)

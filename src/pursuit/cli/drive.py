@@ -66,7 +66,7 @@ class Drive:
             status = await runtime.service.status(mission_id)
             if not self.screen.answer({key: status[key] for key in ("session_id", "status", "warnings")}):
                 self.screen.plain(mission_id)
-                self.screen.hint(f"run it with: {show.continue_command(self.context, status)}")
+                self.screen.next_step(f"run it with: {show.continue_command(self.context, status)}")
             return 0
 
         return self.conduct(work)
@@ -197,7 +197,7 @@ class Drive:
                 attempt.show(self.screen)
             if files:
                 self.screen.fact("report", files["html"])
-            self.screen.hint(self.next_step(status) if attempt is None else attempt.next_step(self.context))
+            self.screen.next_step(self.next_step(status) if attempt is None else attempt.next_step(self.context))
         return EXIT.get(status["status"], 0)
 
     async def _files(self, runtime: Runtime, status: dict[str, Any]) -> dict[str, str]:
