@@ -1,6 +1,6 @@
-"""The failures that a caller of Pursuit can meet, as one tree.
+"""The errors that callers of Pursuit get, as one tree.
 
-    PursuitError                 every error of ours: code, message, details, exit_code
+    PursuitError                 the base class: code, message, details, exit_code
       ValidationFailed           validation_error: the input is wrong; carries every fault at once
       InvalidArgument            invalid_argument: the call does not fit this mission
       SessionNotFound            session_not_found: no mission has that id
@@ -8,25 +8,25 @@
       SessionPaused              session_paused: resume it first
       NotPaused                  not_paused: there is nothing to resume
       NoIterations               no_iterations: nothing has been run yet
-      Conflict                   conflict: another process drives it, or the stream moved on
-        Overtaken                the caller's next step was made meanwhile; its answer is told again
-      LedgerUnavailable          ledger_unavailable: disk full, read-only, or not ours to open
+      Conflict                   conflict: another process drives it, or its stream has new events
+        Overtaken                the requested step has already run; the caller gets its result
+      LedgerUnavailable          ledger_unavailable: disk full, read-only, or not a ledger of Pursuit
       LedgerTooNew               ledger_too_new: written by a newer release
       UpstreamUnavailable        upstream_unavailable: a server cannot be reached
       PolicyDenied               policy_denied: policy does not allow this call
-      ApprovalNeeded             approval_needed: a person must say yes first, and none can be asked
+      ApprovalNeeded             approval_needed: a person must approve the call, and none can be asked
       TaskNotFound               task_not_found: no task of this requestor has that id
       TaskTerminal               task_terminal: the task has ended
       TooManyTasks               too_many_tasks: a limit on tasks is reached
-      PathTraversal              path_traversal_detected: an argument climbs out of its folder
+      PathTraversal              path_traversal_detected: an argument has a `..` segment
       ProblemNotFound            problem_not_found: no problem has that id
       AttemptNotFound            attempt_not_found: no attempt has that id
       AlreadySubmitted           already_submitted: an attempt has one submission; carries its receipt
       BudgetExhausted            budget_exhausted: a budget of a problem is spent; carries its name
-      ModelUnavailable           model_unavailable: a language model is not known here, or its key is missing
+      ModelUnavailable           model_unavailable: a language model is unknown, or its key is missing
       ExtraMissing               extra_missing: an optional dependency is not installed
 
-A failing *tool* is no error: it is an outcome, a value in the ledger.
+A tool that fails raises none of these: its failure is an outcome, a value in the ledger.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class PursuitError(Exception):
         self.details = details
 
     def as_dict(self) -> dict[str, Any]:
-        """The shape that every surface shows."""
+        """The error as JSON, the same on the command line, over MCP and over HTTP."""
         return {"code": self.code, "message": self.message, "details": self.details}
 
 
@@ -146,14 +146,14 @@ class NoIterations(PursuitError):
 
 
 class Conflict(PursuitError):
-    """Somebody else holds the mission, or its stream moved on."""
+    """Another process drives the mission, or its stream has new events."""
 
     code = "conflict"
     exit_code = 2
 
 
 class Overtaken(Conflict):
-    """Somebody else did already what the caller asked for."""
+    """The step that the caller requests has already run."""
 
 
 class LedgerUnavailable(PursuitError):
@@ -183,7 +183,7 @@ class PolicyDenied(PursuitError):
 
 
 class ApprovalNeeded(PursuitError):
-    """A person must allow this call first, and none can be asked here."""
+    """A person must approve this call, and none can be asked here."""
 
     code = "approval_needed"
     exit_code = 4
@@ -259,7 +259,7 @@ class ExtraMissing(PursuitError):
     exit_code = 2
 
 
-# JSON-RPC's error codes, as plain numbers.
+# Error codes of JSON-RPC 2.0, section 5.1.
 
 METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
