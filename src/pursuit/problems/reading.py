@@ -48,7 +48,7 @@ _FENCE = re.compile(r" {0,3}(?P<marks>`{3,}|~{3,})(?P<rest>.*)")
 _HASHED = re.compile(r" {0,3}#(?:[ \t]|$)")
 _UNDERLINE = re.compile(r" {0,3}=+[ \t]*$")
 _HTML = re.compile(r"<h1[\s>/]", re.IGNORECASE)
-_TICKS = re.compile(r"(`+)")
+_CODE = re.compile(r"(?<!`)(`+)(?!`).*?(?<!`)\1(?!`)")
 _LINE_ENDS = re.compile(r"\r\n|\r|\n")
 
 
@@ -67,7 +67,7 @@ def scan_markdown(text: str) -> tuple[str | None, str | None]:
         if found is not None and not (found["marks"][0] == "`" and "`" in found["rest"]):
             fence, before = found["marks"], ""
             continue
-        if _HASHED.match(within) or (_HTML.search(line) and _HTML.search(_without_code(line))):
+        if _HASHED.match(within) or (_HTML.search(line) and _HTML.search(_CODE.sub("", line))):
             heading = heading or line.strip()
         if _UNDERLINE.match(within) and before.strip():
             heading = heading or before.strip()
@@ -81,22 +81,6 @@ def _peeled(line: str) -> str:
     while (mark := _MARK.match(line, at)) is not None:
         at = mark.end()
     return line[at:]
-
-
-def _without_code(line: str) -> str:
-    """A line without its code spans: from a row of backticks to the next one of the same length."""
-    parts = _TICKS.split(line)
-    last = {ticks: place for place, ticks in enumerate(parts) if place % 2}
-    kept: list[str] = []
-    place = 0
-    while place < len(parts):
-        part = parts[place]
-        if place % 2 and last[part] > place:
-            place = parts.index(part, place + 1)
-        elif not place % 2:
-            kept.append(part)
-        place += 1
-    return "".join(kept)
 
 
 PROBLEM_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")

@@ -165,8 +165,9 @@ def read_scorer(root: Fields, folder: Path, *, has_server: bool) -> Scorer | Non
     timeout = fields.number("timeout")
     arguments = fields.subtable("arguments")
     check_plain(fields, "arguments", arguments)
+    named: list[ScorerKind] = [one for one in SCORER_KINDS if _OF_KIND[one][0] in fields.table]
     scorer = Scorer(
-        kind=chosen or next((one for one in SCORER_KINDS if _OF_KIND[one][0] in fields.table), "predicates"),
+        kind=chosen or (named[0] if named else "predicates"),
         metrics=_metrics(fields),
         constraints=read_list(fields, "constraints", lambda name: None if name.strip() else "must not be empty"),
         tolerance=fields.number("tolerance", zero=True) or 0.0,
@@ -179,7 +180,7 @@ def read_scorer(root: Fields, folder: Path, *, has_server: bool) -> Scorer | Non
         arguments=arguments,
         files=read_list(fields, "files", lambda name: _no_files(folder, name), same=None),
     )
-    if chosen is not None or _OF_KIND[scorer.kind][0] in fields.table:
+    if chosen is not None or named:
         _check_needs(fields, scorer, folder, has_server=has_server)
     _check_rules(fields, scorer)
     return scorer

@@ -26,7 +26,7 @@ from pursuit.core.tools import CallFailed, ToolResult
 from pursuit.core.validation import UnusableSchema, compiled
 from pursuit.engine.commands import run_command
 from pursuit.errors import Fault, PursuitError, ValidationFailed
-from pursuit.problems.manifest import DEEPEST, Manifest, Metric, Scorer, is_unicode, plain_number, walk
+from pursuit.problems.manifest import DEEPEST, Manifest, Scorer, is_unicode, plain_number, walk
 from pursuit.sandbox import PredicateValue
 
 
@@ -88,13 +88,6 @@ def _finite(name: str, value: Any) -> float:
     except OverflowError:
         raise CannotScore(f"{name} is a whole number that is too large for a score") from None
     raise CannotScore(f"{name} must be a finite number, not {value!r}"[:300])
-
-
-def better(metric: Metric, one: ScoreRow, other: ScoreRow) -> bool:
-    """Whether one row beats another: what is feasible beats what is not, then the value decides."""
-    if one.feasible != other.feasible:
-        return one.feasible
-    return one.value > other.value if metric.direction == "maximize" else one.value < other.value
 
 
 FREE_KEYS = ("answer", "justification")
@@ -278,35 +271,25 @@ async def judge(
     evidence: Mapping[str, Any] | None = None,
 ) -> Judged:
     """The score of a submission; with `evidence` no server is asked. Raises `CannotScore`."""
+    scorer = problem.scorer
+    found: dict[str, Any] | None = None
     try:
-        return await _judged(problem, submitted, expressions, call, evidence)
+        with anyio.move_on_after(scorer.timeout) as scope:
+            match scorer.kind:
+                case "function":
+                    said = await _function(problem, submitted)
+                case "command":
+                    said = await _command(problem, submitted)
+                case "predicates":
+                    said = await _predicates(problem, submitted, expressions)
+                case "tool":
+                    found = dict(evidence) if evidence is not None else await _tool(problem, submitted, call)
+                    said = _told(found)
+            return Judged(score_of(scorer, said), found)
     except (CannotScore, PursuitError):
         raise
     except Exception as error:  # the boundary to whatever a judge may say, such as JSON of any depth
         raise CannotScore(f"what it said cannot be read: {type(error).__name__}: {error}"[:LONGEST_WORDS]) from error
-
-
-async def _judged(
-    problem: Manifest,
-    submitted: Submitted,
-    expressions: Expressions,
-    call: CallTool | None,
-    evidence: Mapping[str, Any] | None,
-) -> Judged:
-    scorer = problem.scorer
-    found: dict[str, Any] | None = None
-    with anyio.move_on_after(scorer.timeout) as scope:
-        match scorer.kind:
-            case "function":
-                said = await _function(problem, submitted)
-            case "command":
-                said = await _command(problem, submitted)
-            case "predicates":
-                said = await _predicates(problem, submitted, expressions)
-            case "tool":
-                found = dict(evidence) if evidence is not None else await _tool(problem, submitted, call)
-                said = _told(found)
-        return Judged(score_of(scorer, said), found)
     assert scope.cancelled_caught  # noqa: S101 - the only way out of the block without an answer
     raise CannotScore(f"the scorer took longer than {plain_number(scorer.timeout)} s")
 
