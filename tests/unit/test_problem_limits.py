@@ -63,7 +63,7 @@ def test_a_judge_may_print_a_mebibyte_and_is_told_when_it_is_more(tmp_path: Path
         tmp_path, scorer={"kind": "command", "command": ["__python_executable__", "judge.py"], "metrics": [COST]}
     )
     assert judged(one, {"n": MOST_OUTPUT - 100}).rows[0].value == 1
-    with pytest.raises(CannotScore, match="printed more than 1048576 bytes"):
+    with pytest.raises(CannotScore, match="printed more than the 1048576 bytes"):
         judged(one, {"n": MOST_OUTPUT})
 
 

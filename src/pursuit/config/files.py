@@ -174,6 +174,25 @@ class Fields:
             else:
                 yield name, outer.inside(name)
 
+    def rows(self, key: str, known: Iterable[str], most: int | None = None) -> list[Fields]:
+        """A reader for each table of a list; any other entry is a fault, and so are too many (the first are read)."""
+        given = self.table.get(key, [])
+        if not isinstance(given, list):
+            self.fault(key, f"must be a list of tables ([[{self._path(key)}]]), not {kind(given)}")
+            return []
+        entries = cast("list[object]", given)
+        if most is not None and len(entries) > most:
+            self.fault(key, f"has {len(entries)} tables; at most {most}")
+        found: list[Fields] = []
+        for place, entry in enumerate(entries[:most]):
+            name, table = f"{key}[{place}]", as_table(entry)
+            if table is None:
+                self.fault(name, f"must be a table, not {kind(entry)}")
+            else:
+                found.append(Fields(table, at=self._path(name), source=self.source, faults=self.faults))
+                found[-1].only(known)
+        return found
+
 
 _PLACE = re.compile(r" ?\(at (?:line (\d+), column (\d+)|end of document)\)")
 

@@ -37,12 +37,11 @@ from pursuit.problems.scorer_reading import (
     plain_copy,
     read_list,
     read_scorer,
-    read_tables,
 )
 from pursuit.problems.secrecy import check_assets
 
-# Headings of the first level in Markdown, outside of code blocks, in time linear in the text: one mark takes its blanks
-# or leaves them to the next, and the marks are peeled off one by one, never tried again.
+# Headings of the first level in Markdown, outside of code. The marks of quotes and lists are peeled off one by one and
+# never tried again: thousands in a row take no time.
 _MARK = re.compile(r" {0,3}(?:>|[-*+]|\d{1,9}[.)])[ \t]?")
 _FENCE = re.compile(r" {0,3}(?P<marks>`{3,}|~{3,})(?P<rest>.*)")
 _HASHED = re.compile(r" {0,3}#(?:[ \t]|$)")
@@ -188,7 +187,7 @@ def _wrong_tag(tag: str) -> str | None:
 
 def _citations(root: Fields) -> tuple[Citation, ...]:
     found: list[Citation] = []
-    for fields in read_tables(root, "citations", CITATION_KEYS):
+    for fields in root.rows("citations", CITATION_KEYS):
         citation = Citation(summary=fields.text("summary"), raw=fields.text("raw"), url=fields.text("url"))
         if "summary" not in fields.table and "raw" not in fields.table:
             fields.fault("", "needs a summary or raw")

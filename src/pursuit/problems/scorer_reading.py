@@ -85,7 +85,7 @@ def _unlike_json(value: object) -> str | None:
     match value:
         case Mapping():
             odd = [key for key in cast("Mapping[object, object]", value) if not isinstance(key, str)]
-            return f"has a key that is no text: {str(odd[0])[:60]!r}" if odd else None
+            return f"has keys that are no texts: {', '.join(repr(key)[:60] for key in odd)}" if odd else None
         case float():
             return None if math.isfinite(value) else f"must be a finite number, not {value}"
         case int():
@@ -170,7 +170,7 @@ def read_scorer(root: Fields, folder: Path, *, has_server: bool) -> Scorer | Non
         kind=chosen or (named[0] if named else "predicates"),
         metrics=_metrics(fields),
         constraints=read_list(fields, "constraints", lambda name: None if name.strip() else "must not be empty"),
-        tolerance=fields.number("tolerance", zero=True) or 0.0,
+        tolerance=float(fields.number("tolerance", zero=True) or 0),
         timeout=60.0 if timeout is None else timeout,
         function=fields.text("function"),
         command=fields.texts("command") or (),
@@ -232,31 +232,9 @@ def read_list(
     return texts
 
 
-def read_tables(fields: Fields, key: str, known: tuple[str, ...], most: int | None = None) -> list[Fields]:
-    """The tables of a list; what is none is a fault, and so are too many, of which the first are read."""
-    at = f"{fields.at}.{key}" if fields.at else key
-    given = fields.table.get(key, [])
-    if not isinstance(given, list):
-        fields.fault(key, f"must be a list of tables ([[{at}]]), not {kind(given)}")
-        return []
-    listed = cast("list[object]", given)
-    if most is not None and len(listed) > most:
-        fields.fault(key, f"has {len(listed)} tables; at most {most}")
-    found: list[Fields] = []
-    for place, entry in enumerate(listed[:most]):
-        table = as_table(entry)
-        if table is None:
-            fields.fault(f"{key}[{place}]", f"must be a table, not {kind(entry)}")
-            continue
-        one = Fields(table, at=f"{at}[{place}]", source=fields.source, faults=fields.faults)
-        one.only(known)
-        found.append(one)
-    return found
-
-
 def _metrics(fields: Fields) -> tuple[Metric, ...]:
     found: list[Metric] = []
-    for one in read_tables(fields, "metrics", METRIC_KEYS, MOST_METRICS):
+    for one in fields.rows("metrics", METRIC_KEYS, MOST_METRICS):
         name, unit = one.text("metric", needed=True) or "", one.text("unit") or ""
         for key, text in (("metric", name), ("unit", unit)):
             if len(text.splitlines()) > 1 or "\t" in text:
@@ -282,7 +260,7 @@ def _metrics(fields: Fields) -> tuple[Metric, ...]:
 
 def _rules(fields: Fields, *, has_server: bool) -> tuple[Rule, ...]:
     found: list[Rule] = []
-    for one in read_tables(fields, "predicates", RULE_KEYS, MOST_RULES):
+    for one in fields.rows("predicates", RULE_KEYS, MOST_RULES):
         metric, expression = (one.text(key, needed=True) for key in RULE_KEYS)
         if expression is not None:
             try:
