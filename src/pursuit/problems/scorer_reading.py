@@ -169,7 +169,9 @@ def read_scorer(root: Fields, folder: Path, *, has_server: bool) -> Scorer | Non
     scorer = Scorer(
         kind=chosen or (named[0] if named else "predicates"),
         metrics=_metrics(fields),
-        constraints=read_list(fields, "constraints", lambda name: None if name.strip() else "must not be empty"),
+        constraints=read_list(
+            fields, "constraints", lambda name: None if name.strip() else "must not be empty; give the number's name"
+        ),
         tolerance=float(fields.number("tolerance", zero=True) or 0),
         timeout=60.0 if timeout is None else timeout,
         function=fields.text("function"),
