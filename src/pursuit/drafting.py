@@ -197,7 +197,7 @@ def draft_by_template(directive: str, name: str | None = None) -> Draft:
 
     Raises `ValidationFailed` if there is no such template, or if the directive is wrong.
     """
-    directive = _checked_directive(directive)
+    directive = _mission_with(_EVENT, directive).directive
     name = DEFAULT_TEMPLATE if name is None else name
     template = TEMPLATES.get(name)
     if template is None:
@@ -213,16 +213,9 @@ def draft_by_template(directive: str, name: str | None = None) -> Draft:
     return Draft(mission=parse_mission(tomllib.loads(text)), toml=text, by=f"template {name}", fill_in=fill_in)
 
 
-def _checked_directive(directive: str) -> str:
-    """The directive as a mission takes it; raises `ValidationFailed` with its faults."""
-    frame = {"directive": directive, "budget": _BUDGET, "allow_all_tools": True}
-    return parse_mission({**frame, "criteria": [_EVENT]}).directive
-
-
-@dataclass(frozen=True, slots=True)
-class _Checked:
-    kept: Sequence[AnyCriterion] = ()
-    refused: Sequence[Refused] = ()
+def _mission_with(row: Mapping[str, Any], directive: str = "x") -> Mission:
+    """A mission with this criterion only; raises `ValidationFailed` with its faults."""
+    return parse_mission({"directive": directive, "budget": _BUDGET, "allow_all_tools": True, "criteria": [row]})
 
 
 @dataclass(slots=True)
@@ -286,9 +279,11 @@ async def draft_by_model(
     are kept, and `trouble` says why. Raises `ModelUnavailable` if there are none, and `ValidationFailed` if no
     criterion can be used.
     """
-    directive = _checked_directive(directive)
+    directive = _mission_with(_EVENT, directive).directive
     reasons: list[str] = []
-    best, spent = _Checked(), _Spent()
+    best: list[AnyCriterion] = []
+    refused: list[Refused] = []
+    spent = _Spent()
     trouble: str | None = None
     async with Sandbox() as sandbox:
         for attempt in range(TRIES):
@@ -296,29 +291,29 @@ async def draft_by_model(
                 answer = await _in_time(model, _question(directive, reasons, attempt), timeout)
             except (NoAnswer, NoAnswerYet) as error:
                 trouble = f"{model.name} did not answer: {error}"
-                if not best.kept:
+                if not best:
                     raise ModelUnavailable(_with_cost(trouble, spent, reasons)) from error
                 break
             spent.add(answer)
             rows, reasons = _rows(answer)
-            checked = await _check(sandbox, rows)
-            reasons += [str(one) for one in checked.refused]
-            if checked.kept and not any(criterion.required for criterion in checked.kept):
+            kept, unused = await _check(sandbox, rows)
+            reasons += map(str, unused)
+            if kept and not any(criterion.required for criterion in kept):
                 reasons.append("no criterion is required, so the mission would be done at once")
                 continue
-            if len(checked.kept) >= len(best.kept):
-                best = checked
+            if len(kept) >= len(best):
+                best, refused = kept, unused
             if not reasons:
                 break
-    if not best.kept:
+    if not best:
         faults = [Fault(field="directive", reason=reason) for reason in dict.fromkeys(reasons)]
         raise ValidationFailed(faults, f"{model.name} drafted no criterion that can be used; asking used {spent}")
-    text = _page(directive, best.kept, by=model.name, proposer=proposer)
+    text = _page(directive, best, by=model.name, proposer=proposer)
     return Draft(
         mission=parse_mission(tomllib.loads(text)),
         toml=text,
         by=model.name,
-        refused=tuple(best.refused),
+        refused=tuple(refused),
         tokens=spent.tokens,
         cost_usd=spent.cost,
         trouble=trouble,
@@ -381,7 +376,7 @@ def _page(directive: str, criteria: Sequence[AnyCriterion], *, by: str, proposer
     return "\n".join(parts)
 
 
-async def _check(sandbox: Sandbox, rows: Sequence[dict[str, Any]]) -> _Checked:
+async def _check(sandbox: Sandbox, rows: Sequence[dict[str, Any]]) -> tuple[list[AnyCriterion], list[Refused]]:
     """Sorts the rows of a model into criteria that can be used and rows that cannot."""
     kept: list[AnyCriterion] = []
     refused: list[Refused] = []
@@ -392,7 +387,7 @@ async def _check(sandbox: Sandbox, rows: Sequence[dict[str, Any]]) -> _Checked:
             refused.append(Refused(row=row, reason=str(reason)))
         else:
             kept.append(found)
-    return _Checked(kept, refused)
+    return kept, refused
 
 
 async def _criterion(sandbox: Sandbox, row: dict[str, Any]) -> AnyCriterion | str:
@@ -400,17 +395,12 @@ async def _criterion(sandbox: Sandbox, row: dict[str, Any]) -> AnyCriterion | st
     if row.get("kind") == "check":
         return "a check that a model drafts could run any command; write it yourself"
     try:
-        criterion = _alone(row).criteria[0]
+        criterion = _mission_with(row).criteria[0]
     except ValidationFailed as failed:
         faults = [f"{fault.field.removeprefix('criteria[0]').lstrip('.')} {fault.reason}" for fault in failed.faults]
         return "; ".join(fault.strip() for fault in faults)
     reason = await Trial(sandbox, criterion).objection() if isinstance(criterion, Predicate) else None
     return criterion if reason is None else reason
-
-
-def _alone(row: Mapping[str, Any]) -> Mission:
-    """A mission with this criterion only."""
-    return parse_mission({"directive": "x", "budget": _BUDGET, "allow_all_tools": True, "criteria": [row]})
 
 
 def conflict(criterion: AnyCriterion, others: Sequence[AnyCriterion]) -> str | None:
@@ -457,7 +447,7 @@ class Trial:
     def __init__(self, sandbox: Sandbox, criterion: Predicate) -> None:
         self._sandbox = sandbox
         self._criterion = criterion
-        self._state = MissionState(mission=_alone(criterion.model_dump()), tools=())
+        self._state = MissionState(mission=_mission_with(criterion.model_dump()), tools=())
         self._nothing = observation_view(self._state)
         tree = ast.parse(criterion.expression.strip(), mode="eval")
         self._reads_obs = any(isinstance(node, ast.Name) and node.id == "obs" for node in ast.walk(tree))

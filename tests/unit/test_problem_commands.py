@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 from cli_stage import Place
 
-from pursuit.config.files import Fields
-from pursuit.errors import Fault
-from pursuit.problems.scorer_reading import check_command
+from pursuit.problems.scorer_reading import command_fault
 
 OURS = "__python_executable__"
 
@@ -20,9 +18,8 @@ def told(folder: Path, *command: str, judges: bool = True) -> dict[str, str]:
         (folder / name).write_text("print(1)\n", encoding="utf-8")
     (folder / "run").write_text("#!/bin/sh\necho 1\n", encoding="utf-8")
     (folder / "run").chmod(0o755)
-    faults: list[Fault] = []
-    check_command(Fields({}, at="", source="x", faults=faults), "command", list(command), folder, judges=judges)
-    return {fault.field: fault.reason for fault in faults}
+    wrong = command_fault(command, folder, judges=judges)
+    return {} if wrong is None else {f"command[{wrong[0]}]": wrong[1]}
 
 
 @pytest.mark.parametrize(

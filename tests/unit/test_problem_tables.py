@@ -59,7 +59,7 @@ def circle() -> Table:
     [
         ({"args": "server.py"}, "server.args", 'must be a list of texts, not a text; write ["server.py"]'),
         ({"server": {"url": "x"}}, "server", "is made of the command and its args"),
-        ({"submission": circle()}, "submission", "holds itself"),
+        ({"submission": circle()}, "submission.properties.x", "holds itself"),
         ({"cwd": "nowhere"}, "server.cwd", "there is no folder 'nowhere'"),
     ],
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from pursuit.config.commands import COMMANDS_SERVER, CommandConfig, read_commands
 from pursuit.config.files import Fields, as_table, kind, no_table, parse_json, parse_toml, read_text
@@ -228,29 +228,16 @@ def _callers(table: Fields) -> dict[str, Tightening]:
 
 
 def _rules(table: Fields) -> tuple[Rule, ...]:
-    value = table.table.get("rules", [])
-    if not isinstance(value, list):
-        table.fault("rules", f"must be a list of tables ([[policy.rules]]), not {kind(value)}")
-        return ()
-    found: list[Rule] = []
-    for place, item in enumerate(cast("list[object]", value)):
-        at = f"rules[{place}]"
-        entry = as_table(item)
-        if entry is None:
-            table.fault(at, f"must be a table, not {kind(item)}")
-            continue
-        rule = Fields(entry, at=f"policy.{at}", source=table.source, faults=table.faults)
-        rule.only(RULE_KEYS)
-        found.append(
-            Rule(
-                decision=_decision(rule),
-                server=rule.text("server") or ANY,
-                tool=rule.text("tool") or ANY,
-                arguments=rule.text_map("arguments"),
-                reason=rule.text("reason") or "",
-            )
+    return tuple(
+        Rule(
+            decision=_decision(rule),
+            server=rule.text("server") or ANY,
+            tool=rule.text("tool") or ANY,
+            arguments=rule.text_map("arguments"),
+            reason=rule.text("reason") or "",
         )
-    return tuple(found)
+        for rule in table.rows("rules", RULE_KEYS)
+    )
 
 
 def _decision(rule: Fields) -> Decision:

@@ -68,10 +68,12 @@ class Fields:
             if key not in names:
                 self.fault(key, f"there is no such key here{nearest(key, names) or '; known: ' + ', '.join(names)}")
 
-    def text(self, key: str) -> str | None:
+    def text(self, key: str, *, needed: bool = False) -> str | None:
         """A text that is not empty."""
         value = self.table.get(key)
         if value is None and key not in self.table:
+            if needed:
+                self.fault(key, "is missing")
             return None
         if not isinstance(value, str):
             self.fault(key, f"must be a text, not {kind(value)}")
@@ -123,16 +125,18 @@ class Fields:
             self.fault(key, f"must be true or false, not {kind(value)}")
         return value if isinstance(value, bool) else None
 
-    def number(self, key: str, *, whole: bool = False, zero: bool = False) -> float | None:
-        """A finite number above zero, or zero if that is allowed; whole if asked."""
+    def number(self, key: str, *, whole: bool = False, zero: bool = False, negative: bool = False) -> float | None:
+        """A finite number above zero, or zero, or any number if `negative` ones are allowed; whole if asked."""
         if key not in self.table:
             return None
         value = self.table[key]
         if isinstance(value, bool) or not isinstance(value, int | float):
             self.fault(key, f"must be a number, not {kind(value)}")
-        elif not (value > 0 or (zero and value == 0)):
+        elif negative and isinstance(value, float) and not math.isfinite(value):
+            self.fault(key, f"must be a finite number, not {value}")
+        elif not (negative or value > 0 or (zero and value == 0)):
             self.fault(key, f"must be {'zero or more' if zero else 'above zero'}, not {value}")
-        elif value > sys.float_info.max:
+        elif abs(value) > sys.float_info.max:
             self.fault(key, "is too large")
         elif whole and value != int(value):
             self.fault(key, f"must be a whole number, not {value}")
@@ -169,6 +173,25 @@ class Fields:
                 outer.fault(name, f"must be a table, not {kind(value)}")
             else:
                 yield name, outer.inside(name)
+
+    def rows(self, key: str, known: Iterable[str], most: int | None = None) -> list[Fields]:
+        """A reader for each table of a list; any other entry is a fault, and so are too many (the first are read)."""
+        given = self.table.get(key, [])
+        if not isinstance(given, list):
+            self.fault(key, f"must be a list of tables ([[{self._path(key)}]]), not {kind(given)}")
+            return []
+        entries = cast("list[object]", given)
+        if most is not None and len(entries) > most:
+            self.fault(key, f"has {len(entries)} tables; at most {most}")
+        found: list[Fields] = []
+        for place, entry in enumerate(entries[:most]):
+            name, table = f"{key}[{place}]", as_table(entry)
+            if table is None:
+                self.fault(name, f"must be a table, not {kind(entry)}")
+            else:
+                found.append(Fields(table, at=self._path(name), source=self.source, faults=self.faults))
+                found[-1].only(known)
+        return found
 
 
 _PLACE = re.compile(r" ?\(at (?:line (\d+), column (\d+)|end of document)\)")

@@ -51,36 +51,14 @@ from pursuit.errors import (
 )
 from pursuit.ledger.contract import Draft, Ledger, StoredEvent, every_stream
 from pursuit.problems.brief import SUBMIT
-from pursuit.problems.manifest import Limits, Manifest, plain_number
+from pursuit.problems.manifest import Manifest, plain_number
 from pursuit.problems.secrecy import judging_digest
-
-Spent = tuple[BudgetName, float]
 
 
 def exhausted(budget: BudgetName, limit: float, *, closed: bool = False) -> BudgetExhausted:
     """The error for a spent budget; the attempt is over after `wall_seconds`, or if it is `closed`."""
     rest = "the attempt is over" if closed or budget == "wall_seconds" else "submit_final is still open"
     return BudgetExhausted(f"the budget {budget} ({plain_number(limit)}) is spent; {rest}", budget=budget, limit=limit)
-
-
-def spent_for(budget: Limits, state: AttemptState, elapsed: float, *, evaluation: bool) -> Spent | None:
-    """The first budget that leaves no room for another call."""
-    if budget.wall_seconds is not None and elapsed >= budget.wall_seconds:
-        return "wall_seconds", budget.wall_seconds
-    if budget.calls is not None and state.calls >= budget.calls:
-        return "calls", budget.calls
-    if evaluation and budget.evaluations is not None and state.evaluations >= budget.evaluations:
-        return "evaluations", budget.evaluations
-    return None
-
-
-def overdrawn(budget: Limits, state: AttemptState) -> Spent | None:
-    """The budget that was spent before a server refused a submission: a further one would be an answer for nothing."""
-    if budget.calls is not None and state.calls > budget.calls:
-        return "calls", budget.calls
-    if budget.evaluations is not None and state.evaluations > budget.evaluations:
-        return "evaluations", budget.evaluations
-    return None
 
 
 PREFIX = "attempt-"
@@ -203,10 +181,10 @@ class Attempt:
                 state = await self._opened()
                 self._refuse_ended(state)
                 evaluation = tool in self._problem.budget.evaluation_tools
-                over = spent_for(self._problem.budget, state, self._elapsed(state), evaluation=evaluation)
-                if over is not None:
-                    await self._spend(state, *over)
-                    raise exhausted(*over)
+                used: dict[BudgetName, float] = {"wall_seconds": self._elapsed(state), "calls": state.calls}
+                if evaluation:
+                    used["evaluations"] = state.evaluations
+                await self._refuse_spent(state, used)
                 number = state.calls + 1
                 event = AttemptCalled(
                     at=self._clock(), number=number, tool=_text(tool), args=redacted(args), evaluation=evaluation
@@ -219,10 +197,7 @@ class Attempt:
         async with self._turn:
             state = await self._opened()
             self._refuse_ended(state)
-            limit = self._problem.budget.wall_seconds
-            if limit is not None and self._elapsed(state) >= limit:
-                await self._spend(state, "wall_seconds", limit)
-                raise exhausted("wall_seconds", limit)
+            await self._refuse_spent(state, {"wall_seconds": self._elapsed(state)})
 
     async def answered(self, number: int, *, ok: bool, metrics: Mapping[str, float] | None = None) -> None:
         """Records the outcome of a call."""
@@ -287,10 +262,9 @@ class Attempt:
                 if state.asked is not None and not (comes_back and state.asked == digest):
                     await self._append(state, *self._refused(state, state.asked, UNANSWERED))
                     continue
-                guessed = overdrawn(self._problem.budget, state)
-                if guessed is not None:
-                    await self._spend(state, *guessed)
-                    raise exhausted(*guessed, closed=True)
+                # A refused submission costs a call, also beyond the budget: another one would be an answer for nothing.
+                overdrawn: dict[BudgetName, float] = {"calls": state.calls - 1, "evaluations": state.evaluations - 1}
+                await self._refuse_spent(state, overdrawn, closed=True)
                 event = SubmissionClaimed(at=self._clock(), digest=digest, submission=dict(submission))
                 if await self._append(state, event):
                     return digest
@@ -429,10 +403,8 @@ class Attempt:
         self._refuse_ended(state)
         if claimed is None and state.claimed is not None:
             raise AlreadySubmitted("another submission of this attempt is under way", attempt_id=self.attempt_id)
-        limit = self._problem.budget.wall_seconds
-        if claimed is None and limit is not None and self._elapsed(state) >= limit:
-            await self._spend(state, "wall_seconds", limit)
-            raise exhausted("wall_seconds", limit)
+        if claimed is None:
+            await self._refuse_spent(state, {"wall_seconds": self._elapsed(state)})
         return state
 
     def _refuse_ended(self, state: AttemptState) -> None:
@@ -441,6 +413,16 @@ class Attempt:
             if "fate" in state.receipt:
                 said += ", and it is not known whether its server took it"
             raise AlreadySubmitted(said, receipt=state.receipt)
+
+    async def _refuse_spent(
+        self, state: AttemptState, used: Mapping[BudgetName, float], *, closed: bool = False
+    ) -> None:
+        """Raises `BudgetExhausted` for the first budget that is used up, and records it."""
+        for budget, amount in used.items():
+            limit: float | None = getattr(self._problem.budget, budget)
+            if limit is not None and amount >= limit:
+                await self._spend(state, budget, limit)
+                raise exhausted(budget, limit, closed=closed)
 
     async def _spend(self, state: AttemptState, budget: BudgetName, limit: float) -> None:
         if budget not in state.spent:

@@ -35,17 +35,17 @@ def manifests_in(directory: Path, unread: list[Fault] | None = None) -> list[Pat
     """
     if directory.name == MANIFEST or not directory.is_dir():
         return [directory]
-    return sorted(_walk(directory, [] if unread is None else unread))
 
-
-def _walk(directory: Path, unread: list[Fault]) -> Iterator[Path]:
     def note(error: OSError) -> None:
-        unread.append(Fault(field="", reason=f"cannot be read: {error.strerror}", source=str(error.filename)))
+        if unread is not None:
+            unread.append(Fault(field="", reason=f"cannot be read: {error.strerror}", source=str(error.filename)))
 
+    found: list[Path] = []
     for folder, names, files in os.walk(directory, onerror=note):
         if MANIFEST in files or MANIFEST in names:
-            yield Path(folder) / MANIFEST
+            found.append(Path(folder) / MANIFEST)
         names[:] = sorted(name for name in names if name not in _SKIPPED and name != MANIFEST)
+    return sorted(found)
 
 
 def discover(directories: Sequence[Path], *, shipped: bool = True) -> Found:

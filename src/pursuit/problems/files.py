@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import ast
 import glob
-import io
 import stat
-import tokenize
 import warnings
 from pathlib import Path
 
@@ -74,18 +72,6 @@ def text_of(path: Path) -> str | None:
         return None
 
 
-def source_of(path: Path) -> str | None:
-    """Python source as Python itself reads it, with a mark at its beginning or a coding in its first lines."""
-    try:
-        if path.stat().st_size > MOST_BYTES:
-            return None
-        whole = path.read_bytes()
-        encoding, _ = tokenize.detect_encoding(io.BytesIO(whole).readline)
-        return io.TextIOWrapper(io.BytesIO(whole), encoding).read()
-    except (OSError, ValueError, SyntaxError):  # SyntaxError: a coding that there is not
-        return None
-
-
 def cannot_open(path: Path) -> str | None:
     """Why a file cannot be read, or None."""
     try:
@@ -106,11 +92,13 @@ def not_a_file(path: Path) -> str | None:
     return None if stat.S_ISREG(mode) else "is no regular file"
 
 
-def parsed_python(text: str, mode: str = "exec") -> ast.AST | None:
-    """Python source as a tree, without its warnings; None if it is none."""
+def parsed_python(source: str | Path, mode: str = "exec") -> ast.AST | None:
+    """Python source, or the file that holds it, as a tree, without its warnings; None if it is no Python."""
     try:
+        if isinstance(source, Path) and source.stat().st_size > MOST_BYTES:
+            return None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return ast.parse(text, mode=mode)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return ast.parse(source if isinstance(source, str) else source.read_bytes(), mode=mode)
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return None

@@ -6,11 +6,11 @@ Invariant: a `Manifest` is consistent; what an agent may never see is in `scorer
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from pursuit.config.servers import ServerConfig
 
@@ -159,6 +159,32 @@ class Manifest:
             "tags": list(self.tags),
             "summary": self.summary,
         }
+
+
+DEEPEST = 100
+"""Levels of nested tables and lists that `walk` follows."""
+
+
+def walk(value: object, at: str = "", depth: int = 0) -> Iterator[tuple[str, object, int]]:
+    """The value and all values inside, in order, each with its place and its depth."""
+    yield at, value, depth
+    if depth == DEEPEST:
+        return
+    if isinstance(value, Mapping):
+        for key, one in cast("Mapping[object, object]", value).items():
+            yield from walk(one, f"{at}.{key}" if at else str(key), depth + 1)
+    elif isinstance(value, list | tuple):
+        for place, one in enumerate(cast("list[object]", value)):
+            yield from walk(one, f"{at}[{place}]", depth + 1)
+
+
+def is_unicode(text: str) -> bool:
+    """Whether a text can be written as UTF-8: it holds no half of a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def digest_of(text: str) -> str:

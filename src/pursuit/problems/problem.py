@@ -18,7 +18,6 @@ from pursuit.problems.brief import write_brief
 from pursuit.problems.catalogue import Catalogue
 from pursuit.problems.manifest import MANIFEST, Manifest, digest_of
 from pursuit.problems.reading import parse_manifest, read_manifest
-from pursuit.problems.scorer_reading import as_given
 
 if TYPE_CHECKING:
     from pursuit.problems.comparison import Replayed
@@ -69,18 +68,16 @@ class Problem:
         # A text in `args` stays a text, which is refused: it is not a list of letters.
         server: dict[str, Any] = {"command": command, "args": args}
         server |= {key: value for key, value in (("env", env), ("cwd", cwd)) if value}
-        given = as_given(
-            {
-                "problem_id": "problem",
-                "title": "Problem",
-                "summary": "Work with the tools, then submit.",
-                "statement": "Work with the tools of the server, then hand in an answer.",
-                "kind": "mcp",
-                "scorer": dict(_ANYTHING),
-                **fields,
-                "server": server,
-            }
-        )
+        given: dict[str, Any] = {
+            "problem_id": "problem",
+            "title": "Problem",
+            "summary": "Work with the tools, then submit.",
+            "statement": "Work with the tools of the server, then hand in an answer.",
+            "kind": "mcp",
+            "scorer": _ANYTHING,
+            **fields,
+            "server": server,
+        }
         manifest, faults = parse_manifest(given, Path.cwd() / MANIFEST, confined=False)
         if manifest is None:
             raise ValidationFailed(faults)

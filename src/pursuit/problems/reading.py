@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from posixpath import normpath
@@ -31,39 +31,28 @@ from pursuit.problems.manifest import (
     digest_of,
 )
 from pursuit.problems.scorer_reading import (
-    check_command,
     check_plain,
-    check_printable,
-    check_unicode,
+    check_texts,
+    command_fault,
+    plain_copy,
+    read_list,
     read_scorer,
-    read_tables,
-    unprintable,
-    within_depth,
 )
 from pursuit.problems.secrecy import check_assets
 
-# Headings of the first level in Markdown, outside of code blocks, in time linear in the text: one mark takes its blanks
-# or leaves them to the next, and the marks are peeled off one by one, never tried again.
+# Headings of the first level in Markdown, outside of code. The marks of quotes and lists are peeled off one by one and
+# never tried again: thousands in a row take no time.
 _MARK = re.compile(r" {0,3}(?:>|[-*+]|\d{1,9}[.)])[ \t]?")
 _FENCE = re.compile(r" {0,3}(?P<marks>`{3,}|~{3,})(?P<rest>.*)")
 _HASHED = re.compile(r" {0,3}#(?:[ \t]|$)")
 _UNDERLINE = re.compile(r" {0,3}=+[ \t]*$")
 _HTML = re.compile(r"<h1[\s>/]", re.IGNORECASE)
-_TICKS = re.compile(r"(`+)")
+_CODE = re.compile(r"(?<!`)(`+)(?!`).*?(?<!`)\1(?!`)")
 _LINE_ENDS = re.compile(r"\r\n|\r|\n")
 
 
-def first_level_heading(text: str) -> str | None:
-    """The first line that is a heading of the first level, or nothing."""
-    return _looked_through(text)[0]
-
-
-def open_fence(text: str) -> str | None:
-    """The fence of a code block that is not closed, which would swallow whatever comes after the text; or nothing."""
-    return _looked_through(text)[1]
-
-
-def _looked_through(text: str) -> tuple[str | None, str | None]:
+def scan_markdown(text: str) -> tuple[str | None, str | None]:
+    """The first heading of the first level, and the fence of a code block that is not closed; None without one."""
     fence = before = ""
     heading: str | None = None
     for line in _LINE_ENDS.split(text):
@@ -77,7 +66,7 @@ def _looked_through(text: str) -> tuple[str | None, str | None]:
         if found is not None and not (found["marks"][0] == "`" and "`" in found["rest"]):
             fence, before = found["marks"], ""
             continue
-        if _HASHED.match(within) or (_HTML.search(line) and _HTML.search(_without_code(line))):
+        if _HASHED.match(within) or (_HTML.search(line) and _HTML.search(_CODE.sub("", line))):
             heading = heading or line.strip()
         if _UNDERLINE.match(within) and before.strip():
             heading = heading or before.strip()
@@ -91,22 +80,6 @@ def _peeled(line: str) -> str:
     while (mark := _MARK.match(line, at)) is not None:
         at = mark.end()
     return line[at:]
-
-
-def _without_code(line: str) -> str:
-    """A line without its code spans: from a row of backticks to the next one of the same length."""
-    parts = _TICKS.split(line)
-    last = {ticks: place for place, ticks in enumerate(parts) if place % 2}
-    kept: list[str] = []
-    place = 0
-    while place < len(parts):
-        part = parts[place]
-        if place % 2 and last[part] > place:
-            place = parts.index(part, place + 1)
-        elif not place % 2:
-            kept.append(part)
-        place += 1
-    return "".join(kept)
 
 
 PROBLEM_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
@@ -149,8 +122,8 @@ def parse_manifest(
     What has no folder of its own is not `confined`: its server may be a file anywhere.
     """
     faults: list[Fault] = []
-    table = within_depth(Fields(table, at="", source=str(path), faults=faults), table)
-    root = Fields(table, at="", source=str(path), faults=faults)
+    given = Fields(table, at="", source=str(path), faults=faults)
+    root = Fields(plain_copy(given), at="", source=str(path), faults=faults)
     manifest = _parsed(root, path, confined=confined)
     return (None if faults else manifest), faults
 
@@ -158,22 +131,23 @@ def parse_manifest(
 def _parsed(root: Fields, path: Path, *, confined: bool) -> Manifest:
     table = root.table
     root.only(KEYS)
-    check_unicode(root, table)
-    for key in ("statement", "citations", "submission"):
-        check_printable(root, key, table.get(key))
+    check_texts(root)
+    problem_id = root.text("problem_id", needed=True) or ""
+    if problem_id and not PROBLEM_ID.fullmatch(problem_id):
+        root.fault("problem_id", f"{problem_id[:80]!r} must be made of {ID_WORDS}")
     server = _server(root, path, confined=confined)
     scorer = read_scorer(root, path.parent, has_server="server" in table)
     manifest = Manifest(
         path=path.resolve(),
-        problem_id=_matching(root, "problem_id", PROBLEM_ID, ID_WORDS),
-        title=_line(root, "title", LONGEST_TITLE),
-        summary=_line(root, "summary", LONGEST_SUMMARY),
+        problem_id=problem_id,
+        title=_words(root, "title", LONGEST_TITLE),
+        summary=_words(root, "summary", LONGEST_SUMMARY),
         kind=root.word("kind", KINDS, needed=True) or "text",
-        statement=_statement(root),
+        statement=_words(root, "statement", LONGEST_STATEMENT),
         scorer=scorer or Scorer(kind="predicates", metrics=()),
-        tags=_tags(root),
+        tags=read_list(root, "tags", _wrong_tag),
         citations=_citations(root),
-        assets=_assets(root, path.parent),
+        assets=read_list(root, "assets", lambda name: _wrong_asset(path.parent, name), normpath),
         server=server,
         submission=_submission(root),
         budget=_budget(root),
@@ -185,104 +159,54 @@ def _parsed(root: Fields, path: Path, *, confined: bool) -> Manifest:
     return manifest
 
 
-def _section(root: Fields, key: str, known: Iterable[str]) -> Fields:
-    """A table of the manifest, whose unknown keys are faults."""
-    fields = Fields(root.subtable(key), at=key, source=root.source, faults=root.faults)
-    fields.only(known)
-    return fields
-
-
-def _needed(fields: Fields, key: str) -> str:
-    text = fields.text(key)
-    if text is None and key not in fields.table:
-        fields.fault(key, "is missing")
-    return text or ""
-
-
-def _matching(fields: Fields, key: str, pattern: re.Pattern[str], words: str) -> str:
-    text = _needed(fields, key)
-    if text and not pattern.fullmatch(text):
-        fields.fault(key, f"{text[:80]!r} must be made of {words}")
-    return text
-
-
-def _line(fields: Fields, key: str, longest: int) -> str:
-    text = _needed(fields, key).strip()
-    if len(text.splitlines()) > 1:
-        fields.fault(key, "must be one line")
-    elif (odd := unprintable(text)) is not None:
-        fields.fault(key, f"has a character that cannot be printed: U+{ord(odd):04X}")
-    elif key == "summary" and first_level_heading(text) is not None:
-        fields.fault(key, "is a heading of the first level; the title is the brief's only one")
+def _words(root: Fields, key: str, longest: int) -> str:
+    """A text of the brief; the title and the summary are one line."""
+    text = (root.text(key, needed=True) or "").strip()
+    if key != "statement" and len(text.splitlines()) > 1:
+        root.fault(key, "must be one line")
     elif len(text) > longest:
-        fields.fault(key, f"has {len(text)} characters; at most {longest}")
-    if key == "summary":
-        _check_fence(fields, key, text)
+        root.fault(key, f"has {len(text)} characters; at most {longest}")
+    if key != "title":
+        _check_markdown(root, key, text)
     return text
 
 
-def _statement(root: Fields) -> str:
-    text = _needed(root, "statement").strip()
-    if len(text) > LONGEST_STATEMENT:
-        root.fault("statement", f"has {len(text)} characters; at most {LONGEST_STATEMENT}")
-    heading = first_level_heading(text)
+def _check_markdown(fields: Fields, key: str, text: str) -> None:
+    """A fault for a second title, and for a code block that would swallow the rest of the brief."""
+    heading, fence = scan_markdown(text)
     if heading is not None:
-        reason = (
-            f"has a heading of the first level, {heading[:60]!r}; the title is the brief's only one, so begin with ##"
-        )
-        root.fault("statement", reason)
-    _check_fence(root, "statement", text)
-    return text
-
-
-def _check_fence(fields: Fields, key: str, text: str) -> None:
-    """A fault for a code block that is not closed: it would swallow the rest of the brief."""
-    fence = open_fence(text)
+        shown = f"has a heading of the first level, {heading[:60]!r}"
+        fields.fault(key, f"{shown}; the title is the brief's only one, so begin with ##")
     if fence is not None:
         fields.fault(key, f"has a code block that is not closed; end it with {fence[:20]}")
 
 
-def _tags(root: Fields) -> tuple[str, ...]:
-    tags = root.texts("tags") or ()
-    for place, tag in enumerate(tags):
-        if not TAG.fullmatch(tag):
-            root.fault(f"tags[{place}]", f"{tag[:60]!r} must be made of lower-case letters, digits, ' ', '_' and '-'")
-        elif tag in tags[:place]:
-            root.fault(f"tags[{place}]", f"{tag!r} stands there twice")
-    return tags
+def _wrong_tag(tag: str) -> str | None:
+    return None if TAG.fullmatch(tag) else f"{tag[:60]!r} must be made of lower-case letters, digits, ' ', '_' and '-'"
 
 
 def _citations(root: Fields) -> tuple[Citation, ...]:
     found: list[Citation] = []
-    for fields in read_tables(root, "citations", CITATION_KEYS):
+    for fields in root.rows("citations", CITATION_KEYS):
         citation = Citation(summary=fields.text("summary"), raw=fields.text("raw"), url=fields.text("url"))
         if "summary" not in fields.table and "raw" not in fields.table:
             fields.fault("", "needs a summary or raw")
         if citation.url is not None and not citation.url.startswith(("https://", "http://", "doi:")):
             fields.fault("url", "must begin with https://, http:// or doi:")
-        elif citation.url is not None and not (
-            unprintable(citation.url) or (citation.url.isprintable() and " " not in citation.url)
-        ):
+        elif citation.url is not None and (" " in citation.url or not citation.url.isprintable()):
             fields.fault("url", "has blanks or characters that cannot be printed")
         for part in ("summary", "raw"):
-            _check_fence(fields, part, getattr(citation, part) or "")
-            if first_level_heading(getattr(citation, part) or "") is not None:
-                fields.fault(part, "has a heading of the first level; the title is the brief's only one")
+            _check_markdown(fields, part, getattr(citation, part) or "")
         found.append(citation)
     return tuple(found)
 
 
-def _assets(root: Fields, folder: Path) -> tuple[str, ...]:
-    assets = root.texts("assets") or ()
-    for place, name in enumerate(assets):
-        found = file_of(folder, name)
-        if isinstance(found, str):
-            root.fault(f"assets[{place}]", found)
-        elif normpath(name) in map(normpath, assets[:place]):
-            root.fault(f"assets[{place}]", f"{name!r} stands there twice")
-        elif (why := cannot_open(found)) is not None:
-            root.fault(f"assets[{place}]", f"{name!r} {why}")
-    return assets
+def _wrong_asset(folder: Path, name: str) -> str | None:
+    found = file_of(folder, name)
+    if isinstance(found, str):
+        return found
+    why = cannot_open(found)
+    return None if why is None else f"{name!r} {why}"
 
 
 def _server(root: Fields, path: Path, *, confined: bool) -> ServerConfig | None:
@@ -295,15 +219,16 @@ def _server(root: Fields, path: Path, *, confined: bool) -> ServerConfig | None:
     config = found.get("server")
     if config is None:
         return None
-    fields = Fields(root.table["server"], at="server", source=root.source, faults=root.faults)
+    fields = root.inside("server")
     if config.url is not None and "${" not in config.url and not _ADDRESS.fullmatch(config.url):
         fields.fault("url", "must be an address that begins with https:// or http://")
     if config.cwd is not None and "${" not in config.cwd and not is_folder(path.parent, config.cwd):
         fields.fault("cwd", f"there is no folder {config.cwd[:80]!r}")
     if config.transport == "stdio" and config.cwd is None:
         command = [config.command or "", *config.args]
-        if not any("${" in word for word in command):
-            check_command(fields, "args", command, path.parent, shift=1, confined=confined, judges=False)
+        wrong = command_fault(command, path.parent, confined=confined, judges=False)
+        if wrong is not None and not any("${" in word for word in command):
+            fields.fault("command" if wrong[0] == 0 else f"args[{wrong[0] - 1}]", wrong[1])
         config = replace(config, cwd=".")  # of the manifest's folder, wherever one stands
     return replace(config, name=UPSTREAM, operators=False)
 
@@ -333,12 +258,9 @@ def _submission(root: Fields) -> Mapping[str, Any] | None:
 
 
 def _budget(root: Fields) -> Limits:
-    fields = _section(root, "budget", BUDGET_KEYS)
+    fields = root.inside("budget")
+    fields.only(BUDGET_KEYS)
     calls, evaluations = (fields.number(key, whole=True) for key in ("calls", "evaluations"))
-    tools = fields.texts("evaluation_tools") or ()
-    for place, name in enumerate(tools):
-        if not name.strip() or not name.isprintable():
-            fields.fault(f"evaluation_tools[{place}]", f"{name[:60]!r} is no name of a tool")
     if "evaluations" in fields.table and fields.table.get("evaluation_tools", []) == []:
         state = "empty" if "evaluation_tools" in fields.table else "missing"
         fields.fault("evaluation_tools", f"is {state}; name the tools whose calls are evaluations")
@@ -349,12 +271,17 @@ def _budget(root: Fields) -> Limits:
         calls=None if calls is None else int(calls),
         evaluations=None if evaluations is None else int(evaluations),
         wall_seconds=seconds,
-        evaluation_tools=tools,
+        evaluation_tools=read_list(fields, "evaluation_tools", _wrong_tool, same=None),
     )
 
 
+def _wrong_tool(name: str) -> str | None:
+    return None if name.strip() and name.isprintable() else f"{name[:60]!r} is no name of a tool"
+
+
 def _visibility(root: Fields) -> Visibility:
-    fields = _section(root, "visibility", VISIBILITY_KEYS)
+    fields = root.inside("visibility")
+    fields.only(VISIBILITY_KEYS)
     return Visibility(
         score=fields.flag("score") or False,
         target=fields.flag("target") or False,
@@ -381,7 +308,7 @@ def _between(root: Fields, manifest: Manifest, table: Mapping[str, Any]) -> None
             if getattr(citation, part) is None:
                 root.fault(f"citations[{place}].{part}", f"is missing; citation_mode shows {part}")
         # What is a heading only below the other part, such as a row of =.
-        if mode == "summary+raw" and first_level_heading(f"{citation.summary or ''}\n{citation.raw or ''}") is not None:
+        if mode == "summary+raw" and scan_markdown(f"{citation.summary or ''}\n{citation.raw or ''}")[0] is not None:
             root.fault(f"citations[{place}].raw", "makes the summary a heading of the first level; do not begin with =")
 
 
@@ -389,8 +316,9 @@ def _baseline(root: Fields, folder: Path) -> Baseline | None:
     """The baseline of a manifest, if it has one."""
     if "baseline" not in root.table:
         return None
-    fields = _section(root, "baseline", BASELINE_KEYS)
-    proposer = Fields(fields.subtable("proposer"), at="baseline.proposer", source=root.source, faults=root.faults)
+    fields = root.inside("baseline")
+    fields.only(BASELINE_KEYS)
+    proposer = fields.inside("proposer")
     if "proposer" not in fields.table:
         if as_table(root.table["baseline"]) is not None:
             fields.fault("proposer", "is missing; give a table with kind search or script")
@@ -415,22 +343,14 @@ def _check_script(proposer: Fields, folder: Path) -> None:
         proposer.fault("file", "give exactly one of file and script")
     if file is not None:
         path = file_of(folder, file)
-        source = path if isinstance(path, str) else text_of(path)
-        if isinstance(path, str):
-            proposer.fault("file", path)
-        elif source is None:
-            proposer.fault("file", f"{file!r} is no text that could be a script")
-        else:
-            _check_syntax(proposer, "file", source)
+        script = None if isinstance(path, str) else text_of(path)
+        if script is None:
+            proposer.fault("file", path if isinstance(path, str) else f"{file!r} is no text that could be a script")
     if script is not None:
-        _check_syntax(proposer, "script", script)
-
-
-def _check_syntax(proposer: Fields, key: str, source: str) -> None:
-    try:
-        checked_script(source)
-    except SyntaxProblem as problem:
-        proposer.fault(key, str(problem))
+        try:
+            checked_script(script)
+        except SyntaxProblem as problem:
+            proposer.fault("script" if file is None else "file", str(problem))
 
 
 def _check_search(proposer: Fields) -> None:

@@ -10,9 +10,8 @@ import math
 import os
 import re
 import shutil
-import sys
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from os import PathLike, fspath
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
@@ -21,124 +20,107 @@ from pursuit.config.files import Fields, as_table, kind
 from pursuit.config.servers import PYTHON
 from pursuit.core.base_model import nearest
 from pursuit.core.patterns import SyntaxProblem, checked_expression
-from pursuit.errors import Fault, ValidationFailed
 from pursuit.problems.brief import FINAL_ANSWER, SUBMIT, TOOL
-from pursuit.problems.files import file_of, files_of, is_folder, not_a_file, parsed_python, source_of
-from pursuit.problems.manifest import COMMAND_OUTPUTS, DIRECTIONS, SCORER_KINDS, Metric, Rule, Scorer, ScorerKind
+from pursuit.problems.files import file_of, files_of, is_folder, not_a_file, parsed_python
+from pursuit.problems.manifest import (
+    COMMAND_OUTPUTS,
+    DIRECTIONS,
+    SCORER_KINDS,
+    Metric,
+    Rule,
+    Scorer,
+    ScorerKind,
+    is_unicode,
+    walk,
+)
 
 DEEPEST = 64
 _LONGEST_PLACE = 100
 _LARGEST = 2**63
 _TURNING = frozenset("\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 """What turns the direction of a text, so that it reads other than it is."""
+_SHOWN = ("title", "summary", "statement", "citations", "submission", "scorer.metrics")
+"""The parts of a manifest that people and agents read."""
 
 
-def within_depth(fields: Fields, table: Mapping[str, Any]) -> dict[str, Any]:
-    """The table without what is nested too deeply, which is a fault of its part of the table."""
+def plain_copy(fields: Fields) -> dict[str, Any]:
+    """The table as a file would have it: lists for tuples, texts for paths.
+
+    What holds itself or is nested too deeply is left out, and is a fault.
+    """
     found: dict[str, Any] = {}
-    for key, value in table.items():
-        cut: list[str] = []
-        found[key] = _within(value, key, 0, cut)
-        if cut:
-            fields.fault(_shown(cut[0]), f"is nested more than {DEEPEST} levels deep")
+    for key, value in fields.table.items():
+        cut: list[tuple[str, str]] = []
+        found[key] = _copied(value, key, (), cut)
+        for place, reason in cut[:1]:
+            fields.fault(place if len(place) <= _LONGEST_PLACE else f"{place[:_LONGEST_PLACE]}…", reason)
     return found
 
 
-def _within(value: Any, at: str, depth: int, cut: list[str]) -> Any:
+def _copied(value: object, at: str, around: tuple[int, ...], cut: list[tuple[str, str]]) -> Any:
+    if isinstance(value, PathLike):
+        return fspath(cast("PathLike[str]", value))
     if not isinstance(value, Mapping | list | tuple):
         return value
-    if depth > DEEPEST:
-        cut.append(at)
+    own = id(cast("object", value))
+    if own in around or len(around) > DEEPEST:
+        cut.append((at, "holds itself" if own in around else f"is nested more than {DEEPEST} levels deep"))
         return {}
+    inside = (*around, own)
     if isinstance(value, Mapping):
-        named = cast("Mapping[Any, Any]", value).items()
-        return {key: _within(one, f"{at}.{key}", depth + 1, cut) for key, one in named}
-    listed = cast("list[Any]", value)
-    return [_within(one, f"{at}[{place}]", depth + 1, cut) for place, one in enumerate(listed)]
-
-
-def _shown(place: str) -> str:
-    return place if len(place) <= _LONGEST_PLACE else f"{place[:_LONGEST_PLACE]}…"
+        named = cast("Mapping[Any, object]", value).items()
+        return {key: _copied(one, f"{at}.{key}", inside, cut) for key, one in named}
+    return [_copied(one, f"{at}[{place}]", inside, cut) for place, one in enumerate(cast("list[object]", value))]
 
 
 def check_plain(fields: Fields, key: str, value: object) -> bool:
     """A fault for everything below this key that JSON has no word for; whether it can be written as JSON."""
-    unlike = list(_unlike_json(value, key))
+    unlike = [(at, reason) for at, one, _ in walk(value, key) if (reason := _unlike_json(one))]
     for at, reason in unlike:
         fields.fault(at, reason)
-    return not unlike and all(_is_writable(text) for _, text in _texts(value, key))
+    return not unlike and all(is_unicode(text) for _, text in _texts(value, key))
 
 
-def check_unicode(fields: Fields, table: Mapping[str, object]) -> None:
-    """A fault for every text that cannot be written; a file has none, a program may hand one in."""
-    for key, value in table.items():
+def _unlike_json(value: object) -> str | None:
+    match value:
+        case Mapping():
+            odd = [key for key in cast("Mapping[object, object]", value) if not isinstance(key, str)]
+            return f"has keys that are no texts: {', '.join(repr(key)[:60] for key in odd)}" if odd else None
+        case float():
+            return None if math.isfinite(value) else f"must be a finite number, not {value}"
+        case int():
+            return "is too large for a whole number" if abs(value) >= _LARGEST else None
+        case None | str() | list() | tuple():
+            return None
+        case _:
+            return f"must be something that JSON has, not {kind(value)}; put it in quotes"
+
+
+def check_texts(root: Fields) -> None:
+    """A fault for each text that is no Unicode (a program may pass one), or that a screen would obey, not show."""
+    for key, value in root.table.items():
         for at, text in _texts(value, key):
-            if not _is_writable(text):
-                fields.fault(at, "is no valid Unicode; it holds half of a surrogate pair")
+            if not is_unicode(text):
+                root.fault(at, "is no valid Unicode; it holds half of a surrogate pair")
+            elif at.startswith(_SHOWN) and (odd := _unprintable(text)) is not None:
+                root.fault(at, f"has a character that cannot be printed: U+{ord(odd):04X}")
 
 
-def check_printable(fields: Fields, key: str, value: object) -> None:
-    """A fault for every text below this key with a character that a screen would obey instead of showing it."""
-    for at, text in _texts(value, key):
-        odd = unprintable(text)
-        if odd is not None:
-            fields.fault(at, f"has a character that cannot be printed: U+{ord(odd):04X}")
+def _texts(value: object, at: str) -> Iterator[tuple[str, str]]:
+    for place, one, _ in walk(value, at):
+        if isinstance(one, str):
+            yield place, one
+        elif isinstance(one, Mapping):
+            yield from ((place, str(key)) for key in cast("Mapping[object, object]", one))
 
 
-def check_line(fields: Fields, key: str) -> None:
-    """A fault for a name that is more than one line, or that a screen cannot show."""
-    text = fields.table.get(key)
-    if isinstance(text, str) and ((odd := unprintable(text)) is not None or len(text.splitlines()) > 1 or "\t" in text):
-        fields.fault(
-            key, "must be one line" if odd is None else f"has a character that cannot be printed: U+{ord(odd):04X}"
-        )
-
-
-def unprintable(text: str) -> str | None:
-    """The first character that cannot be shown, but for the ends of lines and tabs; nothing if there is none."""
+def _unprintable(text: str) -> str | None:
+    """The first character that cannot be shown, but for the ends of lines and tabs."""
     if text.isprintable():
         return None
     return next(
         (one for one in text if one in _TURNING or (unicodedata.category(one) == "Cc" and one not in "\n\r\t")), None
     )
-
-
-def _texts(value: object, at: str) -> Iterator[tuple[str, str]]:
-    if isinstance(value, str):
-        yield at, value
-    elif isinstance(value, Mapping):
-        for key, one in cast("Mapping[object, object]", value).items():
-            yield at, str(key)
-            yield from _texts(one, f"{at}.{key}")
-    elif isinstance(value, list | tuple):
-        for place, one in enumerate(cast("list[object]", value)):
-            yield from _texts(one, f"{at}[{place}]")
-
-
-def _is_writable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _unlike_json(value: object, at: str) -> Iterator[tuple[str, str]]:
-    if isinstance(value, Mapping):
-        for key, one in cast("Mapping[object, object]", value).items():
-            if isinstance(key, str):
-                yield from _unlike_json(one, f"{at}.{key}")
-            else:
-                yield at, f"has a key that is no text: {str(key)[:60]!r}"
-    elif isinstance(value, list | tuple):
-        for place, one in enumerate(cast("list[object]", value)):
-            yield from _unlike_json(one, f"{at}[{place}]")
-    elif isinstance(value, float) and not math.isfinite(value):
-        yield at, f"must be a finite number, not {value}"
-    elif isinstance(value, int) and not isinstance(value, bool) and abs(value) >= _LARGEST:
-        yield at, "is too large for a whole number"
-    elif value is not None and not isinstance(value, str | int | float):
-        yield at, f"must be something that JSON has, not {kind(value)}; put it in quotes"
 
 
 _OF_KIND: Mapping[ScorerKind, tuple[str, ...]] = {
@@ -171,42 +153,39 @@ def read_scorer(root: Fields, folder: Path, *, has_server: bool) -> Scorer | Non
     if "scorer" not in root.table:
         root.fault("scorer", f"is missing; a problem needs a judge: kind = {' or '.join(SCORER_KINDS)}")
         return None
-    fields = Fields(root.subtable("scorer"), at="scorer", source=root.source, faults=root.faults)
+    fields = root.inside("scorer")
     if as_table(root.table["scorer"]) is None:
         return None
     fields.only(SCORER_KEYS)
     chosen = fields.word("kind", SCORER_KINDS, needed=True)
-    metrics = _metrics(fields)
+    for other, keys in _OF_KIND.items():
+        for key in keys:
+            if chosen not in (None, other) and key in fields.table:
+                fields.fault(key, f"goes with kind {other}, not {chosen}")
     timeout = fields.number("timeout")
-    tolerance = fields.amount("tolerance") if "tolerance" in fields.table else 0.0
-    constraints = _constraints(fields)
     arguments = fields.subtable("arguments")
     check_plain(fields, "arguments", arguments)
-    rules = _rules(fields, has_server=has_server)
-    if chosen is not None:
-        _only_of(fields, chosen)
     named: list[ScorerKind] = [one for one in SCORER_KINDS if _OF_KIND[one][0] in fields.table]
-    likely = next(iter(named), None) if chosen is None else chosen
-    if likely is not None:
-        _needs_of(fields, likely, folder, has_server=has_server)
-    _check_rules(fields, rules, metrics, constraints)
-    output = fields.word("output", COMMAND_OUTPUTS) or "json"
-    if likely == "command" and output == "exit_code" and (len(metrics) > 1 or constraints):
-        fields.fault("output", "an exit code is one metric and no constraint; let the command print JSON")
-    return Scorer(
-        kind=likely or "predicates",
-        metrics=metrics,
-        constraints=constraints,
-        tolerance=tolerance,
+    scorer = Scorer(
+        kind=chosen or (named[0] if named else "predicates"),
+        metrics=_metrics(fields),
+        constraints=read_list(
+            fields, "constraints", lambda name: None if name.strip() else "must not be empty; give the number's name"
+        ),
+        tolerance=float(fields.number("tolerance", zero=True) or 0),
         timeout=60.0 if timeout is None else timeout,
         function=fields.text("function"),
         command=fields.texts("command") or (),
-        output=output,
-        predicates=rules,
+        output=fields.word("output", COMMAND_OUTPUTS) or "json",
+        predicates=_rules(fields, has_server=has_server),
         tool=fields.text("tool"),
         arguments=arguments,
-        files=_files(fields, folder),
+        files=read_list(fields, "files", lambda name: _no_files(folder, name), same=None),
     )
+    if chosen is not None or named:
+        _check_needs(fields, scorer, folder, has_server=has_server)
+    _check_rules(fields, scorer)
+    return scorer
 
 
 _MISSING: Mapping[ScorerKind, str] = {
@@ -217,89 +196,63 @@ _MISSING: Mapping[ScorerKind, str] = {
 }
 
 
-def _needs_of(fields: Fields, chosen: ScorerKind, folder: Path, *, has_server: bool) -> None:
-    """A fault for what a kind needs and the table lacks."""
-    key = _OF_KIND[chosen][0]
+def _check_needs(fields: Fields, scorer: Scorer, folder: Path, *, has_server: bool) -> None:
+    """A fault for what the kind of a scorer needs and the table lacks."""
+    key = _OF_KIND[scorer.kind][0]
     if fields.table.get(key) in (None, []):
-        fields.fault(key, _MISSING[chosen])
-    elif chosen == "function" and isinstance(fields.table[key], str):
-        check_function(fields, fields.table[key], folder, has_server=has_server)
-    elif chosen == "command" and isinstance(fields.table[key], list):
-        check_command(fields, key, cast("list[object]", fields.table[key]), folder)
-    if chosen == "tool" and fields.table.get(key) in TAKEN:
-        fields.fault("tool", f"{fields.table[key]!r} is what agents call; name a tool that only the judge calls")
-    if chosen == "tool" and not has_server:
+        fields.fault(key, _MISSING[scorer.kind])
+    if scorer.kind == "function" and scorer.function is not None:
+        check_function(fields, scorer.function, folder, has_server=has_server)
+    if scorer.kind == "command" and fields.table.get(key) == list(scorer.command):
+        wrong = command_fault(scorer.command, folder)
+        if wrong is not None:
+            fields.fault(f"command[{wrong[0]}]", wrong[1])
+    if scorer.kind == "command" and scorer.output == "exit_code" and (len(scorer.metrics) > 1 or scorer.constraints):
+        fields.fault("output", "an exit code is one metric and no constraint; let the command print JSON")
+    if scorer.kind == "tool" and scorer.tool in TAKEN:
+        fields.fault("tool", f"{scorer.tool!r} is what agents call; name a tool that only the judge calls")
+    if scorer.kind == "tool" and not has_server:
         fields.fault("tool", "there is no [server] whose tool it could be")
 
 
-def _files(fields: Fields, folder: Path) -> tuple[str, ...]:
-    patterns = fields.texts("files") or ()
-    for place, pattern in enumerate(patterns):
-        found = files_of(folder, pattern)
-        if isinstance(found, str):
-            fields.fault(f"files[{place}]", found)
-    return patterns
+def _no_files(folder: Path, pattern: str) -> str | None:
+    found = files_of(folder, pattern)
+    return found if isinstance(found, str) else None
 
 
-def _constraints(fields: Fields) -> tuple[str, ...]:
-    constraints = fields.texts("constraints") or ()
-    for place, name in enumerate(constraints):
-        if not name.strip():
-            fields.fault(f"constraints[{place}]", "must not be empty; give the number's name")
-        elif name in constraints[:place]:
-            fields.fault(f"constraints[{place}]", f"{name!r} stands there twice")
-    return constraints
-
-
-def _only_of(fields: Fields, chosen: ScorerKind) -> None:
-    for other, keys in _OF_KIND.items():
-        for key in keys:
-            if other != chosen and key in fields.table:
-                fields.fault(key, f"goes with kind {other}, not {chosen}")
-
-
-def read_tables(fields: Fields, key: str, known: tuple[str, ...], most: int | None = None) -> list[Fields]:
-    """The tables of a list; what is none is a fault, and so are too many, of which the first are read."""
-    at = f"{fields.at}.{key}" if fields.at else key
-    given = fields.table.get(key, [])
-    if not isinstance(given, list):
-        fields.fault(key, f"must be a list of tables ([[{at}]]), not {kind(given)}")
-        return []
-    listed = cast("list[object]", given)
-    if most is not None and len(listed) > most:
-        fields.fault(key, f"has {len(listed)} tables; at most {most}")
-    found: list[Fields] = []
-    for place, entry in enumerate(listed[:most]):
-        table = as_table(entry)
-        if table is None:
-            fields.fault(f"{key}[{place}]", f"must be a table, not {kind(entry)}")
-            continue
-        one = Fields(table, at=f"{at}[{place}]", source=fields.source, faults=fields.faults)
-        one.only(known)
-        found.append(one)
-    return found
+def read_list(
+    fields: Fields, key: str, wrong: Callable[[str], str | None], same: Callable[[str], str] | None = str
+) -> tuple[str, ...]:
+    """A list of texts; each that is `wrong`, or the `same` as an earlier one, is a fault."""
+    texts = fields.texts(key) or ()
+    for place, text in enumerate(texts):
+        reason = wrong(text)
+        if reason is None and same is not None and same(text) in map(same, texts[:place]):
+            reason = f"{text!r} stands there twice"
+        if reason is not None:
+            fields.fault(f"{key}[{place}]", reason)
+    return texts
 
 
 def _metrics(fields: Fields) -> tuple[Metric, ...]:
     found: list[Metric] = []
-    for one in read_tables(fields, "metrics", METRIC_KEYS, MOST_METRICS):
-        name, direction = one.text("metric"), one.word("direction", DIRECTIONS)
-        if name is None and "metric" not in one.table:
-            one.fault("metric", "is missing; give the metric's name")
-        check_line(one, "metric")
-        check_line(one, "unit")
-        if name is not None and name in {other.name for other in found}:
+    for one in fields.rows("metrics", METRIC_KEYS, MOST_METRICS):
+        name, unit = one.text("metric", needed=True) or "", one.text("unit") or ""
+        for key, text in (("metric", name), ("unit", unit)):
+            if len(text.splitlines()) > 1 or "\t" in text:
+                one.fault(key, "must be one line")
+        if name and name in {other.name for other in found}:
             one.fault("metric", f"{name!r} stands there twice")
-        target = _number(one, "target")
+        target, best_known = (one.number(key, negative=True) for key in ("target", "best_known"))
         if target is not None and "direction" not in one.table:
             one.fault("direction", "is missing; a target is reached from one side: minimize or maximize")
         found.append(
             Metric(
-                name=name or "",
-                unit=one.text("unit") or "",
-                direction=direction,
-                target=target,
-                best_known=_number(one, "best_known"),
+                name=name,
+                unit=unit,
+                direction=one.word("direction", DIRECTIONS),
+                target=None if target is None else float(target),
+                best_known=None if best_known is None else float(best_known),
             )
         )
     if not fields.table.get("metrics"):
@@ -307,29 +260,10 @@ def _metrics(fields: Fields) -> tuple[Metric, ...]:
     return tuple(found)
 
 
-def _number(fields: Fields, key: str) -> float | None:
-    """Any finite number."""
-    if key not in fields.table:
-        return None
-    value = fields.table[key]
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        fields.fault(key, f"must be a number, not {kind(value)}")
-    elif abs(value) > sys.float_info.max and not (isinstance(value, float) and math.isinf(value)):
-        fields.fault(key, "is too large")
-    elif not math.isfinite(value):
-        fields.fault(key, f"must be a finite number, not {value}")
-    else:
-        return float(value)
-    return None
-
-
 def _rules(fields: Fields, *, has_server: bool) -> tuple[Rule, ...]:
     found: list[Rule] = []
-    for one in read_tables(fields, "predicates", RULE_KEYS, MOST_RULES):
-        metric, expression = one.text("metric"), one.text("expression")
-        for key, value in (("metric", metric), ("expression", expression)):
-            if value is None and key not in one.table:
-                one.fault(key, "is missing")
+    for one in fields.rows("predicates", RULE_KEYS, MOST_RULES):
+        metric, expression = (one.text(key, needed=True) for key in RULE_KEYS)
         if expression is not None:
             try:
                 checked_expression(expression)
@@ -356,16 +290,14 @@ def _check_names(rule: Fields, expression: str, *, has_server: bool) -> None:
         rule.fault("expression", f"there is no name {name[:60]!r} here{nearest(name, told)}; known: {known}")
 
 
-def _check_rules(
-    fields: Fields, rules: tuple[Rule, ...], metrics: tuple[Metric, ...], constraints: tuple[str, ...]
-) -> None:
-    given = [rule.metric for rule in rules]
-    for place, metric in enumerate(metrics):
-        if metric.name and rules and metric.name not in given:
-            fields.fault(f"metrics[{place}].metric", f"no predicate gives {metric.name!r}")
-    for place, name in enumerate(constraints):
-        if name.strip() and rules and name not in given:
-            fields.fault(f"constraints[{place}]", f"no predicate gives {name!r}")
+def _check_rules(fields: Fields, scorer: Scorer) -> None:
+    """A fault for each number that no predicate gives, or that two give."""
+    given = [rule.metric for rule in scorer.predicates]
+    wanted = [(f"metrics[{place}].metric", metric.name) for place, metric in enumerate(scorer.metrics)]
+    wanted += [(f"constraints[{place}]", name) for place, name in enumerate(scorer.constraints)]
+    for key, name in wanted:
+        if given and name.strip() and name not in given:
+            fields.fault(key, f"no predicate gives {name!r}")
     for place, name in enumerate(given):
         if name and name in given[:place]:
             fields.fault(f"predicates[{place}].metric", f"{name!r} is given twice")
@@ -386,19 +318,15 @@ def check_function(fields: Fields, function: str, folder: Path, *, has_server: b
         fields.fault("function", f'{function!r} is not of the form "FILE.py:NAME"')
         return
     path = file_of(folder, file)
-    text = None if isinstance(path, str) else source_of(path)
-    tree = None if text is None else parsed_python(text)
-    if isinstance(path, str):
-        fields.fault("function", path)
+    tree = None if isinstance(path, str) else parsed_python(path)
+    if not isinstance(tree, ast.Module):
+        fields.fault("function", path if isinstance(path, str) else f"{file!r} cannot be read as Python")
         return
-    if text is None or not isinstance(tree, ast.Module):
-        fields.fault("function", f"{file!r} cannot be read as Python")
-        return
-    if not re.search(rf"\b{name}\b|import \*|\b__getattr__\b", text):
+    nodes = list(ast.walk(tree))
+    if not any(value in (name, "*", "__getattr__") for one in nodes for value in vars(one).values()):
         defined = [one.name for one in tree.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
         fields.fault("function", f"{file!r} has no function {name!r}{nearest(name, defined)}")
         return
-    nodes = list(ast.walk(tree))
     bound = [one for one in nodes if name in (getattr(one, "name", ""), getattr(one, "asname", ""))]
     bound += [one for one in nodes if isinstance(one, ast.Name) and one.id == name and isinstance(one.ctx, ast.Store)]
     only = bound[0] if len(bound) == 1 and bound[0] in tree.body else None
@@ -424,49 +352,32 @@ _SWITCHES = re.compile(r"-[bBdEiIOPqsSuvx]+")
 """Options of Python that take no value; what any other option means is not known here."""
 
 
-def check_command(
-    fields: Fields,
-    key: str,
-    command: Sequence[object],
-    folder: Path,
-    *,
-    shift: int = 0,
-    confined: bool = True,
-    judges: bool = True,
-) -> None:
-    """Checks that the program, and the script that an interpreter is given first, are there.
+def command_fault(
+    words: Sequence[str], folder: Path, *, confined: bool = True, judges: bool = True
+) -> tuple[int, str] | None:
+    """The place of the first word of a command that cannot be used, and why: a program or script that is not there.
 
-    The first `shift` words stand elsewhere than in the list `key`. What is not `confined` may lie anywhere. A program
-    that `judges` must be there too: otherwise its absence shows only when the one submission is spent.
+    A script is the first word after an interpreter. What is not `confined` may lie anywhere. A program that `judges`
+    must be there too: otherwise its absence shows only when the one submission is spent.
     """
-
-    def fault(place: int, reason: str) -> None:
-        fields.fault("command" if place < shift else f"{key}[{place - shift}]", reason)
-
-    words = [word for word in command if isinstance(word, str)]
-    for place, word in enumerate(command):
-        if isinstance(word, str) and "\0" in word:
-            fault(place, "has a null character, which no program can be told")
-            return
-    if len(words) != len(command) or not words:
-        return
-    if not words[0].strip():
-        fault(0, "must not be empty: it is the program")
-        return
-    program = words[0]
-    why = _no_program(program, folder) if judges else None
-    if why is None and not judges and "/" in program:
+    for place, word in enumerate(words):
+        if "\0" in word:
+            return place, "has a null character, which no program can be told"
+    if not words or not words[0].strip():
+        return (0, "must not be empty: it is the program") if words else None
+    program, why = words[0], None
+    if judges:
+        why = _no_program(program, folder)
+    elif "/" in program:
         why = _no_script(program, folder, confined=confined, judges=False)
     if why is not None:
-        fault(0, why)
-        return
+        return 0, why
     if program != PYTHON and not _INTERPRETER.fullmatch(PurePosixPath(program).name):
-        return
-    place = next((at for at, word in enumerate(words) if at and not _SWITCHES.fullmatch(word)), len(words))
-    if place < len(words) and not words[place].startswith("-"):
+        return None
+    place = next((at for at, word in enumerate(words) if at and not _SWITCHES.fullmatch(word)), 0)
+    if place and not words[place].startswith("-"):
         why = _no_script(words[place], folder, confined=confined, judges=judges)
-        if why is not None:
-            fault(place, why)
+    return None if why is None else (place, why)
 
 
 def _no_program(program: str, folder: Path) -> str | None:
@@ -496,23 +407,3 @@ def _no_script(name: str, folder: Path, *, confined: bool, judges: bool) -> str 
     if isinstance(found, Path) or isinstance(file_of(root, f"{place}/__main__.py"), Path):
         return None
     return found
-
-
-def as_given(table: Mapping[str, Any]) -> dict[str, Any]:
-    """A program's table as a file would have it, in new dicts; raises `ValidationFailed` if it holds itself."""
-    return {key: _plain(value, key, ()) for key, value in table.items()}
-
-
-def _plain(value: object, at: str, around: tuple[int, ...]) -> Any:
-    if isinstance(value, PathLike):
-        return fspath(cast("PathLike[str]", value))
-    if not isinstance(value, Mapping | list | tuple):
-        return value
-    if id(cast("object", value)) in around or len(around) > DEEPEST:
-        held = "holds itself" if len(around) <= DEEPEST else f"is nested more than {DEEPEST} levels deep"
-        raise ValidationFailed([Fault(field=at.partition(".")[0].partition("[")[0], reason=held)])
-    inside = (*around, id(cast("object", value)))
-    if isinstance(value, Mapping):
-        named = cast("Mapping[Any, object]", value).items()
-        return {key: _plain(one, f"{at}.{key}", inside) for key, one in named}
-    return [_plain(one, f"{at}[{place}]", inside) for place, one in enumerate(cast("list[object]", value))]

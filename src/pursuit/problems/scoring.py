@@ -13,6 +13,7 @@ import sys
 import unicodedata
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, Self, cast
 
@@ -25,7 +26,7 @@ from pursuit.core.tools import CallFailed, ToolResult
 from pursuit.core.validation import UnusableSchema, compiled
 from pursuit.engine.commands import run_command
 from pursuit.errors import Fault, PursuitError, ValidationFailed
-from pursuit.problems.manifest import Manifest, Metric, Scorer, plain_number
+from pursuit.problems.manifest import DEEPEST, Manifest, Scorer, is_unicode, plain_number, walk
 from pursuit.sandbox import PredicateValue
 
 
@@ -89,15 +90,7 @@ def _finite(name: str, value: Any) -> float:
     raise CannotScore(f"{name} must be a finite number, not {value!r}"[:300])
 
 
-def better(metric: Metric, one: ScoreRow, other: ScoreRow) -> bool:
-    """Whether one row beats another: what is feasible beats what is not, then the value decides."""
-    if one.feasible != other.feasible:
-        return one.feasible
-    return one.value > other.value if metric.direction == "maximize" else one.value < other.value
-
-
 FREE_KEYS = ("answer", "justification")
-DEEPEST = 100
 MOST_REASONS = 20
 LONGEST_PLACE = 80
 _FILLERS = frozenset("\u115f\u1160\u2800\u3164\uffa0")
@@ -150,51 +143,24 @@ def _passed(given: Mapping[str, Any], reasons: list[str]) -> dict[str, Any]:
 
 def _unkept(given: Mapping[str, Any]) -> list[str]:
     """What JSON or UTF-8 cannot represent, and so could not be judged again."""
-    reasons: list[str] = []
-    rest: list[tuple[str, object, int]] = [("", given, 0)]
-    while rest and len(reasons) < MOST_REASONS:
-        where, value, depth = rest.pop()
-        parts = _parts(where, value)
-        why = f"is nested deeper than {DEEPEST} levels" if parts and depth == DEEPEST else _objection(value)
-        if why:
-            reasons.append(f"{where[-LONGEST_PLACE:]}: {why}")
-        else:
-            rest += [(place, one, depth + 1) for place, one in reversed(parts)]
-    return reasons
+    found = ((place, _objection(value, depth)) for place, value, depth in walk(given))
+    return list(islice((f"{place[-LONGEST_PLACE:]}: {why}" for place, why in found if why), MOST_REASONS))
 
 
-def _parts(where: str, value: object) -> list[tuple[str, object]]:
-    match value:
-        case Mapping():
-            named = cast("Mapping[str, object]", value).items()
-            return [(f"{where}.{key}" if where else key, one) for key, one in named]
-        case list():
-            return [(f"{where}[{place}]", one) for place, one in enumerate(cast("list[object]", value))]
-        case _:
-            return []
-
-
-def _objection(value: object) -> str:
+def _objection(value: object, depth: int) -> str:
     match value:
         case str():
-            return "has half of a surrogate pair, which is no text" if _is_halved(value) else ""
+            return "" if is_unicode(value) else "has half of a surrogate pair, which is no text"
         case float():
             return "" if math.isfinite(value) else f"{value} is no number in JSON; give a finite one"
         case int():
             return "is a whole number of more than 3,900 digits" if value.bit_length() > MOST_BITS else ""
-        case Mapping():
-            halved = any(map(_is_halved, cast("Mapping[str, object]", value)))
-            return "has a name with half of a surrogate pair, which is no text" if halved else ""
+        case Mapping() | list() if depth == DEEPEST and value:
+            return f"is nested deeper than {DEEPEST} levels"
+        case Mapping() if not all(map(is_unicode, cast("Mapping[str, object]", value))):
+            return "has a name with half of a surrogate pair, which is no text"
         case _:
             return ""
-
-
-def _is_halved(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return True
-    return False
 
 
 def _typed(schema: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
@@ -305,35 +271,25 @@ async def judge(
     evidence: Mapping[str, Any] | None = None,
 ) -> Judged:
     """The score of a submission; with `evidence` no server is asked. Raises `CannotScore`."""
+    scorer = problem.scorer
+    found: dict[str, Any] | None = None
     try:
-        return await _judged(problem, submitted, expressions, call, evidence)
+        with anyio.move_on_after(scorer.timeout) as scope:
+            match scorer.kind:
+                case "function":
+                    said = await _function(problem, submitted)
+                case "command":
+                    said = await _command(problem, submitted)
+                case "predicates":
+                    said = await _predicates(problem, submitted, expressions)
+                case "tool":
+                    found = dict(evidence) if evidence is not None else await _tool(problem, submitted, call)
+                    said = _told(found)
+            return Judged(score_of(scorer, said), found)
     except (CannotScore, PursuitError):
         raise
     except Exception as error:  # the boundary to whatever a judge may say, such as JSON of any depth
         raise CannotScore(f"what it said cannot be read: {type(error).__name__}: {error}"[:LONGEST_WORDS]) from error
-
-
-async def _judged(
-    problem: Manifest,
-    submitted: Submitted,
-    expressions: Expressions,
-    call: CallTool | None,
-    evidence: Mapping[str, Any] | None,
-) -> Judged:
-    scorer = problem.scorer
-    found: dict[str, Any] | None = None
-    with anyio.move_on_after(scorer.timeout) as scope:
-        match scorer.kind:
-            case "function":
-                said = await _function(problem, submitted)
-            case "command":
-                said = await _command(problem, submitted)
-            case "predicates":
-                said = await _predicates(problem, submitted, expressions)
-            case "tool":
-                found = dict(evidence) if evidence is not None else await _tool(problem, submitted, call)
-                said = _told(found)
-        return Judged(score_of(scorer, said), found)
     assert scope.cancelled_caught  # noqa: S101 - the only way out of the block without an answer
     raise CannotScore(f"the scorer took longer than {plain_number(scorer.timeout)} s")
 
