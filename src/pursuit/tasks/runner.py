@@ -327,7 +327,7 @@ class Running:
         stopped.set()
 
     async def _end_tree(self) -> None:
-        await end_tree(self._process_table, root_of(self._ctx.task_id, self._meta), self._command.grace)
+        await end_tree(self._process_table, self._meta, self._command.grace)
 
     async def _read(self) -> None:
         while True:
@@ -411,11 +411,6 @@ class Running:
             mark={**reader.mark(), "pid": self._meta.leader.pid},
             cancelled=self._ctx.cancelled,
         )
-
-
-def root_of(task_id: str, meta: Meta) -> Root:
-    """By what the processes of a command that was started are known."""
-    return Root(task_id=task_id, leader=meta.leader, subreaper=meta.subreaper)
 
 
 def tail_of(folder: Path, name: str, lines: int, longest: int | None = None) -> list[str]:
@@ -588,7 +583,7 @@ class Processes:
             return await running.to_its_end(self._watches, folder)
         except Exception:
             # A fault of ours fails the task, and nothing would stop its command after that.
-            await end_tree(self._process_table, root_of(ctx.task_id, meta), command.grace)
+            await end_tree(self._process_table, meta, command.grace)
             raise
         finally:
             if not running.left:
