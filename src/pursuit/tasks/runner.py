@@ -186,27 +186,14 @@ LIVENESS_EVERY = 5
 
 
 class Watch:
-    """One command: wakes its reader; `lost` once its supervisor is gone."""
+    """One command: `news` wakes its reader; `lost` once its supervisor is gone."""
 
     def __init__(self, reader: Reader, supervisor: Identity, *, ours: bool) -> None:
         self.reader = reader
         self.supervisor = supervisor
         self.ours = ours
         self.lost = False
-        self._news = anyio.Event()
-
-    def ring(self) -> None:
-        """Wakes the reader."""
-        self._news.set()
-
-    def quiet(self) -> None:
-        """From here on only new news count."""
-        if self._news.is_set():
-            self._news = anyio.Event()
-
-    async def wait(self) -> None:
-        """Returns when there may be news."""
-        await self._news.wait()
+        self.news = anyio.Event()
 
 
 class Watches:
@@ -230,7 +217,7 @@ class Watches:
         """Wakes the readers of these commands."""
         for task_id in task_ids:
             if (watch := self._all.get(task_id)) is not None:
-                watch.ring()
+                watch.news.set()
 
     def disown(self) -> None:
         """Polls all commands from now on: the supervisor is lost."""
@@ -248,7 +235,7 @@ class Watches:
                 self._foreign = anyio.Event()
                 continue
             for watch in await anyio.to_thread.run_sync(_with_news, foreign, count % LIVENESS_EVERY == 0):
-                watch.ring()
+                watch.news.set()
             count += 1
             await anyio.sleep(NOTIFY_EVERY)
 
@@ -331,7 +318,7 @@ class Running:
 
     async def _read(self) -> None:
         while True:
-            self._watch.quiet()
+            self._watch.news = anyio.Event()
             before = self._reader.taken
             more = await anyio.to_thread.run_sync(
                 lambda: self._reader.step(last=self._watch.lost), limiter=self._readers
@@ -354,7 +341,7 @@ class Running:
         if self._reader.unmarked:
             ends = min(ends, self._due())
         with anyio.move_on_after(max(0.0, ends - time.monotonic())):
-            await self._watch.wait()
+            await self._watch.news.wait()
             return
         if time.monotonic() >= self._beat + self._command.heartbeat:
             await self._sign_of_life()

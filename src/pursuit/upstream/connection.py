@@ -39,7 +39,7 @@ from mcp_types.version import (
     MODERN_PROTOCOL_VERSIONS,
 )
 
-from pursuit.config.servers import ClientSettings
+from pursuit.config.servers import ServerConfig
 from pursuit.core.tools import InitializeResult, NotifyFn, UpstreamError
 from pursuit.errors import PursuitError
 from pursuit.upstream.redaction import StderrTail, redact_about, redact_error, redact_notification, redact_result
@@ -184,18 +184,17 @@ class Connection:
     def __init__(
         self,
         open_transport: OpenTransport,
+        config: ServerConfig,
         *,
         era: Era,
-        timeout: float,
-        settings: ClientSettings,
         features: ClientFeatures,
         tail: StderrTail,
         on_notification: OnNotification,
     ) -> None:
         self._open_transport = open_transport
         self.era: Era = era
-        self._timeout = timeout
-        self._settings = settings
+        self._timeout = config.timeouts.connect
+        self._settings = config.client
         self._features = features
         self._tail = tail
         self._on_notification = on_notification
