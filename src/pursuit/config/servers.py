@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Literal
 
@@ -238,6 +239,14 @@ def secrets_of(config: ServerConfig, expanded: ServerConfig, environ: Mapping[st
     for said, full in ((config.env, expanded.env), (config.headers, expanded.headers)):
         values += secret_entries(said, full)
     return as_secrets([*values, *secret_arguments(expanded.args)])
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is our own machine."""
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return f".{host.lower().rstrip('.')}".endswith(".localhost")
 
 
 def _program(command: str, base: Path | None) -> str:

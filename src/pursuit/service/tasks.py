@@ -127,9 +127,8 @@ def known_secrets(
     found = inherited_secrets(environ)
 
     def full(said: Mapping[str, str]) -> dict[str, str]:
-        return {
-            key: expand_variables(value, environ)[0] for key, value in said.items()
-        }  # what is not set has no value to hide
+        # What is not set has no value to hide.
+        return {key: expand_variables(value, environ)[0] for key, value in said.items()}
 
     for server in servers:
         args = tuple(expand_variables(word, environ)[0] for word in server.args)

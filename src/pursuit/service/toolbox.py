@@ -65,7 +65,7 @@ class Toolbox:
         """Every tool with what it may do and what policy says; a server that cannot be reached is in `failures`."""
         if server is not None:
             self._require(server)
-        catalogue = await self._catalogue(None if server is None else [server])
+        catalogue = await self.host.pool.catalogue(None if server is None else [server], strict=False)
         disabled = [name for name in self.disabled if server is None]
         return {**_listed(catalogue, self.host.layers(), catalogue), "disabled": disabled}
 
@@ -136,7 +136,7 @@ class Toolbox:
         """A tool by its qualified name, or by its bare one if only one server has it."""
         server = name.partition(".")[0]
         known = server in self.host.pool.names
-        catalogue = await self._catalogue([server] if known else None)
+        catalogue = await self.host.pool.catalogue([server] if known else None, strict=False)
         tool = catalogue.get(name)
         if tool is not None:
             return tool, catalogue
@@ -145,19 +145,6 @@ class Toolbox:
         _, faults = catalogue.resolve([name])
         reason = faults[0].reason if faults else f"no server offers a tool {name!r}"
         raise InvalidArgument(reason, tool=name)
-
-    async def _catalogue(self, servers: Sequence[str] | None) -> Catalogue:
-        """Like the pool's, but a required server that fails is a failure among the others: a listing shows them all."""
-        pool = self.host.pool
-        try:
-            return await pool.catalogue(servers)
-        except UpstreamUnavailable:
-            parts = {name: await _alone(pool.catalogue, name) for name in servers or pool.names}
-            return Catalogue(
-                tools={key: tool for part in parts.values() for key, tool in part.tools.items()},
-                failures={name: reason for part in parts.values() for name, reason in part.failures.items()},
-                warnings=[warning for part in parts.values() for warning in part.warnings],
-            )
 
     def _require(self, server: str) -> None:
         if server in self.disabled:
@@ -175,13 +162,6 @@ def _listed(catalogue: Catalogue, layers: Layers, tools: Iterable[Tool]) -> dict
         "failures": dict(catalogue.failures),
         "warnings": list(catalogue.warnings),
     }
-
-
-async def _alone(catalogue: Callable[[Sequence[str]], Awaitable[Catalogue]], name: str) -> Catalogue:
-    try:
-        return await catalogue([name])
-    except UpstreamUnavailable as error:
-        return Catalogue(failures={name: error.message})
 
 
 def tool_row(layers: Layers, tool: Tool) -> dict[str, Any]:

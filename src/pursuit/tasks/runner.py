@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -36,7 +37,7 @@ from pursuit.tasks.command import (
     in_words,
     refusal_of,
 )
-from pursuit.tasks.execution import TaskContext
+from pursuit.tasks.execution import TaskContext, log_fields
 from pursuit.tasks.host import Work
 from pursuit.tasks.process_tree import (
     UNREADABLE,
@@ -87,7 +88,7 @@ class SupervisorClient:
         """How many supervisors were lost; there is no news of commands that were started before the last loss."""
 
     async def start(self, request: dict[str, Any]) -> None:
-        """Starts a command; returns when it runs. Raises `Refused` or `Unanswered`."""
+        """Starts a command; returns when it runs. Raises `StartRefused` or `StartUnanswered`."""
         answered, reasons, losses = anyio.Event(), list[str](), self.losses
         self._asked[request["id"]] = answered, reasons
         try:
@@ -185,15 +186,15 @@ LIVENESS_EVERY = 5
 """Polls for output between two checks that the supervisor lives."""
 
 
+@dataclass(eq=False, slots=True, kw_only=True)
 class Watch:
     """One command: `news` wakes its reader; `lost` once its supervisor is gone."""
 
-    def __init__(self, reader: Reader, supervisor: Identity, *, ours: bool) -> None:
-        self.reader = reader
-        self.supervisor = supervisor
-        self.ours = ours
-        self.lost = False
-        self.news = anyio.Event()
+    reader: Reader
+    supervisor: Identity
+    ours: bool
+    lost: bool = False
+    news: anyio.Event = field(default_factory=anyio.Event)
 
 
 class Watches:
@@ -360,7 +361,7 @@ class Running:
         try:
             mark = self._reader.mark()
         except OSError as error:
-            log.warning("a task's units cannot be written down", extra={"pursuit_fields": {"reason": str(error)}})
+            log.warning("a task's units cannot be written down", extra=log_fields(self._ctx.task_id, error))
             return
         done = progress.units.count if progress.counts else None
         word = self._ctx.remember(
@@ -374,8 +375,7 @@ class Running:
         try:
             await word
         except PursuitError as error:
-            fields = {"task": self._ctx.task_id, "code": error.code, "reason": error.message}
-            log.warning("a task's progress cannot be stored", extra={"pursuit_fields": fields})
+            log.warning("a task's progress cannot be stored", extra=log_fields(self._ctx.task_id, error))
             return False
         return True
 
@@ -562,7 +562,7 @@ class Processes:
         reader = await anyio.to_thread.run_sync(
             lambda: Reader(folder, command, ctx.state.mark, bound=self._log_bytes), limiter=self._readers
         )
-        watch = Watch(reader, meta.supervisor, ours=losses == self._supervisor.losses)
+        watch = Watch(reader=reader, supervisor=meta.supervisor, ours=losses == self._supervisor.losses)
         running = Running(
             ctx, command, meta, watch, process_table=self._process_table, readers=self._readers, unmarked=self._unmarked
         )

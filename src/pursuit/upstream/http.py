@@ -18,7 +18,6 @@ import socket
 from base64 import b64encode
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, MutableMapping
 from contextlib import asynccontextmanager, suppress
-from ipaddress import ip_address
 from itertools import count
 from typing import Any, cast
 from urllib.parse import unquote, urlsplit
@@ -40,7 +39,7 @@ from mcp.shared.inbound import (
 from mcp.shared.message import SessionMessage
 from mcp_types import INTERNAL_ERROR, METHOD_NOT_FOUND, PROTOCOL_VERSION_META_KEY, JSONRPCRequest
 
-from pursuit.config.servers import ClientSettings, ServerConfig
+from pursuit.config.servers import ClientSettings, ServerConfig, is_loopback
 from pursuit.core.tools import UpstreamError
 from pursuit.upstream.transport import (
     PLAIN,
@@ -233,14 +232,6 @@ def http_client(config: ServerConfig) -> httpx2.AsyncClient:
         # A proxy from the environment is for other machines.
         trust_env=not is_loopback(url.host),
     )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether this is our own machine."""
-    try:
-        return ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host.lower() in ("localhost", "localhost.")
 
 
 @asynccontextmanager
