@@ -307,7 +307,9 @@ def _belief(about: str, name: str, server: ServerConfig, tools: list[Tool]) -> l
         if word not in offered:
             text = f"[servers.{name}.tools.{word}] is about a tool that it does not offer{nearest(word, offered)}"
             findings.append(warning(about, text, "correct the name, or take the table out"))
-    unknown = [tool for tool in tools if not server.tools.get(tool.name) and not _in_table(server, tool)]
+    table = recognised(server)
+    known = {*server.tools, *(() if table is None else table.tools)}
+    unknown = [tool for tool in tools if tool.name not in known]
     if not unknown:
         return findings
     silent = [tool for tool in unknown if not tool.definition.get("annotations")]
@@ -319,11 +321,6 @@ def _belief(about: str, name: str, server: ServerConfig, tools: list[Tool]) -> l
         text = f"what it says about {_some(unknown)} is not believed"
         findings.append(note(about, text, "trust_annotations = true, if you trust this server"))
     return findings
-
-
-def _in_table(server: ServerConfig, tool: Tool) -> bool:
-    known = recognised(server)
-    return known is not None and tool.name in known.tools
 
 
 def _some(tools: list[Tool], most: int = 3) -> str:
