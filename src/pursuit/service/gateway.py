@@ -243,7 +243,7 @@ async def _read_state(ledger: Ledger, stream: str) -> tuple[GatewayState, int]:
     """The state of a gateway, and the number of its last event."""
     stored, state = await ledger.read(stream), GatewayState()
     state.apply(decode_gateway(one.body) for one in stored)
-    return state, stored[-1].seq
+    return state, stored[-1].seq if stored else 0
 
 
 async def gateway_lines(ledger: Ledger, *, limit: int = 100) -> list[dict[str, Any]]:
