@@ -30,11 +30,12 @@ from pursuit.proposers.provider import Providers
 from pursuit.sandbox import Sandbox, SandboxLimits
 from pursuit.service import Service, Started
 from pursuit.service.audit import OPERATOR, Audit, Caller
-from pursuit.service.command_tools import CommandUpstream, LaterCalls
+from pursuit.service.command_tools import CommandUpstream
 from pursuit.service.doctor import Finding, examine
 from pursuit.service.queries import require_id
 from pursuit.service.tasks import Tasks
 from pursuit.service.toolbox import Planner, Toolbox
+from pursuit.tasks.calls import TaskCalls
 from pursuit.tasks.limits import DAY, Limits
 from pursuit.tasks.store import TaskStore
 from pursuit.upstream.host import ToolHost
@@ -201,7 +202,8 @@ class Runtime:
             self._pool = await stack.enter_async_context(
                 Pool(self._configured, self._in_process(configuration), network=configuration.policy.network)
             )
-            self._later = LaterCalls(self.tasks, self._upstream)
+            self._later = TaskCalls(self.tasks.host, self._upstream)
+            self.tasks.resume["call"] = self._later.resume
             host = ToolHost(self._pool, self._policy(configuration), self._later)
             states = States(ledger)
             choice = choice_of(configuration)

@@ -25,7 +25,7 @@ from pursuit.upstream.factory import in_process, mcp_upstream
 from pursuit.upstream.functions import FunctionUpstream, tool
 from pursuit.upstream.pool import Pool
 from pursuit.upstream.redaction import StderrTail
-from pursuit.upstream.stdio import Launch, StdioProcess, command_line
+from pursuit.upstream.stdio import StdioProcess, command_line
 
 SERVERS = Path(__file__).parent.parent / "servers"
 sys.path.insert(0, str(SERVERS))
@@ -412,8 +412,8 @@ def test_a_launcher_that_does_not_work_is_tried_once_and_left_out(
     launcher.write_text(f'#!/bin/sh\necho "$@" >> "{tried}"\nexit 1\n')
     launcher.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    launch = Launch(argv=(sys.executable, "-V"), env=dict(os.environ))
-    assert [command_line(launch) for _ in range(2)] == [(sys.executable, "-V")] * 2
+    config = ServerConfig(name="x", command=sys.executable, args=("-V",))
+    assert [command_line(config, os.environ) for _ in range(2)] == [(sys.executable, "-V")] * 2
     if sys.platform == "linux":
         assert tried.read_text() == "--pdeathsig TERM -- true\n"
 

@@ -126,7 +126,7 @@ def words_of(name: str) -> set[str]:
 
 
 def test_words_of_names_are_told_apart() -> None:
-    assert words_of("EarlierAnswers") == {"earlier", "answers"}
+    assert words_of("GatewayJournal") == {"gateway", "journal"}
     assert words_of("HTTPDesk_keeper2") == {"http", "desk", "keeper", "2"}
 
 

@@ -163,7 +163,7 @@ def test_every_fault_at_once(tmp_path: Path) -> None:
         ("pursuit.toml", "[settings]\ncall_timeout = inf", None, None, "is too large"),
         ("mcp.json", "[]", None, None, "must be a table, not a list"),
         ("mcp.json", '{"servers": {}, "servers": {}}', None, None, "stands twice"),
-        ("mcp.json", '{"servers": []}', None, None, "must be a table of servers, not a list"),
+        ("mcp.json", '{"servers": []}', None, None, "must be a table, not a list"),
         ("mcp.json", '{"serves": {}}', None, None, "did you mean 'servers'"),
     ],
 )  # fmt: skip

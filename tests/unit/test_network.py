@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pursuit.config.configuration import parse_network
+from pursuit.config.configuration import read_network
+from pursuit.config.files import Fields
 from pursuit.policy.rules import NetworkRules, network_ruling
 
 
@@ -49,9 +50,11 @@ def test_the_ruling(rules: dict[str, list[str]], url: str, expected: str) -> Non
 
 
 def test_the_rules_are_read_with_all_their_faults() -> None:
-    rules, faults = parse_network({"allow": ["a.com"], "deny": [".b.com"]}, source="pursuit.toml")
-    assert rules == NetworkRules(allow=("a.com",), deny=(".b.com",))
-    assert not faults
-    _, faults = parse_network({"alow": [], "deny": ["http://b.com/", 1], "ask": "x"}, source="pursuit.toml")
-    assert sorted(fault.field for fault in faults) == ["network.alow", "network.ask", "network.deny", "network.deny[1]"]
-    assert parse_network([], source="x")[1]
+    def read(table: object) -> tuple[NetworkRules, list[str]]:
+        fields = Fields({"network": table}, at="", source="pursuit.toml", faults=[])
+        return read_network(fields.inside("network")), sorted(fault.field for fault in fields.faults)
+
+    assert read({"allow": ["a.com"], "deny": [".b.com"]}) == (NetworkRules(allow=("a.com",), deny=(".b.com",)), [])
+    _, faults = read({"alow": [], "deny": ["http://b.com/", 1], "ask": "x"})
+    assert faults == ["network.alow", "network.ask", "network.deny", "network.deny[1]"]
+    assert read([])[1] == ["network"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import resource
@@ -374,5 +375,31 @@ def test_a_host_that_is_stopped_while_a_command_starts_ends_at_once_and_leaves_i
     async def found(stage: Stage) -> None:
         assert (await stage.store.wait(task_id)).status == "completed"
         assert (tmp_path / "ran").read_text() == "x"
+
+    on_stage(tmp_path, found)
+
+
+def test_a_command_that_an_earlier_build_started_is_found_again(tmp_path: Path) -> None:
+    done = tmp_path / "done"
+    waits = f"while not pathlib.Path({str(done)!r}).exists():\n    time.sleep(0.01)"
+    source = f"import pathlib, time\n{waits}\nprint('end')"
+
+    async def begun(stage: Stage) -> tuple[str, str | None]:
+        task_id = await stage.begin(python(source))
+        meta = stage.place(task_id) / "meta"
+        await until(meta.exists)
+        body = json.loads(meta.read_bytes())
+        body["keeper"] = body.pop("supervisor")
+        meta.write_text(json.dumps(body))
+        return task_id, (await stage.store.get(task_id)).owner
+
+    task_id, owner = on_stage(tmp_path, begun)
+
+    async def found(stage: Stage) -> None:
+        await stage.store.wait(task_id, lambda state: state.owner != owner)
+        done.touch()
+        state = await stage.store.wait(task_id)
+        assert (state.status, state.exit_code) == ("completed", 0)
+        assert await stage.processes.tail(task_id) == ["end"]
 
     on_stage(tmp_path, found)

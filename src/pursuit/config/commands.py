@@ -36,6 +36,7 @@ LONGEST_KEY = 100
 MOST_UNKNOWN = 100
 LONGEST_GRACE = 86_400.0
 LEAST_HEARTBEAT = 1.0
+"""Each heartbeat is an event in the ledger."""
 
 PARAMETER_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 _COMMON = ("type", "title", "description", "required", "default")

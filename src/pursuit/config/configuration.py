@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pursuit.config.commands import COMMANDS_SERVER, CommandConfig, read_commands
-from pursuit.config.files import Fields, as_table, kind, no_table, parse_json, parse_toml, read_text
+from pursuit.config.files import Fields, as_table, kind, parse_json, parse_toml, read_text, unreadable
 from pursuit.config.servers import ServerConfig, parse_servers
 from pursuit.core.base_model import nearest
 from pursuit.errors import Fault, ValidationFailed
@@ -197,11 +197,12 @@ def _policy(fields: Fields) -> OperatorPolicy:
     """The operator's policy; the default where there is no such table."""
     table = fields.inside("policy")
     table.only(POLICY_KEYS)
-    network = NetworkRules()
-    if "network" in table.table:
-        network, faults = parse_network(table.table["network"], source=table.source, at="policy.network")
-        table.faults.extend(faults)
-    return OperatorPolicy(mode=_mode(table, "ask"), rules=_rules(table), network=network, callers=_callers(table))
+    return OperatorPolicy(
+        mode=_mode(table, "ask"),
+        rules=_rules(table),
+        network=read_network(table.inside("network")),
+        callers=_callers(table),
+    )
 
 
 def _mode(table: Fields, default: Mode) -> Mode:
@@ -251,19 +252,15 @@ def _decision(rule: Fields) -> Decision:
     return "deny"
 
 
-def parse_network(table: object, *, source: str, at: str = "network") -> tuple[NetworkRules, list[Fault]]:
-    """The network rules of a configuration's table, and each fault."""
-    entries = as_table(table)
-    if entries is None:
-        return NetworkRules(), [Fault(field=at, reason=f"must be a table, not {kind(table)}", source=source)]
-    fields = Fields(entries, at=at, source=source, faults=[])
+def read_network(fields: Fields) -> NetworkRules:
+    """The network rules of a table."""
     fields.only(NETWORK_KEYS)
     lists: Mapping[str, Sequence[str]] = {key: fields.texts(key) or () for key in NETWORK_KEYS}
     for key, patterns in lists.items():
         for pattern in patterns:
             if not pattern or "/" in pattern or " " in pattern:
                 fields.fault(key, f"{pattern!r} is not a host; write example.com, .example.com (sub-domains) or *")
-    return NetworkRules(**lists), fields.faults
+    return NetworkRules(**lists)
 
 
 def _read(path: Path, faults: list[Fault]) -> Mapping[str, Any] | None:
@@ -276,7 +273,7 @@ def _read(path: Path, faults: list[Fault]) -> Mapping[str, Any] | None:
         value = parse_json(text, source=source)
         table = as_table(value)
         if table is None:
-            raise no_table(source, value)
+            raise unreadable(source, f"must be a table, not {kind(value)}")
     except ValidationFailed as failed:
         faults.extend(failed.faults)
         return None

@@ -249,11 +249,6 @@ def parse_json(text: str, *, source: str) -> object:
     return value
 
 
-def no_table(source: str, value: object) -> ValidationFailed:
-    """The document is valid, but not a table."""
-    return unreadable(source, f"must be a table, not {kind(value)}")
-
-
 def too_deep(source: str) -> ValidationFailed:
     """The document has too many levels."""
     return unreadable(source, "is nested too deeply")

@@ -10,10 +10,11 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Literal
 
-from pursuit.config.files import Fields, as_table, kind
+from pursuit.config.files import Fields
 from pursuit.config.variables import as_secrets, expand_variables, secret_arguments, secret_entries, variable_values
 from pursuit.core.base_model import nearest
 from pursuit.core.tools import ToolOverride
@@ -118,25 +119,17 @@ def parse_servers(
     table: object, *, source: str, base: Path, prefix: str = "servers", foreign: bool = False
 ) -> tuple[dict[str, ServerConfig], list[Fault]]:
     """The servers of a table, and all faults. `foreign` allows the keys that other hosts write into mcp.json."""
-    faults: list[Fault] = []
+    fields = Fields({prefix: table}, at="", source=source, faults=[])
     servers: dict[str, ServerConfig] = {}
-    entries = as_table(table)
-    if entries is None:
-        return {}, [Fault(field=prefix, reason=f"must be a table of servers, not {kind(table)}", source=source)]
-    for name, value in entries.items():
-        at = f"{prefix}.{name}"
+    for name, entry in fields.tables(prefix):
         if not SERVER_NAME.match(name):
             reason = "a server's name has 1 to 64 letters, digits, '_' or '-', and starts with a letter or digit"
-            faults.append(Fault(field=at, reason=reason, source=source))
-        entry = as_table(value)
-        if entry is None:
-            faults.append(Fault(field=at, reason=f"must be a table, not {kind(value)}", source=source))
-            continue
-        before = len(faults)
-        config = _parse_server(name, Fields(entry, at=at, source=source, faults=faults), base, foreign=foreign)
-        if len(faults) == before:
+            entry.fault("", reason)
+        before = len(fields.faults)
+        config = _parse_server(name, entry, base, foreign=foreign)
+        if len(fields.faults) == before:
             servers[name] = config
-    return servers, faults
+    return servers, fields.faults
 
 
 def _parse_server(name: str, fields: Fields, base: Path, *, foreign: bool) -> ServerConfig:
@@ -246,6 +239,14 @@ def secrets_of(config: ServerConfig, expanded: ServerConfig, environ: Mapping[st
     for said, full in ((config.env, expanded.env), (config.headers, expanded.headers)):
         values += secret_entries(said, full)
     return as_secrets([*values, *secret_arguments(expanded.args)])
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is our own machine."""
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return f".{host.lower().rstrip('.')}".endswith(".localhost")
 
 
 def _program(command: str, base: Path | None) -> str:

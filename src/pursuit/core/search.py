@@ -63,7 +63,7 @@ def _broken_choices(given: Mapping[str, Any]) -> Iterable[Broken]:
 
 def broken_range(given: Mapping[str, Any]) -> Iterable[Broken]:
     """What is wrong between the bounds of a range; values of a wrong type are reported by their fields."""
-    low, high, step = (_number(given.get(name)) for name in ("low", "high", "step"))
+    low, high, step = (as_number(given.get(name)) for name in ("low", "high", "step"))
     if low is not None and high is not None:
         yield from _broken_span(low, high, step)
     if given.get("log") is True:
@@ -91,7 +91,8 @@ def _broken_span(low: float, high: float, step: float | None) -> Iterable[Broken
         yield Broken(reason, "step")
 
 
-def _number(value: object) -> float | None:
+def as_number(value: object) -> float | None:
+    """The value if it is a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:

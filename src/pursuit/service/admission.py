@@ -26,7 +26,7 @@ from pursuit.core.mission import (
     ReplayProposer,
     ToolCall,
 )
-from pursuit.core.search import MAX_CHOICES, MAX_PARAMETERS, Parameter, SearchProposer, broken_range
+from pursuit.core.search import MAX_CHOICES, MAX_PARAMETERS, Parameter, SearchProposer, as_number, broken_range
 from pursuit.core.state import SCRIPT_SOURCE
 from pursuit.core.tools import SPAWN_TOOL
 from pursuit.errors import ExtraMissing, Fault, ModelUnavailable, ValidationFailed
@@ -204,8 +204,8 @@ def _choices(declared: Schema) -> Sequence[Any] | None:
 def _bounds(declared: Schema) -> tuple[float | None, float | None]:
     """The least and the greatest number; an excluded bound is the next number inside."""
     whole = _numeric(declared) == "int"
-    low, high = _float(declared.get("minimum")), _float(declared.get("maximum"))
-    above, below = _float(declared.get("exclusiveMinimum")), _float(declared.get("exclusiveMaximum"))
+    low, high = as_number(declared.get("minimum")), as_number(declared.get("maximum"))
+    above, below = as_number(declared.get("exclusiveMinimum")), as_number(declared.get("exclusiveMaximum"))
     if above is not None:
         inside = math.floor(above) + 1.0 if whole else _inside(above, 1)
         low = inside if low is None else max(low, inside)
@@ -221,17 +221,8 @@ def _inside(bound: float, sign: int) -> float:
 
 
 def _step(declared: Schema) -> float | None:
-    step = _float(declared.get("multipleOf"))
+    step = as_number(declared.get("multipleOf"))
     return None if step is None or step <= 0 else step
-
-
-def _float(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        return float(value) if math.isfinite(value) else None
-    except OverflowError:
-        return None
 
 
 async def model_faults(mission: Mission, models: Models, among: Collection[str] | None = None) -> list[Fault]:

@@ -12,7 +12,7 @@ from typing import Any, get_args
 from pursuit.core.approvals import Approval, pending
 from pursuit.core.events import ApprovalAnswered, ApprovalExpired, Permission, decode
 from pursuit.errors import Fault, InvalidArgument, SessionNotFound, ValidationFailed
-from pursuit.ledger.contract import Ledger, every_stream
+from pursuit.ledger.contract import every_stream
 from pursuit.service.audit import Caller
 from pursuit.service.gateway import GatewayQuestions, already_answered
 from pursuit.service.queries import approval_row
@@ -32,6 +32,8 @@ class Approvals:
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._gateways = GatewayQuestions(service.ledger, service.clock)
+        self.ledger = service.ledger
 
     async def open(self, mission_id: str | None = None) -> list[dict[str, Any]]:
         """The questions that wait for an answer, the oldest mission first, then gateways; of one mission if named."""
@@ -40,7 +42,7 @@ class Approvals:
         for name in names:
             state, now = await self._service.state(name), self._service.clock.now()
             rows += [approval_row(name, asked) for asked in pending(state.approvals) if now < asked.until]
-        return rows if mission_id is not None else [*rows, *await self._gateways().open()]
+        return rows if mission_id is not None else [*rows, *await self._gateways.open()]
 
     async def answer(
         self,
@@ -65,7 +67,7 @@ class Approvals:
             raise ValidationFailed([Fault(field="answer", reason=f"{str(answer)[:40]!r} is not one of {known}")])
         by, reason = caller or self._service.caller, storable_reason(reason)
         if mission_id is None:
-            at_a_gateway = await self._gateways().answer(approval_id, answer, by=str(by), reason=reason)
+            at_a_gateway = await self._gateways.answer(approval_id, answer, by=str(by), reason=reason)
             if at_a_gateway is not None:
                 return at_a_gateway
         mission_id, asked, head = await self._find(approval_id, mission_id)
@@ -86,14 +88,6 @@ class Approvals:
             status = (await service.say(mission_id, word)).status
             await self._require_first(mission_id, head, word)
         return {**approval_row(mission_id, asked), "answer": answer, "by": str(by), "status": status}
-
-    @property
-    def ledger(self) -> Ledger:
-        """Where the questions lie."""
-        return self._service.ledger
-
-    def _gateways(self) -> GatewayQuestions:
-        return GatewayQuestions(self._service.ledger, self._service.clock)
 
     async def _require_first(self, mission_id: str, head: int, word: ApprovalAnswered) -> None:
         """Refuses an answer that came after another one; it is in the ledger and changes nothing."""

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -22,7 +21,7 @@ import anyio
 
 from pursuit.config.configuration import JSON_NAME, Configuration, load_configuration
 from pursuit.config.files import as_table, parse_json, read_text
-from pursuit.config.servers import ServerConfig, expand
+from pursuit.config.servers import ServerConfig, expand, is_loopback
 from pursuit.config.variables import holds_literal_secret
 from pursuit.core.base_model import nearest
 from pursuit.core.catalogue import Catalogue
@@ -158,25 +157,17 @@ def _command(about: str, ready: ServerConfig, environ: Mapping[str, str]) -> lis
 def _url(about: str, url: str, network: NetworkRules) -> list[Finding]:
     try:
         parts = urlsplit(url)
-        host = parts.hostname or ""
+        scheme, host = parts.scheme, parts.hostname
     except ValueError:
+        scheme, host = "", None
+    if not host or scheme not in ("http", "https"):
         return [broken(about, "its url is malformed", "write http:// or https:// with a host")]
-    if not host or parts.scheme not in ("http", "https"):
-        return [broken(about, "its url is malformed", "write http:// or https:// with a host")]
-    ruling = network_ruling(network, url)
-    if ruling == "deny":
+    if network_ruling(network, url) == "deny":
         return [broken(about, f"the network rules deny {host}", "name it in policy.network.allow, or leave it out")]
-    if parts.scheme == "http" and not _is_loopback(host):
+    if scheme == "http" and not is_loopback(host):
         text = f"is reached over plain http at {host}: others on the network can read and change everything"
         return [warning(about, text, "use https, or a tunnel to this machine")]
     return []
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
 
 
 def rule_findings(configuration: Configuration, tools: Sequence[Tool] | None) -> list[Finding]:
@@ -316,7 +307,9 @@ def _belief(about: str, name: str, server: ServerConfig, tools: list[Tool]) -> l
         if word not in offered:
             text = f"[servers.{name}.tools.{word}] is about a tool that it does not offer{nearest(word, offered)}"
             findings.append(warning(about, text, "correct the name, or take the table out"))
-    unknown = [tool for tool in tools if not server.tools.get(tool.name) and not _in_table(server, tool)]
+    table = recognised(server)
+    known = {*server.tools, *(() if table is None else table.tools)}
+    unknown = [tool for tool in tools if tool.name not in known]
     if not unknown:
         return findings
     silent = [tool for tool in unknown if not tool.definition.get("annotations")]
@@ -328,11 +321,6 @@ def _belief(about: str, name: str, server: ServerConfig, tools: list[Tool]) -> l
         text = f"what it says about {_some(unknown)} is not believed"
         findings.append(note(about, text, "trust_annotations = true, if you trust this server"))
     return findings
-
-
-def _in_table(server: ServerConfig, tool: Tool) -> bool:
-    known = recognised(server)
-    return known is not None and tool.name in known.tools
 
 
 def _some(tools: list[Tool], most: int = 3) -> str:

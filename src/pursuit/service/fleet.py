@@ -230,17 +230,18 @@ class _ChildRun:
 
     async def _watch_cancellation(self) -> None:
         """Ends the child when its task is cancelled or its parent has ended."""
-        async with anyio.create_task_group() as either:
-            either.start_soon(self._cancel_scope_when_cancelled, either.cancel_scope)
+
+        async def watch_parent() -> None:
             with self._service.ledger.bell(self._parent) as bell:
                 while not await self._is_cancelled():
                     await bell.wait()
             either.cancel_scope.cancel()
-        await self._abort(CANCELLED_REASON)
 
-    async def _cancel_scope_when_cancelled(self, scope: anyio.CancelScope) -> None:
-        await self._ctx.wait_cancelled()
-        scope.cancel()
+        async with anyio.create_task_group() as either:
+            either.start_soon(watch_parent)
+            await self._ctx.wait_cancelled()
+            either.cancel_scope.cancel()
+        await self._abort(CANCELLED_REASON)
 
     async def _is_cancelled(self) -> bool:
         if self._ctx.cancelled:

@@ -68,7 +68,8 @@ class GatewayJournal:
         self.patience = patience
         self._state = GatewayState()
         self._head = 0
-        self._earlier = EarlierAnswers(ledger, clock, but=self.stream)
+        self._exhausted = {self.stream}
+        """The gateways that have no answer left for a call of ours."""
         self._opened = False
         self._waits = False
         self._asking = anyio.Lock()
@@ -114,7 +115,7 @@ class GatewayJournal:
                     return Asked(approval_id=one.approval_id, granted=answer.answer in GRANTS, by=answer.by)
                 if answer is None and self._clock.now() < one.until:
                     return Asked(approval_id=one.approval_id)
-            earlier = await self._earlier.take(scope)
+            earlier = await self._earlier_answer(scope)
             if earlier is not None:
                 return Asked(approval_id=earlier.approval_id, granted=earlier.answer in GRANTS, by=earlier.by)
             now = self._clock.now()
@@ -137,14 +138,33 @@ class GatewayJournal:
     async def _take(self, question: str) -> bool:
         """Uses an answer up for this call; False if another call, of any process, has used it."""
         while question not in self._state.used:
-            used = Draft(*encode_gateway(GatewayApprovalUsed(at=self._clock.now(), approval_id=question)))
-            try:
-                await self._ledger.append(self.stream, self._head, [used], kind=KIND)
-            except Conflict:
-                await self._refresh()
-            else:
+            if await self._use(self.stream, self._head, question):
                 return True
+            await self._refresh()
         return False
+
+    async def _earlier_answer(self, scope: str) -> GatewayApprovalAnswered | None:
+        """An unused answer to a question of another gateway, most of which have ended; it is used up by this."""
+        async for row in every_stream(self._ledger, kind=KIND, status=ASKING):
+            while row.name not in self._exhausted:
+                state, head = await _read_state(self._ledger, row.name)
+                answer = state.unused(scope, self._clock.now())
+                if answer is None:
+                    if not state.waits(self._clock.now()):
+                        self._exhausted.add(row.name)
+                    break
+                if await self._use(row.name, head, answer.approval_id):
+                    return answer
+        return None
+
+    async def _use(self, stream: str, head: int, question: str) -> bool:
+        """Writes that a call used the answer; False if the stream has grown, perhaps by the same event."""
+        used = Draft(*encode_gateway(GatewayApprovalUsed(at=self._clock.now(), approval_id=question)))
+        try:
+            await self._ledger.append(stream, head, [used], kind=KIND)
+        except Conflict:
+            return False
+        return True
 
     async def answer(self, question: str, answer: Permission, *, by: str, reason: str | None = None) -> None:
         """Stores the answer of the person behind a client; one that was given before stays."""
@@ -179,39 +199,6 @@ class GatewayJournal:
         self._waits = self._state.waits(self._clock.now())
 
 
-class EarlierAnswers:
-    """Answers to questions of other gateways, most of which have ended; each is good for one call of any caller."""
-
-    def __init__(self, ledger: Ledger, clock: Clock, *, but: str) -> None:
-        self._ledger = ledger
-        self._clock = clock
-        self._done = {but}
-
-    async def take(self, scope: str) -> GatewayApprovalAnswered | None:
-        """An answer about these calls that was not used, which it is from now on."""
-        async for row in every_stream(self._ledger, kind=KIND, status=ASKING):
-            if row.name not in self._done and (answer := await self._taken(row.name, scope)) is not None:
-                return answer
-        return None
-
-    async def _taken(self, stream: str, scope: str) -> GatewayApprovalAnswered | None:
-        while True:
-            stored, now = await self._ledger.read(stream), self._clock.now()
-            state = GatewayState()
-            state.apply(decode_gateway(one.body) for one in stored)
-            if not state.waits(now):
-                self._done.add(stream)
-            answer = state.unused(scope, now)
-            if answer is None:
-                return None
-            used = Draft(*encode_gateway(GatewayApprovalUsed(at=now, approval_id=answer.approval_id)))
-            try:
-                await self._ledger.append(stream, stored[-1].seq, [used], kind=KIND)
-            except Conflict:
-                continue  # another process has just written there, and may have used it
-            return answer
-
-
 class GatewayQuestions:
     """The open questions of all gateways in a ledger, and their answers."""
 
@@ -241,7 +228,7 @@ class GatewayQuestions:
                 raise already_answered(question, "expired", None)
             word = GatewayApprovalAnswered(at=now, approval_id=question, answer=answer, by=by, reason=reason)
             await self._ledger.append(stream, ANY, [Draft(*encode_gateway(word))], kind=KIND)
-            first = (await self._state(stream)).answers[question]
+            first = (await _read_state(self._ledger, stream))[0].answers[question]
             if first != word:
                 raise already_answered(question, first.answer, first.by)
             return {**_row(stream, asked), "answer": answer, "by": by, "status": "open"}
@@ -249,12 +236,14 @@ class GatewayQuestions:
 
     async def _states(self) -> list[tuple[str, GatewayState]]:
         rows = every_stream(self._ledger, kind=KIND, status=ASKING)
-        return [(row.name, await self._state(row.name)) async for row in rows][::-1]
+        return [(row.name, (await _read_state(self._ledger, row.name))[0]) async for row in rows][::-1]
 
-    async def _state(self, stream: str) -> GatewayState:
-        state = GatewayState()
-        state.apply(decode_gateway(stored.body) for stored in await self._ledger.read(stream))
-        return state
+
+async def _read_state(ledger: Ledger, stream: str) -> tuple[GatewayState, int]:
+    """The state of a gateway, and the number of its last event."""
+    stored, state = await ledger.read(stream), GatewayState()
+    state.apply(decode_gateway(one.body) for one in stored)
+    return state, stored[-1].seq if stored else 0
 
 
 async def gateway_lines(ledger: Ledger, *, limit: int = 100) -> list[dict[str, Any]]:

@@ -10,14 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from pursuit.core.tasks import TaskCreated, decode_task
 from pursuit.errors import InvalidArgument, SessionNotFound
-from pursuit.ledger.contract import (
-    FORGOTTEN,
-    Found,
-    Ledger,
-    Page,
-    StoredEvent,
-    StreamRow,
-)
+from pursuit.ledger.contract import FORGOTTEN, Found, Ledger, Page, StoredEvent, StreamRow
 
 MISSION, TASK = "mission", "task"
 

@@ -27,6 +27,7 @@ from pursuit.core.tasks import TASK_STATUSES, TaskKind, TaskState, TaskStatus
 from pursuit.errors import Fault, InvalidArgument, TaskNotFound, ValidationFailed
 from pursuit.ledger.contract import FORGOTTEN, Ledger, every_stream
 from pursuit.service.audit import OPERATOR, Audit, Caller
+from pursuit.tasks.calls import Job
 from pursuit.tasks.command import GRACE, HEARTBEAT, Command
 from pursuit.tasks.execution import GRACE_KEY, USUAL_GRACE, TaskContext, is_alive, stopped_by, stopping_time
 from pursuit.tasks.host import Resume, Retention, TaskHost, Work
@@ -34,7 +35,6 @@ from pursuit.tasks.record import record_of, sound_text
 from pursuit.tasks.store import KIND, Ending, TaskStore
 
 if TYPE_CHECKING:
-    from pursuit.tasks.calls import Job
     from pursuit.tasks.runner import Processes
 
 
@@ -127,9 +127,8 @@ def known_secrets(
     found = inherited_secrets(environ)
 
     def full(said: Mapping[str, str]) -> dict[str, str]:
-        return {
-            key: expand_variables(value, environ)[0] for key, value in said.items()
-        }  # what is not set has no value to hide
+        # What is not set has no value to hide.
+        return {key: expand_variables(value, environ)[0] for key, value in said.items()}
 
     for server in servers:
         args = tuple(expand_variables(word, environ)[0] for word in server.args)
@@ -323,8 +322,6 @@ class Tasks:
         return replace(job, work=audited)
 
     def _job(self, command: Command, origin: Mapping[str, Any]) -> Job:
-        from pursuit.tasks.calls import Job  # noqa: PLC0415
-
         config = self.commands.get(origin.get("command", ""))
         limit = None if config is None else config.timeout
         kept = dict(origin) if limit is None else {**origin, TIMEOUT: limit}
@@ -333,7 +330,6 @@ class Tasks:
         return Job(work=within(self._processes.work(command), limit), kind="process", total=command.total, origin=kept)
 
     def _configured(self, name: str, arguments: Mapping[str, Any]) -> Command:
-
         return configured_command(self.config(name), arguments, os.environ, known=self._known_secrets())
 
     def _known_secrets(self) -> list[str]:

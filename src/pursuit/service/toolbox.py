@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import anyio
@@ -38,7 +39,7 @@ from pursuit.errors import (
 from pursuit.policy.rules import Layers, conditional_rules, decide
 from pursuit.policy.traits import effect, is_mcp_tool, tool_approval_description
 from pursuit.proposers.contract import Failed, Proposer, Waiting
-from pursuit.proposers.language import LanguageModel, ModelRequest, Models, NoAnswer, ProposerContext, Terms
+from pursuit.proposers.language import LanguageModel, ModelRequest, Models, NoAnswer, ProposerContext
 from pursuit.service.admission import admit
 from pursuit.service.audit import OPERATOR, Audit, Caller
 from pursuit.upstream.host import ToolHost
@@ -64,7 +65,7 @@ class Toolbox:
         """Every tool with what it may do and what policy says; a server that cannot be reached is in `failures`."""
         if server is not None:
             self._require(server)
-        catalogue = await self._catalogue(None if server is None else [server])
+        catalogue = await self.host.pool.catalogue(None if server is None else [server], strict=False)
         disabled = [name for name in self.disabled if server is None]
         return {**_listed(catalogue, self.host.layers(), catalogue), "disabled": disabled}
 
@@ -135,7 +136,7 @@ class Toolbox:
         """A tool by its qualified name, or by its bare one if only one server has it."""
         server = name.partition(".")[0]
         known = server in self.host.pool.names
-        catalogue = await self._catalogue([server] if known else None)
+        catalogue = await self.host.pool.catalogue([server] if known else None, strict=False)
         tool = catalogue.get(name)
         if tool is not None:
             return tool, catalogue
@@ -144,19 +145,6 @@ class Toolbox:
         _, faults = catalogue.resolve([name])
         reason = faults[0].reason if faults else f"no server offers a tool {name!r}"
         raise InvalidArgument(reason, tool=name)
-
-    async def _catalogue(self, servers: Sequence[str] | None) -> Catalogue:
-        """Like the pool's, but a required server that fails is a failure among the others: a listing shows them all."""
-        pool = self.host.pool
-        try:
-            return await pool.catalogue(servers)
-        except UpstreamUnavailable:
-            parts = {name: await _alone(pool.catalogue, name) for name in servers or pool.names}
-            return Catalogue(
-                tools={key: tool for part in parts.values() for key, tool in part.tools.items()},
-                failures={name: reason for part in parts.values() for name, reason in part.failures.items()},
-                warnings=[warning for part in parts.values() for warning in part.warnings],
-            )
 
     def _require(self, server: str) -> None:
         if server in self.disabled:
@@ -174,13 +162,6 @@ def _listed(catalogue: Catalogue, layers: Layers, tools: Iterable[Tool]) -> dict
         "failures": dict(catalogue.failures),
         "warnings": list(catalogue.warnings),
     }
-
-
-async def _alone(catalogue: Callable[[Sequence[str]], Awaitable[Catalogue]], name: str) -> Catalogue:
-    try:
-        return await catalogue([name])
-    except UpstreamUnavailable as error:
-        return Catalogue(failures={name: error.message})
 
 
 def tool_row(layers: Layers, tool: Tool) -> dict[str, Any]:
@@ -257,7 +238,7 @@ class Planner:
         async def past(after: int) -> list[tuple[int, AnyEvent]]:
             return [(1, created)] if after < 1 else []
 
-        means = ProposerContext(tools=offered(state, tools), record=spent.over, past=past)
+        means = ProposerContext(tools=offered(state, tools), record=partial(_Counted, spent), past=past)
         shown = await _first(self.proposer_for(admitted.mission, None, means), state, tools)
         frame: dict[str, Any] = {"proposer": mission.proposer.kind, "calls": []}
         return {**frame, **shown, "used": spent.as_json(), "warnings": list(admitted.warnings)}
@@ -304,9 +285,6 @@ class _Spent:
     began: float = field(default_factory=anyio.current_time)
     unpriced: bool = False
 
-    def over(self, model: LanguageModel) -> LanguageModel:
-        return _Counted(model, self)
-
     def as_json(self) -> dict[str, Any]:
         """The tokens and the cost; an unknown cost is None here, and nothing in the budget."""
         return {"tokens": self.state.tokens, "cost_usd": None if self.unpriced else self.state.cost_usd}
@@ -318,30 +296,23 @@ class _Spent:
         return Deadline(set(), timeout=self.timeout, ceiling=self.timeout, wall_clock_left=left)
 
 
-@dataclass(frozen=True, slots=True)
 class _Counted:
     """The same model; its answers are counted and not stored."""
 
-    model: LanguageModel
-    spent: _Spent
-
-    @property
-    def name(self) -> str:
-        return self.model.name
-
-    @property
-    def terms(self) -> Terms | None:
-        return self.model.terms
+    def __init__(self, spent: _Spent, model: LanguageModel) -> None:
+        self.name, self.terms = model.name, model.terms
+        self._model = model
+        self._spent = spent
 
     async def answer(self, request: ModelRequest) -> ModelAnswer:
-        state = self.spent.state
+        state = self._spent.state
         request = affordable(state, request, self.terms)
-        limit = self.spent.deadline()
-        answer = await limit.bound(self.model.answer(request))
+        limit = self._spent.deadline()
+        answer = await limit.bound(self._model.answer(request))
         if answer is None:
             raise NoAnswer(f"{self.name}: {limit.why()}")
         state.densest = learnt(state.densest, size=request.size, tokens=answer.input_tokens)
         state.tokens += answer.input_tokens + answer.output_tokens
         state.cost_usd = round(state.cost_usd + (answer.cost_usd or 0.0), 9)
-        self.spent.unpriced = self.spent.unpriced or answer.cost_usd is None
+        self._spent.unpriced = self._spent.unpriced or answer.cost_usd is None
         return answer

@@ -5,7 +5,8 @@ Invariant: the same id begins one task, however often it is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast, runtime_checkable
 
@@ -15,7 +16,7 @@ from pursuit.core.tasks import TaskKind, TaskState
 from pursuit.core.tools import NOT_KNOWN, CallFailed, Resumable, Tool, ToolResult, Upstream
 from pursuit.errors import Conflict, PursuitError, TaskNotFound, UpstreamUnavailable
 from pursuit.tasks.execution import TaskContext
-from pursuit.tasks.host import Resume, TaskHost, Work
+from pursuit.tasks.host import TaskHost, Work
 from pursuit.tasks.store import UNKNOWN, Ending
 
 
@@ -39,36 +40,37 @@ class Jobs(Protocol):
 
 
 class TaskCalls:
-    """Calls of the tools of `upstream`, as tasks of one requestor."""
+    """Calls of the tools of `upstream`, as tasks of this process's `host`, which opens with the first of them."""
 
-    def __init__(self, host: TaskHost, upstream: Callable[[str], Upstream], *, requestor: str = "local") -> None:
+    def __init__(self, host: Callable[[], Awaitable[TaskHost]], upstream: Callable[[str], Upstream]) -> None:
         self._host = host
         self._upstream = upstream
-        self._requestor = requestor
 
     async def begin(self, tool: Tool, arguments: Mapping[str, Any], *, task_id: str, call_id: str) -> None:
         """Begins the task by that id, unless it has begun already. Raises `CallFailed` if it cannot begin."""
+        host = await self._host()
         try:
-            await self._host.take_up(await self._host.store.get(task_id))
+            await host.take_up(await host.store.get(task_id))
         except TaskNotFound:
-            await self._begin(tool, arguments, task_id, call_id)
+            await self._begin(host, tool, arguments, task_id, call_id)
 
-    async def _begin(self, tool: Tool, arguments: Mapping[str, Any], task_id: str, call_id: str) -> None:
+    async def _begin(
+        self, host: TaskHost, tool: Tool, arguments: Mapping[str, Any], task_id: str, call_id: str
+    ) -> None:
         try:
             upstream = self._upstream(tool.server)
             if isinstance(upstream, Jobs):
                 job = upstream.job(tool.name, arguments, call_id=call_id)
             else:
-                job = Job(work=call_work(upstream, tool.name, arguments, call_id=call_id))
-            origin = {"server": tool.server, "tool": tool.name, "call_id": call_id, **job.origin}
-            await self._host.begin(
+                job = Job(work=_call_work(upstream, tool.name, arguments, call_id))
+            await host.begin(
                 job.work,
                 kind=job.kind,
                 title=tool.qualified,
-                requestor=self._requestor,
+                requestor="local",
                 by=call_id,
                 total=job.total,
-                origin=origin,
+                origin={"server": tool.server, "tool": tool.name, "call_id": call_id, **job.origin},
                 task_id=task_id,
             )
         except Conflict:
@@ -78,7 +80,8 @@ class TaskCalls:
 
     async def outcome(self, task_id: str, *, within: float = 0.0) -> ToolResult | None:
         """What it came to, or None while it is under way. Raises `CallFailed` if it came to no result."""
-        store = self._host.store
+        host = await self._host()
+        store = host.store
         try:
             state = await store.get(task_id)
             if not state.terminal and within > 0:
@@ -88,19 +91,40 @@ class TaskCalls:
         except TaskNotFound:
             raise CallFailed(f"its task {task_id} is not on record any more; what it did is not known") from None
         if not state.terminal:
-            await self._host.take_up(state)
+            await host.take_up(state)
             return None
         return as_answer(state, result)
 
     async def cancel(self, task_id: str, *, reason: str) -> None:
         """Orders it stopped; one that has ended is left alone."""
-        try:
-            await self._host.cancel(task_id, reason=reason)
-        except TaskNotFound:
-            return
+        with suppress(TaskNotFound):
+            await (await self._host()).cancel(task_id, reason=reason)
+
+    def resume(self, state: TaskState) -> Work | None:
+        """The rest of a call whose process died: where the server keeps it as a task of its own, and nowhere else."""
+        handle, server, tool = (state.mark.get("handle"), state.origin.get("server"), state.origin.get("tool"))
+        if not isinstance(handle, Mapping) or not isinstance(server, str) or not isinstance(tool, str):
+            return None
+        known = cast("Mapping[str, Any]", handle)
+
+        async def work(ctx: TaskContext) -> Ending:
+            async def progressed(_done: float, _total: float | None, message: str | None) -> None:
+                await ctx.update_status(message)
+
+            try:
+                upstream = self._upstream(server)
+                if not isinstance(upstream, Resumable):
+                    raise CallFailed(f"server {server!r} keeps no tasks any more; {NOT_KNOWN}")
+                return _ending_of(await upstream.pick_up(tool, known, on_progress=progressed))
+            except CallFailed as error:
+                return _no_result(error)
+            except UpstreamUnavailable as error:  # it took the call before
+                return _no_result(CallFailed(f"{error.message}; {NOT_KNOWN}"))
+
+        return work
 
 
-def call_work(upstream: Upstream, tool: str, arguments: Mapping[str, Any], *, call_id: str) -> Work:
+def _call_work(upstream: Upstream, tool: str, arguments: Mapping[str, Any], call_id: str) -> Work:
     """The work of a call to a server that knows no tasks: it is made and waited for here."""
 
     async def work(ctx: TaskContext) -> Ending:
@@ -110,49 +134,17 @@ def call_work(upstream: Upstream, tool: str, arguments: Mapping[str, Any], *, ca
         async def remember(handle: Mapping[str, Any]) -> None:
             await ctx.remember({"handle": handle})
 
+        more: dict[str, Any] = {"on_handle": remember} if isinstance(upstream, Resumable) else {}
         try:
-            if isinstance(upstream, Resumable):
-                answer = await upstream.call(
-                    tool, arguments, call_id=call_id, on_progress=progressed, on_handle=remember
-                )
-            else:
-                answer = await upstream.call(tool, arguments, call_id=call_id, on_progress=progressed)
+            return _ending_of(await upstream.call(tool, arguments, call_id=call_id, on_progress=progressed, **more))
         except (CallFailed, UpstreamUnavailable) as error:
             return _no_result(error)
-        return Ending(status="failed" if answer.is_error else "completed", result=answer.as_dict())
 
     return work
 
 
-def resume_call(upstream: Callable[[str], Upstream]) -> Resume:
-    """How a call goes on after its process died: where the server keeps it as a task of its own, and nowhere else."""
-
-    def resume(state: TaskState) -> Work | None:
-        handle, server, tool = (state.mark.get("handle"), state.origin.get("server"), state.origin.get("tool"))
-        if not isinstance(handle, Mapping) or not isinstance(server, str) or not isinstance(tool, str):
-            return None
-        return _picked_up(upstream, server, tool, cast("Mapping[str, Any]", handle))
-
-    return resume
-
-
-def _picked_up(upstream: Callable[[str], Upstream], server: str, tool: str, handle: Mapping[str, Any]) -> Work:
-    async def work(ctx: TaskContext) -> Ending:
-        async def progressed(_done: float, _total: float | None, message: str | None) -> None:
-            await ctx.update_status(message)
-
-        try:
-            found = upstream(server)
-            if not isinstance(found, Resumable):
-                raise CallFailed(f"server {server!r} keeps no tasks any more; {NOT_KNOWN}")
-            answer = await found.pick_up(tool, handle, on_progress=progressed)
-        except CallFailed as error:
-            return _no_result(error)
-        except UpstreamUnavailable as error:  # it took the call before
-            return _no_result(CallFailed(f"{error.message}; {NOT_KNOWN}"))
-        return Ending(status="failed" if answer.is_error else "completed", result=answer.as_dict())
-
-    return work
+def _ending_of(answer: ToolResult) -> Ending:
+    return Ending(status="failed" if answer.is_error else "completed", result=answer.as_dict())
 
 
 def _no_result(error: CallFailed | UpstreamUnavailable) -> Ending:

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from pursuit.config.commands import LARGEST, LEAST_HEARTBEAT, LONGEST_GRACE
 from pursuit.core.patterns import checked_pattern
 from pursuit.core.tasks import TaskEnd
 from pursuit.errors import Fault, ValidationFailed
@@ -22,10 +23,6 @@ from pursuit.tasks.store import Ending
 
 GRACE = 10.0
 HEARTBEAT = 30.0
-LONGEST_GRACE = 86_400.0
-LEAST_HEARTBEAT = 1.0
-"""Each heartbeat is an event in the ledger."""
-MOST_UNITS = 2.0**53
 LEAST_SECRET_LINE = 8
 BLANK = "***"
 
@@ -99,7 +96,7 @@ class Command:
         return faults
 
     def _number_faults(self) -> list[Fault]:
-        bounds = {"grace": (0, LONGEST_GRACE), "heartbeat": (LEAST_HEARTBEAT, MOST_UNITS), "total": (0, MOST_UNITS)}
+        bounds = {"grace": (0, LONGEST_GRACE), "heartbeat": (LEAST_HEARTBEAT, LARGEST), "total": (0, LARGEST)}
         return [
             Fault(field=name, reason=f"must be a number from {least:g} to {most:g}, not {value}")
             for name, (least, most) in bounds.items()

@@ -109,6 +109,12 @@ TRY_AGAIN = 1.0
 log = logging.getLogger(__name__)
 
 
+def log_fields(task_id: str | None, error: Exception) -> dict[str, Any]:
+    """What a log line about a task and an error carries."""
+    code, reason = (error.code, error.message) if isinstance(error, PursuitError) else ("internal", repr(error))
+    return {"pursuit_fields": {"task": task_id, "code": code, "reason": reason}}
+
+
 class TaskContext:
     """One task, as its worker sees it."""
 
@@ -201,8 +207,7 @@ class TaskContext:
                     self.task_id, by=TIME_TO_LIVE, settle=not winds_down, ending=Ending.failure(OUT_OF_TIME)
                 )
             except PursuitError as error:  # the work must not end for a ledger that cannot be written just now
-                fields = {"task": self.task_id, "code": error.code, "reason": error.message}
-                log.warning("a task cannot be ended in time", extra={"pursuit_fields": fields})
+                log.warning("a task cannot be ended in time", extra=log_fields(self.task_id, error))
                 await anyio.sleep(TRY_AGAIN)
             else:
                 return

@@ -19,7 +19,7 @@ from anyio.abc import TaskGroup
 from pursuit.core.tasks import TASK_ENDS, TaskKind, TaskState, TaskStatus
 from pursuit.errors import PursuitError, TaskNotFound
 from pursuit.ledger.contract import Page, StreamRow, every_stream
-from pursuit.tasks.execution import OUT_OF_TIME, TIME_TO_LIVE, Owner, TaskContext, is_alive, stopped_by
+from pursuit.tasks.execution import OUT_OF_TIME, TIME_TO_LIVE, Owner, TaskContext, is_alive, log_fields, stopped_by
 from pursuit.tasks.limits import RUNNING
 from pursuit.tasks.store import KIND, Ending, TaskStore
 
@@ -27,9 +27,6 @@ PAGE = 100
 TIDY_EVERY = 30.0
 LEAST_KEPT = 60.0
 """Seconds that an ended task stays after its time to live, so that a polling client sees how it ended."""
-
-Cleared = Callable[[str], Awaitable[bool]]
-Needed = Callable[[TaskState], Awaitable[bool]]
 
 
 class Retention:
@@ -40,9 +37,9 @@ class Retention:
         self._store = store
         self._winding = winding
         self._tidied = -math.inf
-        self.clear: Cleared | None = None
+        self.clear: Callable[[str], Awaitable[bool]] | None = None
         """Clears away what else there is of a task; False if it must stay for now, and the task with it."""
-        self.needed: Needed | None = None
+        self.needed: Callable[[TaskState], Awaitable[bool]] | None = None
         """Whether a mission still waits for the result of an ended task."""
 
     async def list(
@@ -248,7 +245,7 @@ class TaskHost:
             except Exception as error:  # noqa: BLE001 - the boundary: what is wrong with one task harms no other one
                 if row.name not in self._odd:
                     self._odd.add(row.name)
-                    log.warning("a task cannot be looked after", extra=_fields(row.name, error))
+                    log.warning("a task cannot be looked after", extra=log_fields(row.name, error))
         return count
 
     def _start(self, state: TaskState, work: Work) -> None:
@@ -278,7 +275,7 @@ class TaskHost:
         try:
             await ctx.settle(ending)
         except Exception as error:  # noqa: BLE001 - the boundary: see above
-            log.warning("a task's end could not be stored", extra=_fields(ctx.task_id, error))
+            log.warning("a task's end could not be stored", extra=log_fields(ctx.task_id, error))
             if isinstance(error, PursuitError):  # the ledger cannot be written now
                 return
             try:
@@ -289,7 +286,7 @@ class TaskHost:
                     ctx.task_id, replace(Ending.failure(why, unknown=True), exit_code=ending.exit_code)
                 )
             except Exception as again:  # noqa: BLE001 - the same boundary
-                log.warning("a task has no end on record", extra=_fields(ctx.task_id, again))
+                log.warning("a task has no end on record", extra=log_fields(ctx.task_id, again))
 
     @staticmethod
     async def _listen(ctx: TaskContext, scope: anyio.CancelScope | None) -> None:
@@ -303,7 +300,7 @@ class TaskHost:
                 await self.take_up_all()
                 await self.retention.tidy()
             except Exception as error:  # noqa: BLE001 - the same boundary
-                log.warning("cannot look after tasks", extra=_fields(None, error))
+                log.warning("cannot look after tasks", extra=log_fields(None, error))
             await anyio.sleep(LOOK_EVERY)
 
 
@@ -311,8 +308,3 @@ def _broken(error: Exception) -> Ending:
     while isinstance(error, ExceptionGroup):  # what ran side by side comes in groups
         error = cast("ExceptionGroup[Exception]", error).exceptions[0]
     return Ending.failure(f"{type(error).__name__}: {error}", unknown=True)
-
-
-def _fields(task_id: str | None, error: Exception) -> dict[str, Any]:
-    code, reason = (error.code, error.message) if isinstance(error, PursuitError) else ("internal", repr(error))
-    return {"pursuit_fields": {"task": task_id, "code": code, "reason": reason}}

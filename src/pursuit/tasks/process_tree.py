@@ -47,13 +47,20 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Meta:
+class Root:
+    """By what the processes of a command are known: its tag, its group, and on Linux the `subreaper` above them all."""
+
+    task_id: str
+    leader: Identity
+    subreaper: Identity | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meta(Root):
     """What the supervisor recorded of a started command."""
 
-    leader: Identity
     supervisor: Identity
     at: float
-    subreaper: Identity | None = None
 
 
 this_boot = cache(boot_id)
@@ -72,9 +79,14 @@ def read_meta(folder: Path) -> Meta | str | None:
     if "refused" in body:
         return str(body["refused"])
     try:
-        leader, supervisor, at = identity_of(body), identity_of(body["supervisor"]), float(body["at"])
-        subreaper = identity_of(body["subreaper"]) if "subreaper" in body else None
-        return Meta(leader=leader, supervisor=supervisor, at=at, subreaper=subreaper)
+        return Meta(
+            task_id=folder.name,
+            leader=identity_of(body),
+            subreaper=identity_of(body["subreaper"]) if "subreaper" in body else None,
+            # An earlier build wrote `keeper`; a command that it started may still run.
+            supervisor=identity_of(body["supervisor"] if "supervisor" in body else body["keeper"]),
+            at=float(body["at"]),
+        )
     except (KeyError, TypeError, ValueError):
         return UNREADABLE
 
@@ -123,15 +135,6 @@ class ProcessInfo:
     def key(self) -> Key:
         """Its identity, which does not change with its parent."""
         return self.pid, self.start
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Root:
-    """By what the processes of a command are known: its tag, its group, and on Linux the `subreaper` above them all."""
-
-    task_id: str
-    leader: Identity
-    subreaper: Identity | None = None
 
 
 class ProcessTable:

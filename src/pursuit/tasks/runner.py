@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -36,7 +37,7 @@ from pursuit.tasks.command import (
     in_words,
     refusal_of,
 )
-from pursuit.tasks.execution import TaskContext
+from pursuit.tasks.execution import TaskContext, log_fields
 from pursuit.tasks.host import Work
 from pursuit.tasks.process_tree import (
     UNREADABLE,
@@ -87,7 +88,7 @@ class SupervisorClient:
         """How many supervisors were lost; there is no news of commands that were started before the last loss."""
 
     async def start(self, request: dict[str, Any]) -> None:
-        """Starts a command; returns when it runs. Raises `Refused` or `Unanswered`."""
+        """Starts a command; returns when it runs. Raises `StartRefused` or `StartUnanswered`."""
         answered, reasons, losses = anyio.Event(), list[str](), self.losses
         self._asked[request["id"]] = answered, reasons
         try:
@@ -185,28 +186,15 @@ LIVENESS_EVERY = 5
 """Polls for output between two checks that the supervisor lives."""
 
 
+@dataclass(eq=False, slots=True, kw_only=True)
 class Watch:
-    """One command: wakes its reader; `lost` once its supervisor is gone."""
+    """One command: `news` wakes its reader; `lost` once its supervisor is gone."""
 
-    def __init__(self, reader: Reader, supervisor: Identity, *, ours: bool) -> None:
-        self.reader = reader
-        self.supervisor = supervisor
-        self.ours = ours
-        self.lost = False
-        self._news = anyio.Event()
-
-    def ring(self) -> None:
-        """Wakes the reader."""
-        self._news.set()
-
-    def quiet(self) -> None:
-        """From here on only new news count."""
-        if self._news.is_set():
-            self._news = anyio.Event()
-
-    async def wait(self) -> None:
-        """Returns when there may be news."""
-        await self._news.wait()
+    reader: Reader
+    supervisor: Identity
+    ours: bool
+    lost: bool = False
+    news: anyio.Event = field(default_factory=anyio.Event)
 
 
 class Watches:
@@ -230,7 +218,7 @@ class Watches:
         """Wakes the readers of these commands."""
         for task_id in task_ids:
             if (watch := self._all.get(task_id)) is not None:
-                watch.ring()
+                watch.news.set()
 
     def disown(self) -> None:
         """Polls all commands from now on: the supervisor is lost."""
@@ -248,7 +236,7 @@ class Watches:
                 self._foreign = anyio.Event()
                 continue
             for watch in await anyio.to_thread.run_sync(_with_news, foreign, count % LIVENESS_EVERY == 0):
-                watch.ring()
+                watch.news.set()
             count += 1
             await anyio.sleep(NOTIFY_EVERY)
 
@@ -327,11 +315,11 @@ class Running:
         stopped.set()
 
     async def _end_tree(self) -> None:
-        await end_tree(self._process_table, root_of(self._ctx.task_id, self._meta), self._command.grace)
+        await end_tree(self._process_table, self._meta, self._command.grace)
 
     async def _read(self) -> None:
         while True:
-            self._watch.quiet()
+            self._watch.news = anyio.Event()
             before = self._reader.taken
             more = await anyio.to_thread.run_sync(
                 lambda: self._reader.step(last=self._watch.lost), limiter=self._readers
@@ -354,7 +342,7 @@ class Running:
         if self._reader.unmarked:
             ends = min(ends, self._due())
         with anyio.move_on_after(max(0.0, ends - time.monotonic())):
-            await self._watch.wait()
+            await self._watch.news.wait()
             return
         if time.monotonic() >= self._beat + self._command.heartbeat:
             await self._sign_of_life()
@@ -373,7 +361,7 @@ class Running:
         try:
             mark = self._reader.mark()
         except OSError as error:
-            log.warning("a task's units cannot be written down", extra={"pursuit_fields": {"reason": str(error)}})
+            log.warning("a task's units cannot be written down", extra=log_fields(self._ctx.task_id, error))
             return
         done = progress.units.count if progress.counts else None
         word = self._ctx.remember(
@@ -387,8 +375,7 @@ class Running:
         try:
             await word
         except PursuitError as error:
-            fields = {"task": self._ctx.task_id, "code": error.code, "reason": error.message}
-            log.warning("a task's progress cannot be stored", extra={"pursuit_fields": fields})
+            log.warning("a task's progress cannot be stored", extra=log_fields(self._ctx.task_id, error))
             return False
         return True
 
@@ -411,11 +398,6 @@ class Running:
             mark={**reader.mark(), "pid": self._meta.leader.pid},
             cancelled=self._ctx.cancelled,
         )
-
-
-def root_of(task_id: str, meta: Meta) -> Root:
-    """By what the processes of a command that was started are known."""
-    return Root(task_id=task_id, leader=meta.leader, subreaper=meta.subreaper)
 
 
 def tail_of(folder: Path, name: str, lines: int, longest: int | None = None) -> list[str]:
@@ -580,7 +562,7 @@ class Processes:
         reader = await anyio.to_thread.run_sync(
             lambda: Reader(folder, command, ctx.state.mark, bound=self._log_bytes), limiter=self._readers
         )
-        watch = Watch(reader, meta.supervisor, ours=losses == self._supervisor.losses)
+        watch = Watch(reader=reader, supervisor=meta.supervisor, ours=losses == self._supervisor.losses)
         running = Running(
             ctx, command, meta, watch, process_table=self._process_table, readers=self._readers, unmarked=self._unmarked
         )
@@ -588,7 +570,7 @@ class Processes:
             return await running.to_its_end(self._watches, folder)
         except Exception:
             # A fault of ours fails the task, and nothing would stop its command after that.
-            await end_tree(self._process_table, root_of(ctx.task_id, meta), command.grace)
+            await end_tree(self._process_table, meta, command.grace)
             raise
         finally:
             if not running.left:

@@ -203,9 +203,8 @@ class McpClient:
         self._tail.clear()
         connection = Connection(
             self._open_transport,
+            self.config,
             era=era,
-            timeout=self.config.timeouts.connect,
-            settings=self._settings,
             features=self.features,
             tail=self._tail,
             on_notification=self._on_notification,
@@ -377,14 +376,11 @@ class Leases:
         self,
         make: Callable[[ClientFeatures, Era], McpClient],
         tasks: anyio.abc.TaskGroup,
-        *,
-        idle_seconds: float,
-        most_idle: int,
+        settings: ClientSettings,
     ) -> None:
         self._make = make
         self._tasks = tasks
-        self._idle_seconds = idle_seconds
-        self._most_idle = most_idle
+        self._settings = settings
         self._idle: dict[McpClient, tuple[str, anyio.CancelScope]] = {}
         """The longest idle one first, each with its key and the scope of the task that closes it after a while."""
         self._all: set[McpClient] = set()
@@ -422,14 +418,14 @@ class Leases:
         expiry = anyio.CancelScope()
         self._idle[client] = (key, expiry)
         self._tasks.start_soon(self._expire, client, expiry)
-        if len(self._idle) > self._most_idle:
+        if len(self._idle) > self._settings.most_idle:
             oldest = next(iter(self._idle))
             self._take(oldest)
             self._tasks.start_soon(self._close, oldest)
 
     async def _expire(self, client: McpClient, expiry: anyio.CancelScope) -> None:
         with expiry:
-            await anyio.sleep(self._idle_seconds)
+            await anyio.sleep(self._settings.idle_seconds)
         # It may be lent in the moment in which its time is over; then another task, or none, closes it.
         if client in self._idle and self._idle[client][1] is expiry:
             del self._idle[client]
@@ -469,9 +465,7 @@ class McpUpstream(McpClient):
         )
         self.warnings: list[str] = []
         self._listeners: list[OnNotification] = []
-        self._leases = Leases(
-            self._separate_client, tasks, idle_seconds=settings.idle_seconds, most_idle=settings.most_idle
-        )
+        self._leases = Leases(self._separate_client, tasks, settings)
         self._listing: list[Tool] = []
         self._listed_by: Connection | None = None
         self._listed_at = -math.inf

@@ -39,17 +39,19 @@ from mcp_types.version import (
     MODERN_PROTOCOL_VERSIONS,
 )
 
-from pursuit.config.servers import ClientSettings
+from pursuit.config.servers import ServerConfig
 from pursuit.core.tools import InitializeResult, NotifyFn, UpstreamError
 from pursuit.errors import PursuitError
 from pursuit.upstream.redaction import StderrTail, redact_about, redact_error, redact_notification, redact_result
 from pursuit.upstream.transport import (
+    UNCANCELLABLE,
     CallBroken,
     ClientFeatures,
     ConnectionLost,
     HttpRefused,
     OnNotification,
     OpenTransport,
+    RequestOptions,
     SessionGone,
     Transport,
 )
@@ -105,7 +107,7 @@ async def _discover(transport: Transport, capabilities: Mapping[str, Any], secon
         for _ in range(2):
             params = {"_meta": _envelope(asked, capabilities)}
             try:
-                result = await transport.request("server/discover", params, cancellable=False)
+                result = await transport.request("server/discover", params, UNCANCELLABLE)
                 return _read_discovery(transport, result)
             except UpstreamError as error:
                 if error.code != UNSUPPORTED_PROTOCOL_VERSION:
@@ -142,7 +144,7 @@ async def _initialize(transport: Transport, capabilities: Mapping[str, Any]) -> 
         "capabilities": capabilities,
         "clientInfo": CLIENT_INFO,
     }
-    result = await transport.request("initialize", params, cancellable=False)
+    result = await transport.request("initialize", params, UNCANCELLABLE)
     agreed, offered = result.get("protocolVersion"), result.get("capabilities", {})
     if not isinstance(agreed, str) or not isinstance(offered, dict):
         raise ValueError("its answer to the handshake is malformed")
@@ -182,18 +184,17 @@ class Connection:
     def __init__(
         self,
         open_transport: OpenTransport,
+        config: ServerConfig,
         *,
         era: Era,
-        timeout: float,
-        settings: ClientSettings,
         features: ClientFeatures,
         tail: StderrTail,
         on_notification: OnNotification,
     ) -> None:
         self._open_transport = open_transport
         self.era: Era = era
-        self._timeout = timeout
-        self._settings = settings
+        self._timeout = config.timeouts.connect
+        self._settings = config.client
         self._features = features
         self._tail = tail
         self._on_notification = on_notification
@@ -355,7 +356,8 @@ class Connection:
                 delivering.start_soon(_deliver, receive, on_notify)
                 try:
                     own_stream = partial(self._dispatch_own, deliver)
-                    outcome = await transport.request(method, body, request_id=listen_id, on_notification=own_stream)
+                    options = RequestOptions(request_id=listen_id, on_notification=own_stream)
+                    outcome = await transport.request(method, body, options)
                 except (UpstreamError, ConnectionLost, CallBroken, SessionGone, ValueError) as error:
                     # Raised after the task group, which would wrap it in an exception group.
                     outcome = error
@@ -382,7 +384,7 @@ class Connection:
             with anyio.move_on_after(self._settings.hang_probe) as scope, suppress(UpstreamError, ConnectionLost):
                 # The modern era has no ping.
                 method = "server/discover" if self.modern else "ping"
-                await transport.request(method, self._body({}, None), cancellable=False)
+                await transport.request(method, self._body({}, None), UNCANCELLABLE)
             # A server that is busy with another request may take its time.
             if scope.cancelled_caught and not self._in_flight:
                 self._hung = True

@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 
 import anyio
 import anyio.abc
-from mcp.client.stdio import get_default_environment
 from mcp.server import Server
 from mcp.server.mcpserver import MCPServer
 from mcp.server.runner import modern_on_request
@@ -28,7 +27,7 @@ from pursuit.upstream.client import McpUpstream
 from pursuit.upstream.connection import Era
 from pursuit.upstream.http import ParamHeaders, StreamableHttpTransport, http_client, sse, url_secrets
 from pursuit.upstream.redaction import StderrTail
-from pursuit.upstream.stdio import Launch, stdio
+from pursuit.upstream.stdio import stdio
 from pursuit.upstream.transport import DispatcherTransport, OpenTransport, Transport
 
 
@@ -87,13 +86,7 @@ def over_stdio(config: ServerConfig) -> OpenTransport:
     """Opens the stdio transport: starts the configured command."""
 
     async def open_transport(stack: AsyncExitStack, closed: anyio.Event, tail: StderrTail) -> Transport:
-        ready = _expanded(config, tail)
-        launch = Launch(
-            argv=(ready.command or "", *ready.args),
-            env=get_default_environment() | dict(ready.env),
-            cwd=ready.cwd,
-        )
-        process = await stack.enter_async_context(stdio(launch, tail=tail, closed=closed, settings=config.client))
+        process = await stack.enter_async_context(stdio(_expanded(config, tail), tail, closed))
         dispatcher = JSONRPCDispatcher(process.read_stream, process)
         return DispatcherTransport(dispatcher, closed=closed, close_reason=process.close_reason, can_hang=True)
 

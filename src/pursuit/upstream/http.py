@@ -18,7 +18,6 @@ import socket
 from base64 import b64encode
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, MutableMapping
 from contextlib import asynccontextmanager, suppress
-from ipaddress import ip_address
 from itertools import count
 from typing import Any, cast
 from urllib.parse import unquote, urlsplit
@@ -40,9 +39,10 @@ from mcp.shared.inbound import (
 from mcp.shared.message import SessionMessage
 from mcp_types import INTERNAL_ERROR, METHOD_NOT_FOUND, PROTOCOL_VERSION_META_KEY, JSONRPCRequest
 
-from pursuit.config.servers import ClientSettings, ServerConfig
+from pursuit.config.servers import ClientSettings, ServerConfig, is_loopback
 from pursuit.core.tools import UpstreamError
 from pursuit.upstream.transport import (
+    PLAIN,
     CallBroken,
     ConnectionLost,
     DispatcherStream,
@@ -50,8 +50,10 @@ from pursuit.upstream.transport import (
     NotReached,
     OnNotification,
     OnRequest,
+    RequestOptions,
     SessionGone,
     Started,
+    Transport,
     closed_stream_error,
     read_json,
     read_message,
@@ -232,14 +234,6 @@ def http_client(config: ServerConfig) -> httpx2.AsyncClient:
     )
 
 
-def is_loopback(host: str) -> bool:
-    """Whether this is our own machine."""
-    try:
-        return ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host.lower() in ("localhost", "localhost.")
-
-
 @asynccontextmanager
 async def streamed(
     client: httpx2.AsyncClient, method: str, url: str, *, headers: Mapping[str, str], content: bytes | None = None
@@ -324,10 +318,8 @@ def url_secrets(url: str | None) -> tuple[str, ...]:
     return tuple(part for part in (url, basic, *said) if part)
 
 
-class StreamableHttpTransport:
+class StreamableHttpTransport(Transport):
     """A `Transport` over streamable HTTP; sets `closed` when the server has forgotten our session."""
-
-    can_hang = False
 
     def __init__(
         self,
@@ -337,9 +329,9 @@ class StreamableHttpTransport:
         params: ParamHeaders,
         settings: ClientSettings,
     ) -> None:
+        super().__init__(closed)
         self._client = client
         self._url = url
-        self._closed = closed
         self._params = params
         self._settings = settings
         self.receives_notifications = False
@@ -347,7 +339,6 @@ class StreamableHttpTransport:
         self._session: str | None = None
         self._version: str | None = None
         self._modern = False
-        self._on_notification: OnNotification | None = None
         self._on_request: OnRequest | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
         self._open: set[anyio.CancelScope] = set()
@@ -383,20 +374,12 @@ class StreamableHttpTransport:
                 async with streamed(self._client, "DELETE", self._url, headers=self._headers({})):
                     pass
 
-    async def request(
-        self,
-        method: str,
-        params: Mapping[str, Any],
-        *,
-        request_id: str | None = None,
-        cancellable: bool = True,
-        on_notification: OnNotification | None = None,
-    ) -> dict[str, Any]:
+    async def request(self, method: str, params: Mapping[str, Any], options: RequestOptions = PLAIN) -> dict[str, Any]:
         """Sends a request and reads its answer."""
         if self._closed.is_set():
             raise ConnectionLost(sent=False)
         sent = False
-        ident: str | int = request_id or next(self._ids)
+        ident: str | int = options.request_id or next(self._ids)
         body = write_json({"jsonrpc": "2.0", "id": ident, "method": method, "params": params})
         headers = self._headers(_POST_HEADERS) | self._request_headers(method, params)
         with anyio.CancelScope() as scope:
@@ -404,9 +387,10 @@ class StreamableHttpTransport:
             try:
                 await self._check_session()
                 sent = True
-                return await self._exchange(ident, method, body, headers, on_notification or self._notified)
+                on_notification = options.on_notification or self._on_notification
+                return await self._exchange(ident, method, body, headers, on_notification)
             except anyio.get_cancelled_exc_class():
-                if cancellable and not self._modern and not self._closed.is_set():
+                if options.cancellable and not self._modern and not self._closed.is_set():
                     self._cancel(ident)
                 raise
             finally:
@@ -420,7 +404,7 @@ class StreamableHttpTransport:
         ident = next(self._ids)
         body = write_json({"jsonrpc": "2.0", "id": ident, "method": "ping"})
         try:
-            await self._exchange(ident, "ping", body, self._headers(_POST_HEADERS), self._notified)
+            await self._exchange(ident, "ping", body, self._headers(_POST_HEADERS), self._on_notification)
         except (UpstreamError, HttpRefused) as error:
             if not (isinstance(error, UpstreamError) and error.code == METHOD_NOT_FOUND):
                 self._session_lost()
@@ -556,7 +540,7 @@ class StreamableHttpTransport:
 
     async def _standalone_stream(self) -> None:
         """The GET stream of a legacy session: what the server sends outside of requests."""
-        stream = EventReader(None, self._inbound(self._notified), longest=self._settings.longest_message)
+        stream = EventReader(None, self._inbound(self._on_notification), longest=self._settings.longest_message)
         shortest, longest = self._settings.reopen_pauses
         pause = shortest
         while True:
@@ -573,10 +557,6 @@ class StreamableHttpTransport:
                 self.receives_notifications = False
             await anyio.sleep(max(pause, stream.retry))
             pause = min(pause * 2, longest)
-
-    def _notified(self, method: str, params: Mapping[str, Any]) -> None:
-        if self._on_notification is not None:
-            self._on_notification(method, params)
 
     def _inbound(self, on_notification: OnNotification) -> Callable[[Mapping[str, Any]], None]:
         """Takes a message that is not a response: a notification, or a request, which another POST answers."""

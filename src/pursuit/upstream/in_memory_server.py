@@ -15,19 +15,20 @@ import anyio
 import anyio.abc
 
 from pursuit.config.servers import ServerConfig
-from pursuit.core.tools import CallFailed, ProgressFn, Tool, ToolResult, Upstream, UpstreamError
+from pursuit.core.tools import CallFailed, Tool, ToolResult, Upstream, UpstreamError
 from pursuit.errors import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, UpstreamUnavailable
 from pursuit.upstream.client import McpUpstream
 from pursuit.upstream.connection import CLIENT_INFO
 from pursuit.upstream.redaction import StderrTail
 from pursuit.upstream.transport import (
+    PLAIN,
     CallBroken,
     ConnectionLost,
     OnNotification,
     OnRequest,
+    RequestOptions,
     Started,
     Transport,
-    progress_params,
 )
 
 _COMPLETE: Mapping[str, Any] = {"resultType": "complete"}
@@ -49,17 +50,13 @@ class InMemoryUpstream(McpUpstream):
         return await self.inner.tools()
 
 
-class InMemoryTransport:
+class InMemoryTransport(Transport):
     """Runs each request in its caller's task, so that cancelling the caller cancels the tool."""
 
-    can_hang = False
-    receives_notifications = True
-
     def __init__(self, inner: Upstream, closed: anyio.Event) -> None:
+        super().__init__(closed)
         self._inner = inner
-        self._closed = closed
         self._modern = False
-        self._on_notification: OnNotification | None = None
 
     async def run(self, on_notification: OnNotification, on_request: OnRequest, *, task_status: Started) -> None:
         """Waits for the end: this server does not end by itself and sends no requests."""
@@ -71,15 +68,7 @@ class InMemoryTransport:
         """Answers in this era from now on."""
         self._modern = modern
 
-    async def request(
-        self,
-        method: str,
-        params: Mapping[str, Any],
-        *,
-        request_id: str | None = None,
-        cancellable: bool = True,
-        on_notification: OnNotification | None = None,
-    ) -> dict[str, Any]:
+    async def request(self, method: str, params: Mapping[str, Any], options: RequestOptions = PLAIN) -> dict[str, Any]:
         """The answer of the upstream as a message; `UpstreamError` for what does not concern tools."""
         if self._closed.is_set():
             raise ConnectionLost(sent=False)
@@ -118,6 +107,7 @@ class InMemoryTransport:
         name, arguments = params.get("name"), params.get("arguments")
         meta = params.get("_meta")
         said: Mapping[str, Any] = cast("Mapping[str, Any]", meta) if isinstance(meta, Mapping) else {}
+        token = said.get("progressToken")
         if not any(tool.name == name for tool in await self._tools()):
             raise UpstreamError(INVALID_PARAMS, f"Unknown tool: {name}")
         try:
@@ -125,23 +115,13 @@ class InMemoryTransport:
                 str(name),
                 cast("Mapping[str, Any]", arguments or {}),
                 call_id=str(said.get("pursuit/callId", "")),
-                on_progress=self._progress(said.get("progressToken")),
+                on_progress=None if token is None else self._progress_notifications(token),
             )
         except CallFailed as error:
             if error.answered:
                 raise UpstreamError(INTERNAL_ERROR, str(error)) from None
             raise CallBroken(str(error), sent=error.sent) from None
         return _message(result)
-
-    def _progress(self, token: Any) -> ProgressFn | None:
-        if token is None:
-            return None
-
-        async def on_progress(progress: float, total: float | None, message: str | None) -> None:
-            if self._on_notification is not None:
-                self._on_notification("notifications/progress", progress_params(token, progress, total, message))
-
-        return on_progress
 
     async def notify(self, method: str, params: Mapping[str, Any] | None) -> None:
         """Does nothing: this server takes no notifications."""

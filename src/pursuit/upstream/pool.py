@@ -105,11 +105,13 @@ class Pool:
         reason = f"{type(thing).__name__} is neither a server's configuration nor a server, upstream or function"
         raise ValidationFailed([Fault(field=f"servers.{name}", reason=reason)])
 
-    async def catalogue(self, names: Sequence[str] | None = None, *, reading: bool = False) -> Catalogue:
+    async def catalogue(
+        self, names: Sequence[str] | None = None, *, reading: bool = False, strict: bool = True
+    ) -> Catalogue:
         """Lists the servers side by side; one that fails is named in `failures`.
 
-        With `reading` the resources and prompts of a server are among its tools. Raises `UpstreamUnavailable` if a
-        server fails that the operator marked as required.
+        With `reading` the resources and prompts of a server are among its tools. If it is `strict`, it raises
+        `UpstreamUnavailable` when a server fails that the operator marked as required.
         """
         wanted = list(dict.fromkeys(self.names if names is None else names))
         found: dict[str, Sequence[Tool]] = {}
@@ -124,7 +126,7 @@ class Pool:
 
         failures = await _side_by_side(wanted, list_tools)
         missing = [name for name in wanted if name in failures and getattr(self._things.get(name), "required", False)]
-        if missing:
+        if missing and strict:
             reasons = "; ".join(failures[name] for name in missing)
             raise UpstreamUnavailable(f"required servers cannot be reached: {reasons}", servers=missing)
         return Catalogue(

@@ -23,7 +23,6 @@ import subprocess
 import sys
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from subprocess import DEVNULL
@@ -31,10 +30,11 @@ from typing import Self, cast
 
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream
+from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCRequest
 
-from pursuit.config.servers import ClientSettings
+from pursuit.config.servers import ClientSettings, ServerConfig
 from pursuit.upstream.redaction import StderrTail
 from pursuit.upstream.transport import DispatcherStream, closed_stream_error, read_message, write_message
 
@@ -46,25 +46,16 @@ _PAUSE_AT = 512
 _DRAIN = 0.25
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
-    """A process to start: everything resolved."""
-
-    argv: Sequence[str]
-    env: Mapping[str, str]
-    cwd: str | None = None
-
-
-def command_line(launch: Launch) -> Sequence[str]:
+def command_line(config: ServerConfig, env: Mapping[str, str]) -> Sequence[str]:
     """The argv to run, its program looked up in the server's own PATH. Raises `OSError` that says what is missing."""
-    if launch.cwd is not None and not Path(launch.cwd).is_dir():
-        raise FileNotFoundError(f"the working directory {launch.cwd} does not exist")
-    program = shutil.which(launch.argv[0], path=launch.env.get("PATH", os.defpath))
+    command = config.command or ""
+    if config.cwd is not None and not Path(config.cwd).is_dir():
+        raise FileNotFoundError(f"the working directory {config.cwd} does not exist")
+    program = shutil.which(command, path=env.get("PATH", os.defpath))
     if program is None:
-        there = Path(launch.argv[0]).exists()
-        why = "is not executable" if "/" in launch.argv[0] and there else "was not found"
-        raise FileNotFoundError(f"the command {launch.argv[0]!r} {why}")
-    return (*_death_signal_launcher(shutil.which("setpriv")), program, *launch.argv[1:])
+        why = "is not executable" if "/" in command and Path(command).exists() else "was not found"
+        raise FileNotFoundError(f"the command {command!r} {why}")
+    return (*_death_signal_launcher(shutil.which("setpriv")), program, *config.args)
 
 
 @cache
@@ -257,14 +248,16 @@ class _ReadStream(DispatcherStream):
 
 
 @asynccontextmanager
-async def stdio(
-    launch: Launch, *, tail: StderrTail, closed: anyio.Event, settings: ClientSettings
-) -> AsyncGenerator[StdioProcess]:
-    """Runs the process for as long as the block; raises `OSError` or `ValueError` if it cannot be started."""
+async def stdio(config: ServerConfig, tail: StderrTail, closed: anyio.Event) -> AsyncGenerator[StdioProcess]:
+    """Runs the process of an expanded configuration for as long as the block.
+
+    Raises `OSError` or `ValueError` if it cannot be started.
+    """
     loop = asyncio.get_running_loop()
-    argv = command_line(launch)
+    env = get_default_environment() | dict(config.env)
+    argv = command_line(config, env)
     pipe = asyncio.subprocess.PIPE
-    process = StdioProcess(tail, closed, settings)
+    process = StdioProcess(tail, closed, config.client)
     try:
         # Quick, and shielded: a cancellation in the middle would leave a process that is never stopped.
         with anyio.CancelScope(shield=True):
@@ -274,8 +267,8 @@ async def stdio(
                 stdin=pipe,
                 stdout=pipe,
                 stderr=pipe,
-                env=dict(launch.env),
-                cwd=launch.cwd,
+                env=env,
+                cwd=config.cwd,
                 start_new_session=True,
             )
     except BaseException:

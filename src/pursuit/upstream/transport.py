@@ -13,15 +13,16 @@ issue 3522). Below stdio, SSE and in-process servers the SDK's dispatchers are u
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Protocol, Self, cast
+from typing import Any, Self, cast
 
 import anyio
 import anyio.abc
-from mcp.shared.dispatcher import CallOptions, DispatchContext, Dispatcher
+from mcp.shared.dispatcher import CallOptions, DispatchContext, Dispatcher, ProgressFnT
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
 from mcp_types import CONNECTION_CLOSED, METHOD_NOT_FOUND, JSONRPCMessage, JSONRPCRequest, jsonrpc_message_adapter
@@ -75,60 +76,74 @@ class SessionGone(Exception):
     """The server no longer knows our session, and did not take the request."""
 
 
-class Transport(Protocol):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestOptions:
+    """How one request is sent: its id, whether giving up cancels it, and who gets its own notifications."""
+
+    request_id: str | None = None
+    cancellable: bool = True
+    on_notification: OnNotification | None = None
+
+
+PLAIN = RequestOptions()
+UNCANCELLABLE = RequestOptions(cancellable=False)
+
+
+class Transport(ABC):
     """An open transport. `run` must be running before anything is sent."""
 
-    @property
-    def receives_notifications(self) -> bool:
-        """Whether notifications outside of any request can reach us now."""
-        ...
-
-    @property
-    def can_hang(self) -> bool:
+    def __init__(self, closed: anyio.Event, *, can_hang: bool = False) -> None:
+        self._closed = closed
+        self._on_notification: OnNotification = _drop
+        self.can_hang = can_hang
         """Whether one stuck request can block all others, so that a new connection is the remedy."""
-        ...
+        self.receives_notifications = True
+        """Whether notifications outside of any request can reach us now."""
 
+    @abstractmethod
     async def run(self, on_notification: OnNotification, on_request: OnRequest, *, task_status: Started) -> None:
         """Receives until the connection ends."""
-        ...
 
-    def set_protocol_version(self, version: str, *, modern: bool) -> None:
+    def set_protocol_version(self, version: str, *, modern: bool) -> None:  # noqa: B027 - most have nothing to do
         """Takes note of the negotiated version of the protocol."""
-        ...
 
-    async def request(
-        self,
-        method: str,
-        params: Mapping[str, Any],
-        *,
-        request_id: str | None = None,
-        cancellable: bool = True,
-        on_notification: OnNotification | None = None,
-    ) -> dict[str, Any]:
+    @abstractmethod
+    async def request(self, method: str, params: Mapping[str, Any], options: RequestOptions = PLAIN) -> dict[str, Any]:
         """Sends a request and returns the raw result.
 
-        `on_notification` gets what is known to belong to this request, where the transport can tell. Raises
+        `options.on_notification` gets what is known to belong to this request, where the transport can tell. Raises
         `UpstreamError`, `ConnectionLost`, `CallBroken` or `SessionGone`. Cancelling the caller reaches the server.
         """
-        ...
 
+    @abstractmethod
     async def notify(self, method: str, params: Mapping[str, Any] | None) -> None:
         """Sends a notification; what cannot be delivered is dropped."""
-        ...
 
+    @abstractmethod
     def close_reason(self) -> str:
         """Why the connection ended, as the end of a sentence."""
-        ...
+
+    def _progress_notifications(self, token: Any) -> ProgressFnT:
+        """Makes notifications of the progress that a handler in this process reports by calling a function."""
+
+        async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+            params = {"progressToken": token, "progress": progress, "total": total, "message": message}
+            known = {key: value for key, value in params.items() if value is not None}
+            self._on_notification("notifications/progress", known)
+
+        return on_progress
+
+
+def _drop(_method: str, _params: Mapping[str, Any]) -> None:
+    """Takes notifications before `run`."""
 
 
 # Opens a transport: enters what it needs onto the stack, and sets the event when the connection has ended.
 OpenTransport = Callable[[AsyncExitStack, anyio.Event, StderrTail], Awaitable[Transport]]
 
 
-class DispatcherTransport:
+class DispatcherTransport(Transport):
     """A transport over one of the SDK's dispatchers; `progress_inline` is for the one without progress messages."""
-
-    receives_notifications = True
 
     def __init__(
         self,
@@ -139,15 +154,14 @@ class DispatcherTransport:
         progress_inline: bool = False,
         can_hang: bool = False,
     ) -> None:
-        self.can_hang = can_hang
-        self.close_reason = close_reason
+        super().__init__(closed, can_hang=can_hang)
+        self._close_reason = close_reason
         self._dispatcher = dispatcher
-        self._closed = closed
         self._progress_inline = progress_inline
-        self._on_notification: OnNotification | None = None
 
-    def set_protocol_version(self, version: str, *, modern: bool) -> None:
-        """Does nothing: messages are the same in each version."""
+    def close_reason(self) -> str:
+        """Why the connection ended, as the end of a sentence."""
+        return self._close_reason()
 
     async def run(self, on_notification: OnNotification, on_request: OnRequest, *, task_status: Started) -> None:
         """Receives until the connection ends."""
@@ -170,38 +184,22 @@ class DispatcherTransport:
 
         await self._dispatcher.run(answer, never_called, intercept, task_status=task_status)
 
-    async def request(
-        self,
-        method: str,
-        params: Mapping[str, Any],
-        *,
-        request_id: str | None = None,
-        cancellable: bool = True,
-        on_notification: OnNotification | None = None,
-    ) -> dict[str, Any]:
+    async def request(self, method: str, params: Mapping[str, Any], options: RequestOptions = PLAIN) -> dict[str, Any]:
         """Sends a request and returns the raw result; this transport cannot tell whose a notification is."""
         if self._closed.is_set():
             raise ConnectionLost(sent=False)
-        options: CallOptions = {"cancel_on_abandon": cancellable}
-        if request_id is not None:
-            options["request_id"] = request_id
+        call: CallOptions = {"cancel_on_abandon": options.cancellable}
+        if options.request_id is not None:
+            call["request_id"] = options.request_id
         if self._progress_inline:
-            options["on_progress"] = self._inline_progress(params)
+            token = cast("Mapping[str, Any]", params.get("_meta") or {}).get("progressToken")
+            call["on_progress"] = self._progress_notifications(token)
         try:
-            return await self._dispatcher.send_raw_request(method, params, options)
+            return await self._dispatcher.send_raw_request(method, params, call)
         except MCPError as error:
             if error.code == CONNECTION_CLOSED and self._closed.is_set():
                 raise ConnectionLost from None
             raise UpstreamError(error.code, error.error.message, error.error.data) from None
-
-    def _inline_progress(self, params: Mapping[str, Any]) -> Any:
-        token = cast("Mapping[str, Any]", params.get("_meta") or {}).get("progressToken")
-
-        async def on_progress(progress: float, total: float | None, message: str | None) -> None:
-            if self._on_notification is not None:
-                self._on_notification("notifications/progress", progress_params(token, progress, total, message))
-
-        return on_progress
 
     async def notify(self, method: str, params: Mapping[str, Any] | None) -> None:
         """Sends a notification; what cannot be delivered is dropped."""
@@ -221,12 +219,6 @@ class DispatcherStream:
         self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
     ) -> None:
         """Nothing to close."""
-
-
-def progress_params(token: Any, progress: float, total: float | None, message: str | None) -> dict[str, Any]:
-    """The parameters of a progress notification, without what is not known."""
-    params = {"progressToken": token, "progress": progress, "total": total, "message": message}
-    return {key: value for key, value in params.items() if value is not None}
 
 
 def closed_stream_error(item: SessionMessage) -> Exception:
