@@ -8,7 +8,7 @@ Invariant: each result of a client is an answer or a reason why there is none (`
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from mcp.shared.exceptions import MCPError, NoBackChannelError
 from mcp.shared.message import ServerMessageMetadata
@@ -29,7 +29,7 @@ from pydantic import ValidationError
 from pursuit.core.events import ModelAnswer
 from pursuit.proposers.language import LanguageModel, ModelRequest, NoAnswer, NoAnswerYet
 from pursuit.proposers.text_calls import describe_tools, read_calls, storable, wanted_call
-from pursuit.server.errors import Context
+from pursuit.server.errors import Context, as_object
 
 NAME = "sampling"
 MOST_UNANSWERED = 3
@@ -172,10 +172,9 @@ def declined(why: str) -> dict[str, Any]:
 
 
 def _result(said: object) -> CreateMessageResultWithTools:
-    given = cast("Mapping[str, Any]", said if isinstance(said, Mapping) else {})
+    given = as_object(said)
     if given.get("action") in ("decline", "cancel"):
-        meta = given.get("_meta")
-        why = cast("Mapping[str, Any]", meta).get(_WHY) if isinstance(meta, Mapping) else None
+        why = as_object(given.get("_meta")).get(_WHY)
         if why is not None:
             raise NoAnswer(f"the client's model did not answer: {_line(str(why))}")
         raise NoAnswer("the client's user did not let its model be asked")

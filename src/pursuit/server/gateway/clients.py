@@ -22,8 +22,7 @@ from mcp.shared.exceptions import MCPError, NoBackChannelError
 from mcp_types import CLIENT_CAPABILITIES_META_KEY, LOG_LEVEL_META_KEY, METHOD_NOT_FOUND, REQUEST_TIMEOUT
 
 from pursuit.core.tools import CallFailed, UpstreamError
-from pursuit.server.errors import Context, without_surrogates
-from pursuit.server.gateway.protocol_versions import as_object, is_modern
+from pursuit.server.errors import Context, as_object, connection_of, is_modern, without_surrogates
 
 MOST_QUEUED = 1_000
 """Notifications that wait for a client that does not read; further ones are dropped."""
@@ -285,11 +284,6 @@ class OperatorRequest(ClientRequest):
     async def ask(self, method: str, params: Mapping[str, Any], *, seconds: float | None = None) -> dict[str, Any]:
         """Refuses."""
         raise cannot_ask(method)
-
-
-def connection_of(ctx: Context) -> Connection:
-    """The connection of a request: it identifies a legacy client, and what belongs to that client ends with it."""
-    return ctx.session._connection  # pyright: ignore[reportPrivateUsage]
 
 
 class Clients:

@@ -14,53 +14,31 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import anyio
 import anyio.abc
 from mcp_types import INVALID_REQUEST, METHOD_NOT_FOUND
 
-from pursuit.core.tools import CallFailed, InitializeResult, NotifyFn, UpstreamError
+from pursuit.core.tools import CallFailed, InitializeResult, UpstreamError
 from pursuit.errors import UpstreamUnavailable
+from pursuit.server.errors import NEEDED_CAPABILITY, is_modern
 from pursuit.server.gateway.clients import ClientRequest, ClientSession
-from pursuit.server.gateway.protocol_versions import is_modern, is_wanted, log_level
+from pursuit.server.gateway.protocol_versions import is_wanted, log_level
 from pursuit.server.gateway.upstreams import GatewayLimits, NotifiedBy
-from pursuit.upstream.client import McpUpstream, WhileQueued
+from pursuit.upstream.client import McpClient, McpUpstream, SharedClient
 from pursuit.upstream.transport import ClientFeatures
 
+UpstreamChannel = McpClient | SharedClient
+"""A connection to a server, for raw messages."""
+
 LOG_MESSAGE = "notifications/message"
-NEEDED: Mapping[str, str] = {"elicitation/create": "elicitation", "sampling/createMessage": "sampling"}
-"""The capability that a client must declare to get such a request."""
 
 _STATEFUL = frozenset({"resources/subscribe", "resources/unsubscribe", "logging/setLevel"})
 _log = logging.getLogger(__name__)
-
-
-class UpstreamChannel(Protocol):
-    """A connection to a server, for raw messages."""
-
-    async def request(
-        self,
-        method: str,
-        params: Mapping[str, Any] | None = None,
-        *,
-        on_notify: NotifyFn | None = None,
-        progress: bool = True,
-        waiting: WhileQueued = nullcontext,
-    ) -> dict[str, Any]:
-        """Sends one request and returns the raw result; `progress` asks the server for progress."""
-        ...
-
-    async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
-        """Sends a notification if there is a connection."""
-        ...
-
-    async def about(self) -> InitializeResult:
-        """What the server says about itself on this connection."""
-        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -76,7 +54,7 @@ class Route:
 
     async def answer(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """Sends a server's request to the client: within the latest call on this connection, if there is one."""
-        needed = NEEDED.get(method)
+        needed = NEEDED_CAPABILITY.get(method)
         if needed is not None and not self.session.can(needed):
             raise UpstreamError(METHOD_NOT_FOUND, f"{method}: the client does not declare that capability")
         try:

@@ -28,19 +28,12 @@ from pursuit.core.tools import CallFailed, InitializeResult, UpstreamError
 from pursuit.errors import PursuitError, UpstreamUnavailable
 from pursuit.policy.rules import Layers
 from pursuit.runtime import Runtime
-from pursuit.server.errors import Context, wire_error
+from pursuit.server.errors import Context, as_object, is_modern, wire_error
 from pursuit.server.gateway.authorization import Authorizer
 from pursuit.server.gateway.clients import Client, ClientRequest, Clients, ClientSession, OperatorRequest
 from pursuit.server.gateway.lists import KINDS, Lists
 from pursuit.server.gateway.pending_input import PendingCalls
-from pursuit.server.gateway.protocol_versions import (
-    LEGACY_ONLY,
-    LEVELS,
-    MODERN_ONLY,
-    as_object,
-    is_modern,
-    modern_result,
-)
+from pursuit.server.gateway.protocol_versions import LEGACY_ONLY, LEVELS, MODERN_ONLY, modern_result
 from pursuit.server.gateway.relay import Relay
 from pursuit.server.gateway.resources import Resources
 from pursuit.server.gateway.routing import LOG_MESSAGE, LegacySessions, Routing

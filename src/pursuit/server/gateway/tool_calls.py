@@ -21,12 +21,12 @@ from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
 
 from pursuit.core.tools import OUTCOME_META_KEY, CallFailed, Tool
 from pursuit.errors import Fault, UpstreamUnavailable, ValidationFailed
-from pursuit.server.errors import Context, sendable
+from pursuit.server.errors import Context, as_object, sendable
 from pursuit.server.gateway.authorization import Authorizer
 from pursuit.server.gateway.clients import Client, ClientRequest, OutboundFilter
 from pursuit.server.gateway.lists import Lists
 from pursuit.server.gateway.pending_input import PROGRESS
-from pursuit.server.gateway.protocol_versions import as_object, modern_result
+from pursuit.server.gateway.protocol_versions import modern_result
 from pursuit.server.gateway.relay import Relay
 from pursuit.server.gateway.resources import Resources
 from pursuit.server.gateway.upstreams import Upstreams

@@ -34,12 +34,11 @@ from mcp_types import (
     SubscriptionsListenResult,
     UnsubscribeRequestParams,
 )
-from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from pursuit.core.state import STATUSES, TERMINAL
 from pursuit.errors import Fault, InvalidArgument, LedgerUnavailable, PursuitError, SessionNotFound, ValidationFailed
 from pursuit.ledger.contract import Bell, Ledger
-from pursuit.server.errors import Context, mcp_errors, resource_errors
+from pursuit.server.errors import Context, connection_of, is_modern, mcp_errors, resource_errors
 from pursuit.server.missions.resources import find
 from pursuit.service import Service
 
@@ -243,7 +242,7 @@ class Subscriptions:
 
     async def unsubscribe(self, ctx: Context, params: UnsubscribeRequestParams) -> EmptyResult:
         """2025: ends a subscription; one that does not exist is fine."""
-        subscriber = self._subscribers.get(_connection(ctx))
+        subscriber = self._subscribers.get(connection_of(ctx))
         event = ResourceUpdated(params.uri)
         if subscriber is not None and event in subscriber.wanted:
             self._watches.release(subscriber.wanted.pop(event), event)
@@ -256,7 +255,7 @@ class Subscriptions:
         """
 
         async def listing(ctx: Context, params: PaginatedRequestParams | None) -> ListResourcesResult:
-            if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+            if not is_modern(ctx.protocol_version):
                 with mcp_errors():
                     await self._want(ctx, None, LIST_CHANGED)
             return await handler(ctx, params)
@@ -313,7 +312,7 @@ class Subscriptions:
 
     def _subscriber(self, ctx: Context) -> _Subscriber:
         """The subscriptions of this connection, which end with it."""
-        connection = _connection(ctx)
+        connection = connection_of(ctx)
         found = self._subscribers.get(connection)
         if found is None:
             found = self._subscribers[connection] = _Subscriber(ctx.session)
@@ -337,8 +336,3 @@ class Subscriptions:
     def _too_many(self) -> PursuitError:
         most = self._settings.most_uris
         return InvalidArgument(f"one connection can follow {most} resources at most; unsubscribe from some")
-
-
-def _connection(ctx: Context) -> Connection:
-    # The SDK gives a handler no public way to the connection.
-    return ctx.session._connection  # pyright: ignore[reportPrivateUsage]

@@ -40,8 +40,8 @@ from pursuit.problems.brief import (
 )
 from pursuit.problems.files import file_of
 from pursuit.problems.manifest import Manifest
-from pursuit.server.errors import Context, resource_errors, sendable
-from pursuit.server.gateway.protocol_versions import LEGACY_ONLY, MODERN_ONLY, as_object, is_modern, modern_result
+from pursuit.server.errors import Context, as_object, is_modern, resource_errors, sendable
+from pursuit.server.gateway.protocol_versions import LEGACY_ONLY, MODERN_ONLY, modern_result
 from pursuit.server.gateway.tool_calls import CallTool, ToolCall
 from pursuit.server.problems.listing import MISNAMED, OWN, Offer, UpstreamListing
 from pursuit.server.problems.submission import PendingWatcher, Submission, UpstreamSubmission, comes_back, refusal
