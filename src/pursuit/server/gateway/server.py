@@ -127,8 +127,7 @@ class Gateway:
             "completion/complete": resources.complete,
         }
 
-    @asynccontextmanager
-    async def server(self, on_tool_call: ToolCallMiddleware = _pass) -> AsyncGenerator[Server[Any]]:
+    async def server(self, on_tool_call: ToolCallMiddleware = _pass) -> Server[Any]:
         """The gateway as a server of the SDK; `on_tool_call` wraps each call of a tool."""
         runtime, search = self._runtime, self._options.search
         call: Handler = partial(self._tool_calls.handle, middleware=on_tool_call)
@@ -147,6 +146,7 @@ class Gateway:
         await runtime.tasks.maintain()
         task_middleware = TaskMiddleware(
             await runtime.tasks.host(),
+            self._tasks,
             plan=task_calls.plan,
             performer=task_calls.performer,
             seal=lambda: Signer.beside(runtime.state_path),
@@ -156,8 +156,7 @@ class Gateway:
         server: Server[Any] = Server(str(INFO["name"]), version=__version__, get_tool_input_schema=self.lists.schema)
         # The SDK's own first middleware only records spans, which are not collected here.
         server.middleware = [task_middleware, partial(self.dispatch, handlers=handlers)]
-        async with task_middleware:
-            yield server
+        return server
 
     async def close(self) -> None:
         """Stops to listen to servers, and writes the end of the journal."""
@@ -406,8 +405,8 @@ async def gateway_server(
     runtime: Runtime, options: GatewayOptions | None = None
 ) -> AsyncGenerator[tuple[Server[Any], Gateway]]:
     """A gateway, and its server."""
-    async with open_gateway(runtime, options) as gateway, gateway.server() as server:
-        yield server, gateway
+    async with open_gateway(runtime, options) as gateway:
+        yield await gateway.server(), gateway
 
 
 def _no_such_level() -> MCPError:

@@ -118,7 +118,7 @@ class ResourceSettings:
 
 
 class Resources:
-    """The handlers of `resources/list`, `resources/templates/list` and `resources/read`."""
+    """The handlers of `resources/list`, `resources/templates/list`, `resources/read` and `completion/complete`."""
 
     def __init__(self, service: Service, settings: ResourceSettings | None = None) -> None:
         self._service = service
@@ -185,6 +185,35 @@ class Resources:
                 page = Address(mission_id=address.mission_id, part="events", after=rows[-1]["seq"])
                 document["next"] = page.uri
         return {**document, "events": rows}
+
+    async def complete(self, ctx: Context, params: CompleteRequestParams) -> CompleteResult:
+        """The missions whose id begins like this, with or without `mission-`; none for any other argument.
+
+        It completes `id` in the resource templates and `session_id` of the prompt `review_mission`. It reads a bounded
+        number of pages of the ledger, newest missions first, and then says that there are more.
+        """
+        if not _wants_mission(params):
+            return CompleteResult(completion=Completion(values=[], total=0, has_more=False))
+        with mcp_errors():
+            found, all_seen = await self._matching(params.argument.value)
+        values = found[: self._settings.most_completions]
+        total = len(found) if all_seen else None
+        return CompleteResult(
+            completion=Completion(values=values, total=total, has_more=not all_seen or len(found) > len(values))
+        )
+
+    async def _matching(self, typed: str) -> tuple[list[str], bool]:
+        """Matching ids, newest first, and whether every mission was looked at."""
+        found: list[str] = []
+        cursor: str | None = None
+        for _ in range(self._settings.completion_pages):
+            page = await self._service.list(cursor=cursor, limit=self._settings.completion_page)
+            ids: list[str] = [row["session_id"] for row in page["sessions"]]
+            found += [one for one in ids if one.startswith(typed) or one.removeprefix("mission-").startswith(typed)]
+            cursor = page.get("next_cursor")
+            if cursor is None:
+                return found, True
+        return found, False
 
 
 def _listed(row: Mapping[str, Any]) -> list[Resource]:
@@ -256,42 +285,6 @@ def _json(value: object) -> str:
 
 def _text(uri: str, mime_type: str, text: str) -> TextResourceContents:
     return TextResourceContents(uri=uri, mime_type=mime_type, text=text)
-
-
-class Completions:
-    """Completes `id` in the resource templates and `session_id` of the prompt `review_mission`.
-
-    It reads a bounded number of pages of the ledger, newest missions first, and then says that there are more.
-    """
-
-    def __init__(self, service: Service, settings: ResourceSettings | None = None) -> None:
-        self._service = service
-        self._settings = settings or ResourceSettings()
-
-    async def complete(self, ctx: Context, params: CompleteRequestParams) -> CompleteResult:
-        """The missions whose id begins like this, with or without `mission-`; none for any other argument."""
-        if not _wants_mission(params):
-            return CompleteResult(completion=Completion(values=[], total=0, has_more=False))
-        with mcp_errors():
-            found, all_seen = await self._matching(params.argument.value)
-        values = found[: self._settings.most_completions]
-        total = len(found) if all_seen else None
-        return CompleteResult(
-            completion=Completion(values=values, total=total, has_more=not all_seen or len(found) > len(values))
-        )
-
-    async def _matching(self, typed: str) -> tuple[list[str], bool]:
-        """Matching ids, newest first, and whether every mission was looked at."""
-        found: list[str] = []
-        cursor: str | None = None
-        for _ in range(self._settings.completion_pages):
-            page = await self._service.list(cursor=cursor, limit=self._settings.completion_page)
-            ids: list[str] = [row["session_id"] for row in page["sessions"]]
-            found += [one for one in ids if one.startswith(typed) or one.removeprefix("mission-").startswith(typed)]
-            cursor = page.get("next_cursor")
-            if cursor is None:
-                return found, True
-        return found, False
 
 
 def _wants_mission(params: CompleteRequestParams) -> bool:

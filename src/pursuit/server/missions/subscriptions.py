@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Self
 
 import anyio
 import anyio.abc
@@ -108,7 +107,9 @@ class Watches:
 
     def release(self, stream: str | None, event: ServerEvent) -> None:
         """Removes a holder; with the last one the watch ends."""
-        watch = self.watches[stream]
+        watch = self.watches.get(stream)
+        if watch is None:  # closed: a connection may outlive us by a moment
+            return
         watch.holders[event] -= 1
         watch.holders += Counter()  # drops the zeros
         if not watch.holders:
@@ -198,34 +199,28 @@ class _Subscriber:
 
 
 class Subscriptions:
-    """The handlers of subscriptions; an async context manager that the server's life lies within."""
+    """The handlers of subscriptions; `close` it before the group that it is given ends."""
 
-    def __init__(self, service: Service, settings: SubscriptionSettings | None = None) -> None:
+    def __init__(
+        self, service: Service, tasks: anyio.abc.TaskGroup, settings: SubscriptionSettings | None = None
+    ) -> None:
         self._service = service
         self._settings = settings or SubscriptionSettings()
         self._bus = InMemorySubscriptionBus()
         self._streams = ListenHandler(self._bus)
         self._subscribers: dict[Connection, _Subscriber] = {}
-        self._open: Watches | None = None
+        self._tasks = tasks
+        self._watches = Watches(service.ledger, self._bus, tasks, self._settings)
 
-    async def __aenter__(self) -> Self:
-        self._tasks = anyio.create_task_group()
-        await self._tasks.__aenter__()
-        self._open = Watches(self._service.ledger, self._bus, self._tasks, self._settings)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Ends all streams and watches."""
         self._streams.close()
         self._watches.close()
-        self._open = None
-        self._tasks.cancel_scope.cancel()
-        # Left without the caller's exception, which would come out wrapped in a group.
-        await self._tasks.__aexit__(None, None, None)
 
     @property
     def watched(self) -> frozenset[str | None]:
         """The missions that a client follows now; None among them is the list of missions."""
-        return frozenset() if self._open is None else frozenset(self._open.watches)
+        return frozenset(self._watches.watches)
 
     @property
     def connections(self) -> int:
@@ -272,14 +267,8 @@ class Subscriptions:
                     targets[LIST_CHANGED] = None
                 for event, stream in targets.items():
                     await self._watches.hold(stream, event)
-                    held.callback(self._release, stream, event)
+                    held.callback(self._watches.release, stream, event)
             return await self._streams(ctx, params)
-
-    @property
-    def _watches(self) -> Watches:
-        if self._open is None:
-            raise RuntimeError("Subscriptions is used outside of its `async with`")
-        return self._open
 
     async def _targets(self, uris: Iterable[str]) -> dict[ServerEvent, str | None]:
         """The missions behind these URIs, or every fault in them."""
@@ -326,12 +315,7 @@ class Subscriptions:
         unsubscribe()
         subscriber.scope.cancel()
         for event, stream in subscriber.wanted.items():
-            self._release(stream, event)
-
-    def _release(self, stream: str | None, event: ServerEvent) -> None:
-        # A connection may outlive us by a moment; then nothing is watched any more.
-        if self._open is not None:
-            self._open.release(stream, event)
+            self._watches.release(stream, event)
 
     def _too_many(self) -> PursuitError:
         most = self._settings.most_uris

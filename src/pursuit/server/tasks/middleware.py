@@ -11,11 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, cast
 
 import anyio
-import anyio.abc
 from anyio.abc import TaskGroup
 from mcp.server.connection import Connection
 from mcp.server.context import CallNext, HandlerResult
@@ -73,7 +71,7 @@ class StatusNotifications:
     other.
     """
 
-    def __init__(self, store: TaskStore, tasks: anyio.abc.TaskGroup) -> None:
+    def __init__(self, store: TaskStore, tasks: TaskGroup) -> None:
         self._store = store
         self._tasks = tasks
         self._scopes: dict[Connection, set[anyio.CancelScope]] = {}
@@ -175,11 +173,12 @@ class TaskElicitation:
 
 
 class TaskMiddleware:
-    """The middleware, and an async context manager: calls that are no tasks yet end with it."""
+    """The middleware; calls that are no tasks yet run in the group that it is given."""
 
     def __init__(
         self,
         host: TaskHost,
+        tasks: TaskGroup,
         *,
         plan: PlanFor,
         performer: PerformerFor,
@@ -195,25 +194,10 @@ class TaskMiddleware:
         self._plan = plan
         self._performer = performer
         self._seal = seal
-        self._settings = settings or PromotionSettings()
         self._polling = PollingLimiter(host.store)
         self._elicitation = TaskElicitation(host.store)
-        self._tasks: TaskGroup
-        self._runner: CallRunner
-        self._notifications: StatusNotifications
-
-    async def __aenter__(self) -> Self:
-        self._tasks = anyio.create_task_group()
-        await self._tasks.__aenter__()
-        self._runner = CallRunner(self._host, self._tasks, self._settings)
-        self._notifications = StatusNotifications(self._host.store, self._tasks)
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        self._tasks.cancel_scope.cancel()
-        return await self._tasks.__aexit__(kind, value, trace)
+        self._runner = CallRunner(host, tasks, settings or PromotionSettings())
+        self._notifications = StatusNotifications(host.store, tasks)
 
     async def __call__(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Answers what is about tasks, and passes everything else on."""
