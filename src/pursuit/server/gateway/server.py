@@ -133,7 +133,7 @@ class Gateway:
         call: Handler = partial(self._tool_calls.handle, middleware=on_tool_call)
         handlers = {**self._handlers, "tools/call": call}
         if search:
-            tool_search = ToolSearch(self.upstreams, self.lists, call, self.info)
+            tool_search = ToolSearch(self.upstreams, self.lists, call)
             handlers |= {"tools/list": tool_search.list_tools, "tools/call": tool_search.call_tool}
         task_calls = GatewayTaskCalls(
             upstreams=self.upstreams,

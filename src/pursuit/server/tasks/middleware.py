@@ -215,10 +215,14 @@ class TaskMiddleware:
         return await call_next(ctx)
 
     def _stamped(self, ctx: Context, result: dict[str, Any]) -> dict[str, Any]:
-        """A result of 2026-07-28 names its server; the SDK adds that to handlers' results, not to a middleware's."""
+        """A result of 2026-07-28 has its type and its server; the SDK adds them to handlers' results only."""
         if not is_modern(ctx.protocol_version):
             return result
-        return {**result, "_meta": {SERVER_INFO_META_KEY: self._info(), **as_object(result.get("_meta"))}}
+        return {
+            **protocol.COMPLETE,
+            **result,
+            "_meta": {SERVER_INFO_META_KEY: self._info(), **as_object(result.get("_meta"))},
+        }
 
     async def _answer(self, ctx: Context) -> dict[str, Any]:
         """Answers a request about tasks."""
