@@ -161,13 +161,20 @@ async def serve_http(
     routes: Sequence[Route] = (),
     any_text: bool = False,
     grace_seconds: float = GRACE_SECONDS,
-    listening: Callable[[str], None],
+    listening: Callable[[str], None] | None = None,
 ) -> None:
     """Serves until it is cancelled; `listening` gets the URL as soon as the server accepts connections.
 
     With `any_text` the server takes lone surrogates, which JSON can express and Unicode cannot. `routes` have paths of
     their own beside the endpoint; they get only requests with a known Host and Origin, and check tokens themselves.
     """
+
+    def accepting() -> None:
+        url = address.url(bound)
+        event(_log, logging.INFO, "listening", url=url)
+        if listening is not None:
+            listening(url)
+
     address = await anyio.to_thread.run_sync(resolve, host)
     with closing(bind(admit(address, tokens), port)) as listener:
         bound: int = listener.getsockname()[1]
@@ -181,7 +188,7 @@ async def serve_http(
             checked = [Route(route.path, endpoint=_CheckedRoute(route, known)) for route in routes]
             endpoint = Router(checked, redirect_slashes=False, default=endpoint)
         requests = CancellableRequests(endpoint)
-        await _serve(app, requests, listener, lambda: listening(address.url(bound)), grace_seconds)
+        await _serve(app, requests, listener, accepting, grace_seconds)
 
 
 class _CheckedRoute:

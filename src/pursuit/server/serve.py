@@ -50,12 +50,6 @@ async def serve(
 
     Over HTTP until cancelled, or without an address over standard input until that ends.
     """
-
-    def report(url: str) -> None:
-        event(log, logging.INFO, "listening", url=url)
-        if listening is not None:
-            listening(url)
-
     composed = mission_server(runtime) if gateway is None else _reloading(runtime, gateway)
     async with runtime, composed as server:
         if door is None:
@@ -75,7 +69,7 @@ async def serve(
             allowed_hosts=door.allowed_hosts,
             routes=routes,
             any_text=gateway is not None,
-            listening=report,
+            listening=listening,
         )
 
 

@@ -123,13 +123,18 @@ CAPABILITY: JsonObject = {"list": {}, "cancel": {}, "requests": {"tools": {"call
 
 def v2025_task(state: TaskState, now: float) -> dict[str, Any]:
     """A task of the first generation. A tool's result with `isError` is a task that `failed`, with that result."""
+    return _task(state, state.status, ttl="ttl", poll="pollInterval", now=now)
+
+
+def _task(state: TaskState, status: str, *, ttl: str, poll: str, now: float) -> dict[str, Any]:
+    """A task; the generations have other names for its time to live and its poll interval."""
     body: dict[str, Any] = {
         "taskId": state.task_id,
-        "status": state.status,
+        "status": status,
         "createdAt": iso(state.created_at),
         "lastUpdatedAt": iso(state.updated_at),
-        "ttl": None if state.ttl is None else max(1, round(state.ttl * 1_000)),
-        "pollInterval": interval(state, now),
+        ttl: None if state.ttl is None else max(1, round(state.ttl * 1_000)),
+        poll: interval(state, now),
     }
     return body if state.message is None else {**body, "statusMessage": sendable(state.message)}
 
@@ -162,15 +167,8 @@ COMPLETE: JsonObject = {"resultType": "complete"}
 def v2026_task(state: TaskState, now: float) -> dict[str, Any]:
     """A task of the second generation. `failed` is for JSON-RPC errors; a result with `isError` is `completed`."""
     has_result = state.error is None and (state.result is not None or state.blob is not None)
-    body: dict[str, Any] = {
-        "taskId": state.task_id,
-        "status": "completed" if state.status == "failed" and has_result else state.status,
-        "createdAt": iso(state.created_at),
-        "lastUpdatedAt": iso(state.updated_at),
-        "ttlMs": None if state.ttl is None else max(1, round(state.ttl * 1_000)),
-        "pollIntervalMs": interval(state, now),
-    }
-    return body if state.message is None else {**body, "statusMessage": sendable(state.message)}
+    status = "completed" if state.status == "failed" and has_result else state.status
+    return _task(state, status, ttl="ttlMs", poll="pollIntervalMs", now=now)
 
 
 def v2026_created(state: TaskState, now: float) -> dict[str, Any]:
