@@ -75,7 +75,7 @@ async def serve(
 
 @asynccontextmanager
 async def _reloading(runtime: Runtime, options: GatewayOptions) -> AsyncGenerator[Server[Any]]:
-    from pursuit.server.gateway.server import gateway_server  # noqa: PLC0415 - missions are served without it
+    from pursuit.server.gateway.server import open_gateway  # noqa: PLC0415 - missions are served without it
 
     async def reload(*, task_status: TaskStatus[None]) -> None:
         with anyio.open_signal_receiver(signal.SIGHUP) as signals:
@@ -84,8 +84,8 @@ async def _reloading(runtime: Runtime, options: GatewayOptions) -> AsyncGenerato
                 await gateway.reload()
 
     await runtime.toolbox.host.pool.connect_required()
-    async with gateway_server(runtime, options) as (server, gateway), anyio.create_task_group() as tasks:
+    async with open_gateway(runtime, options) as gateway, anyio.create_task_group() as tasks:
         if options.reloads:
             await tasks.start(reload)
-        yield server
+        yield await gateway.server()
         tasks.cancel_scope.cancel()

@@ -210,7 +210,7 @@ class Routing:
         async with route.opening:
             if route.channel is None:
                 side = ClientFeatures(capabilities=session.capabilities, answer=route.answer, heard=route.notified)
-                channel: UpstreamChannel = await self._tasks.start(self._hold, side, upstream, session.closed)
+                channel: UpstreamChannel = await self._tasks.start(_hold, upstream, side, session.closed, True)
                 route.separate = not is_modern((await channel.about()).protocol_version)
                 route.channel = channel
         return route
@@ -235,23 +235,24 @@ class Routing:
             channel = shared.channel
             if channel is None:
                 side = ClientFeatures(heard=partial(self._notified, upstream))
-                channel = await self._tasks.start(self._hold, side, upstream, anyio.Event())
+                channel = await self._tasks.start(_hold, upstream, side, anyio.Event(), True)
                 shared.legacy = not is_modern((await channel.about()).protocol_version)
                 shared.channel = channel
         return channel if shared.legacy else None
 
-    async def _hold(
-        self,
-        side: ClientFeatures,
-        upstream: McpUpstream,
-        closed: anyio.Event,
-        *,
-        task_status: anyio.abc.TaskStatus[UpstreamChannel],
-    ) -> None:
-        """Keeps a legacy connection open until the event."""
-        async with upstream.lease(side, old=True) as channel:
-            task_status.started(channel)
-            await closed.wait()
+
+async def _hold(
+    upstream: McpUpstream,
+    features: ClientFeatures,
+    closed: anyio.Event,
+    old: bool,
+    *,
+    task_status: anyio.abc.TaskStatus[UpstreamChannel],
+) -> None:
+    """Keeps a connection open until the event; `old` if it must be a legacy one."""
+    async with upstream.lease(features, old=old) as channel:
+        task_status.started(channel)
+        await closed.wait()
 
 
 async def _adopt(route: Route, upstream: McpUpstream, done: anyio.Event) -> None:
@@ -323,7 +324,10 @@ class LegacySessions:
             try:
                 channel = session.channel
                 if channel is None:
-                    channel = await self._tasks.start(self._hold, session, upstream, side.capabilities)
+                    features = ClientFeatures(
+                        capabilities=side.capabilities, answer=session.answer, heard=session.notified
+                    )
+                    channel = await self._tasks.start(_hold, upstream, features, session.closed, False)
                     session.channel = channel
                 yield channel
             except (anyio.get_cancelled_exc_class(), CallFailed):
@@ -346,16 +350,3 @@ class LegacySessions:
     def _close(self, upstream: McpUpstream, session: _LegacySession) -> None:
         session.closed.set()
         self._sessions[upstream] = {key: one for key, one in self._sessions[upstream].items() if one is not session}
-
-    async def _hold(
-        self,
-        session: _LegacySession,
-        upstream: McpUpstream,
-        capabilities: Mapping[str, Any],
-        *,
-        task_status: anyio.abc.TaskStatus[UpstreamChannel],
-    ) -> None:
-        side = ClientFeatures(capabilities=capabilities, answer=session.answer, heard=session.notified)
-        async with upstream.lease(side) as channel:
-            task_status.started(channel)
-            await session.closed.wait()

@@ -400,15 +400,6 @@ async def open_gateway(runtime: Runtime, options: GatewayOptions | None = None) 
             tasks.cancel_scope.cancel()
 
 
-@asynccontextmanager
-async def gateway_server(
-    runtime: Runtime, options: GatewayOptions | None = None
-) -> AsyncGenerator[tuple[Server[Any], Gateway]]:
-    """A gateway, and its server."""
-    async with open_gateway(runtime, options) as gateway:
-        yield await gateway.server(), gateway
-
-
 def _no_such_level() -> MCPError:
     return MCPError(INVALID_PARAMS, "there is no such log level")
 
