@@ -8,7 +8,7 @@ Invariant: each result of a client is an answer or a reason why there is none (`
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from mcp.shared.exceptions import MCPError, NoBackChannelError
 from mcp.shared.message import ServerMessageMetadata
@@ -27,7 +27,7 @@ from mcp_types import (
 from pydantic import ValidationError
 
 from pursuit.core.events import ModelAnswer
-from pursuit.proposers.language import LanguageModel, ModelRequest, NoAnswer, NoAnswerYet
+from pursuit.proposers.language import ModelRequest, NoAnswer, NoAnswerYet
 from pursuit.proposers.text_calls import describe_tools, read_calls, storable, wanted_call
 from pursuit.server.errors import Context, as_object
 
@@ -38,15 +38,6 @@ MOST_UNANSWERED = 3
 CALL_AGAIN = "the client's model proposes: call mission_iterate again, and the server asks it"
 LONGEST_REASON = 500
 _WHY = "pursuit/reason"
-
-
-class ClientModel(LanguageModel, Protocol):
-    """A client's model; `question` is what the client must be asked before the mission can go on."""
-
-    @property
-    def question(self) -> tuple[str, CreateMessageRequest] | None:
-        """The name of the question, and the question."""
-        ...
 
 
 def declares_sampling(ctx: Context) -> bool:
@@ -164,6 +155,10 @@ class CarriedModel:
         if self._may_ask:
             self.question = (name, self._form.filled(request))
         raise NoAnswerYet(CALL_AGAIN)
+
+
+ClientModel = PushedModel | CarriedModel
+"""A client's model; `question` is what the client must be asked before the mission can go on, and its name."""
 
 
 def declined(why: str) -> dict[str, Any]:

@@ -361,10 +361,6 @@ class GatewayTaskCalls:
         """Whether the configuration of any tool says that its calls must be tasks."""
         return any(said.task_only for server in self.upstreams.values() for said in server.config.tools.values())
 
-    def performer(self, ctx: Context) -> TaskPerformer:
-        """Makes the call of a request."""
-        return TaskPerformer(ctx, self)
-
     def _when(self, tool: Tool) -> When:
         """At once if the configuration says that it takes long, or the server that it must be a task."""
         settings = self.upstreams[tool.server].config.tools.get(tool.name)
@@ -378,7 +374,7 @@ class GatewayTaskCalls:
 class TaskPerformer:
     """Makes one call, again with each answer that it asks for."""
 
-    def __init__(self, ctx: Context, calls: GatewayTaskCalls) -> None:
+    def __init__(self, calls: GatewayTaskCalls, ctx: Context) -> None:
         self._ctx = ctx
         self._calls = calls
         self._task: TaskContext | None = None

@@ -281,12 +281,12 @@ class MissionTools:
         self._runs = runs
         self._approvals = approvals
         self._elicitation = elicitation
-        self._alone = runtime.only is not None
-        known_from = "mission_list" if self._alone else "mission_start or mission_list"
-        self._session = {"session_id": f"The mission's id, from {known_from}."}
 
     def tools(self) -> list[ServerTool]:
         """The declarations, in the order of `tools/list`."""
+        alone = self._runtime.only is not None
+        known_from = "mission_list" if alone else "mission_start or mission_list"
+        session = {"session_id": f"The mission's id, from {known_from}."}
         start = ServerTool(
             name="mission_start",
             title="Start a mission",
@@ -334,7 +334,7 @@ class MissionTools:
             },
         )
         return [
-            *([] if self._alone else [start]),
+            *([] if alone else [start]),
             ServerTool(
                 name="mission_status",
                 title="How a mission stands",
@@ -344,7 +344,7 @@ class MissionTools:
                 result=STATE,
                 annotations=READS,
                 handler=self._status,
-                descriptions=self._session,
+                descriptions=session,
             ),
             ServerTool(
                 name="mission_iterate",
@@ -363,7 +363,7 @@ class MissionTools:
                 annotations=DRIVES,
                 handler=self._iterate,
                 descriptions={
-                    **self._session,
+                    **session,
                     "max_iterations_this_call": "How far to go, also in the background.",
                     "proposal": "For the proposer client: exactly one of tool_calls and script. No calls is nothing "
                     "to do.",
@@ -382,7 +382,7 @@ class MissionTools:
                 result=record({"session_id": ID, **ITERATION}),
                 annotations=READS,
                 handler=self._checkpoint,
-                descriptions=self._session,
+                descriptions=session,
             ),
             ServerTool(
                 name="mission_complete",
@@ -393,7 +393,7 @@ class MissionTools:
                 result=STANDING,
                 annotations=ENDS,
                 handler=self._complete,
-                descriptions={**self._session, "reason": "Why; it is in the report."},
+                descriptions={**session, "reason": "Why; it is in the report."},
             ),
             ServerTool(
                 name="mission_abort",
@@ -404,7 +404,7 @@ class MissionTools:
                 result=STANDING,
                 annotations=ENDS,
                 handler=self._abort,
-                descriptions={**self._session, "pause": "Stop, but stay resumable.", "reason": "Why; it is kept."},
+                descriptions={**session, "pause": "Stop, but stay resumable.", "reason": "Why; it is kept."},
             ),
             ServerTool(
                 name="mission_resume",
@@ -414,7 +414,7 @@ class MissionTools:
                 result=STANDING,
                 annotations=ADDS,
                 handler=self._resume,
-                descriptions=self._session,
+                descriptions=session,
             ),
             ServerTool(
                 name="mission_history",
@@ -443,13 +443,13 @@ class MissionTools:
                 ),
                 annotations=READS,
                 handler=self._history,
-                descriptions={**self._session, "format": "How much of each iteration.", **CURSOR},
+                descriptions={**session, "format": "How much of each iteration.", **CURSOR},
             ),
             ServerTool(
                 name="mission_list",
-                title="The mission" if self._alone else "The missions",
+                title="The mission" if alone else "The missions",
                 description="The mission that is served here, and the children that it started."
-                if self._alone
+                if alone
                 else "All missions in this ledger, newest first, of all callers.",
                 arguments=ListArguments,
                 result=record(

@@ -63,18 +63,13 @@ class Address:
         return TEMPLATES[self.part].replace("{id}", self.mission_id) + page
 
 
-def parse(uri: str) -> Address:
-    """The address in a URI, or `InvalidArgument`."""
+async def find(service: Service, uri: str) -> tuple[Address, StreamRow]:
+    """The address in a URI and the ledger's row of its mission; raises `InvalidArgument` or `SessionNotFound`."""
     found = _URI.fullmatch(uri)
     if found is None or (found[3] is not None and found[2] != "events"):
         raise InvalidArgument(f"{uri[:200]!r} is no resource of this server; {_EXIST}")
-    part = cast("Part", found[2] or "status")
-    return Address(mission_id=found[1], part=part, after=None if found[3] is None else int(found[3]))
-
-
-async def find(service: Service, uri: str) -> tuple[Address, StreamRow]:
-    """The address in a URI and the ledger's row of its mission; raises `InvalidArgument` or `SessionNotFound`."""
-    address = parse(uri)
+    part, after = cast("Part", found[2] or "status"), None if found[3] is None else int(found[3])
+    address = Address(mission_id=found[1], part=part, after=after)
     row = await service.ledger.row(address.mission_id)
     if row is None or row.status == FORGOTTEN:
         was = "exists under the id" if row is None else "is kept any longer under the id"

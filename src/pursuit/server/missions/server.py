@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any, cast
 
 import anyio
@@ -20,7 +21,7 @@ from pursuit.server.missions.prompts import OF_ONE_MISSION, PROMPTS, Prompts
 from pursuit.server.missions.resources import Resources
 from pursuit.server.missions.subscriptions import Subscriptions
 from pursuit.server.missions.task_tools import CommandTools, TaskTools
-from pursuit.server.missions.tools import ToolDispatch
+from pursuit.server.missions.tools import DetachedCall, ToolDispatch
 from pursuit.server.signing import Signer
 from pursuit.server.tasks import protocol
 from pursuit.server.tasks.middleware import TaskMiddleware
@@ -75,7 +76,7 @@ async def mission_server(runtime: Runtime, promotion: PromotionSettings | None =
         elicitation = Elicitation(approvals, seal, service.state)
         missions = MissionTools(runtime, runs, approvals, elicitation)
         offered = [] if alone else commands.tools()
-        dispatch = ToolDispatch([*missions.tools(), *TaskTools(runtime.tasks).tools(), *offered], elicitation)
+        dispatch = ToolDispatch([*missions.tools(), *TaskTools(runtime.tasks).tools(), *offered])
         runtime.tasks.resume["mission"] = missions.resumed_runs().resume
         await runtime.tasks.maintain()
         server = _MissionServer(
@@ -103,7 +104,7 @@ async def mission_server(runtime: Runtime, promotion: PromotionSettings | None =
             await runtime.tasks.host(),
             tasks,
             plan=dispatch.plan,
-            performer=dispatch.performer,
+            performer=partial(DetachedCall, dispatch, elicitation),
             seal=seal,
             info=lambda: server.server_info_stamp,
             settings=promotion,
