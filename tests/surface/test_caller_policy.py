@@ -17,6 +17,7 @@ from plain_http import post
 from pursuit import Runtime
 from pursuit.config.configuration import load_configuration
 from pursuit.errors import ValidationFailed
+from pursuit.server.bind import HttpBinding
 from pursuit.server.gateway.server import Gateway, open_gateway
 from pursuit.server.gateway.upstreams import GatewayOptions
 from pursuit.server.http import serve_http
@@ -65,7 +66,8 @@ async def serving(
         opened = open_gateway(runtime, GatewayOptions(alone=False)) if gateway else mission_server(runtime)
         async with opened as found:
             server = await found.server() if isinstance(found, Gateway) else found
-            tasks.start_soon(partial(serve_http, server, host="127.0.0.1", port=0, tokens=tokens, listening=listening))
+            door = HttpBinding(host="127.0.0.1", port=0, tokens=tokens)
+            tasks.start_soon(partial(serve_http, server, door, listening=listening))
             await told.wait()
             yield urls[0], shown, runtime
             tasks.cancel_scope.cancel()

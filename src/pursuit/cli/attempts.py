@@ -61,8 +61,8 @@ from pursuit.sandbox import Sandbox
 from pursuit.service.queries import new_mission_id, require_id
 
 if TYPE_CHECKING:
+    from pursuit.server.bind import HttpBinding
     from pursuit.server.problems.server import ProblemOptions
-    from pursuit.server.serve import HttpBinding
 
 DEFAULT_SECONDS = 3_600.0
 """The time limit of a mission on a problem that has none."""
@@ -359,15 +359,7 @@ async def serve_problem(
         return
     from pursuit.server.http import serve_http
 
-    await serve_http(
-        problem_server(problem, options, many=True),
-        host=door.host,
-        port=door.port,
-        tokens=door.tokens,
-        allowed_hosts=door.allowed_hosts,
-        any_text=True,
-        listening=listening,
-    )
+    await serve_http(problem_server(problem, options, many=True), door, any_text=True, listening=listening)
 
 
 def compare_attempts(context: Context, problems: Sequence[Manifest], output: Path | None, *, force: bool) -> None:

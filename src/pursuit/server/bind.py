@@ -51,6 +51,17 @@ class Address:
         return f"http://{here if self.ip.is_unspecified else _in_url(self.host)}:{port}{PATH}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpBinding:
+    """The HTTP address and its tokens; with `operators` the server also takes answers to approvals."""
+
+    host: str
+    port: int
+    tokens: Tokens | None = None
+    operators: Tokens | None = None
+    allowed_hosts: Sequence[str] = ()
+
+
 def check_bind(host: str, tokens: Tokens | None) -> None:
     """Refuses an address that other machines can reach unless there is a token."""
     admit(resolve(host), tokens)

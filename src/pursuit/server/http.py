@@ -35,7 +35,7 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pursuit.errors import PursuitError
-from pursuit.server.bind import PATH, admit, bind, guard, resolve
+from pursuit.server.bind import PATH, HttpBinding, admit, bind, guard, resolve
 from pursuit.server.errors import without_surrogates
 from pursuit.server.logs import REDACTED, event
 from pursuit.server.tokens import Tokens, fingerprint
@@ -153,11 +153,8 @@ def _without_surrogates(body: bytes) -> bytes:
 
 async def serve_http(
     server: Server[Any],
+    door: HttpBinding,
     *,
-    host: str,
-    port: int,
-    tokens: Tokens | None,
-    allowed_hosts: Sequence[str] = (),
     routes: Sequence[Route] = (),
     any_text: bool = False,
     grace_seconds: float = GRACE_SECONDS,
@@ -175,15 +172,15 @@ async def serve_http(
         if listening is not None:
             listening(url)
 
-    address = await anyio.to_thread.run_sync(resolve, host)
-    with closing(bind(admit(address, tokens), port)) as listener:
+    address = await anyio.to_thread.run_sync(resolve, door.host)
+    with closing(bind(admit(address, door.tokens), door.port)) as listener:
         bound: int = listener.getsockname()[1]
-        known = guard(address, bound, allowed_hosts)
+        known = guard(address, bound, door.allowed_hosts)
         app = server.streamable_http_app(streamable_http_path=PATH, transport_security=known)
         endpoint: ASGIApp = SurrogateBodies(app) if any_text else app
-        if tokens is not None:
+        if door.tokens is not None:
             required = AuthContextMiddleware(RequireAuthMiddleware(endpoint, required_scopes=[]))
-            endpoint = AuthenticationMiddleware(required, backend=BearerAuthBackend(_Verifier(tokens)))
+            endpoint = AuthenticationMiddleware(required, backend=BearerAuthBackend(_Verifier(door.tokens)))
         if routes:
             checked = [Route(route.path, endpoint=_CheckedRoute(route, known)) for route in routes]
             endpoint = Router(checked, redirect_slashes=False, default=endpoint)

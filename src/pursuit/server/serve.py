@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -20,23 +19,12 @@ from pursuit.runtime import Runtime
 from pursuit.server.logs import event
 from pursuit.server.missions.server import mission_server
 from pursuit.server.stdio import serve_stdio
-from pursuit.server.tokens import Tokens
 
 if TYPE_CHECKING:
+    from pursuit.server.bind import HttpBinding
     from pursuit.server.gateway.upstreams import GatewayOptions
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpBinding:
-    """The HTTP address and its tokens; with `operators` the server also takes answers to approvals."""
-
-    host: str
-    port: int
-    tokens: Tokens | None = None
-    operators: Tokens | None = None
-    allowed_hosts: Sequence[str] = ()
 
 
 async def serve(
@@ -61,16 +49,7 @@ async def serve(
         from pursuit.server.operator_api import approval_routes  # noqa: PLC0415 - stdio starts without a web stack
 
         routes = () if door.operators is None else approval_routes(runtime.service, door.operators)
-        await serve_http(
-            server,
-            host=door.host,
-            port=door.port,
-            tokens=door.tokens,
-            allowed_hosts=door.allowed_hosts,
-            routes=routes,
-            any_text=gateway is not None,
-            listening=listening,
-        )
+        await serve_http(server, door, routes=routes, any_text=gateway is not None, listening=listening)
 
 
 @asynccontextmanager

@@ -33,7 +33,9 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Entry:
+class Holder:
+    """The name of a token, its hash, and whether it is an operator's; only that may answer an approval."""
+
     name: Annotated[str, msgspec.Meta(pattern=rf"\A{_NAME.pattern}\Z")]
     sha256: Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
     created_at: str
@@ -43,15 +45,7 @@ class _Entry:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Document:
     version: Literal[1]
-    tokens: tuple[_Entry, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
-    """The name of a token, and whether it is an operator's; only that may answer an approval."""
-
-    name: str
-    operator: bool
+    tokens: tuple[Holder, ...]
 
 
 class NameTaken(InvalidArgument):
@@ -64,7 +58,7 @@ class Tokens:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._seen: tuple[int, int, int] | None = None
-        self._entries: tuple[_Entry, ...] = ()
+        self._entries: tuple[Holder, ...] = ()
 
     @classmethod
     def beside(cls, ledger: Path) -> Tokens:
@@ -76,7 +70,7 @@ class Tokens:
         require_name(name)
         token = PREFIX + secrets.token_urlsafe(_BYTES)
         made = datetime.now(tz=UTC).isoformat(timespec="milliseconds")
-        entry = _Entry(name=name, sha256=fingerprint(token), created_at=made, operator=operator)
+        entry = Holder(name=name, sha256=fingerprint(token), created_at=made, operator=operator)
         with self._alone() as entries:
             if any(one.name == name for one in entries):
                 raise NameTaken(
@@ -118,10 +112,10 @@ class Tokens:
         for entry in self._current():
             # All are compared, so that the time does not depend on which one matches.
             if hmac.compare_digest(entry.sha256, shown):
-                found = Holder(name=entry.name, operator=entry.operator)
+                found = entry
         return found
 
-    def _current(self) -> tuple[_Entry, ...]:
+    def _current(self) -> tuple[Holder, ...]:
         try:
             at = self.path.stat()
         except FileNotFoundError:
@@ -136,7 +130,7 @@ class Tokens:
         return self._entries
 
     @contextmanager
-    def _alone(self) -> Generator[tuple[_Entry, ...]]:
+    def _alone(self) -> Generator[tuple[Holder, ...]]:
         """The entries of the file, while no other process can change it."""
         try:
             make_private_folder(self.path.parent)
@@ -151,7 +145,7 @@ class Tokens:
         finally:
             os.close(lock)
 
-    def _write(self, entries: Sequence[_Entry]) -> None:
+    def _write(self, entries: Sequence[Holder]) -> None:
         """Replaces the file atomically; a crash leaves the old one or the new one."""
         document = _Document(version=1, tokens=tuple(entries))
         body = json.dumps(msgspec.to_builtins(document), indent=1)
@@ -186,7 +180,7 @@ def fingerprint(token: str) -> str:
     return sha256(token.encode(errors="surrogatepass")).hexdigest()
 
 
-def _read(path: Path) -> tuple[_Entry, ...]:
+def _read(path: Path) -> tuple[Holder, ...]:
     try:
         return msgspec.json.decode(path.read_bytes(), type=_Document).tokens
     except FileNotFoundError:

@@ -57,21 +57,15 @@ class Timeout:
         if self._scope is not None and self.seconds is not None:
             self._scope.deadline = anyio.current_time() + self.seconds
 
-    @contextmanager
-    def paused(self) -> Generator[None]:
-        """Does not count the time that the client takes."""
+    @asynccontextmanager
+    async def paused(self) -> AsyncGenerator[None]:
+        """Does not count the time that the client takes, or that a call waits for its turn."""
         if self._scope is not None:
             self._scope.deadline = math.inf
         try:
             yield
         finally:
             self.reset()
-
-    @asynccontextmanager
-    async def queueing(self) -> AsyncGenerator[None]:
-        """Does not count the time that a call waits for its turn."""
-        with self.paused():
-            yield
 
 
 class OutboundFilter:
@@ -243,7 +237,7 @@ class ClientRequest:
     async def queueing(self) -> AsyncGenerator[None]:
         """While it waits for its turn at the server it is not sent, and its time does not run."""
         self.sent = False
-        async with self.timeout.queueing():
+        async with self.timeout.paused():
             yield
         self.sent = True
 
@@ -255,7 +249,7 @@ class ClientRequest:
 
     async def ask(self, method: str, params: Mapping[str, Any], *, seconds: float | None = None) -> dict[str, Any]:
         """Sends a legacy client a server's request while its own request waits; raises `UpstreamError`."""
-        with self.timeout.paused():
+        async with self.timeout.paused():
             channel = self.ctx.session._request_outbound  # pyright: ignore[reportPrivateUsage]
             return await self.client.outbound.ask(channel, method, self.client.encodable(params), seconds)
 

@@ -124,7 +124,7 @@ class Relay:
             body = await _with_answers(request, body, result)
             progress.restart()
             result = await channel.request(
-                request.method, body, on_notify=on_notify, progress=wanted, waiting=request.timeout.queueing
+                request.method, body, on_notify=on_notify, progress=wanted, waiting=request.timeout.paused
             )
         return result
 

@@ -12,6 +12,7 @@ import math
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any, cast
+from weakref import WeakValueDictionary
 
 import anyio
 from anyio.abc import TaskGroup
@@ -115,7 +116,7 @@ class TaskElicitation:
 
     def __init__(self, store: TaskStore) -> None:
         self._store = store
-        self._asked: dict[tuple[str, str], anyio.Event] = {}
+        self._asking: WeakValueDictionary[tuple[str, str], anyio.Lock] = WeakValueDictionary()
 
     async def wait(self, ctx: Context, task_id: str, *, requestor: str, by: str) -> TaskState:
         """The task once it has ended; its client gets what the task asks meanwhile."""
@@ -136,18 +137,10 @@ class TaskElicitation:
 
     async def _ask(self, ctx: Context, state: TaskState, key: str, by: str) -> None:
         """Asks when no other waiter does, if the question is still open then."""
-        place = (state.task_id, key)
-        while True:
-            if key not in (await self._store.get(state.task_id)).asked:
-                return
-            if place not in self._asked:
-                break
-            await self._asked[place].wait()
-        self._asked[place] = anyio.Event()
-        try:
-            await self._answered(ctx, state, key, by)
-        finally:
-            self._asked.pop(place).set()
+        lock = self._asking.setdefault((state.task_id, key), anyio.Lock())
+        async with lock:
+            if key in (await self._store.get(state.task_id)).asked:
+                await self._answered(ctx, state, key, by)
 
     async def _answered(self, ctx: Context, state: TaskState, key: str, by: str) -> None:
         task_id, question = state.task_id, state.asked[key]
