@@ -20,7 +20,7 @@ from pursuit import Runtime
 from pursuit.config.configuration import Configuration
 from pursuit.config.servers import ServerConfig
 from pursuit.policy.rules import OperatorPolicy
-from pursuit.server.gateway.server import Gateway, gateway_server
+from pursuit.server.gateway.server import Gateway, open_gateway
 from pursuit.server.gateway.upstreams import GatewayOptions
 
 HOSTILE = Path(__file__).parent.parent / "servers" / "hostile_upstream.py"
@@ -230,8 +230,8 @@ async def house(
         configuration = config
     runtime = Runtime(state=folder / "ledger.db", config=configuration, servers=handed)
     options = GatewayOptions(alone=alone, **more)
-    async with runtime, gateway_server(runtime, options) as (server, gateway), anyio.create_task_group() as tasks:
-        yield House(runtime, server, gateway, tasks)
+    async with runtime, open_gateway(runtime, options) as gateway, anyio.create_task_group() as tasks:
+        yield House(runtime, await gateway.server(), gateway, tasks)
         tasks.cancel_scope.cancel()
 
 

@@ -16,6 +16,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.lowlevel import Server
 
+from pursuit.server.bind import HttpBinding
 from pursuit.server.http import serve_http
 from pursuit.server.tokens import Tokens
 
@@ -86,12 +87,10 @@ class Stage:
 
         async def serve(scope: anyio.CancelScope) -> None:
             with scope:
-                await serve_http(
-                    self.server,
-                    **{"host": "127.0.0.1", "port": 0, **self.options, **options},
-                    tokens=tokens,
-                    listening=listening,
-                )
+                given = {"host": "127.0.0.1", "port": 0, **self.options, **options}
+                names = given.keys() & {"host", "port", "allowed_hosts"}
+                door = HttpBinding(tokens=tokens, **{name: given.pop(name) for name in names})
+                await serve_http(self.server, door, **given, listening=listening)
 
         async with anyio.create_task_group() as tasks:
             scope = anyio.CancelScope()

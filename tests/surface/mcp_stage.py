@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import anyio
 from engine_stage import mission, repeat
 from mcp import Client
 from mcp.server.lowlevel import Server
@@ -16,7 +17,7 @@ from mcp.server.lowlevel import Server
 from pursuit import Budget, Runtime, metric
 from pursuit.config.configuration import Configuration
 from pursuit.server.missions.prompts import Prompts
-from pursuit.server.missions.resources import Completions, Resources, ResourceSettings
+from pursuit.server.missions.resources import Resources, ResourceSettings
 from pursuit.server.missions.subscriptions import Subscriptions, SubscriptionSettings
 from pursuit.service import Service
 
@@ -69,7 +70,8 @@ async def stage(
     pages: ResourceSettings | None = None,
     **servers: Any,
 ) -> AsyncIterator[Stage]:
-    async with opened(folder, *tools, **servers) as runtime, Subscriptions(runtime.service, following) as updates:
+    async with opened(folder, *tools, **servers) as runtime, anyio.create_task_group() as tasks:
+        updates = Subscriptions(runtime.service, tasks, following)
         resources, prompts = Resources(runtime.service, pages), Prompts(runtime.service)
         server: Server[Any] = Server(
             "stage",
@@ -81,9 +83,11 @@ async def stage(
             on_subscriptions_listen=updates.listen,
             on_list_prompts=prompts.list,
             on_get_prompt=prompts.get,
-            on_completion=Completions(runtime.service, pages).complete,
+            on_completion=resources.complete,
         )
         yield Stage(runtime, updates, server)
+        updates.close()
+        tasks.cancel_scope.cancel()
 
 
 async def read(client: Client, uri: str) -> Any:

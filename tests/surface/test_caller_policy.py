@@ -17,7 +17,8 @@ from plain_http import post
 from pursuit import Runtime
 from pursuit.config.configuration import load_configuration
 from pursuit.errors import ValidationFailed
-from pursuit.server.gateway.server import gateway_server
+from pursuit.server.bind import HttpBinding
+from pursuit.server.gateway.server import Gateway, open_gateway
 from pursuit.server.gateway.upstreams import GatewayOptions
 from pursuit.server.http import serve_http
 from pursuit.server.missions.server import mission_server
@@ -62,10 +63,11 @@ async def serving(
 
     runtime = Runtime(state=folder / "ledger.db", config=load_configuration(path), servers={"world": [wipe]})
     async with runtime, anyio.create_task_group() as tasks:
-        opened = gateway_server(runtime, GatewayOptions(alone=False)) if gateway else mission_server(runtime)
+        opened = open_gateway(runtime, GatewayOptions(alone=False)) if gateway else mission_server(runtime)
         async with opened as found:
-            server = found[0] if isinstance(found, tuple) else found
-            tasks.start_soon(partial(serve_http, server, host="127.0.0.1", port=0, tokens=tokens, listening=listening))
+            server = await found.server() if isinstance(found, Gateway) else found
+            door = HttpBinding(host="127.0.0.1", port=0, tokens=tokens)
+            tasks.start_soon(partial(serve_http, server, door, listening=listening))
             await told.wait()
             yield urls[0], shown, runtime
             tasks.cancel_scope.cancel()

@@ -84,6 +84,19 @@ def test_a_call_as_a_task_gives_what_the_plain_call_gives(era: str, behind: str,
     run(main)
 
 
+@pytest.mark.parametrize("able", [{}, ABLE], ids=["plain", "tasks"])
+def test_a_modern_result_of_the_gateways_own_tools_says_that_it_is_complete(able: Any, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with house(tmp_path, server(MODERN), search=True) as here:
+            client = await here.client(MODERN, able)
+            for query, failed in (("echo", False), (1, True)):
+                result = await client.call("tools.search", {"query": query})
+                assert (result["resultType"], result["isError"]) == ("complete", failed)
+                assert result["_meta"]["io.modelcontextprotocol/serverInfo"]["name"] == "pursuit-gateway"
+
+    run(main)
+
+
 @pytest.mark.parametrize("era", ERAS)
 def test_several_servers_side_by_side(era: str, tmp_path: Path) -> None:
     async def main() -> None:

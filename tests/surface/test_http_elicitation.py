@@ -29,6 +29,7 @@ from test_problem_http import serving
 from pursuit.engine.context import SystemClock
 from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.policy.rules import OperatorPolicy
+from pursuit.server.bind import HttpBinding
 from pursuit.server.http import serve_http
 from pursuit.server.signing import Signer
 from pursuit.server.tokens import Tokens
@@ -49,8 +50,8 @@ async def over_http(server: Server[Any], tokens: Tokens | None = None, *, any_te
         told.set()
 
     async with anyio.create_task_group() as tasks:
-        options = {"host": "127.0.0.1", "port": 0, "tokens": tokens, "any_text": any_text, "listening": listening}
-        tasks.start_soon(partial(serve_http, server, **options))
+        door = HttpBinding(host="127.0.0.1", port=0, tokens=tokens)
+        tasks.start_soon(partial(serve_http, server, door, any_text=any_text, listening=listening))
         await told.wait()
         yield urls[0]
         tasks.cancel_scope.cancel()

@@ -19,7 +19,7 @@ from http_stage import ERAS, HEADERS, INITIALIZE, LARGE, Stage, client, http, wh
 
 from pursuit.errors import InvalidArgument, PursuitError
 from pursuit.server import bind
-from pursuit.server.bind import check_bind
+from pursuit.server.bind import HttpBinding, check_bind
 from pursuit.server.http import serve_http
 from pursuit.server.tokens import Tokens
 
@@ -296,7 +296,7 @@ def test_a_place_that_cannot_be_listened_at_is_told(host: str, port: int, words:
 
 
 async def _serve_refused(host: str, port: int) -> None:
-    await serve_http(Stage().server, host=host, port=port, tokens=None, listening=pytest.fail)
+    await serve_http(Stage().server, HttpBinding(host=host, port=port), listening=pytest.fail)
 
 
 def test_a_lifespan_that_fails_is_an_error_and_not_an_exit() -> None:

@@ -17,6 +17,7 @@ from tasks_stage import MISSION, NOBODY, World
 
 from pursuit import Runtime
 from pursuit.config.configuration import Configuration
+from pursuit.server.bind import HttpBinding
 from pursuit.server.http import serve_http
 from pursuit.server.missions.server import mission_server
 from pursuit.server.tokens import Tokens
@@ -51,7 +52,7 @@ async def door(folder: Path, tokens: Tokens | None = None) -> AsyncIterator[Door
 
     runtime = Runtime(state=folder / "ledger.db", config=Configuration(), servers={"world": [world.work]})
     async with runtime, mission_server(runtime) as server, anyio.create_task_group() as tasks:
-        serve = partial(serve_http, server, host="127.0.0.1", port=0, tokens=tokens, listening=listening)
+        serve = partial(serve_http, server, HttpBinding(host="127.0.0.1", port=0, tokens=tokens), listening=listening)
         tasks.start_soon(serve)
         await told.wait()
         yield Door(urls[0], world)

@@ -19,6 +19,7 @@ from mcp_types import SERVER_INFO_META_KEY
 from problem_stage import ERAS, SCHEMA, attempts, problem, text
 
 from pursuit import Problem
+from pursuit.server.bind import HttpBinding
 from pursuit.server.http import serve_http
 from pursuit.server.problems.server import ProblemOptions, problem_server
 from pursuit.server.tokens import Tokens
@@ -39,7 +40,9 @@ async def serving(one: Problem, folder: Path, tokens: Tokens | None = None, **op
     async def serve(scope: anyio.CancelScope) -> None:
         with scope:
             server = problem_server(one.manifest, ProblemOptions(state=folder / "ledger.db", **options), many=True)
-            await serve_http(server, host="127.0.0.1", port=0, tokens=tokens, any_text=True, listening=listening)
+            await serve_http(
+                server, HttpBinding(host="127.0.0.1", port=0, tokens=tokens), any_text=True, listening=listening
+            )
 
     async with anyio.create_task_group() as tasks:
         scope = anyio.CancelScope()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import sys
 import time
@@ -59,12 +58,11 @@ from pursuit.problems.scoring import scored_event
 from pursuit.problems.secrecy import judging_digest, revealed_in
 from pursuit.runtime import Runtime
 from pursuit.sandbox import Sandbox
-from pursuit.server.logs import event
 from pursuit.service.queries import new_mission_id, require_id
 
 if TYPE_CHECKING:
+    from pursuit.server.bind import HttpBinding
     from pursuit.server.problems.server import ProblemOptions
-    from pursuit.server.serve import HttpBinding
 
 DEFAULT_SECONDS = 3_600.0
 """The time limit of a mission on a problem that has none."""
@@ -72,8 +70,6 @@ DEFAULT_ITERATIONS = 500
 POLL_SECONDS = 0.05
 PATIENCE = 30.0
 """Seconds to wait for another process that works on an attempt, in addition to the judge's own timeout."""
-
-_log = logging.getLogger(__name__)
 
 
 def _by_option(failed: ValidationFailed) -> ValidationFailed:
@@ -363,19 +359,7 @@ async def serve_problem(
         return
     from pursuit.server.http import serve_http
 
-    def started(url: str) -> None:
-        event(_log, logging.INFO, "listening", url=url)
-        listening(url)
-
-    await serve_http(
-        problem_server(problem, options, many=True),
-        host=door.host,
-        port=door.port,
-        tokens=door.tokens,
-        allowed_hosts=door.allowed_hosts,
-        any_text=True,
-        listening=started,
-    )
+    await serve_http(problem_server(problem, options, many=True), door, any_text=True, listening=listening)
 
 
 def compare_attempts(context: Context, problems: Sequence[Manifest], output: Path | None, *, force: bool) -> None:

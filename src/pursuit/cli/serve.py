@@ -16,7 +16,7 @@ from pursuit.cli.options import ModeOption, mission_ids
 
 if TYPE_CHECKING:
     from pursuit.errors import Fault
-    from pursuit.server.serve import HttpBinding
+    from pursuit.server.bind import HttpBinding
     from pursuit.server.tokens import Tokens
 
 PANEL = "Serve"
@@ -144,8 +144,7 @@ def http_door(
     context: Context, *, host: str, port: int, allow_host: Sequence[str] | None, require_token: bool
 ) -> HttpBinding:
     """Where HTTP clients connect; raises `InvalidArgument` for an address that needs a token if there is none."""
-    from pursuit.server.bind import check_bind, resolve
-    from pursuit.server.serve import HttpBinding
+    from pursuit.server.bind import HttpBinding, check_bind, resolve
 
     tokens = _tokens(context)
     needed = tokens if require_token or not resolve(host).is_loopback else None

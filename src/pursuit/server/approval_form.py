@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple, cast, get_args
+from typing import Any, NamedTuple, get_args
 
 from pursuit.core.events import Permission
+from pursuit.server.errors import as_object
 
 
 class Filled(NamedTuple):
@@ -43,11 +43,10 @@ def approval_schema(*, where: str) -> dict[str, Any]:
 
 def answer_in(said: object) -> Filled | None:
     """The answer in an elicitation's result; None if it is dismissed, or none of the four answers."""
-    result = cast("Mapping[str, Any]", said if isinstance(said, Mapping) else {})
+    result = as_object(said)
     if result.get("action") == "decline":
         return Filled("denied", None)
-    content: object = result.get("content") if result.get("action") == "accept" else None
-    given = cast("Mapping[str, Any]", content if isinstance(content, Mapping) else {})
+    given = as_object(result.get("content") if result.get("action") == "accept" else None)
     answer: Any = given.get("answer")
     reason: object = given.get("reason")
     if answer not in get_args(Permission):

@@ -38,22 +38,28 @@ class Address:
         """Whether only this machine can reach it."""
         return self.ip.is_loopback
 
-    @property
-    def is_wildcard(self) -> bool:
-        """Whether it means every address of this machine."""
-        return self.ip.is_unspecified
-
     def names(self) -> list[str]:
         """The hosts that a client may write in a URL of this server."""
         own = socket.gethostname()
         beyond = [] if self.is_loopback else [own, own.lower()]
-        asked = [] if self.is_wildcard else [_in_url(self.host), _in_url(str(self.ip))]
+        asked = [] if self.ip.is_unspecified else [_in_url(self.host), _in_url(str(self.ip))]
         return list(dict.fromkeys([*_LOOPBACK, *asked, *beyond]))
 
     def url(self, port: int) -> str:
         """An address of the server that a client on this machine can use."""
         here = "[::1]" if self.family == socket.AF_INET6 else "127.0.0.1"
-        return f"http://{here if self.is_wildcard else _in_url(self.host)}:{port}{PATH}"
+        return f"http://{here if self.ip.is_unspecified else _in_url(self.host)}:{port}{PATH}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpBinding:
+    """The HTTP address and its tokens; with `operators` the server also takes answers to approvals."""
+
+    host: str
+    port: int
+    tokens: Tokens | None = None
+    operators: Tokens | None = None
+    allowed_hosts: Sequence[str] = ()
 
 
 def check_bind(host: str, tokens: Tokens | None) -> None:

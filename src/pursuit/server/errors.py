@@ -1,4 +1,4 @@
-"""Errors as JSON-RPC errors, the caller of a request, and text that can be encoded.
+"""What all servers need of a request and its answer: errors as JSON-RPC errors, the caller, text that can be encoded.
 
 Invariant: a message says what is wrong and what to do, is bounded, and is valid Unicode.
 """
@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
 from mcp.server.auth.middleware.auth_context import get_access_token
+from mcp.server.connection import Connection
 from mcp.server.context import ServerRequestContext
 from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, PaginatedRequestParams
@@ -32,8 +33,26 @@ RESOURCE_NOT_FOUND = -32002
 
 Context = ServerRequestContext[Any, Any]
 MOST_TEXT = 4_000
+NEEDED_CAPABILITY: Mapping[str, str] = {"elicitation/create": "elicitation", "sampling/createMessage": "sampling"}
+"""The capability that a client must declare to get such a request."""
+
 LONGEST_CLIENT = 100
 Question = TypeVar("Question")
+
+
+def as_object(value: Any) -> Mapping[str, Any]:
+    """A part of a message as an object; empty if it is none."""
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
+
+
+def is_modern(version: str) -> bool:
+    """Whether a protocol version has no handshake and no requests from the server (2026-07-28)."""
+    return version in MODERN_PROTOCOL_VERSIONS
+
+
+def connection_of(ctx: Context) -> Connection:
+    """The connection of a request: it identifies a legacy client, and what belongs to that client ends with it."""
+    return ctx.session._connection  # pyright: ignore[reportPrivateUsage] - the SDK has no public way to it
 
 
 def wire_error(error: PursuitError) -> MCPError:
@@ -60,7 +79,7 @@ def resource_errors(ctx: Context, uri: str) -> Generator[None]:
     try:
         yield
     except (SessionNotFound, InvalidArgument) as error:
-        code = INVALID_PARAMS if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS else RESOURCE_NOT_FOUND
+        code = INVALID_PARAMS if is_modern(ctx.protocol_version) else RESOURCE_NOT_FOUND
         raise MCPError(code, sendable(error.message), {"uri": sendable(uri), **_data(error)}) from error
     except PursuitError as error:
         raise wire_error(error) from error

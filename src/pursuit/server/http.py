@@ -35,7 +35,7 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pursuit.errors import PursuitError
-from pursuit.server.bind import PATH, admit, bind, guard, resolve
+from pursuit.server.bind import PATH, HttpBinding, admit, bind, guard, resolve
 from pursuit.server.errors import without_surrogates
 from pursuit.server.logs import REDACTED, event
 from pursuit.server.tokens import Tokens, fingerprint
@@ -153,35 +153,39 @@ def _without_surrogates(body: bytes) -> bytes:
 
 async def serve_http(
     server: Server[Any],
+    door: HttpBinding,
     *,
-    host: str,
-    port: int,
-    tokens: Tokens | None,
-    allowed_hosts: Sequence[str] = (),
     routes: Sequence[Route] = (),
     any_text: bool = False,
     grace_seconds: float = GRACE_SECONDS,
-    listening: Callable[[str], None],
+    listening: Callable[[str], None] | None = None,
 ) -> None:
     """Serves until it is cancelled; `listening` gets the URL as soon as the server accepts connections.
 
     With `any_text` the server takes lone surrogates, which JSON can express and Unicode cannot. `routes` have paths of
     their own beside the endpoint; they get only requests with a known Host and Origin, and check tokens themselves.
     """
-    address = await anyio.to_thread.run_sync(resolve, host)
-    with closing(bind(admit(address, tokens), port)) as listener:
+
+    def accepting() -> None:
+        url = address.url(bound)
+        event(_log, logging.INFO, "listening", url=url)
+        if listening is not None:
+            listening(url)
+
+    address = await anyio.to_thread.run_sync(resolve, door.host)
+    with closing(bind(admit(address, door.tokens), door.port)) as listener:
         bound: int = listener.getsockname()[1]
-        known = guard(address, bound, allowed_hosts)
+        known = guard(address, bound, door.allowed_hosts)
         app = server.streamable_http_app(streamable_http_path=PATH, transport_security=known)
         endpoint: ASGIApp = SurrogateBodies(app) if any_text else app
-        if tokens is not None:
+        if door.tokens is not None:
             required = AuthContextMiddleware(RequireAuthMiddleware(endpoint, required_scopes=[]))
-            endpoint = AuthenticationMiddleware(required, backend=BearerAuthBackend(_Verifier(tokens)))
+            endpoint = AuthenticationMiddleware(required, backend=BearerAuthBackend(_Verifier(door.tokens)))
         if routes:
             checked = [Route(route.path, endpoint=_CheckedRoute(route, known)) for route in routes]
             endpoint = Router(checked, redirect_slashes=False, default=endpoint)
         requests = CancellableRequests(endpoint)
-        await _serve(app, requests, listener, lambda: listening(address.url(bound)), grace_seconds)
+        await _serve(app, requests, listener, accepting, grace_seconds)
 
 
 class _CheckedRoute:

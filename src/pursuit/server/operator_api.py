@@ -140,20 +140,16 @@ class OperatorsOnly:
         caller = Caller(who=holder.name, transport="http")
         right = request.method == self._method
         if not holder.operator:
-            await self._refuse_client(request, caller, self._verb if right else None)
+            needed = "this needs an operator's, which `pursuit token --operator` makes"
+            refusal = Forbidden(f"{caller.who!r} is a client's token; {needed}")
+            if self._verb is None or not right:
+                raise refusal
+            given = {name: str(value)[:_LONGEST] for name, value in request.path_params.items()}
+            async with self._audit.control(caller, self._verb, None, given):  # an attempt to change something
+                raise refusal
         if not right:
             raise MethodNotAllowed(f"this path takes {self._method} alone", allowed=self._method)
         return await self._handler(request, caller)
-
-    async def _refuse_client(self, request: Request, caller: Caller, verb: str | None) -> None:
-        """Refuses a client; the audit has its attempt to change something."""
-        needed = "this needs an operator's, which `pursuit token --operator` makes"
-        refusal = Forbidden(f"{caller.who!r} is a client's token; {needed}")
-        if verb is None:
-            raise refusal
-        given = {name: str(value)[:_LONGEST] for name, value in request.path_params.items()}
-        async with self._audit.control(caller, verb, None, given):
-            raise refusal
 
 
 def holder_of(request: Request, tokens: Tokens) -> Holder:

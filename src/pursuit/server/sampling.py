@@ -8,7 +8,7 @@ Invariant: each result of a client is an answer or a reason why there is none (`
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol, cast
+from typing import Any
 
 from mcp.shared.exceptions import MCPError, NoBackChannelError
 from mcp.shared.message import ServerMessageMetadata
@@ -27,9 +27,9 @@ from mcp_types import (
 from pydantic import ValidationError
 
 from pursuit.core.events import ModelAnswer
-from pursuit.proposers.language import LanguageModel, ModelRequest, NoAnswer, NoAnswerYet
+from pursuit.proposers.language import ModelRequest, NoAnswer, NoAnswerYet
 from pursuit.proposers.text_calls import describe_tools, read_calls, storable, wanted_call
-from pursuit.server.errors import Context
+from pursuit.server.errors import Context, as_object
 
 NAME = "sampling"
 MOST_UNANSWERED = 3
@@ -38,15 +38,6 @@ MOST_UNANSWERED = 3
 CALL_AGAIN = "the client's model proposes: call mission_iterate again, and the server asks it"
 LONGEST_REASON = 500
 _WHY = "pursuit/reason"
-
-
-class ClientModel(LanguageModel, Protocol):
-    """A client's model; `question` is what the client must be asked before the mission can go on."""
-
-    @property
-    def question(self) -> tuple[str, CreateMessageRequest] | None:
-        """The name of the question, and the question."""
-        ...
 
 
 def declares_sampling(ctx: Context) -> bool:
@@ -166,16 +157,19 @@ class CarriedModel:
         raise NoAnswerYet(CALL_AGAIN)
 
 
+ClientModel = PushedModel | CarriedModel
+"""A client's model; `question` is what the client must be asked before the mission can go on, and its name."""
+
+
 def declined(why: str) -> dict[str, Any]:
     """The stand-in for the answer of a client that answered with an error."""
     return {"action": "decline", "_meta": {_WHY: why[:LONGEST_REASON]}}
 
 
 def _result(said: object) -> CreateMessageResultWithTools:
-    given = cast("Mapping[str, Any]", said if isinstance(said, Mapping) else {})
+    given = as_object(said)
     if given.get("action") in ("decline", "cancel"):
-        meta = given.get("_meta")
-        why = cast("Mapping[str, Any]", meta).get(_WHY) if isinstance(meta, Mapping) else None
+        why = as_object(given.get("_meta")).get(_WHY)
         if why is not None:
             raise NoAnswer(f"the client's model did not answer: {_line(str(why))}")
         raise NoAnswer("the client's user did not let its model be asked")

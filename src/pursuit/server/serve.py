@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -20,23 +19,12 @@ from pursuit.runtime import Runtime
 from pursuit.server.logs import event
 from pursuit.server.missions.server import mission_server
 from pursuit.server.stdio import serve_stdio
-from pursuit.server.tokens import Tokens
 
 if TYPE_CHECKING:
+    from pursuit.server.bind import HttpBinding
     from pursuit.server.gateway.upstreams import GatewayOptions
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpBinding:
-    """The HTTP address and its tokens; with `operators` the server also takes answers to approvals."""
-
-    host: str
-    port: int
-    tokens: Tokens | None = None
-    operators: Tokens | None = None
-    allowed_hosts: Sequence[str] = ()
 
 
 async def serve(
@@ -50,12 +38,6 @@ async def serve(
 
     Over HTTP until cancelled, or without an address over standard input until that ends.
     """
-
-    def report(url: str) -> None:
-        event(log, logging.INFO, "listening", url=url)
-        if listening is not None:
-            listening(url)
-
     composed = mission_server(runtime) if gateway is None else _reloading(runtime, gateway)
     async with runtime, composed as server:
         if door is None:
@@ -67,21 +49,12 @@ async def serve(
         from pursuit.server.operator_api import approval_routes  # noqa: PLC0415 - stdio starts without a web stack
 
         routes = () if door.operators is None else approval_routes(runtime.service, door.operators)
-        await serve_http(
-            server,
-            host=door.host,
-            port=door.port,
-            tokens=door.tokens,
-            allowed_hosts=door.allowed_hosts,
-            routes=routes,
-            any_text=gateway is not None,
-            listening=report,
-        )
+        await serve_http(server, door, routes=routes, any_text=gateway is not None, listening=listening)
 
 
 @asynccontextmanager
 async def _reloading(runtime: Runtime, options: GatewayOptions) -> AsyncGenerator[Server[Any]]:
-    from pursuit.server.gateway.server import gateway_server  # noqa: PLC0415 - missions are served without it
+    from pursuit.server.gateway.server import open_gateway  # noqa: PLC0415 - missions are served without it
 
     async def reload(*, task_status: TaskStatus[None]) -> None:
         with anyio.open_signal_receiver(signal.SIGHUP) as signals:
@@ -90,8 +63,8 @@ async def _reloading(runtime: Runtime, options: GatewayOptions) -> AsyncGenerato
                 await gateway.reload()
 
     await runtime.toolbox.host.pool.connect_required()
-    async with gateway_server(runtime, options) as (server, gateway), anyio.create_task_group() as tasks:
+    async with open_gateway(runtime, options) as gateway, anyio.create_task_group() as tasks:
         if options.reloads:
             await tasks.start(reload)
-        yield server
+        yield await gateway.server()
         tasks.cancel_scope.cancel()

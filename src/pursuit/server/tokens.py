@@ -14,11 +14,13 @@ import re
 import secrets
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Annotated, Final, Literal
+
+import msgspec
 
 from pursuit.errors import InvalidArgument, LedgerUnavailable, PursuitError
 from pursuit.ledger.locks import PRIVATE_FILE, make_private_folder, open_private
@@ -26,26 +28,24 @@ from pursuit.ledger.locks import PRIVATE_FILE, make_private_folder, open_private
 FILE_NAME: Final = "tokens.json"
 PREFIX: Final = "pursuit_"
 
-_VERSION = 1
 _BYTES = 32
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
-_HASH = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Entry:
-    name: str
-    sha256: str
+class Holder:
+    """The name of a token, its hash, and whether it is an operator's; only that may answer an approval."""
+
+    name: Annotated[str, msgspec.Meta(pattern=rf"\A{_NAME.pattern}\Z")]
+    sha256: Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
     created_at: str
     operator: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
-    """The name of a token, and whether it is an operator's; only that may answer an approval."""
-
-    name: str
-    operator: bool
+class _Document:
+    version: Literal[1]
+    tokens: tuple[Holder, ...]
 
 
 class NameTaken(InvalidArgument):
@@ -58,7 +58,7 @@ class Tokens:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._seen: tuple[int, int, int] | None = None
-        self._entries: tuple[_Entry, ...] = ()
+        self._entries: tuple[Holder, ...] = ()
 
     @classmethod
     def beside(cls, ledger: Path) -> Tokens:
@@ -70,7 +70,7 @@ class Tokens:
         require_name(name)
         token = PREFIX + secrets.token_urlsafe(_BYTES)
         made = datetime.now(tz=UTC).isoformat(timespec="milliseconds")
-        entry = _Entry(name=name, sha256=fingerprint(token), created_at=made, operator=operator)
+        entry = Holder(name=name, sha256=fingerprint(token), created_at=made, operator=operator)
         with self._alone() as entries:
             if any(one.name == name for one in entries):
                 raise NameTaken(
@@ -112,10 +112,10 @@ class Tokens:
         for entry in self._current():
             # All are compared, so that the time does not depend on which one matches.
             if hmac.compare_digest(entry.sha256, shown):
-                found = Holder(name=entry.name, operator=entry.operator)
+                found = entry
         return found
 
-    def _current(self) -> tuple[_Entry, ...]:
+    def _current(self) -> tuple[Holder, ...]:
         try:
             at = self.path.stat()
         except FileNotFoundError:
@@ -130,7 +130,7 @@ class Tokens:
         return self._entries
 
     @contextmanager
-    def _alone(self) -> Generator[tuple[_Entry, ...]]:
+    def _alone(self) -> Generator[tuple[Holder, ...]]:
         """The entries of the file, while no other process can change it."""
         try:
             make_private_folder(self.path.parent)
@@ -145,9 +145,10 @@ class Tokens:
         finally:
             os.close(lock)
 
-    def _write(self, entries: Sequence[_Entry]) -> None:
+    def _write(self, entries: Sequence[Holder]) -> None:
         """Replaces the file atomically; a crash leaves the old one or the new one."""
-        body = json.dumps({"version": _VERSION, "tokens": [asdict(entry) for entry in entries]}, indent=1)
+        document = _Document(version=1, tokens=tuple(entries))
+        body = json.dumps(msgspec.to_builtins(document), indent=1)
         fresh = self.path.with_name(f"{self.path.name}.new")
         fresh.unlink(missing_ok=True)  # left by a process that died; we hold the lock
         with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE), "w") as file:
@@ -179,45 +180,19 @@ def fingerprint(token: str) -> str:
     return sha256(token.encode(errors="surrogatepass")).hexdigest()
 
 
-def _read(path: Path) -> tuple[_Entry, ...]:
+def _read(path: Path) -> tuple[Holder, ...]:
     try:
-        return _parse(json.loads(path.read_bytes()))
+        return msgspec.json.decode(path.read_bytes(), type=_Document).tokens
     except FileNotFoundError:
         return ()
     except OSError as error:
         raise _unusable(path, "read", error) from error
-    except (ValueError, RecursionError) as error:
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise InvalidArgument(
             f"{path} is damaged ({error}), so no token is accepted; repair it, or remove it and make new tokens "
             "with `pursuit token`",
             path=str(path),
         ) from error
-
-
-def _parse(data: Any) -> tuple[_Entry, ...]:
-    """The entries; raises `ValueError` if the document has any other form."""
-    if not isinstance(data, dict):
-        raise ValueError("it is not a JSON object")
-    document = cast("dict[str, Any]", data)
-    if document.get("version") != _VERSION:
-        raise ValueError(f"its version is not {_VERSION}")
-    rows = document.get("tokens")
-    if not isinstance(rows, list):
-        raise ValueError("it has no list of tokens")
-    return tuple(_entry(place, row) for place, row in enumerate(cast("list[Any]", rows)))
-
-
-def _entry(place: int, row: Any) -> _Entry:
-    fields = cast("dict[str, Any]", row) if isinstance(row, dict) else {}
-    name, digest, created_at = (fields.get(key) for key in ("name", "sha256", "created_at"))
-    if not (isinstance(name, str) and isinstance(digest, str) and isinstance(created_at, str)):
-        raise ValueError(f"tokens[{place}] lacks a name, a sha256 or a created_at")
-    if _NAME.fullmatch(name) is None or _HASH.fullmatch(digest) is None:
-        raise ValueError(f"tokens[{place}] has a wrong name or sha256")
-    operator = fields.get("operator", False)
-    if not isinstance(operator, bool):
-        raise ValueError(f"tokens[{place}].operator is neither true nor false")
-    return _Entry(name=name, sha256=digest, created_at=created_at, operator=operator)
 
 
 def _unusable(path: Path, verb: str, error: OSError) -> PursuitError:

@@ -22,9 +22,9 @@ from pursuit.errors import LedgerUnavailable
 from pursuit.policy.rules import Layers, OperatorPolicy, decide
 from pursuit.policy.traits import tool_approval_description
 from pursuit.server.approval_form import answer_in, approval_schema, how_to_approve
-from pursuit.server.errors import caller_of, may_approve, sendable
+from pursuit.server.errors import as_object, caller_of, may_approve, sendable
 from pursuit.server.gateway.clients import ClientRequest
-from pursuit.server.gateway.protocol_versions import ROUND_TRIP_KEYS, as_object
+from pursuit.server.gateway.protocol_versions import ROUND_TRIP_KEYS
 from pursuit.server.logs import event
 from pursuit.service.audit import Caller
 from pursuit.service.gateway import GatewayJournal

@@ -22,8 +22,7 @@ from mcp.shared.exceptions import MCPError, NoBackChannelError
 from mcp_types import CLIENT_CAPABILITIES_META_KEY, LOG_LEVEL_META_KEY, METHOD_NOT_FOUND, REQUEST_TIMEOUT
 
 from pursuit.core.tools import CallFailed, UpstreamError
-from pursuit.server.errors import Context, without_surrogates
-from pursuit.server.gateway.protocol_versions import as_object, is_modern
+from pursuit.server.errors import Context, as_object, connection_of, is_modern, without_surrogates
 
 MOST_QUEUED = 1_000
 """Notifications that wait for a client that does not read; further ones are dropped."""
@@ -58,21 +57,15 @@ class Timeout:
         if self._scope is not None and self.seconds is not None:
             self._scope.deadline = anyio.current_time() + self.seconds
 
-    @contextmanager
-    def paused(self) -> Generator[None]:
-        """Does not count the time that the client takes."""
+    @asynccontextmanager
+    async def paused(self) -> AsyncGenerator[None]:
+        """Does not count the time that the client takes, or that a call waits for its turn."""
         if self._scope is not None:
             self._scope.deadline = math.inf
         try:
             yield
         finally:
             self.reset()
-
-    @asynccontextmanager
-    async def queueing(self) -> AsyncGenerator[None]:
-        """Does not count the time that a call waits for its turn."""
-        with self.paused():
-            yield
 
 
 class OutboundFilter:
@@ -244,7 +237,7 @@ class ClientRequest:
     async def queueing(self) -> AsyncGenerator[None]:
         """While it waits for its turn at the server it is not sent, and its time does not run."""
         self.sent = False
-        async with self.timeout.queueing():
+        async with self.timeout.paused():
             yield
         self.sent = True
 
@@ -256,7 +249,7 @@ class ClientRequest:
 
     async def ask(self, method: str, params: Mapping[str, Any], *, seconds: float | None = None) -> dict[str, Any]:
         """Sends a legacy client a server's request while its own request waits; raises `UpstreamError`."""
-        with self.timeout.paused():
+        async with self.timeout.paused():
             channel = self.ctx.session._request_outbound  # pyright: ignore[reportPrivateUsage]
             return await self.client.outbound.ask(channel, method, self.client.encodable(params), seconds)
 
@@ -285,11 +278,6 @@ class OperatorRequest(ClientRequest):
     async def ask(self, method: str, params: Mapping[str, Any], *, seconds: float | None = None) -> dict[str, Any]:
         """Refuses."""
         raise cannot_ask(method)
-
-
-def connection_of(ctx: Context) -> Connection:
-    """The connection of a request: it identifies a legacy client, and what belongs to that client ends with it."""
-    return ctx.session._connection  # pyright: ignore[reportPrivateUsage]
 
 
 class Clients:

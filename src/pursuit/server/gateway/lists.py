@@ -16,8 +16,8 @@ from mcp_types import METHOD_NOT_FOUND
 
 from pursuit.core.tools import CallFailed, Tool
 from pursuit.errors import PursuitError, UpstreamUnavailable
+from pursuit.server.errors import as_object
 from pursuit.server.gateway.clients import ClientRequest
-from pursuit.server.gateway.protocol_versions import as_object
 from pursuit.server.gateway.relay import Relay
 from pursuit.server.gateway.upstreams import LONGEST_NAME, GatewayLimits, Upstreams
 from pursuit.upstream.client import McpUpstream

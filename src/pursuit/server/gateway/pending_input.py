@@ -125,11 +125,12 @@ class PendingCall:
         question = self._questions[key] = _Question(method, params)
         self._wake()
         try:
-            with self._timeout.paused(), anyio.move_on_after(self._ask_seconds):
-                await question.answered.wait()
-                if question.answer is None:
-                    raise UpstreamError(INVALID_REQUEST, f"{method}: the call that it belonged to is over")
-                return question.answer
+            async with self._timeout.paused():
+                with anyio.move_on_after(self._ask_seconds):
+                    await question.answered.wait()
+                    if question.answer is None:
+                        raise UpstreamError(INVALID_REQUEST, f"{method}: the call that it belonged to is over")
+                    return question.answer
         finally:
             del self._questions[key]
         if method == "elicitation/create":

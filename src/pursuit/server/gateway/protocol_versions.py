@@ -13,10 +13,9 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from mcp_types import INVALID_PARAMS, LOG_LEVEL_META_KEY, SERVER_INFO_META_KEY
-from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from pursuit.core.tools import UpstreamError
-from pursuit.server.errors import RESOURCE_NOT_FOUND
+from pursuit.server.errors import RESOURCE_NOT_FOUND, as_object
 
 LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 
@@ -40,16 +39,6 @@ _CACHE_FIELDS = ("ttlMs", "cacheScope")
 _NEVER_CACHED: Mapping[str, Any] = {"ttlMs": 0, "cacheScope": "private"}
 ROUND_TRIP_KEYS = ("inputResponses", "requestState")
 """What a client adds to a modern request that it sends again with its answers."""
-
-
-def as_object(value: Any) -> Mapping[str, Any]:
-    """A part of a message as an object; empty if it is none."""
-    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
-
-
-def is_modern(version: str) -> bool:
-    """Whether a version has no handshake and no requests from the server."""
-    return version in MODERN_PROTOCOL_VERSIONS
 
 
 def result_for(

@@ -18,14 +18,13 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_REQUEST
 
 from pursuit.core.tools import AnswerFn, InitializeResult, NotifyFn, UpstreamError
+from pursuit.server.errors import NEEDED_CAPABILITY, as_object, is_modern
 from pursuit.server.gateway.clients import Client, ClientRequest
 from pursuit.server.gateway.pending_input import PROGRESS, PendingCalls, Progress
 from pursuit.server.gateway.protocol_versions import (
     MAY_ASK,
     ROUND_TRIP_KEYS,
-    as_object,
     error_for,
-    is_modern,
     is_wanted,
     log_level,
     params_for,
@@ -33,7 +32,6 @@ from pursuit.server.gateway.protocol_versions import (
 )
 from pursuit.server.gateway.routing import (
     LOG_MESSAGE,
-    NEEDED,
     LegacySessions,
     Routing,
     UpstreamChannel,
@@ -126,7 +124,7 @@ class Relay:
             body = await _with_answers(request, body, result)
             progress.restart()
             result = await channel.request(
-                request.method, body, on_notify=on_notify, progress=wanted, waiting=request.timeout.queueing
+                request.method, body, on_notify=on_notify, progress=wanted, waiting=request.timeout.paused
             )
         return result
 
@@ -272,7 +270,7 @@ async def _ask(request: ClientRequest, question: Mapping[str, Any]) -> Mapping[s
     method, params = question.get("method"), question.get("params")
     if not isinstance(method, str) or not (params is None or isinstance(params, Mapping)):
         raise UpstreamError(INTERNAL_ERROR, "the server asks something, and its question is malformed")
-    needed = NEEDED.get(method)
+    needed = NEEDED_CAPABILITY.get(method)
     if method == "roots/list" and not request.client.can("roots"):
         return {"roots": []}
     if needed is not None and not request.client.can(needed):

@@ -17,9 +17,8 @@ from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND
 
 from pursuit.core.tools import CallFailed
 from pursuit.errors import UpstreamUnavailable
-from pursuit.server.errors import RESOURCE_NOT_FOUND, sendable
+from pursuit.server.errors import RESOURCE_NOT_FOUND, as_object, sendable
 from pursuit.server.gateway.clients import ClientRequest, ClientSession
-from pursuit.server.gateway.protocol_versions import as_object
 from pursuit.server.gateway.relay import Relay
 from pursuit.server.gateway.upstreams import GatewayLimits, Upstreams
 

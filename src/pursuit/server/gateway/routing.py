@@ -14,53 +14,31 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import anyio
 import anyio.abc
 from mcp_types import INVALID_REQUEST, METHOD_NOT_FOUND
 
-from pursuit.core.tools import CallFailed, InitializeResult, NotifyFn, UpstreamError
+from pursuit.core.tools import CallFailed, InitializeResult, UpstreamError
 from pursuit.errors import UpstreamUnavailable
+from pursuit.server.errors import NEEDED_CAPABILITY, is_modern
 from pursuit.server.gateway.clients import ClientRequest, ClientSession
-from pursuit.server.gateway.protocol_versions import is_modern, is_wanted, log_level
+from pursuit.server.gateway.protocol_versions import is_wanted, log_level
 from pursuit.server.gateway.upstreams import GatewayLimits, NotifiedBy
-from pursuit.upstream.client import McpUpstream, WhileQueued
+from pursuit.upstream.client import McpClient, McpUpstream, SharedClient
 from pursuit.upstream.transport import ClientFeatures
 
+UpstreamChannel = McpClient | SharedClient
+"""A connection to a server, for raw messages."""
+
 LOG_MESSAGE = "notifications/message"
-NEEDED: Mapping[str, str] = {"elicitation/create": "elicitation", "sampling/createMessage": "sampling"}
-"""The capability that a client must declare to get such a request."""
 
 _STATEFUL = frozenset({"resources/subscribe", "resources/unsubscribe", "logging/setLevel"})
 _log = logging.getLogger(__name__)
-
-
-class UpstreamChannel(Protocol):
-    """A connection to a server, for raw messages."""
-
-    async def request(
-        self,
-        method: str,
-        params: Mapping[str, Any] | None = None,
-        *,
-        on_notify: NotifyFn | None = None,
-        progress: bool = True,
-        waiting: WhileQueued = nullcontext,
-    ) -> dict[str, Any]:
-        """Sends one request and returns the raw result; `progress` asks the server for progress."""
-        ...
-
-    async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
-        """Sends a notification if there is a connection."""
-        ...
-
-    async def about(self) -> InitializeResult:
-        """What the server says about itself on this connection."""
-        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -76,7 +54,7 @@ class Route:
 
     async def answer(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
         """Sends a server's request to the client: within the latest call on this connection, if there is one."""
-        needed = NEEDED.get(method)
+        needed = NEEDED_CAPABILITY.get(method)
         if needed is not None and not self.session.can(needed):
             raise UpstreamError(METHOD_NOT_FOUND, f"{method}: the client does not declare that capability")
         try:
@@ -232,7 +210,7 @@ class Routing:
         async with route.opening:
             if route.channel is None:
                 side = ClientFeatures(capabilities=session.capabilities, answer=route.answer, heard=route.notified)
-                channel: UpstreamChannel = await self._tasks.start(self._hold, side, upstream, session.closed)
+                channel: UpstreamChannel = await self._tasks.start(_hold, upstream, side, session.closed, True)
                 route.separate = not is_modern((await channel.about()).protocol_version)
                 route.channel = channel
         return route
@@ -257,23 +235,24 @@ class Routing:
             channel = shared.channel
             if channel is None:
                 side = ClientFeatures(heard=partial(self._notified, upstream))
-                channel = await self._tasks.start(self._hold, side, upstream, anyio.Event())
+                channel = await self._tasks.start(_hold, upstream, side, anyio.Event(), True)
                 shared.legacy = not is_modern((await channel.about()).protocol_version)
                 shared.channel = channel
         return channel if shared.legacy else None
 
-    async def _hold(
-        self,
-        side: ClientFeatures,
-        upstream: McpUpstream,
-        closed: anyio.Event,
-        *,
-        task_status: anyio.abc.TaskStatus[UpstreamChannel],
-    ) -> None:
-        """Keeps a legacy connection open until the event."""
-        async with upstream.lease(side, old=True) as channel:
-            task_status.started(channel)
-            await closed.wait()
+
+async def _hold(
+    upstream: McpUpstream,
+    features: ClientFeatures,
+    closed: anyio.Event,
+    old: bool,
+    *,
+    task_status: anyio.abc.TaskStatus[UpstreamChannel],
+) -> None:
+    """Keeps a connection open until the event; `old` if it must be a legacy one."""
+    async with upstream.lease(features, old=old) as channel:
+        task_status.started(channel)
+        await closed.wait()
 
 
 async def _adopt(route: Route, upstream: McpUpstream, done: anyio.Event) -> None:
@@ -345,7 +324,10 @@ class LegacySessions:
             try:
                 channel = session.channel
                 if channel is None:
-                    channel = await self._tasks.start(self._hold, session, upstream, side.capabilities)
+                    features = ClientFeatures(
+                        capabilities=side.capabilities, answer=session.answer, heard=session.notified
+                    )
+                    channel = await self._tasks.start(_hold, upstream, features, session.closed, False)
                     session.channel = channel
                 yield channel
             except (anyio.get_cancelled_exc_class(), CallFailed):
@@ -368,16 +350,3 @@ class LegacySessions:
     def _close(self, upstream: McpUpstream, session: _LegacySession) -> None:
         session.closed.set()
         self._sessions[upstream] = {key: one for key, one in self._sessions[upstream].items() if one is not session}
-
-    async def _hold(
-        self,
-        session: _LegacySession,
-        upstream: McpUpstream,
-        capabilities: Mapping[str, Any],
-        *,
-        task_status: anyio.abc.TaskStatus[UpstreamChannel],
-    ) -> None:
-        side = ClientFeatures(capabilities=capabilities, answer=session.answer, heard=session.notified)
-        async with upstream.lease(side) as channel:
-            task_status.started(channel)
-            await session.closed.wait()

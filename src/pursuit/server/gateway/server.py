@@ -28,19 +28,12 @@ from pursuit.core.tools import CallFailed, InitializeResult, UpstreamError
 from pursuit.errors import PursuitError, UpstreamUnavailable
 from pursuit.policy.rules import Layers
 from pursuit.runtime import Runtime
-from pursuit.server.errors import Context, wire_error
+from pursuit.server.errors import Context, as_object, is_modern, wire_error
 from pursuit.server.gateway.authorization import Authorizer
 from pursuit.server.gateway.clients import Client, ClientRequest, Clients, ClientSession, OperatorRequest
 from pursuit.server.gateway.lists import KINDS, Lists
 from pursuit.server.gateway.pending_input import PendingCalls
-from pursuit.server.gateway.protocol_versions import (
-    LEGACY_ONLY,
-    LEVELS,
-    MODERN_ONLY,
-    as_object,
-    is_modern,
-    modern_result,
-)
+from pursuit.server.gateway.protocol_versions import LEGACY_ONLY, LEVELS, MODERN_ONLY, modern_result
 from pursuit.server.gateway.relay import Relay
 from pursuit.server.gateway.resources import Resources
 from pursuit.server.gateway.routing import LOG_MESSAGE, LegacySessions, Routing
@@ -49,6 +42,7 @@ from pursuit.server.gateway.tool_calls import (
     CallTool,
     GatewayTaskCalls,
     Handler,
+    TaskPerformer,
     ToolCall,
     ToolCallMiddleware,
     ToolCalls,
@@ -134,14 +128,13 @@ class Gateway:
             "completion/complete": resources.complete,
         }
 
-    @asynccontextmanager
-    async def server(self, on_tool_call: ToolCallMiddleware = _pass) -> AsyncGenerator[Server[Any]]:
+    async def server(self, on_tool_call: ToolCallMiddleware = _pass) -> Server[Any]:
         """The gateway as a server of the SDK; `on_tool_call` wraps each call of a tool."""
         runtime, search = self._runtime, self._options.search
         call: Handler = partial(self._tool_calls.handle, middleware=on_tool_call)
         handlers = {**self._handlers, "tools/call": call}
         if search:
-            tool_search = ToolSearch(self.upstreams, self.lists, call, self.info)
+            tool_search = ToolSearch(self.upstreams, self.lists, call)
             handlers |= {"tools/list": tool_search.list_tools, "tools/call": tool_search.call_tool}
         task_calls = GatewayTaskCalls(
             upstreams=self.upstreams,
@@ -154,8 +147,9 @@ class Gateway:
         await runtime.tasks.maintain()
         task_middleware = TaskMiddleware(
             await runtime.tasks.host(),
+            self._tasks,
             plan=task_calls.plan,
-            performer=task_calls.performer,
+            performer=partial(TaskPerformer, task_calls),
             seal=lambda: Signer.beside(runtime.state_path),
             info=lambda: self.info,
             strict=task_calls.strict,
@@ -163,8 +157,7 @@ class Gateway:
         server: Server[Any] = Server(str(INFO["name"]), version=__version__, get_tool_input_schema=self.lists.schema)
         # The SDK's own first middleware only records spans, which are not collected here.
         server.middleware = [task_middleware, partial(self.dispatch, handlers=handlers)]
-        async with task_middleware:
-            yield server
+        return server
 
     async def close(self) -> None:
         """Stops to listen to servers, and writes the end of the journal."""
@@ -406,15 +399,6 @@ async def open_gateway(runtime: Runtime, options: GatewayOptions | None = None) 
         finally:
             await gateway.close()
             tasks.cancel_scope.cancel()
-
-
-@asynccontextmanager
-async def gateway_server(
-    runtime: Runtime, options: GatewayOptions | None = None
-) -> AsyncGenerator[tuple[Server[Any], Gateway]]:
-    """A gateway, and its server."""
-    async with open_gateway(runtime, options) as gateway, gateway.server() as server:
-        yield server, gateway
 
 
 def _no_such_level() -> MCPError:

@@ -25,9 +25,9 @@ from mcp_types import INVALID_PARAMS
 
 from pursuit.core.tools import CallFailed, UpstreamError
 from pursuit.errors import PursuitError
-from pursuit.server.errors import sendable
+from pursuit.server.errors import as_object, is_modern, sendable
 from pursuit.server.gateway.clients import ACKNOWLEDGED, ClientRequest, ClientSession
-from pursuit.server.gateway.protocol_versions import as_object, is_modern, modern_result
+from pursuit.server.gateway.protocol_versions import modern_result
 from pursuit.server.gateway.resources import Resources
 from pursuit.server.gateway.routing import Routing
 from pursuit.server.gateway.upstreams import INFO, GatewayLimits, Upstreams

@@ -21,12 +21,12 @@ from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
 
 from pursuit.core.tools import OUTCOME_META_KEY, CallFailed, Tool
 from pursuit.errors import Fault, UpstreamUnavailable, ValidationFailed
-from pursuit.server.errors import Context, sendable
+from pursuit.server.errors import Context, as_object, sendable
 from pursuit.server.gateway.authorization import Authorizer
 from pursuit.server.gateway.clients import Client, ClientRequest, OutboundFilter
 from pursuit.server.gateway.lists import Lists
 from pursuit.server.gateway.pending_input import PROGRESS
-from pursuit.server.gateway.protocol_versions import as_object, modern_result
+from pursuit.server.gateway.protocol_versions import modern_result
 from pursuit.server.gateway.relay import Relay
 from pursuit.server.gateway.resources import Resources
 from pursuit.server.gateway.upstreams import Upstreams
@@ -120,7 +120,7 @@ class ToolCalls:
             return await middleware(call, self.perform)
         except (CallFailed, UpstreamUnavailable) as error:
             unknown = isinstance(error, CallFailed) and error.outcome == "unknown"
-            return tool_error(request, str(error), self.info, unknown=unknown)
+            return tool_error(str(error), unknown=unknown)
 
     async def perform(self, call: ToolCall) -> dict[str, Any]:
         """Makes a call, as `CallTool` says."""
@@ -136,7 +136,7 @@ class ToolCalls:
                 raise MCPError(INVALID_PARAMS, f"Unknown tool: {sendable(shown)}")
         authorization = await self.authorizer.authorize(request, tool, arguments)
         if authorization.refusal is not None:
-            return tool_error(request, authorization.refusal, self.info)
+            return tool_error(authorization.refusal)
         if authorization.question is not None:
             return modern_result(request.method, authorization.question, self.info)
         timeout = tool.traits.timeout or upstream.config.timeouts.call
@@ -151,12 +151,12 @@ class ToolCalls:
         return self.authorizer.result(authorization, self.resources.linked(call.server, result))
 
 
-def tool_error(request: ClientRequest, text: str, info: Mapping[str, Any], *, unknown: bool = False) -> dict[str, Any]:
+def tool_error(text: str, *, unknown: bool = False) -> dict[str, Any]:
     """A tool's result that says what went wrong; `unknown`: the call may have taken effect."""
     result: dict[str, Any] = {"content": [{"type": "text", "text": sendable(text)}], "isError": True}
     if unknown:
         result["_meta"] = {OUTCOME_META_KEY: "unknown"}
-    return modern_result(request.method, result, info) if request.client.modern else result
+    return result
 
 
 def no_answer(error: CallFailed) -> MCPError:
@@ -215,11 +215,10 @@ def check_names(servers: Sequence[str]) -> None:
 class ToolSearch:
     """Three tools instead of all: find a tool, read its definition, call it. `call` makes a call."""
 
-    def __init__(self, upstreams: Upstreams, lists: Lists, call: Handler, info: Mapping[str, Any]) -> None:
+    def __init__(self, upstreams: Upstreams, lists: Lists, call: Handler) -> None:
         check_names(upstreams.names.servers)
         self._lists = lists
         self._call = call
-        self._info = info
         self._names = {tool["name"]: upstreams.names.spelled(SEARCH_SERVER, tool["name"]) for tool in _TOOLS}
 
     async def list_tools(self, _request: ClientRequest) -> dict[str, Any]:
@@ -246,7 +245,7 @@ class ToolSearch:
     async def _search(self, request: ClientRequest, arguments: Mapping[str, Any]) -> dict[str, Any]:
         query, limit = arguments.get("query", ""), arguments.get("limit", _FEW)
         if not isinstance(query, str) or not isinstance(limit, int) or isinstance(limit, bool):
-            return tool_error(request, "query is a text and limit a number", self._info)
+            return tool_error("query is a text and limit a number")
         tools = await self._lists.all_tools(request)
         found = ranked(tools, query)[: max(1, min(limit, MOST_FOUND))] if query.strip() else tools
         rows = [{"name": tool["name"], "description": str(tool.get("description", ""))[:300]} for tool in found]
@@ -256,13 +255,13 @@ class ToolSearch:
     async def _describe(self, request: ClientRequest, arguments: Mapping[str, Any]) -> dict[str, Any]:
         given: Any = arguments.get("names")
         if not isinstance(given, list):
-            return tool_error(request, "names is a list of names", self._info)
+            return tool_error("names is a list of names")
         names = cast("list[Any]", given)
         known = {tool["name"]: tool for tool in await self._lists.all_tools(request)}
         missing = [str(name) for name in names if not isinstance(name, str) or name not in known]
         if missing:
             reason = f"there is no tool {', '.join(missing)}; find one with {self._names['search']}"
-            return tool_error(request, reason, self._info)
+            return tool_error(reason)
         found = [known[name] for name in names]
         return _result({"tools": found}, json.dumps(found, ensure_ascii=False, indent=1))
 
@@ -362,10 +361,6 @@ class GatewayTaskCalls:
         """Whether the configuration of any tool says that its calls must be tasks."""
         return any(said.task_only for server in self.upstreams.values() for said in server.config.tools.values())
 
-    def performer(self, ctx: Context) -> TaskPerformer:
-        """Makes the call of a request."""
-        return TaskPerformer(ctx, self)
-
     def _when(self, tool: Tool) -> When:
         """At once if the configuration says that it takes long, or the server that it must be a task."""
         settings = self.upstreams[tool.server].config.tools.get(tool.name)
@@ -379,7 +374,7 @@ class GatewayTaskCalls:
 class TaskPerformer:
     """Makes one call, again with each answer that it asks for."""
 
-    def __init__(self, ctx: Context, calls: GatewayTaskCalls) -> None:
+    def __init__(self, calls: GatewayTaskCalls, ctx: Context) -> None:
         self._ctx = ctx
         self._calls = calls
         self._task: TaskContext | None = None

@@ -22,11 +22,10 @@ from pursuit.core.mission import SamplingProposer
 from pursuit.core.state import MissionState
 from pursuit.errors import Conflict, InvalidArgument
 from pursuit.server.approval_form import answer_in, approval_schema, how_to_approve
-from pursuit.server.errors import Context, answerable, caller_of, may_approve, sendable
+from pursuit.server.errors import Context, answerable, caller_of, is_modern, may_approve, sendable
 from pursuit.server.sampling import CarriedModel, ClientModel, PushedModel, declares_sampling, question_name
 from pursuit.server.signing import Signer
 from pursuit.server.tasks.promotion import DetachedSession
-from pursuit.server.tasks.protocol import is_modern
 from pursuit.service.approvals import ApprovalNotFound, Approvals
 from pursuit.service.audit import Caller
 
@@ -78,7 +77,7 @@ class Elicitation:
         capabilities = ctx.session.client_capabilities
         if capabilities is None or capabilities.elicitation is None:
             return False
-        return self._has_a_round(ctx, mission_id) if is_modern(ctx) else ctx.session.can_send_request
+        return self._has_a_round(ctx, mission_id) if is_modern(ctx.protocol_version) else ctx.session.can_send_request
 
     async def model_of(self, ctx: Context, mission_id: str, answers: ClientAnswers | None) -> ClientModel | None:
         """The client's own model, if it has one and the mission wants to ask it."""
@@ -88,7 +87,7 @@ class Elicitation:
         proposer = state.mission.proposer
         if not isinstance(proposer, SamplingProposer):
             return None
-        if not is_modern(ctx):
+        if not is_modern(ctx.protocol_version):
             return PushedModel(ctx, proposer.model_preferences) if ctx.session.can_send_request else None
         return CarriedModel(
             ctx,
@@ -133,7 +132,7 @@ class Elicitation:
     async def ask(self, ctx: Context, mission_id: str, first: int) -> bool:
         """Asks everything that the mission waits for; True if each question has an answer now."""
         questions = await self._approvals.open(mission_id)
-        if is_modern(ctx):
+        if is_modern(ctx.protocol_version):
             self.put(ctx, mission_id, _forms(questions), first)
         while questions:  # a yes for the whole mission may answer those that follow
             row = questions[0]
@@ -163,7 +162,7 @@ class Elicitation:
     def _brought(self, ctx: Context, mission_id: str) -> dict[str, Any] | None:
         """What we gave this client with our questions in this mission, if it brings that back."""
         given: object = (ctx.params or {}).get("requestState")
-        if not is_modern(ctx) or given is None:
+        if not is_modern(ctx.protocol_version) or given is None:
             return None
         state = self._seal().opened(given)
         ours = state is not None and (state["mission"], state["who"]) == (mission_id, caller_of(ctx).who)

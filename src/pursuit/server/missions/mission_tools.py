@@ -220,11 +220,7 @@ ITERATION = {"iteration_index": COUNT, "verdict": VERDICT, "verdict_reason": TEX
 STANDING = record({"session_id": ID, "status": STATUS})
 BUDGET = record(
     {
-        "max_iterations": NUMBER,
-        "max_wall_clock_seconds": NUMBER,
-        "max_tool_calls": NUMBER,
-        "max_tokens": NUMBER,
-        "max_cost_usd": NUMBER,
+        **dict.fromkeys(CAPS, NUMBER),
         "used": record(
             {
                 "iterations": COUNT,
@@ -285,26 +281,13 @@ class MissionTools:
         self._runs = runs
         self._approvals = approvals
         self._elicitation = elicitation
-        self._alone = runtime.only is not None
-        known_from = "mission_list" if self._alone else "mission_start or mission_list"
-        self._session = {"session_id": f"The mission's id, from {known_from}."}
 
     def tools(self) -> list[ServerTool]:
         """The declarations, in the order of `tools/list`."""
-        return [
-            *([] if self._alone else [self._start_tool()]),
-            self._status_tool(),
-            self._iterate_tool(),
-            self._checkpoint_tool(),
-            self._complete_tool(),
-            self._abort_tool(),
-            self._resume_tool(),
-            self._history_tool(),
-            self._list_tool(),
-        ]
-
-    def _start_tool(self) -> ServerTool:
-        return ServerTool(
+        alone = self._runtime.only is not None
+        known_from = "mission_list" if alone else "mission_start or mission_list"
+        session = {"session_id": f"The mission's id, from {known_from}."}
+        start = ServerTool(
             name="mission_start",
             title="Start a mission",
             description=(
@@ -350,6 +333,147 @@ class MissionTools:
                 "fleet": "Lets the mission start child missions out of its own budget, by the tool fleet.spawn.",
             },
         )
+        return [
+            *([] if alone else [start]),
+            ServerTool(
+                name="mission_status",
+                title="How a mission stands",
+                description="Status, criteria with their evidence, budget with what is used, metrics and the latest "
+                "verdict.",
+                arguments=SessionArguments,
+                result=STATE,
+                annotations=READS,
+                handler=self._status,
+                descriptions=session,
+            ),
+            ServerTool(
+                name="mission_iterate",
+                title="Drive a mission",
+                description=(
+                    "Advance a mission by iterations: propose, execute, observe, verify, evaluate, decide. Stops early "
+                    "when it ends, has to wait, or it is your turn to propose. With the proposer client give the next "
+                    "calls as `proposal`. With background=true the server drives on and answers at once; watch it with "
+                    "mission_status or the resource mission://ID. Its tool calls can change the world."
+                ),
+                arguments=IterateArguments,
+                result=record(
+                    {"session_id": ID, "status": STATUS, "iterations": array(record(ITERATION))},
+                    {"pending_approvals": array(ANYTHING)},
+                ),
+                annotations=DRIVES,
+                handler=self._iterate,
+                descriptions={
+                    **session,
+                    "max_iterations_this_call": "How far to go, also in the background.",
+                    "proposal": "For the proposer client: exactly one of tool_calls and script. No calls is nothing "
+                    "to do.",
+                    "background": "Answer at once and drive on in the server, also after you have gone.",
+                    "after": "How many iterations you know of: an answer that you missed is repeated, nothing is run "
+                    "twice.",
+                },
+                refusal={"iterations": []},
+                plan=self._iterate_as_task,
+            ),
+            ServerTool(
+                name="mission_checkpoint",
+                title="The latest verdict again",
+                description="Decide the latest iteration again from what was recorded; changes nothing.",
+                arguments=SessionArguments,
+                result=record({"session_id": ID, **ITERATION}),
+                annotations=READS,
+                handler=self._checkpoint,
+                descriptions=session,
+            ),
+            ServerTool(
+                name="mission_complete",
+                title="Call a mission done",
+                description="End a mission as completed, whether or not its criteria are met, also in the middle of a "
+                "call. The reason is kept.",
+                arguments=CompleteArguments,
+                result=STANDING,
+                annotations=ENDS,
+                handler=self._complete,
+                descriptions={**session, "reason": "Why; it is in the report."},
+            ),
+            ServerTool(
+                name="mission_abort",
+                title="Stop a mission",
+                description="End a mission as terminated, or with pause=true stop it so that mission_resume "
+                "lets it go on.",
+                arguments=AbortArguments,
+                result=STANDING,
+                annotations=ENDS,
+                handler=self._abort,
+                descriptions={**session, "pause": "Stop, but stay resumable.", "reason": "Why; it is kept."},
+            ),
+            ServerTool(
+                name="mission_resume",
+                title="Let a mission go on",
+                description="Let a paused or failed mission go on. It does not drive it: call mission_iterate.",
+                arguments=SessionArguments,
+                result=STANDING,
+                annotations=ADDS,
+                handler=self._resume,
+                descriptions=session,
+            ),
+            ServerTool(
+                name="mission_history",
+                title="The iterations of a mission",
+                description="What each iteration did and came to, 100 a page; full adds calls, observations "
+                "and criteria.",
+                arguments=HistoryArguments,
+                result=record(
+                    {
+                        "session_id": ID,
+                        "iterations": array(
+                            record(
+                                ITERATION,
+                                {
+                                    "started_at": TIME,
+                                    "ended_at": TIME,
+                                    "strategy": OBJECT,
+                                    "calls": array(OBJECT),
+                                    "observation": OBJECT,
+                                    "criteria": array(OBJECT),
+                                },
+                            )
+                        ),
+                    },
+                    {"next_cursor": TEXT},
+                ),
+                annotations=READS,
+                handler=self._history,
+                descriptions={**session, "format": "How much of each iteration.", **CURSOR},
+            ),
+            ServerTool(
+                name="mission_list",
+                title="The mission" if alone else "The missions",
+                description="The mission that is served here, and the children that it started."
+                if alone
+                else "All missions in this ledger, newest first, of all callers.",
+                arguments=ListArguments,
+                result=record(
+                    {
+                        "sessions": array(
+                            record(
+                                {
+                                    "session_id": ID,
+                                    "status": STATUS,
+                                    "created_at": TIME,
+                                    "iteration_count": COUNT,
+                                    "directive": TEXT,
+                                },
+                                {"waiting_for": WAITING_FOR, "parent": ID, "resume": RESUME},
+                            )
+                        )
+                    },
+                    {"next_cursor": TEXT},
+                ),
+                annotations=READS,
+                handler=self._list,
+                descriptions={"status": "Only those with this status.", **CURSOR},
+            ),
+        ]
 
     async def _start(self, ctx: Context, asked: StartArguments) -> Result:
         able = declares_sampling(ctx)
@@ -380,19 +504,6 @@ class MissionTools:
         ]
         return result(body, lines)
 
-    def _status_tool(self) -> ServerTool:
-        return ServerTool(
-            name="mission_status",
-            title="How a mission stands",
-            description="Status, criteria with their evidence, budget with what is used, metrics and the latest "
-            "verdict.",
-            arguments=SessionArguments,
-            result=STATE,
-            annotations=READS,
-            handler=self._status,
-            descriptions=self._session,
-        )
-
     async def _status(self, _ctx: Context, asked: SessionArguments) -> Result:
         status = await self._service.status(asked.session_id)
         criteria: list[Mapping[str, Any]] = status["criteria"]
@@ -414,35 +525,6 @@ class MissionTools:
             need = "" if row["required"] else " (optional)"
             lines.append(f"- {row['criterion_id']}: {row['status']}{need}")
         return result(status, [*lines, *_approval_lines(status)])
-
-    def _iterate_tool(self) -> ServerTool:
-        return ServerTool(
-            name="mission_iterate",
-            title="Drive a mission",
-            description=(
-                "Advance a mission by iterations: propose, execute, observe, verify, evaluate, decide. Stops early "
-                "when it ends, has to wait, or it is your turn to propose. With the proposer client give the next "
-                "calls as `proposal`. With background=true the server drives on and answers at once; watch it with "
-                "mission_status or the resource mission://ID. Its tool calls can change the world."
-            ),
-            arguments=IterateArguments,
-            result=record(
-                {"session_id": ID, "status": STATUS, "iterations": array(record(ITERATION))},
-                {"pending_approvals": array(ANYTHING)},
-            ),
-            annotations=DRIVES,
-            handler=self._iterate,
-            descriptions={
-                **self._session,
-                "max_iterations_this_call": "How far to go, also in the background.",
-                "proposal": "For the proposer client: exactly one of tool_calls and script. No calls is nothing to do.",
-                "background": "Answer at once and drive on in the server, also after you have gone.",
-                "after": "How many iterations you know of: an answer that you missed is repeated, nothing is run "
-                "twice.",
-            },
-            refusal={"iterations": []},
-            plan=self._iterate_as_task,
-        )
 
     async def _iterate(self, ctx: Context, asked: IterateArguments) -> Result:
         name, count = asked.session_id, asked.max_iterations_this_call
@@ -502,134 +584,25 @@ class MissionTools:
 
         return MissionTasks(self._service, self._runtime.use_servers_of, ask=ask, words=tool_result)
 
-    def _checkpoint_tool(self) -> ServerTool:
-        return ServerTool(
-            name="mission_checkpoint",
-            title="The latest verdict again",
-            description="Decide the latest iteration again from what was recorded; changes nothing.",
-            arguments=SessionArguments,
-            result=record({"session_id": ID, **ITERATION}),
-            annotations=READS,
-            handler=self._checkpoint,
-            descriptions=self._session,
-        )
-
     async def _checkpoint(self, _ctx: Context, asked: SessionArguments) -> Result:
         verdict = await self._service.checkpoint(asked.session_id)
         return result(verdict, [f"{asked.session_id}: {_iteration_line(verdict)}"])
-
-    def _complete_tool(self) -> ServerTool:
-        return ServerTool(
-            name="mission_complete",
-            title="Call a mission done",
-            description="End a mission as completed, whether or not its criteria are met, also in the middle of a "
-            "call. The reason is kept.",
-            arguments=CompleteArguments,
-            result=STANDING,
-            annotations=ENDS,
-            handler=self._complete,
-            descriptions={**self._session, "reason": "Why; it is in the report."},
-        )
 
     async def _complete(self, ctx: Context, asked: CompleteArguments) -> Result:
         state = await self._service.complete(asked.session_id, reason=asked.reason, caller=caller_of(ctx))
         return _standing(asked, state)
 
-    def _abort_tool(self) -> ServerTool:
-        return ServerTool(
-            name="mission_abort",
-            title="Stop a mission",
-            description="End a mission as terminated, or with pause=true stop it so that mission_resume lets it go on.",
-            arguments=AbortArguments,
-            result=STANDING,
-            annotations=ENDS,
-            handler=self._abort,
-            descriptions={**self._session, "pause": "Stop, but stay resumable.", "reason": "Why; it is kept."},
-        )
-
     async def _abort(self, ctx: Context, asked: AbortArguments) -> Result:
         stop = self._service.pause if asked.pause else self._service.abort
         return _standing(asked, await stop(asked.session_id, reason=asked.reason, caller=caller_of(ctx)))
 
-    def _resume_tool(self) -> ServerTool:
-        return ServerTool(
-            name="mission_resume",
-            title="Let a mission go on",
-            description="Let a paused or failed mission go on. It does not drive it: call mission_iterate.",
-            arguments=SessionArguments,
-            result=STANDING,
-            annotations=ADDS,
-            handler=self._resume,
-            descriptions=self._session,
-        )
-
     async def _resume(self, ctx: Context, asked: SessionArguments) -> Result:
         return _standing(asked, await self._service.resume(asked.session_id, caller=caller_of(ctx)))
-
-    def _history_tool(self) -> ServerTool:
-        return ServerTool(
-            name="mission_history",
-            title="The iterations of a mission",
-            description="What each iteration did and came to, 100 a page; full adds calls, observations and criteria.",
-            arguments=HistoryArguments,
-            result=record(
-                {
-                    "session_id": ID,
-                    "iterations": array(
-                        record(
-                            ITERATION,
-                            {
-                                "started_at": TIME,
-                                "ended_at": TIME,
-                                "strategy": OBJECT,
-                                "calls": array(OBJECT),
-                                "observation": OBJECT,
-                                "criteria": array(OBJECT),
-                            },
-                        )
-                    ),
-                },
-                {"next_cursor": TEXT},
-            ),
-            annotations=READS,
-            handler=self._history,
-            descriptions={**self._session, "format": "How much of each iteration.", **CURSOR},
-        )
 
     async def _history(self, _ctx: Context, asked: HistoryArguments) -> Result:
         page = await self._service.history(asked.session_id, full=asked.format == "full", cursor=asked.cursor)
         rows = [_iteration_line(row) for row in page["iterations"]]
         return result(page, page_lines(rows, page, none="no iteration has ended yet"))
-
-    def _list_tool(self) -> ServerTool:
-        return ServerTool(
-            name="mission_list",
-            title="The mission" if self._alone else "The missions",
-            description="The mission that is served here, and the children that it started."
-            if self._alone
-            else "All missions in this ledger, newest first, of all callers.",
-            arguments=ListArguments,
-            result=record(
-                {
-                    "sessions": array(
-                        record(
-                            {
-                                "session_id": ID,
-                                "status": STATUS,
-                                "created_at": TIME,
-                                "iteration_count": COUNT,
-                                "directive": TEXT,
-                            },
-                            {"waiting_for": WAITING_FOR, "parent": ID, "resume": RESUME},
-                        )
-                    )
-                },
-                {"next_cursor": TEXT},
-            ),
-            annotations=READS,
-            handler=self._list,
-            descriptions={"status": "Only those with this status.", **CURSOR},
-        )
 
     async def _list(self, _ctx: Context, asked: ListArguments) -> Result:
         page = await self._service.list(status=asked.status, cursor=asked.cursor)

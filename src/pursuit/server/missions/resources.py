@@ -63,18 +63,13 @@ class Address:
         return TEMPLATES[self.part].replace("{id}", self.mission_id) + page
 
 
-def parse(uri: str) -> Address:
-    """The address in a URI, or `InvalidArgument`."""
+async def find(service: Service, uri: str) -> tuple[Address, StreamRow]:
+    """The address in a URI and the ledger's row of its mission; raises `InvalidArgument` or `SessionNotFound`."""
     found = _URI.fullmatch(uri)
     if found is None or (found[3] is not None and found[2] != "events"):
         raise InvalidArgument(f"{uri[:200]!r} is no resource of this server; {_EXIST}")
-    part = cast("Part", found[2] or "status")
-    return Address(mission_id=found[1], part=part, after=None if found[3] is None else int(found[3]))
-
-
-async def find(service: Service, uri: str) -> tuple[Address, StreamRow]:
-    """The address in a URI and the ledger's row of its mission; raises `InvalidArgument` or `SessionNotFound`."""
-    address = parse(uri)
+    part, after = cast("Part", found[2] or "status"), None if found[3] is None else int(found[3])
+    address = Address(mission_id=found[1], part=part, after=after)
     row = await service.ledger.row(address.mission_id)
     if row is None or row.status == FORGOTTEN:
         was = "exists under the id" if row is None else "is kept any longer under the id"
@@ -118,7 +113,7 @@ class ResourceSettings:
 
 
 class Resources:
-    """The handlers of `resources/list`, `resources/templates/list` and `resources/read`."""
+    """The handlers of `resources/list`, `resources/templates/list`, `resources/read` and `completion/complete`."""
 
     def __init__(self, service: Service, settings: ResourceSettings | None = None) -> None:
         self._service = service
@@ -185,6 +180,35 @@ class Resources:
                 page = Address(mission_id=address.mission_id, part="events", after=rows[-1]["seq"])
                 document["next"] = page.uri
         return {**document, "events": rows}
+
+    async def complete(self, ctx: Context, params: CompleteRequestParams) -> CompleteResult:
+        """The missions whose id begins like this, with or without `mission-`; none for any other argument.
+
+        It completes `id` in the resource templates and `session_id` of the prompt `review_mission`. It reads a bounded
+        number of pages of the ledger, newest missions first, and then says that there are more.
+        """
+        if not _wants_mission(params):
+            return CompleteResult(completion=Completion(values=[], total=0, has_more=False))
+        with mcp_errors():
+            found, all_seen = await self._matching(params.argument.value)
+        values = found[: self._settings.most_completions]
+        total = len(found) if all_seen else None
+        return CompleteResult(
+            completion=Completion(values=values, total=total, has_more=not all_seen or len(found) > len(values))
+        )
+
+    async def _matching(self, typed: str) -> tuple[list[str], bool]:
+        """Matching ids, newest first, and whether every mission was looked at."""
+        found: list[str] = []
+        cursor: str | None = None
+        for _ in range(self._settings.completion_pages):
+            page = await self._service.list(cursor=cursor, limit=self._settings.completion_page)
+            ids: list[str] = [row["session_id"] for row in page["sessions"]]
+            found += [one for one in ids if one.startswith(typed) or one.removeprefix("mission-").startswith(typed)]
+            cursor = page.get("next_cursor")
+            if cursor is None:
+                return found, True
+        return found, False
 
 
 def _listed(row: Mapping[str, Any]) -> list[Resource]:
@@ -256,42 +280,6 @@ def _json(value: object) -> str:
 
 def _text(uri: str, mime_type: str, text: str) -> TextResourceContents:
     return TextResourceContents(uri=uri, mime_type=mime_type, text=text)
-
-
-class Completions:
-    """Completes `id` in the resource templates and `session_id` of the prompt `review_mission`.
-
-    It reads a bounded number of pages of the ledger, newest missions first, and then says that there are more.
-    """
-
-    def __init__(self, service: Service, settings: ResourceSettings | None = None) -> None:
-        self._service = service
-        self._settings = settings or ResourceSettings()
-
-    async def complete(self, ctx: Context, params: CompleteRequestParams) -> CompleteResult:
-        """The missions whose id begins like this, with or without `mission-`; none for any other argument."""
-        if not _wants_mission(params):
-            return CompleteResult(completion=Completion(values=[], total=0, has_more=False))
-        with mcp_errors():
-            found, all_seen = await self._matching(params.argument.value)
-        values = found[: self._settings.most_completions]
-        total = len(found) if all_seen else None
-        return CompleteResult(
-            completion=Completion(values=values, total=total, has_more=not all_seen or len(found) > len(values))
-        )
-
-    async def _matching(self, typed: str) -> tuple[list[str], bool]:
-        """Matching ids, newest first, and whether every mission was looked at."""
-        found: list[str] = []
-        cursor: str | None = None
-        for _ in range(self._settings.completion_pages):
-            page = await self._service.list(cursor=cursor, limit=self._settings.completion_page)
-            ids: list[str] = [row["session_id"] for row in page["sessions"]]
-            found += [one for one in ids if one.startswith(typed) or one.removeprefix("mission-").startswith(typed)]
-            cursor = page.get("next_cursor")
-            if cursor is None:
-                return found, True
-        return found, False
 
 
 def _wants_mission(params: CompleteRequestParams) -> bool:

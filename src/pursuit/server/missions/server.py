@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any, cast
 
+import anyio
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.models import InitializationOptions
 from mcp_types import ServerCapabilities, ServerTasksCapability, SetLevelRequestParams
@@ -16,10 +18,10 @@ from pursuit.runtime import Runtime
 from pursuit.server.missions.elicitation import Elicitation
 from pursuit.server.missions.mission_tools import MissionTools
 from pursuit.server.missions.prompts import OF_ONE_MISSION, PROMPTS, Prompts
-from pursuit.server.missions.resources import Completions, Resources
+from pursuit.server.missions.resources import Resources
 from pursuit.server.missions.subscriptions import Subscriptions
 from pursuit.server.missions.task_tools import CommandTools, TaskTools
-from pursuit.server.missions.tools import ToolDispatch
+from pursuit.server.missions.tools import DetachedCall, ToolDispatch
 from pursuit.server.signing import Signer
 from pursuit.server.tasks import protocol
 from pursuit.server.tasks.middleware import TaskMiddleware
@@ -64,14 +66,17 @@ async def mission_server(runtime: Runtime, promotion: PromotionSettings | None =
 
     async with AsyncExitStack() as stack:
         runs = await stack.enter_async_context(BackgroundRuns(service, runtime.use_servers_of))
-        subscriptions = await stack.enter_async_context(Subscriptions(service))
-        commands = await stack.enter_async_context(CommandTools(runtime))
+        tasks = await stack.enter_async_context(anyio.create_task_group())
+        stack.callback(tasks.cancel_scope.cancel)
+        subscriptions = Subscriptions(service, tasks)
+        stack.callback(subscriptions.close)
+        commands = CommandTools(runtime, tasks)
         resources = Resources(service)
         prompts = Prompts(service, OF_ONE_MISSION if alone else PROMPTS)
         elicitation = Elicitation(approvals, seal, service.state)
         missions = MissionTools(runtime, runs, approvals, elicitation)
         offered = [] if alone else commands.tools()
-        dispatch = ToolDispatch([*missions.tools(), *TaskTools(runtime.tasks).tools(), *offered], elicitation)
+        dispatch = ToolDispatch([*missions.tools(), *TaskTools(runtime.tasks).tools(), *offered])
         runtime.tasks.resume["mission"] = missions.resumed_runs().resume
         await runtime.tasks.maintain()
         server = _MissionServer(
@@ -91,19 +96,20 @@ async def mission_server(runtime: Runtime, promotion: PromotionSettings | None =
             on_subscriptions_listen=subscriptions.listen,
             on_list_prompts=prompts.list,
             on_get_prompt=prompts.get,
-            on_completion=Completions(service).complete,
+            on_completion=resources.complete,
         )
         if offered:  # clients get what a command writes to standard error as log messages
             server.add_request_handler("logging/setLevel", SetLevelRequestParams, commands.levels.set)
         middleware = TaskMiddleware(
             await runtime.tasks.host(),
+            tasks,
             plan=dispatch.plan,
-            performer=dispatch.performer,
+            performer=partial(DetachedCall, dispatch, elicitation),
             seal=seal,
             info=lambda: server.server_info_stamp,
             settings=promotion,
         )
-        server.middleware.append(await stack.enter_async_context(middleware))
+        server.middleware.append(middleware)
         yield server
 
 

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Self
 
 import anyio
 import anyio.abc
@@ -34,12 +33,11 @@ from mcp_types import (
     SubscriptionsListenResult,
     UnsubscribeRequestParams,
 )
-from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from pursuit.core.state import STATUSES, TERMINAL
 from pursuit.errors import Fault, InvalidArgument, LedgerUnavailable, PursuitError, SessionNotFound, ValidationFailed
 from pursuit.ledger.contract import Bell, Ledger
-from pursuit.server.errors import Context, mcp_errors, resource_errors
+from pursuit.server.errors import Context, connection_of, is_modern, mcp_errors, resource_errors
 from pursuit.server.missions.resources import find
 from pursuit.service import Service
 
@@ -109,7 +107,9 @@ class Watches:
 
     def release(self, stream: str | None, event: ServerEvent) -> None:
         """Removes a holder; with the last one the watch ends."""
-        watch = self.watches[stream]
+        watch = self.watches.get(stream)
+        if watch is None:  # closed: a connection may outlive us by a moment
+            return
         watch.holders[event] -= 1
         watch.holders += Counter()  # drops the zeros
         if not watch.holders:
@@ -199,34 +199,28 @@ class _Subscriber:
 
 
 class Subscriptions:
-    """The handlers of subscriptions; an async context manager that the server's life lies within."""
+    """The handlers of subscriptions; `close` it before the group that it is given ends."""
 
-    def __init__(self, service: Service, settings: SubscriptionSettings | None = None) -> None:
+    def __init__(
+        self, service: Service, tasks: anyio.abc.TaskGroup, settings: SubscriptionSettings | None = None
+    ) -> None:
         self._service = service
         self._settings = settings or SubscriptionSettings()
         self._bus = InMemorySubscriptionBus()
         self._streams = ListenHandler(self._bus)
         self._subscribers: dict[Connection, _Subscriber] = {}
-        self._open: Watches | None = None
+        self._tasks = tasks
+        self._watches = Watches(service.ledger, self._bus, tasks, self._settings)
 
-    async def __aenter__(self) -> Self:
-        self._tasks = anyio.create_task_group()
-        await self._tasks.__aenter__()
-        self._open = Watches(self._service.ledger, self._bus, self._tasks, self._settings)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Ends all streams and watches."""
         self._streams.close()
         self._watches.close()
-        self._open = None
-        self._tasks.cancel_scope.cancel()
-        # Left without the caller's exception, which would come out wrapped in a group.
-        await self._tasks.__aexit__(None, None, None)
 
     @property
     def watched(self) -> frozenset[str | None]:
         """The missions that a client follows now; None among them is the list of missions."""
-        return frozenset() if self._open is None else frozenset(self._open.watches)
+        return frozenset(self._watches.watches)
 
     @property
     def connections(self) -> int:
@@ -243,7 +237,7 @@ class Subscriptions:
 
     async def unsubscribe(self, ctx: Context, params: UnsubscribeRequestParams) -> EmptyResult:
         """2025: ends a subscription; one that does not exist is fine."""
-        subscriber = self._subscribers.get(_connection(ctx))
+        subscriber = self._subscribers.get(connection_of(ctx))
         event = ResourceUpdated(params.uri)
         if subscriber is not None and event in subscriber.wanted:
             self._watches.release(subscriber.wanted.pop(event), event)
@@ -256,7 +250,7 @@ class Subscriptions:
         """
 
         async def listing(ctx: Context, params: PaginatedRequestParams | None) -> ListResourcesResult:
-            if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+            if not is_modern(ctx.protocol_version):
                 with mcp_errors():
                     await self._want(ctx, None, LIST_CHANGED)
             return await handler(ctx, params)
@@ -273,14 +267,8 @@ class Subscriptions:
                     targets[LIST_CHANGED] = None
                 for event, stream in targets.items():
                     await self._watches.hold(stream, event)
-                    held.callback(self._release, stream, event)
+                    held.callback(self._watches.release, stream, event)
             return await self._streams(ctx, params)
-
-    @property
-    def _watches(self) -> Watches:
-        if self._open is None:
-            raise RuntimeError("Subscriptions is used outside of its `async with`")
-        return self._open
 
     async def _targets(self, uris: Iterable[str]) -> dict[ServerEvent, str | None]:
         """The missions behind these URIs, or every fault in them."""
@@ -313,7 +301,7 @@ class Subscriptions:
 
     def _subscriber(self, ctx: Context) -> _Subscriber:
         """The subscriptions of this connection, which end with it."""
-        connection = _connection(ctx)
+        connection = connection_of(ctx)
         found = self._subscribers.get(connection)
         if found is None:
             found = self._subscribers[connection] = _Subscriber(ctx.session)
@@ -327,18 +315,8 @@ class Subscriptions:
         unsubscribe()
         subscriber.scope.cancel()
         for event, stream in subscriber.wanted.items():
-            self._release(stream, event)
-
-    def _release(self, stream: str | None, event: ServerEvent) -> None:
-        # A connection may outlive us by a moment; then nothing is watched any more.
-        if self._open is not None:
-            self._open.release(stream, event)
+            self._watches.release(stream, event)
 
     def _too_many(self) -> PursuitError:
         most = self._settings.most_uris
         return InvalidArgument(f"one connection can follow {most} resources at most; unsubscribe from some")
-
-
-def _connection(ctx: Context) -> Connection:
-    # The SDK gives a handler no public way to the connection.
-    return ctx.session._connection  # pyright: ignore[reportPrivateUsage]

@@ -10,8 +10,7 @@ from __future__ import annotations
 import warnings
 from collections import OrderedDict
 from collections.abc import Mapping
-from types import TracebackType
-from typing import Annotated, Any, Self, get_args
+from typing import Annotated, Any, get_args
 
 import anyio
 import anyio.lowlevel
@@ -263,25 +262,13 @@ COMMAND = record(
 
 
 class CommandTools:
-    """The commands of a runtime as tools. Use it as an async context manager around serving."""
+    """The commands of a runtime as tools; the group that it is given ends when the server stops."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, group: TaskGroup) -> None:
         self._runtime = runtime
         self.levels = LogLevels()
         self._stopping = False
-        self._group: TaskGroup
-
-    async def __aenter__(self) -> Self:
-        self._group = anyio.create_task_group()
-        await self._group.__aenter__()
-        self._group.start_soon(self._notice_stop)
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        self._group.cancel_scope.cancel()
-        return await self._group.__aexit__(kind, value, trace)
+        group.start_soon(self._notice_stop)
 
     async def _notice_stop(self) -> None:
         """Notices that the whole server stops; a handler cannot tell that from the end of its own request."""

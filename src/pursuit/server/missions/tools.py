@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, cast
 
 import anyio
@@ -128,21 +129,19 @@ def page_lines(rows: Sequence[str], answer: Mapping[str, Any], *, none: str) -> 
 
 
 class ToolDispatch:
-    """Answers `tools/list` and `tools/call`, and makes calls as tasks for the tasks middleware."""
+    """Answers `tools/list` and `tools/call`, and plans calls as tasks."""
 
-    def __init__(self, tools: Sequence[ServerTool], elicitation: Elicitation) -> None:
+    def __init__(self, tools: Sequence[ServerTool]) -> None:
         self._tools = {tool.name: tool for tool in tools}
-        self._elicitation = elicitation
-        self._listed: ListToolsResult | None = None
 
     async def list(self, _ctx: Context, params: PaginatedRequestParams | None) -> ListToolsResult:
         """All tools, on one page."""
         one_page(params)
-        return self._listing()
+        return self._listing
 
     def input_schema(self, name: str) -> Schema | None:
         """What a tool takes; None if there is no such tool."""
-        return next((tool.input_schema for tool in self._listing().tools if tool.name == name), None)
+        return next((tool.input_schema for tool in self._listing.tools if tool.name == name), None)
 
     async def call(self, ctx: Context, params: CallToolRequestParams) -> Result | InputRequiredResult:
         """Answers a call; a refusal is a result, too."""
@@ -166,26 +165,21 @@ class ToolDispatch:
             return Plan(title=tool.name, when="never")
         return await tool.plan(ctx, tool.parse(params.arguments or {}))
 
-    def performer(self, ctx: Context) -> DetachedCall:
-        """How the call of a request is made as a task."""
-        return DetachedCall(self, ctx, self._elicitation)
-
     def _find(self, name: str) -> ServerTool:
         tool = self._tools.get(name)
         if tool is None:
             raise MCPError(INVALID_PARAMS, f"Unknown tool: {name[:100]!r}; there are {', '.join(self._tools)}")
         return tool
 
+    @cached_property
     def _listing(self) -> ListToolsResult:
-        if self._listed is None:
-            self._listed = ListToolsResult(tools=[tool.declared() for tool in self._tools.values()])
-        return self._listed
+        return ListToolsResult(tools=[tool.declared() for tool in self._tools.values()])
 
 
 class DetachedCall:
     """One call whose client does not wait for it; repeated with the client's answers until it ends."""
 
-    def __init__(self, dispatch: ToolDispatch, ctx: Context, elicitation: Elicitation) -> None:
+    def __init__(self, dispatch: ToolDispatch, elicitation: Elicitation, ctx: Context) -> None:
         self._dispatch = dispatch
         self._ctx = ctx
         self._elicitation = elicitation

@@ -40,8 +40,8 @@ from pursuit.problems.brief import (
 )
 from pursuit.problems.files import file_of
 from pursuit.problems.manifest import Manifest
-from pursuit.server.errors import Context, resource_errors, sendable
-from pursuit.server.gateway.protocol_versions import LEGACY_ONLY, MODERN_ONLY, as_object, is_modern, modern_result
+from pursuit.server.errors import Context, as_object, is_modern, resource_errors, sendable
+from pursuit.server.gateway.protocol_versions import LEGACY_ONLY, MODERN_ONLY, modern_result
 from pursuit.server.gateway.tool_calls import CallTool, ToolCall
 from pursuit.server.problems.listing import MISNAMED, OWN, Offer, UpstreamListing
 from pursuit.server.problems.submission import PendingWatcher, Submission, UpstreamSubmission, comes_back, refusal
@@ -111,14 +111,11 @@ class ProblemCalls:
     It uses the listing as `ProblemHandler` has just looked it up.
     """
 
-    def __init__(
-        self, listing: UpstreamListing, submission: Submission, *, info: Mapping[str, Any], wait_seconds: float
-    ) -> None:
+    def __init__(self, listing: UpstreamListing, submission: Submission, *, wait_seconds: float) -> None:
         attempt = submission.attempt
         self._attempt = attempt
         self.listing = listing
         self.submission = submission
-        self.info = info
         self._watcher = PendingWatcher(attempt, submission.tasks)
         self._upstream_submission = UpstreamSubmission(
             attempt=attempt, watcher=self._watcher, score=submission.score, wait_seconds=wait_seconds
@@ -140,11 +137,8 @@ class ProblemCalls:
                 return await self._submit(call, call_next, offer)
             number = await self._number(call, offer)
         except PursuitError as error:
-            return self._own_result(call, refusal(error))
+            return refusal(error)
         return await self._counted(call, call_next, number)
-
-    def _own_result(self, call: ToolCall, body: dict[str, Any]) -> dict[str, Any]:
-        return modern_result(call.request.method, body, self.info) if call.request.client.modern else body
 
     async def _submit(self, call: ToolCall, call_next: CallTool, offer: Offer) -> dict[str, Any]:
         if offer.form is None:
@@ -152,7 +146,7 @@ class ProblemCalls:
             raise UpstreamUnavailable(f"{reason}; nothing was recorded, so try again later")
         form = await self._attempt.fix_form(offer.form)
         if form == OWN:
-            return self._own_result(call, await self.submission.submit(call.request.ctx, call.arguments))
+            return await self.submission.submit(call.request.ctx, call.arguments)
         return await self._upstream_submission.submit(call, call_next, form)
 
     async def _number(self, call: ToolCall, offer: Offer) -> int:
@@ -181,7 +175,7 @@ class ProblemCalls:
             if not asks:
                 with anyio.CancelScope(shield=True):
                     await self._attempt.answered(number, ok=ok, metrics=metrics)
-        return self._own_result(call, refusal(await self._attempt.overran()))
+        return refusal(await self._attempt.overran())
 
     async def _ended(self, number: int, late: bool) -> None:
         """A call whose client did not come back before the time was over has failed."""
@@ -199,18 +193,18 @@ class ProblemHandler:
         *,
         chain: Chain,
         has_tool: Callable[[Context, str], Awaitable[bool]],
-        renamed: bool,
+        server_name: str | None,
         citations: bool,
     ) -> None:
-        """`renamed`: the operator chose the name of the server."""
+        """`server_name`: the name of the server that the operator chose."""
         self.submission = calls.submission
         self._problem = calls.submission.problem
         self._attempt = calls.submission.attempt
         self._listing = calls.listing
-        self._info = calls.info
+        self._info = info_of(self._problem, server_name)
         self._chain = chain
         self._has_tool = has_tool
-        self._renamed = renamed
+        self._renamed = server_name is not None
         self._citations = citations
         self._handlers: dict[str, Callable[[Context], Awaitable[HandlerResult]]] = {
             "initialize": self._initialize,

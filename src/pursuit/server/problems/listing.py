@@ -31,7 +31,7 @@ from pursuit.problems.brief import (
     write_brief,
 )
 from pursuit.problems.manifest import UPSTREAM, Manifest
-from pursuit.server.gateway.protocol_versions import as_object
+from pursuit.server.errors import as_object
 from pursuit.server.logs import event
 from pursuit.upstream.client import McpUpstream
 from pursuit.upstream.pool import Pool

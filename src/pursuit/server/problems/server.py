@@ -141,19 +141,19 @@ async def open_problem(
                 tasks=tasks,
             )
             listing = UpstreamListing(problem, attempt, lambda: gateway.upstreams.only, seconds=options.look_seconds)
-            calls = ProblemCalls(listing, submission, info=info, wait_seconds=options.submit_wait_seconds)
+            calls = ProblemCalls(listing, submission, wait_seconds=options.submit_wait_seconds)
             tasks.start_soon(submission.catch_up)
-            async with gateway.server(on_tool_call=calls) as inner:
-                try:
-                    yield ProblemHandler(
-                        calls,
-                        chain=partial(_through, inner),
-                        has_tool=gateway.has_tool,
-                        renamed=options.server_name is not None,
-                        citations=options.include_citation,
-                    )
-                finally:
-                    calls.close()
+            inner = await gateway.server(on_tool_call=calls)
+            try:
+                yield ProblemHandler(
+                    calls,
+                    chain=partial(_through, inner),
+                    has_tool=gateway.has_tool,
+                    server_name=options.server_name,
+                    citations=options.include_citation,
+                )
+            finally:
+                calls.close()
 
 
 def _check_scorer(problem: Manifest, options: ProblemOptions) -> None:

@@ -26,9 +26,8 @@ from mcp.server.context import CallNext, HandlerResult
 from pursuit.errors import InvalidArgument, PursuitError, UpstreamUnavailable
 from pursuit.problems.attempts import PREFIX, new_attempt_id
 from pursuit.problems.brief import TOOL
-from pursuit.server.errors import Context, wire_error
-from pursuit.server.gateway.clients import connection_of
-from pursuit.server.gateway.protocol_versions import is_modern, modern_result
+from pursuit.server.errors import Context, connection_of, is_modern, wire_error
+from pursuit.server.gateway.protocol_versions import modern_result
 from pursuit.server.logs import event
 from pursuit.server.problems.handler import ProblemHandler
 from pursuit.server.problems.submission import refusal

@@ -11,11 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, cast
+from weakref import WeakValueDictionary
 
 import anyio
-import anyio.abc
 from anyio.abc import TaskGroup
 from mcp.server.connection import Connection
 from mcp.server.context import CallNext, HandlerResult
@@ -24,7 +23,16 @@ from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_PARAMS, METHOD_
 
 from pursuit.core.tasks import TaskState
 from pursuit.errors import Fault, InvalidArgument, PursuitError, TaskNotFound, ValidationFailed
-from pursuit.server.errors import Context, answerable, caller_of, mcp_errors
+from pursuit.server.errors import (
+    NEEDED_CAPABILITY,
+    Context,
+    answerable,
+    as_object,
+    caller_of,
+    connection_of,
+    is_modern,
+    mcp_errors,
+)
 from pursuit.server.sampling import declined
 from pursuit.server.signing import Signer
 from pursuit.server.tasks import protocol
@@ -34,9 +42,7 @@ from pursuit.server.tasks.protocol import (
     PollingLimiter,
     capabilities_of,
     generation_of,
-    is_modern,
     missing_extension,
-    obj,
     task_id_of,
 )
 from pursuit.service.tasks import requestor_of
@@ -47,9 +53,6 @@ from pursuit.tasks.store import Ending, TaskStore
 PAGE = 50
 LONGEST_TTL = 10**15
 """Milliseconds; a longer ttl than this is cut, as any is to what the host grants."""
-
-_CAPABILITIES: Mapping[str, str] = {"elicitation/create": "elicitation", "sampling/createMessage": "sampling"}
-"""What a client must declare to get a request of this method."""
 
 _METHODS: Mapping[bool, frozenset[str]] = {
     False: frozenset({"tasks/get", "tasks/result", "tasks/list", "tasks/cancel"}),
@@ -69,14 +72,14 @@ class StatusNotifications:
     other.
     """
 
-    def __init__(self, store: TaskStore, tasks: anyio.abc.TaskGroup) -> None:
+    def __init__(self, store: TaskStore, tasks: TaskGroup) -> None:
         self._store = store
         self._tasks = tasks
         self._scopes: dict[Connection, set[anyio.CancelScope]] = {}
 
     def follow(self, ctx: Context, state: TaskState) -> None:
         """Notifies the connection of this request of each change of a task from this state on."""
-        connection = ctx.session._connection  # pyright: ignore[reportPrivateUsage] - there is no public way to it
+        connection = connection_of(ctx)
         if connection not in self._scopes:
             self._scopes[connection] = set()
             connection.exit_stack.callback(self._gone, connection)
@@ -113,7 +116,7 @@ class TaskElicitation:
 
     def __init__(self, store: TaskStore) -> None:
         self._store = store
-        self._asked: dict[tuple[str, str], anyio.Event] = {}
+        self._asking: WeakValueDictionary[tuple[str, str], anyio.Lock] = WeakValueDictionary()
 
     async def wait(self, ctx: Context, task_id: str, *, requestor: str, by: str) -> TaskState:
         """The task once it has ended; its client gets what the task asks meanwhile."""
@@ -123,7 +126,7 @@ class TaskElicitation:
         async with anyio.create_task_group() as asking:
             async for state in self._store.follow(task_id, requestor=requestor):
                 for key, question in answerable(ctx, state.asked).items():
-                    needed = _CAPABILITIES.get(str(question.get("method")), "")
+                    needed = NEEDED_CAPABILITY.get(str(question.get("method")), "")
                     if key not in asked and declared.get(needed) is not None:
                         asked.add(key)
                         asking.start_soon(self._ask, ctx, state, key, by)
@@ -134,22 +137,14 @@ class TaskElicitation:
 
     async def _ask(self, ctx: Context, state: TaskState, key: str, by: str) -> None:
         """Asks when no other waiter does, if the question is still open then."""
-        place = (state.task_id, key)
-        while True:
-            if key not in (await self._store.get(state.task_id)).asked:
-                return
-            if place not in self._asked:
-                break
-            await self._asked[place].wait()
-        self._asked[place] = anyio.Event()
-        try:
-            await self._answered(ctx, state, key, by)
-        finally:
-            self._asked.pop(place).set()
+        lock = self._asking.setdefault((state.task_id, key), anyio.Lock())
+        async with lock:
+            if key in (await self._store.get(state.task_id)).asked:
+                await self._answered(ctx, state, key, by)
 
     async def _answered(self, ctx: Context, state: TaskState, key: str, by: str) -> None:
         task_id, question = state.task_id, state.asked[key]
-        method, params = str(question.get("method")), protocol.related(obj(question.get("params")), task_id)
+        method, params = str(question.get("method")), protocol.related(as_object(question.get("params")), task_id)
         try:
             # The only raw way to the client within a request: the SDK's own methods drop fields that they do not know.
             channel = ctx.session._request_outbound  # pyright: ignore[reportPrivateUsage]
@@ -171,11 +166,12 @@ class TaskElicitation:
 
 
 class TaskMiddleware:
-    """The middleware, and an async context manager: calls that are no tasks yet end with it."""
+    """The middleware; calls that are no tasks yet run in the group that it is given."""
 
     def __init__(
         self,
         host: TaskHost,
+        tasks: TaskGroup,
         *,
         plan: PlanFor,
         performer: PerformerFor,
@@ -191,29 +187,14 @@ class TaskMiddleware:
         self._plan = plan
         self._performer = performer
         self._seal = seal
-        self._settings = settings or PromotionSettings()
         self._polling = PollingLimiter(host.store)
         self._elicitation = TaskElicitation(host.store)
-        self._tasks: TaskGroup
-        self._runner: CallRunner
-        self._notifications: StatusNotifications
-
-    async def __aenter__(self) -> Self:
-        self._tasks = anyio.create_task_group()
-        await self._tasks.__aenter__()
-        self._runner = CallRunner(self._host, self._tasks, self._settings)
-        self._notifications = StatusNotifications(self._host.store, self._tasks)
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        self._tasks.cancel_scope.cancel()
-        return await self._tasks.__aexit__(kind, value, trace)
+        self._runner = CallRunner(host, tasks, settings or PromotionSettings())
+        self._notifications = StatusNotifications(host.store, tasks)
 
     async def __call__(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Answers what is about tasks, and passes everything else on."""
-        if ctx.request_id is None or not (is_modern(ctx) or ctx.session.client_params is not None):
+        if ctx.request_id is None or not (is_modern(ctx.protocol_version) or ctx.session.client_params is not None):
             return await call_next(ctx)  # the SDK refuses a client that has not initialized
         if ctx.method.startswith("tasks/"):
             return self._stamped(ctx, await self._answer(ctx))
@@ -221,20 +202,24 @@ class TaskMiddleware:
             answer = await self._call(ctx)
             return await call_next(ctx) if answer is None else self._stamped(ctx, answer)
         if ctx.method == "subscriptions/listen" and generation_of(ctx) == 0:
-            wanted = obj((ctx.params or {}).get("notifications"))
+            wanted = as_object((ctx.params or {}).get("notifications"))
             if wanted.get("taskIds"):
                 raise missing_extension()
         return await call_next(ctx)
 
     def _stamped(self, ctx: Context, result: dict[str, Any]) -> dict[str, Any]:
-        """A result of 2026-07-28 names its server; the SDK adds that to handlers' results, not to a middleware's."""
-        if not is_modern(ctx):
+        """A result of 2026-07-28 has its type and its server; the SDK adds them to handlers' results only."""
+        if not is_modern(ctx.protocol_version):
             return result
-        return {**result, "_meta": {SERVER_INFO_META_KEY: self._info(), **obj(result.get("_meta"))}}
+        return {
+            **protocol.COMPLETE,
+            **result,
+            "_meta": {SERVER_INFO_META_KEY: self._info(), **as_object(result.get("_meta"))},
+        }
 
     async def _answer(self, ctx: Context) -> dict[str, Any]:
         """Answers a request about tasks."""
-        modern, generation = is_modern(ctx), generation_of(ctx)
+        modern, generation = is_modern(ctx.protocol_version), generation_of(ctx)
         if ctx.method not in _METHODS[modern] or (generation == 0 and not modern):
             raise MCPError(METHOD_NOT_FOUND, "Method not found", ctx.method)
         if generation == 0:
@@ -267,7 +252,7 @@ class TaskMiddleware:
             return None
         if generation == 2:
             return None if plan.when == "never" else await self._call_v2026(ctx, plan)
-        if plan.when == "must be" and is_modern(ctx):
+        if plan.when == "must be" and is_modern(ctx.protocol_version):
             raise missing_extension()
         if plan.when == "must be":
             needed = "can only be called as a task, with `task` in the parameters"
@@ -301,7 +286,7 @@ class TaskMiddleware:
 
     async def _get(self, ctx: Context) -> dict[str, Any]:
         state = await self._polling.hold(await self._found(ctx))
-        if not is_modern(ctx):
+        if not is_modern(ctx.protocol_version):
             return protocol.v2025_task(state, self._now())
         return protocol.detailed(state, answerable(ctx, state.asked), await self._host.store.result(state), self._now())
 
@@ -341,14 +326,14 @@ class TaskMiddleware:
         given: object = (ctx.params or {}).get("inputResponses")
         if not isinstance(given, Mapping):
             raise MCPError(INVALID_PARAMS, "tasks/update needs inputResponses, an object of answers by their keys")
-        answers = {key: obj(answer) for key, answer in answerable(ctx, obj(cast("object", given))).items()}
+        answers = {key: as_object(answer) for key, answer in answerable(ctx, as_object(cast("object", given))).items()}
         if answers:
             await self._host.store.answer(state.task_id, answers, by=str(caller_of(ctx)))
         return dict(protocol.COMPLETE)
 
     async def _cancel(self, ctx: Context) -> dict[str, Any]:
         state = await self._found(ctx)
-        modern = is_modern(ctx)
+        modern = is_modern(ctx.protocol_version)
         if state.terminal and not modern:
             raise MCPError(INVALID_PARAMS, f"the task has ended: {state.status}; an ended task cannot be cancelled")
         state = await self._host.cancel(state.task_id, by=str(caller_of(ctx)))
@@ -373,7 +358,7 @@ def _ttl(asked: object) -> float | None:
     """The time to live that a client asks for, in seconds."""
     if not isinstance(asked, Mapping):
         raise ValidationFailed([Fault(field="task", reason="must be an object")])
-    ttl = obj(cast("object", asked)).get("ttl")
+    ttl = as_object(cast("object", asked)).get("ttl")
     if ttl is None:
         return None
     if isinstance(ttl, bool) or not isinstance(ttl, int | float):

@@ -20,8 +20,8 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from pursuit.core.tasks import TaskKind, TaskState
 from pursuit.errors import PursuitError, TooManyTasks
-from pursuit.server.errors import Context, wire_error
-from pursuit.server.tasks.protocol import JsonObject, obj
+from pursuit.server.errors import Context, as_object, wire_error
+from pursuit.server.tasks.protocol import JsonObject
 from pursuit.tasks.execution import TaskContext
 from pursuit.tasks.host import TaskHost, Work
 from pursuit.tasks.store import Ending
@@ -189,11 +189,11 @@ async def _rounds(task: TaskContext, call: TaskCall, first: Awaitable[JsonObject
         if result.get("resultType") != "input_required":
             return result
         again = {key: value for key, value in params.items() if key not in ("inputResponses", "requestState")}
-        questions = obj(result.get("inputRequests"))
+        questions = as_object(result.get("inputRequests"))
         if questions:
             # A server may ask again under the same name, while a task takes one answer for each name.
             named = {key if number == 0 else f"{key}-{number + 1}": key for key in questions}
-            asked = {name: obj(questions[key]) for name, key in named.items()}
+            asked = {name: as_object(questions[key]) for name, key in named.items()}
             said = await answers_to(task, asked, partial(call.performer.answered_elsewhere, questions))
             if said.keys() != named.keys():
                 await anyio.sleep_forever()  # the task has ended meanwhile; its end cancels this
@@ -230,7 +230,7 @@ async def _ending(work: Awaitable[JsonObject]) -> Ending:
     except MCPError as error:
         return _failed(error)
     bare = {key: value for key, value in result.items() if key != "resultType"}
-    meta = obj(bare.get("_meta"))
+    meta = as_object(bare.get("_meta"))
     if SERVER_INFO_META_KEY in meta:
         rest = {key: value for key, value in meta.items() if key != SERVER_INFO_META_KEY}
         bare = {**bare, "_meta": rest} if rest else {key: value for key, value in bare.items() if key != "_meta"}
@@ -249,7 +249,7 @@ def _failed(error: MCPError) -> Ending:
 
 def _text(result: JsonObject) -> str:
     content = result.get("content")
-    texts = [obj(part).get("text") for part in cast("list[Any]", content)] if isinstance(content, list) else []
+    texts = [as_object(part).get("text") for part in cast("list[Any]", content)] if isinstance(content, list) else []
     return next((text for text in texts if isinstance(text, str)), "the tool failed")[:LONGEST_WHY]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import anyio
 from mcp.shared.exceptions import MCPError
@@ -21,11 +21,10 @@ from mcp_types import (
     INVALID_PARAMS,
     MISSING_REQUIRED_CLIENT_CAPABILITY,
 )
-from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from pursuit.core.report import iso
 from pursuit.core.tasks import TaskState
-from pursuit.server.errors import Context, sendable
+from pursuit.server.errors import Context, as_object, is_modern, sendable
 from pursuit.tasks.store import TaskStore
 
 EXTENSION = "io.modelcontextprotocol/tasks"
@@ -39,24 +38,19 @@ Generation = Literal[0, 1, 2]
 JsonObject = Mapping[str, Any]
 
 
-def is_modern(ctx: Context) -> bool:
-    """Whether the request is of 2026-07-28, which has no handshake."""
-    return ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
-
-
 def generation_of(ctx: Context) -> Generation:
     """What this request's client can do with a task."""
-    if is_modern(ctx):
-        extensions = obj(capabilities_of(ctx).get("extensions"))
+    if is_modern(ctx.protocol_version):
+        extensions = as_object(capabilities_of(ctx).get("extensions"))
         return 2 if extensions.get(EXTENSION) is not None else 0
     return 1 if ctx.protocol_version in FIRST_VERSIONS else 0
 
 
 def capabilities_of(ctx: Context) -> JsonObject:
     """The client's capabilities: of this request, or of the handshake."""
-    if is_modern(ctx):
-        meta = obj((ctx.params or {}).get("_meta"))
-        return obj(meta.get(CLIENT_CAPABILITIES_META_KEY))
+    if is_modern(ctx.protocol_version):
+        meta = as_object((ctx.params or {}).get("_meta"))
+        return as_object(meta.get(CLIENT_CAPABILITIES_META_KEY))
     said = ctx.session.client_params
     return {} if said is None else said.capabilities.model_dump(mode="json", by_alias=True, exclude_none=True)
 
@@ -76,18 +70,13 @@ def task_id_of(ctx: Context) -> str:
     A header with another id is refused. Clients must send the header; FastMCP 4.1 does not, and is served.
     """
     task_id = (ctx.params or {}).get("taskId")
-    if is_modern(ctx) and ctx.request is not None:
+    if is_modern(ctx.protocol_version) and ctx.request is not None:
         named = decode_header_value(ctx.request.headers.get(MCP_NAME_HEADER))
         if named is not None and named != task_id:
             raise MCPError(HEADER_MISMATCH, f"the header {MCP_NAME_HEADER} must be the request's taskId")
     if not isinstance(task_id, str):
         raise MCPError(INVALID_PARAMS, f"{ctx.method} needs a taskId")
     return task_id
-
-
-def obj(value: object) -> JsonObject:
-    """A part of a message that should be an object; empty if it is none."""
-    return cast("JsonObject", value) if isinstance(value, Mapping) else {}
 
 
 # Seconds between two polls. A task that ends after 0.2 s is seen soon after: the interval begins at 100 ms and grows
@@ -134,13 +123,18 @@ CAPABILITY: JsonObject = {"list": {}, "cancel": {}, "requests": {"tools": {"call
 
 def v2025_task(state: TaskState, now: float) -> dict[str, Any]:
     """A task of the first generation. A tool's result with `isError` is a task that `failed`, with that result."""
+    return _task(state, state.status, ttl="ttl", poll="pollInterval", now=now)
+
+
+def _task(state: TaskState, status: str, *, ttl: str, poll: str, now: float) -> dict[str, Any]:
+    """A task; the generations have other names for its time to live and its poll interval."""
     body: dict[str, Any] = {
         "taskId": state.task_id,
-        "status": state.status,
+        "status": status,
         "createdAt": iso(state.created_at),
         "lastUpdatedAt": iso(state.updated_at),
-        "ttl": None if state.ttl is None else max(1, round(state.ttl * 1_000)),
-        "pollInterval": interval(state, now),
+        ttl: None if state.ttl is None else max(1, round(state.ttl * 1_000)),
+        poll: interval(state, now),
     }
     return body if state.message is None else {**body, "statusMessage": sendable(state.message)}
 
@@ -153,7 +147,7 @@ def v2025_created(state: TaskState, now: float) -> dict[str, Any]:
 
 def related(body: JsonObject, task_id: str) -> dict[str, Any]:
     """A result, or the parameters of a request, with the task that it belongs to; only around `tasks/result`."""
-    return {**body, "_meta": {**obj(body.get("_meta")), RELATED: {"taskId": task_id}}}
+    return {**body, "_meta": {**as_object(body.get("_meta")), RELATED: {"taskId": task_id}}}
 
 
 def payload(state: TaskState, result: JsonObject | None) -> dict[str, Any]:
@@ -173,15 +167,8 @@ COMPLETE: JsonObject = {"resultType": "complete"}
 def v2026_task(state: TaskState, now: float) -> dict[str, Any]:
     """A task of the second generation. `failed` is for JSON-RPC errors; a result with `isError` is `completed`."""
     has_result = state.error is None and (state.result is not None or state.blob is not None)
-    body: dict[str, Any] = {
-        "taskId": state.task_id,
-        "status": "completed" if state.status == "failed" and has_result else state.status,
-        "createdAt": iso(state.created_at),
-        "lastUpdatedAt": iso(state.updated_at),
-        "ttlMs": None if state.ttl is None else max(1, round(state.ttl * 1_000)),
-        "pollIntervalMs": interval(state, now),
-    }
-    return body if state.message is None else {**body, "statusMessage": sendable(state.message)}
+    status = "completed" if state.status == "failed" and has_result else state.status
+    return _task(state, status, ttl="ttlMs", poll="pollIntervalMs", now=now)
 
 
 def v2026_created(state: TaskState, now: float) -> dict[str, Any]:
