@@ -268,7 +268,7 @@ def test_the_third_identical_call_in_a_row_is_denied(tmp_path: Path, monkeypatch
         wanted = mission(criteria=[event("never")], proposer=OPENAI, budget=Budget(max_iterations=4))
         _state, found, _rows, made = pursued(tmp_path, wanted)
     assert [outcome for _tool, outcome in made] == ["ok", "ok", "denied", "denied"]
-    assert re.search("same call was made twice in a row", found[CallRefused][0].reason)
+    assert re.search("same call was made 2 times in a row", found[CallRefused][0].reason)
     assert len(endpoint.seen) == 4
 
 

@@ -33,11 +33,11 @@ from pursuit.core.state import Status
 from pursuit.core.tools import ToolOverride
 from pursuit.errors import PursuitError, ValidationFailed
 from pursuit.policy.rules import MODES, SEVERITY
-from pursuit.problems import reading, scorer_reading
+from pursuit.problems import manifest_reading, scorer_reading
 from pursuit.problems.catalogue import Catalogue
 from pursuit.problems.manifest import CITATION_MODES, DIRECTIONS, SCORER_KINDS
 from pursuit.problems.manifest import KINDS as KINDS_OF_PROBLEMS
-from pursuit.problems.reading import read_manifest
+from pursuit.problems.manifest_reading import read_manifest
 from pursuit.sandbox import Calls, Sandbox, ScriptSpec
 from pursuit.service.doctor import Level
 from pursuit.upstream.known_servers import known_servers
@@ -216,8 +216,13 @@ PROMISED = {
         "policy": {*POLICY_KEYS, *RULE_KEYS, *CALLER_KEYS, *SEVERITY, *MODES},
     },
     "problems.md": {
-        "keys of a manifest": {*reading.KEYS, *reading.CITATION_KEYS, *reading.BUDGET_KEYS, *reading.VISIBILITY_KEYS},
-        "keys of a baseline": {*reading.BASELINE_KEYS, *reading.BASELINE_PROPOSERS},
+        "keys of a manifest": {
+            *manifest_reading.KEYS,
+            *manifest_reading.CITATION_KEYS,
+            *manifest_reading.BUDGET_KEYS,
+            *manifest_reading.VISIBILITY_KEYS,
+        },
+        "keys of a baseline": {*manifest_reading.BASELINE_KEYS, *manifest_reading.BASELINE_PROPOSERS},
         "keys of a scorer": {*scorer_reading.SCORER_KEYS, *scorer_reading.METRIC_KEYS, *scorer_reading.RULE_KEYS},
         "words": {*KINDS_OF_PROBLEMS, *CITATION_MODES, *SCORER_KINDS, *DIRECTIONS},
         "shipped problems": {one.problem_id for one in Catalogue.load()},

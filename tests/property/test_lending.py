@@ -39,7 +39,7 @@ from pursuit.core.fold import advance, fold
 from pursuit.core.mission import SPAWN
 from pursuit.core.report import budget_row
 from pursuit.core.state import MissionState
-from pursuit.engine.admission import ONE_CALL
+from pursuit.engine.call_admission import ONE_CALL
 from simulation import mission_data
 
 TOOLS = ["lab.run", SPAWN]

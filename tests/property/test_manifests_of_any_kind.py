@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 from pursuit.config.files import as_toml
 from pursuit.errors import ValidationFailed
-from pursuit.problems import reading, scorer_reading
+from pursuit.problems import manifest_reading, scorer_reading
 from pursuit.problems.brief import write_brief
 from pursuit.problems.catalogue import SHIPPED
 from pursuit.problems.manifest import Manifest
+from pursuit.problems.manifest_reading import parse_manifest, read_manifest
 from pursuit.problems.missions import Plan, mission_for, proposer_for
-from pursuit.problems.reading import parse_manifest, read_manifest
 
 SHIPPED_FILES = sorted(SHIPPED.glob("*/problem.toml"))
 TABLES = {path: tomllib.loads(path.read_text(encoding="utf-8")) for path in SHIPPED_FILES}
@@ -48,8 +48,9 @@ SCALARS = st.one_of(
     st.just(datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)),
 )
 WORDS = (
-    *reading.KEYS, *reading.CITATION_KEYS, *reading.BUDGET_KEYS, *reading.VISIBILITY_KEYS,
-    *reading.BASELINE_KEYS, *reading.SCRIPT_KEYS, *scorer_reading.SCORER_KEYS,
+    *manifest_reading.KEYS, *manifest_reading.CITATION_KEYS,
+    *manifest_reading.BUDGET_KEYS, *manifest_reading.VISIBILITY_KEYS,
+    *manifest_reading.BASELINE_KEYS, *manifest_reading.SCRIPT_KEYS, *scorer_reading.SCORER_KEYS,
     *scorer_reading.METRIC_KEYS, *scorer_reading.RULE_KEYS, "command", "args", "env", "cwd", "url", "headers",
     "timeouts", "tools", "parameters", "low", "choices", "then", "type", "properties", "required", "$ref", "$schema",
     "$id", "pattern", "patternProperties", "enum", "items", "allOf",
@@ -96,7 +97,7 @@ def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 @BOUNDED
-@given(table=st.dictionaries(st.sampled_from(reading.KEYS), VALUES, max_size=14))
+@given(table=st.dictionaries(st.sampled_from(manifest_reading.KEYS), VALUES, max_size=14))
 def test_any_values_of_any_keys(tmp_path_factory: pytest.TempPathFactory, table: dict[str, Any]) -> None:
     checked(table, tmp_path_factory.getbasetemp() / "problem.toml")
 

@@ -18,7 +18,7 @@ from pursuit.config.files import as_toml
 from pursuit.core.attempts import AttemptState
 from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.problems.attempts import Attempt, attempts_at
-from pursuit.service.gateway import gateway_lines
+from pursuit.service.gateway_journal import gateway_lines
 
 T = TypeVar("T")
 

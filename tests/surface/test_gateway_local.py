@@ -13,7 +13,7 @@ from mcp.server.mcpserver import MCPServer
 
 from pursuit.core.tools import CallFailed, ProgressFn, Tool, ToolResult
 from pursuit.policy.rules import OperatorPolicy, Rule
-from pursuit.service.gateway import gateway_lines
+from pursuit.service.gateway_journal import gateway_lines
 from pursuit.upstream.functions import FunctionUpstream, tool
 
 

@@ -14,7 +14,7 @@ from pursuit.core.tools import ToolOverride
 from pursuit.policy.rules import OperatorPolicy, Rule
 from pursuit.server.gateway.upstreams import GatewayLimits
 from pursuit.service.approvals import Approvals
-from pursuit.service.gateway import gateway_lines
+from pursuit.service.gateway_journal import gateway_lines
 
 ABLE: dict[str, Any] = {"elicitation": {}}
 ASK = OperatorPolicy(mode="ask")

@@ -16,7 +16,7 @@ from pursuit.core.tools import ToolOverride
 from pursuit.policy.rules import OperatorPolicy, Rule
 from pursuit.server.gateway.pending_input import Progress
 from pursuit.service.approvals import Approvals
-from pursuit.service.gateway import gateway_lines
+from pursuit.service.gateway_journal import gateway_lines
 
 EXTENSION = "io.modelcontextprotocol/tasks"
 ABLE = {"elicitation": {"form": {}}, "extensions": {EXTENSION: {}}}

@@ -34,7 +34,7 @@ from pursuit.server.http import serve_http
 from pursuit.server.signing import Signer
 from pursuit.server.tokens import Tokens
 from pursuit.service.approvals import Approvals
-from pursuit.service.gateway import GatewayQuestions
+from pursuit.service.gateway_journal import GatewayQuestions
 
 ACCEPT = {"action": "accept", "content": {"answer": "once"}}
 ABLE = {"elicitation": {"form": {}}}

@@ -14,7 +14,7 @@ from pursuit.errors import ValidationFailed
 from pursuit.ledger.sqlite import SqliteLedger
 from pursuit.problems.attempts import Attempt, load_attempt
 from pursuit.problems.manifest import Limits, Manifest, Metric, Rule, Scorer
-from pursuit.problems.reading import read_manifest
+from pursuit.problems.manifest_reading import read_manifest
 from pursuit.problems.scoring import Submitted, judge
 from pursuit.sandbox import Sandbox
 

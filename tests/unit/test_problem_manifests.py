@@ -17,7 +17,7 @@ from cli_stage import Place
 from pursuit.config.files import as_toml
 from pursuit.errors import ProblemNotFound, ValidationFailed
 from pursuit.problems.catalogue import SHIPPED, Catalogue, discover
-from pursuit.problems.reading import parse_manifest, read_manifest, scan_markdown
+from pursuit.problems.manifest_reading import parse_manifest, read_manifest, scan_markdown
 from pursuit.problems.scorer_reading import KNOWN_NAMES
 from pursuit.sandbox import Sandbox
 

@@ -9,7 +9,7 @@ from cli_stage import Place
 
 from pursuit.errors import ValidationFailed
 from pursuit.problems.catalogue import Catalogue
-from pursuit.problems.reading import read_manifest
+from pursuit.problems.manifest_reading import read_manifest
 from pursuit.problems.secrecy import warnings_of
 
 FRAME = """problem_id = "x"

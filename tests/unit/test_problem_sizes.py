@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from cli_stage import Place
 
-from pursuit.problems.reading import (
+from pursuit.problems.manifest_reading import (
     LARGEST_SCHEMA,
     LONGEST_STATEMENT,
     LONGEST_SUMMARY,

@@ -9,7 +9,7 @@ import pytest
 
 from pursuit.problems.catalogue import Catalogue
 from pursuit.problems.manifest import Manifest, Metric, Scorer
-from pursuit.problems.reading import read_manifest
+from pursuit.problems.manifest_reading import read_manifest
 from pursuit.problems.secrecy import judging_digest
 
 HEAD = 'problem_id = "p"\ntitle = "P"\nsummary = "p"\nkind = "text"\nstatement = "p"\nassets = ["items.csv"]\n'

@@ -52,8 +52,8 @@ from pursuit.problems.brief import write_brief
 from pursuit.problems.catalogue import SHIPPED, Catalogue, Found, discover, manifests_in
 from pursuit.problems.comparison import attempt_row, problem_row, replay, targets_of
 from pursuit.problems.manifest import MANIFEST, Manifest
+from pursuit.problems.manifest_reading import read_manifest
 from pursuit.problems.missions import AGENTS, MACHINES, UNSOLVED, Plan, mission_for, proposer_for, server_of
-from pursuit.problems.reading import read_manifest
 from pursuit.problems.scoring import scored_event
 from pursuit.problems.secrecy import judging_digest, revealed_in
 from pursuit.runtime import Runtime

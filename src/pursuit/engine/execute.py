@@ -20,7 +20,7 @@ from pursuit.core.fold import fold
 from pursuit.core.observe import lift, text_of, value_of
 from pursuit.core.state import TERMINAL, CallRecord, Iteration, MissionState
 from pursuit.core.tools import CallFailed, Tool, ToolResult
-from pursuit.engine.admission import COMMAND, Admission, MustWait, Planned, ask_first, ruling_on, tool_of
+from pursuit.engine.call_admission import COMMAND, Admission, MustWait, Planned, ask_first, ruling_on, tool_of
 from pursuit.engine.commands import run_command
 from pursuit.engine.context import Run
 from pursuit.engine.journal import Build

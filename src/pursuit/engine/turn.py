@@ -23,7 +23,7 @@ from pursuit.core.events import (
 )
 from pursuit.core.mission import ClientProposer, Proposal
 from pursuit.core.state import Iteration, MissionState
-from pursuit.engine.admission import MustWait, Planned
+from pursuit.engine.call_admission import MustWait, Planned
 from pursuit.engine.context import Run, Tools
 from pursuit.engine.execute import execute, run_script, running_tasks
 from pursuit.engine.verify import answers_for

@@ -19,7 +19,7 @@ from pursuit.core.observe import text_of, value_of
 from pursuit.core.patterns import Unfinished, count, find
 from pursuit.core.series import COMPARE
 from pursuit.core.state import CallRecord, observation_view
-from pursuit.engine.admission import Planned
+from pursuit.engine.call_admission import Planned
 from pursuit.engine.context import Run
 from pursuit.engine.execute import execute, whole_result
 

@@ -14,7 +14,7 @@ from pursuit.core.base_model import nearest
 from pursuit.errors import Fault, ProblemNotFound, ValidationFailed
 from pursuit.problems.files import not_a_file
 from pursuit.problems.manifest import KINDS, MANIFEST, Manifest
-from pursuit.problems.reading import read_manifest
+from pursuit.problems.manifest_reading import read_manifest
 
 SHIPPED = Path(__file__).parent / "shipped"
 _SKIPPED = frozenset({".git", ".venv", "node_modules", "__pycache__", ".pursuit"})

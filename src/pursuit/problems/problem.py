@@ -17,7 +17,7 @@ from pursuit.errors import AttemptNotFound, Fault, InvalidArgument, ValidationFa
 from pursuit.problems.brief import write_brief
 from pursuit.problems.catalogue import Catalogue
 from pursuit.problems.manifest import MANIFEST, Manifest, digest_of
-from pursuit.problems.reading import parse_manifest, read_manifest
+from pursuit.problems.manifest_reading import parse_manifest, read_manifest
 
 if TYPE_CHECKING:
     from pursuit.problems.comparison import Replayed

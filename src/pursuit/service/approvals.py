@@ -14,7 +14,7 @@ from pursuit.core.events import ApprovalAnswered, ApprovalExpired, Permission, d
 from pursuit.errors import Fault, InvalidArgument, SessionNotFound, ValidationFailed
 from pursuit.ledger.contract import every_stream
 from pursuit.service.audit import Caller
-from pursuit.service.gateway import GatewayQuestions, already_answered
+from pursuit.service.gateway_journal import GatewayQuestions, already_answered
 from pursuit.service.queries import approval_row
 from pursuit.service.service import Service, storable_reason
 

@@ -38,7 +38,7 @@ from pursuit.errors import InvalidArgument, NoIterations
 from pursuit.ledger.archive import export_stream
 from pursuit.ledger.contract import Ledger, StreamRow, Verification, every_stream
 from pursuit.service.audit import Audit
-from pursuit.service.gateway import gateway_lines
+from pursuit.service.gateway_journal import gateway_lines
 from pursuit.tasks.limits import RUNNING
 
 PAGE = 100

@@ -43,8 +43,8 @@ from pursuit.errors import (
 )
 from pursuit.ledger.contract import ANY, Draft
 from pursuit.proposers.language import LanguageModel, Models
-from pursuit.service.admission import admit
 from pursuit.service.audit import OPERATOR, Caller, gist_of_mission, gist_of_proposal
+from pursuit.service.mission_admission import admit
 from pursuit.service.queries import Queries, history_page, new_mission_id, require_id
 from pursuit.upstream.pool import Pool
 

@@ -40,8 +40,8 @@ from pursuit.policy.rules import Layers, conditional_rules, decide
 from pursuit.policy.traits import effect, is_mcp_tool, tool_approval_description
 from pursuit.proposers.contract import Failed, Proposer, Waiting
 from pursuit.proposers.language import LanguageModel, ModelRequest, Models, NoAnswer, ProposerContext
-from pursuit.service.admission import admit
 from pursuit.service.audit import OPERATOR, Audit, Caller
+from pursuit.service.mission_admission import admit
 from pursuit.upstream.host import ToolHost
 from pursuit.upstream.resource_tools import is_resource_tool
 

@@ -22,6 +22,7 @@ import anyio
 from pursuit.core.tasks import TaskProgressed, TaskState
 from pursuit.errors import Conflict, PursuitError, TaskTerminal
 from pursuit.ledger.contract import Claim, Ledger
+from pursuit.tasks.command import GRACE
 from pursuit.tasks.record import finite
 from pursuit.tasks.store import Ending, TaskStore
 
@@ -35,7 +36,7 @@ OUT_OF_TIME = "its time to live ended before the work did"
 GRACE_KEY = "grace"
 """Where a task's origin keeps how many seconds its command has to leave, if it is not the usual time."""
 
-USUAL_GRACE = 10.0
+USUAL_GRACE = GRACE
 MARGIN = 5.0
 """Seconds that it takes at most to see that the last of a killed command's processes is gone."""
 

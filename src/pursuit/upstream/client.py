@@ -517,22 +517,22 @@ class McpUpstream(McpClient):
 
     @asynccontextmanager
     async def lease(
-        self, side: ClientFeatures, *, old: bool = False, apart: bool = False
+        self, features: ClientFeatures, *, legacy: bool = False, separate: bool = False
     ) -> AsyncGenerator[McpClient | SharedClient]:
         """A client with these features, for one interactive call at a time.
 
         On a modern server each request declares its capabilities and questions come as results: the connection is
-        shared and `side.answer` is not used, unless `apart` asks for a separate one. On a legacy server it is a
-        connection (on stdio: a process) of its own; `old` asks for that on a server that speaks both.
+        shared and `features.answer` is not used, unless `separate` asks for a separate one. On a legacy server it is a
+        connection (on stdio: a process) of its own; `legacy` asks for that on a server that speaks both.
         """
         connection = await self.connect()
-        if connection.modern and apart:
-            async with self._leases.lend(side, "auto") as client:
+        if connection.modern and separate:
+            async with self._leases.lend(features, "auto") as client:
                 yield client
-        elif connection.modern and not (old and await self._try_legacy()):
-            yield SharedClient(self, side.capabilities)
+        elif connection.modern and not (legacy and await self._try_legacy()):
+            yield SharedClient(self, features.capabilities)
         else:
-            async with self._leases.lend(side) as client:
+            async with self._leases.lend(features) as client:
                 yield client
 
     async def _try_legacy(self) -> bool:

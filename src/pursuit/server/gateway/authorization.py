@@ -16,7 +16,7 @@ from typing import Any
 
 import anyio
 
-from pursuit.core.gateway import GatewayOutcome, narrow_scope
+from pursuit.core.gateway_events import GatewayOutcome, narrow_scope
 from pursuit.core.tools import CallFailed, Tool, UpstreamError
 from pursuit.errors import LedgerUnavailable
 from pursuit.policy.rules import Layers, OperatorPolicy, decide
@@ -27,7 +27,7 @@ from pursuit.server.gateway.clients import ClientRequest
 from pursuit.server.gateway.protocol_versions import ROUND_TRIP_KEYS
 from pursuit.server.logs import event
 from pursuit.service.audit import Caller
-from pursuit.service.gateway import GatewayJournal
+from pursuit.service.gateway_journal import GatewayJournal
 
 FORM = approval_schema(where="until the gateway ends")
 Note = Callable[[Mapping[str, Any]], None]

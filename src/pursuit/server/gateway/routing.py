@@ -154,7 +154,7 @@ class Routing:
             )
             self._separate_calls[upstream] = self._separate_calls.get(upstream, 0) + 1
             try:
-                async with upstream.lease(side, apart=True) as leased:
+                async with upstream.lease(side, separate=True) as leased:
                     yield leased
             finally:
                 self._separate_calls[upstream] -= 1
@@ -250,7 +250,7 @@ async def _hold(
     task_status: anyio.abc.TaskStatus[UpstreamChannel],
 ) -> None:
     """Keeps a connection open until the event; `old` if it must be a legacy one."""
-    async with upstream.lease(features, old=old) as channel:
+    async with upstream.lease(features, legacy=old) as channel:
         task_status.started(channel)
         await closed.wait()
 

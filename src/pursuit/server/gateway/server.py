@@ -57,7 +57,7 @@ from pursuit.server.tasks import protocol
 from pursuit.server.tasks.middleware import TaskMiddleware
 from pursuit.server.tasks.protocol import EXTENSION, FIRST_VERSIONS
 from pursuit.service.audit import Caller
-from pursuit.service.gateway import GatewayJournal, GatewayQuestions
+from pursuit.service.gateway_journal import GatewayJournal, GatewayQuestions
 from pursuit.upstream.client import McpUpstream
 from pursuit.upstream.transport import ClientFeatures
 
@@ -306,7 +306,7 @@ class Gateway:
                 request = OperatorRequest(ctx, client, name, arguments)
                 return await self._tool_calls.perform(self._tool_calls.resolve(request))
             side = ClientFeatures(heard=lambda _method, _params: None)
-            async with self.upstreams.only.lease(side, apart=True) as channel:
+            async with self.upstreams.only.lease(side, separate=True) as channel:
                 params = {"name": name, "arguments": dict(arguments)}
                 return await channel.request("tools/call", params, progress=False)
         except UpstreamUnavailable as error:

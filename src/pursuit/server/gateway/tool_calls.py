@@ -33,7 +33,7 @@ from pursuit.server.gateway.upstreams import Upstreams
 from pursuit.server.tasks.promotion import Plan, When
 from pursuit.server.tasks.protocol import EXTENSION, capabilities_of
 from pursuit.service.approvals import APPROVAL_ID
-from pursuit.service.gateway import GatewayQuestions
+from pursuit.service.gateway_journal import GatewayQuestions
 from pursuit.tasks.execution import TaskContext
 from pursuit.tasks.record import finite
 from pursuit.upstream.client import TASK_TTL_MS

@@ -36,7 +36,7 @@ from pursuit.runtime import Runtime
 from pursuit.server.approval_form import how_to_approve
 from pursuit.server.errors import Context, caller_of, may_approve
 from pursuit.server.missions.elicitation import MOST_ROUNDS, ClientAnswers, Elicitation
-from pursuit.server.missions.tools import (
+from pursuit.server.missions.tool_dispatch import (
     COUNT,
     FLAG,
     MOST_ROWS,
@@ -108,8 +108,9 @@ class StartArguments(Mission):
             if "criterion_id" in definition["properties"]:
                 definition["required"].append("required")
                 definition["properties"]["required"].pop("default", None)
-        for field in ("command", "cwd"):
+        for field in ("command", "cwd", "idempotent"):
             definitions["Check"]["properties"].pop(field)
+        definitions["Expectation"]["properties"].pop("file")
         for cap in CAPS:
             declared = definitions["Budget"]["properties"][cap]
             declared["anyOf"] = [{"type": declared.pop("type"), "exclusiveMinimum": 0}, {"const": NO_CAP}]

@@ -21,7 +21,7 @@ from pursuit.server.missions.prompts import OF_ONE_MISSION, PROMPTS, Prompts
 from pursuit.server.missions.resources import Resources
 from pursuit.server.missions.subscriptions import Subscriptions
 from pursuit.server.missions.task_tools import CommandTools, TaskTools
-from pursuit.server.missions.tools import DetachedCall, ToolDispatch
+from pursuit.server.missions.tool_dispatch import DetachedCall, ToolDispatch
 from pursuit.server.signing import Signer
 from pursuit.server.tasks import protocol
 from pursuit.server.tasks.middleware import TaskMiddleware

@@ -24,7 +24,7 @@ from pursuit.core.tasks import TASK_STATUSES, TaskState
 from pursuit.runtime import Runtime
 from pursuit.server.errors import Context, caller_of, sendable
 from pursuit.server.missions.mission_tools import CURSOR, Cursor, Reason
-from pursuit.server.missions.tools import (
+from pursuit.server.missions.tool_dispatch import (
     COUNT,
     FLAG,
     NUMBER,

@@ -178,7 +178,8 @@ class Admission:
         if planned.purpose == "script" and (faults := self._run.tools.check(planned.tool, planned.args)):
             return "the arguments do not fit the tool's schema: " + "; ".join(faults)
         if self._guarded and planned.purpose != "check" and self._loops(planned):
-            return "the same call was made twice in a row and nothing changed; try other arguments or another tool"
+            same = f"the same call was made {LOOP_LIMIT} times in a row and nothing changed"
+            return f"{same}; try other arguments or another tool"
         return None
 
     def _not_approved(self, planned: Planned) -> str | None:

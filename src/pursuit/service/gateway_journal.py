@@ -16,7 +16,7 @@ import anyio
 from pursuit.core.approvals import GRANTS, approval_id
 from pursuit.core.audit import redacted
 from pursuit.core.events import Permission
-from pursuit.core.gateway import (
+from pursuit.core.gateway_events import (
     AnyGatewayEvent,
     GatewayApprovalAnswered,
     GatewayApprovalAsked,
