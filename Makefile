@@ -20,11 +20,11 @@ demo: $(RUN)  ## size a welded beam with a scripted strategy, no key and no serv
 test: $(STAMP) $(SUITE) $(REAL) $(MCP1) $(FASTMCP)  ## everything CI runs
 	@$(MAKE) --no-print-directory -j 2 check-static check-tests
 
-# Three workers for two cores, since many tests wait for processes. A worker takes a test at a time, or a group of tests
-# that share a server, in the files' order: the long ones are first.
+# Four workers for two cores, since many tests wait for processes. A worker takes a file at a time, since the tests of a
+# file share servers, in the files' order: the long ones are first.
 .PHONY: check-tests
 check-tests: $(STAMP)
-	$(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder -m "not soak" tests
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m "not soak" tests
 
 check: $(STAMP)  ## the fast loop: format, lint, types, import rules, unit tests
 	@$(MAKE) --no-print-directory -j 2 check-static check-unit

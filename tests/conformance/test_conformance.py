@@ -40,7 +40,7 @@ read_only = true
 """
 
 # One worker runs them all, so that the suite runs once.
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("conformance")]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

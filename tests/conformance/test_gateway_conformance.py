@@ -23,7 +23,7 @@ ALLOWED: Mapping[tuple[str, str], Mapping[str, str]] = {
 }
 
 # One worker runs them all, so that the suite runs once.
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("gateway-conformance")]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,6 @@ from fixture import RUNNING, TOOLS, build  # noqa: E402 - found through the path
 from http_fixture import served, sse_app  # noqa: E402 - found through the path above
 
 # They share a server, so one worker runs them all.
-pytestmark = pytest.mark.xdist_group("upstreams")
 
 ARGUMENTS = {"null": None, "nested": {"null": None, "list": [None, {"deep": None}]}, "class": 1, "_x": "ü\n"}
 

@@ -20,7 +20,6 @@ from mcp.client.streamable_http import streamable_http_client
 from quick_start import pursuit
 
 # They share a server, so one worker runs them all.
-pytestmark = pytest.mark.xdist_group("many-clients")
 
 LEGACY, MODERN = "legacy", "2026-07-28"
 CLIENTS = 20

@@ -16,7 +16,6 @@ from cli_stage import Place, mission
 from pursuit.cli.main import app
 
 # They share a mission that has ended, so one worker runs them all.
-pytestmark = pytest.mark.xdist_group("cli-looks")
 
 COMMANDS = sorted(command.name or command.callback.__name__ for command in app.registered_commands if command.callback)
 

@@ -33,7 +33,7 @@ def test_the_third_identical_call_in_a_row_is_refused_until_something_changes(tm
 
             assert [await ask() for _ in range(4)] == ["ok", "ok", "denied", "denied"]
             reason = (await history(runtime, mission_id))[-1]["observation"]["errors"][0]
-            assert "twice in a row and nothing changed" in reason
+            assert "2 times in a row and nothing changed" in reason
             assert [await ask("b"), await ask(), await ask(), await ask()] == ["ok", "ok", "ok", "denied"]
             assert len(await events_of(runtime, mission_id, CallIntended)) == 5
 
