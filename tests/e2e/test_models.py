@@ -99,7 +99,8 @@ def test_arguments_that_are_no_json_go_back(tmp_path: Path, monkeypatch: pytest.
 def test_a_provider_that_is_busy_or_broken_is_asked_again(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    replies = failing(429, Retry_After="0.05"), failing(500), Reply(fault="cut"), calls(("world__step", {}))
+    good = calls(("world__step", {}), tokens=(100, 20))
+    replies = failing(429, Retry_After="0.05"), failing(500), Reply(fault="cut"), good
     with scripted(monkeypatch, *replies) as endpoint:
         state, found, _rows, _made = pursued(tmp_path, mission(criteria=DONE, proposer=model))
     assert (state.verdict_reason, state.tokens, len(endpoint.seen)) == ("criteria_met", 120, 4)
@@ -273,7 +274,7 @@ def test_the_third_identical_call_in_a_row_is_denied(tmp_path: Path, monkeypatch
 
 
 def test_a_large_answer_lies_in_a_blob(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with scripted(monkeypatch, calls(("world__step", {"key": "k" * 20_000}))):
+    with scripted(monkeypatch, calls(("world__step", {"key": "k" * 20_000}), tokens=(100, 20))):
         state, found, _rows, made = pursued(tmp_path, mission(criteria=DONE, proposer=OPENAI))
     assert (state.verdict_reason, made) == ("criteria_met", [("world.step", "ok")])
     (answered,) = found[ModelAnswered]

@@ -18,8 +18,8 @@ def test_a_models_first_proposal_is_shown_with_policys_word(tmp_path: Path, monk
     shop = Shop(tmp_path, RULES)
     shop.write("mission.toml", MODEL)
     bad, good = (
-        calls(("shop__step", {"no": 1})),
-        calls(("shop__step", {"log": "a"}), ("shop__step", {"log": "closed-1"})),
+        calls(("shop__step", {"no": 1}), tokens=(100, 20)),
+        calls(("shop__step", {"log": "a"}), ("shop__step", {"log": "closed-1"}), tokens=(100, 20)),
     )
     with ModelEndpoint(bad, good, bad, good) as endpoint:
         for name, value in endpoint.environment.items():
@@ -107,7 +107,7 @@ def test_a_signal_while_a_model_is_asked_ends_it_with_a_word(
 def test_a_cost_that_nobody_knows_is_not_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shop = Shop(tmp_path, '[policy]\nmode = "auto"\n')
     shop.write("mission.toml", MODEL.replace("gpt-4o-mini", "nobody-knows-its-price"))
-    with ModelEndpoint(calls(("shop__step", {"log": "a"}))) as endpoint:
+    with ModelEndpoint(calls(("shop__step", {"log": "a"}), tokens=(100, 20))) as endpoint:
         for name, value in endpoint.environment.items():
             monkeypatch.setenv(name, value)
         assert shop.json("run", "--plan", "mission.toml")["used"] == {"tokens": 120, "cost_usd": None}
