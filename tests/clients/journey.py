@@ -26,7 +26,7 @@ CODES = {
     "task_not_found",
     "validation_error",
 }
-VERBS = ("start", "status", "iterate", "checkpoint", "complete", "abort", "resume", "history", "list")
+VERBS = ("start", "tools", "status", "iterate", "checkpoint", "complete", "abort", "resume", "history", "list")
 TASK_VERBS = ("status", "tail", "cancel", "wait")
 COMMANDS = ("count", "linger")
 TOOLS = {*(f"mission_{verb}" for verb in VERBS), *(f"task_{verb}" for verb in TASK_VERBS), *COMMANDS}
@@ -281,14 +281,21 @@ async def a_cancelled_call(me: Traveller) -> None:
     await me.port.call_and_cancel("mission_iterate", asked, lambda: me.until_logged("cancelled", "begun b"))
     await me.until_logged("cancelled", "cancelled b")
     answer = await me.until_free(mission)
-    row = {"iteration_index": 0, "verdict": "complete", "verdict_reason": "criteria_met"}
-    assert (answer["status"], answer["iterations"]) == ("completed", [row]), answer
+    (row,) = answer["iterations"]
+    assert (answer["status"], row["iteration_index"], row["verdict_reason"]) == ("completed", 0, "criteria_met"), answer
+    assert [call["outcome"] for call in row["calls"]] == ["ok", "cancelled", "ok"], row
+    assert row["calls"][0]["args"]["item"] == "a" and row["calls"][0]["result"], row
     (only,) = (await me.done("mission_history", session_id=mission, format="full"))["iterations"]
     assert [call["outcome"] for call in only["calls"]] == ["ok", "cancelled", "ok"], only
     assert me.lines("cancelled") == ["begun a", "done a", "begun b", "cancelled b", "begun c", "done c"]
 
 
 async def the_list(me: Traveller) -> None:
+    everything = (await me.done("mission_tools"))["tools"]
+    assert {row["tool_name"].partition(".")[0] for row in everything} == {"workshop"}, everything
+    mine = (await me.done("mission_tools", session_id=me.missions[0], names=["workshop.*"]))["tools"]
+    assert [row["tool_name"] for row in mine] == [row["tool_name"] for row in everything], mine
+    assert all(row["input_schema"]["type"] == "object" for row in mine), mine
     newest_first = [row["session_id"] for row in (await me.done("mission_list"))["sessions"]]
     assert newest_first == me.missions[::-1], newest_first
     ended = {"completed": 4, "terminated": 1, "paused": 0}
