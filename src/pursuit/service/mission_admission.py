@@ -326,7 +326,7 @@ async def admit(
 
 
 def _servers(mission: Mission, pool: Pool) -> list[str] | None:
-    """The servers that the allowlist names; None (all) if a word of it may mean any, or is none: names are suggested."""
+    """The servers that the allowlist names; None (all) if a word of it may mean any, or names none."""
     if mission.tool_allowlist is None:
         return None
     servers: list[str] = []

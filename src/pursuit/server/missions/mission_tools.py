@@ -459,8 +459,8 @@ class MissionTools:
         """The tools of a mission, or those that this caller's missions may name, without those that policy denies."""
         host = self._runtime.toolbox.host
         if mission_id is not None:
-            await self._runtime.use_servers_of(mission_id)
             state = await self._service.state(mission_id)
+            await self._runtime.use_servers_of(mission_id)
             found = await host.tools_for(state.tools, state.mission.policy, state.credential)
             named = state.tools
         else:
