@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -27,8 +28,14 @@ sys.dont_write_bytecode = False
 os.environ.pop("SSL_CERT_FILE", None)
 os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent / "data")
 
+# The many modules and tests of a worker live until its end: looking them through for garbage is a tenth of its time.
+gc.set_threshold(100_000, 50, 100)
+
 # How long an example takes says more about the machine than about us; what must be quick has a test of its own.
-settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+examples = 500 if os.environ.get("PURSUIT_SOAK") else 50
+settings.register_profile(
+    "any machine", max_examples=examples, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("any machine")
 
 
