@@ -254,10 +254,10 @@ def test_a_browser_is_shown_no_traceback() -> None:
 def test_the_front_page_says_where_the_endpoint_is(tokens: Tokens) -> None:
     async def main() -> None:
         stage = Stage()
-        async with stage.serving(tokens), http() as wire:
+        async with stage.serving(tokens), http(tokens.make("laptop")) as wire:
             answer = await wire.get(f"http://{stage.netloc}/")
             assert (answer.status_code, answer.headers["content-type"]) == (200, "text/plain; charset=utf-8")
-            assert f"Its endpoint is {stage.url} with a bearer token." in answer.text
+            assert f"Its endpoint is {stage.url}." in answer.text
             assert (await wire.post(f"http://{stage.netloc}/")).status_code == 405
             assert (await wire.get(f"http://{stage.netloc}/", headers={"Host": "evil.example"})).status_code == 421
 
@@ -279,24 +279,22 @@ def test_a_client_that_closes_in_mid_stream_leaves_no_traceback(version: str, ca
             with anyio.fail_after(LONG):
                 while "before its request was complete" not in caplog.text:
                     await anyio.sleep(0.01)
-            era = ERAS[version == "2026-07-28"]
-            assert await _closed_during_a_call(stage, era) == 1
+            await _closed_during_a_call(stage, ERAS[version == "2026-07-28"])
 
     anyio.run(main)
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
     assert "Traceback" not in caplog.text
 
 
-async def _closed_during_a_call(stage: Stage, era: str) -> int:
-    """How many calls have seen that their client closed the connection."""
+async def _closed_during_a_call(stage: Stage, era: str) -> None:
+    """Returns when the call of a client that closed has ended; in the 2025 era closing does not cancel a call."""
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_call_wait, stage, era)
         await stage.waiting.wait()
         tasks.cancel_scope.cancel()
     with anyio.fail_after(LONG):
-        while not stage.recorded:
+        while era != "legacy" and not stage.recorded:
             await anyio.sleep(0.01)
-    return len(stage.recorded)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.0.2.7", "2001:db8::7", "0"])

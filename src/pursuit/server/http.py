@@ -193,27 +193,32 @@ async def serve_http(
         known = guard(address, bound, door.allowed_hosts)
         app = server.streamable_http_app(streamable_http_path=PATH, transport_security=known)
         endpoint: ASGIApp = SurrogateBodies(app) if any_text else app
+        endpoint = Router([_checked(_front_page(), known)], redirect_slashes=False, default=endpoint)
         if door.tokens is not None:
             required = AuthContextMiddleware(RequireAuthMiddleware(endpoint, required_scopes=[]))
             endpoint = AuthenticationMiddleware(required, backend=BearerAuthBackend(_Verifier(door.tokens)))
-        checked = [Route(route.path, endpoint=_CheckedRoute(route, known)) for route in (_front_page(door), *routes)]
-        endpoint = Router(checked, redirect_slashes=False, default=endpoint)
+        if routes:
+            checked = [_checked(route, known) for route in routes]
+            endpoint = Router(checked, redirect_slashes=False, default=endpoint)
         requests = CancellableRequests(endpoint)
         await _serve(app, requests, listener, accepting, grace_seconds)
 
 
-def _front_page(door: HttpBinding) -> Route:
+def _front_page() -> Route:
     """Says at `/` what is served, to a person who opens the address in a browser."""
-    token = "" if door.tokens is None else " with a bearer token"
 
     async def say(request: Request) -> PlainTextResponse:
         url = str(request.base_url).rstrip("/") + PATH
         return PlainTextResponse(
-            f"Pursuit {__version__} serves MCP here, over streamable HTTP. Its endpoint is {url}{token}.\n"
+            f"Pursuit {__version__} serves MCP here, over streamable HTTP. Its endpoint is {url}.\n"
             f"To look at it: npx @modelcontextprotocol/inspector --cli {url} --method tools/list\n"
         )
 
     return Route("/", endpoint=say, methods=["GET"])
+
+
+def _checked(route: Route, known: TransportSecuritySettings) -> Route:
+    return Route(route.path, endpoint=_CheckedRoute(route, known))
 
 
 class _CheckedRoute:
