@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -222,6 +223,11 @@ def test_the_schemas_that_clients_get_are_short_and_take_every_good_call(tmp_pat
             ours = [tool for tool in tools if tool.name in MODELS]
             sent = [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in ours]
             assert len(json.dumps(sent, separators=(",", ":"))) <= MOST_LISTED
+            for tool in ours:  # each field is there, as a property or in words
+                shown = json.dumps(tool.input_schema)
+                exactly = exact_schema(MODELS[tool.name])
+                for part in (exactly, *exactly.get("$defs", {}).values()):
+                    assert [name for name in part["properties"] if not re.search(rf"\b{name}\b", shown)] == []
             for tool in tools:
                 for example in EXAMPLES[tool.name]:
                     given = {**example, "pace": {"seconds": 2}} if example.get("pace") == 2 else example
