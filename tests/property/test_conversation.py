@@ -201,7 +201,7 @@ tool_names = st.text(min_size=1, max_size=80) | st.sampled_from(["a.b", "a__b", 
 
 
 @pytest.mark.guarantee("tool-names-map-back")
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(tool_names, max_size=12), st.randoms())
 def test_every_tool_has_one_name_that_providers_accept(names: list[str], random: Any) -> None:
     known = ToolNames(names, reserved=("do_nothing", "run_script"))
