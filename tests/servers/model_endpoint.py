@@ -26,7 +26,7 @@ from typing import Any, Self
 
 from provider_rules import Json, Shape, validate
 from provider_usage import Counted, PromptCache
-from provider_wire import Reply, calls, failing, refused, stream, whole, written
+from provider_wire import Reply, broken, calls, failing, refused, stream, whole, written
 
 __all__ = ["EndpointProcess", "ModelEndpoint", "Reply", "Turn", "calls", "failing", "transcript"]
 
@@ -59,7 +59,7 @@ class ModelEndpoint:
         self._cache = PromptCache()
         self._lock = threading.Lock()
         self._over = threading.Event()
-        self._server = _Server(("127.0.0.1", 0), self._handler())
+        self._server = _Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"endpoint": self}))
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
 
     def __enter__(self) -> Self:
@@ -134,86 +134,90 @@ class ModelEndpoint:
             self._issued |= {one["id"]: thoughts for one in answer["content"] if one["type"] == "tool_use"}
         return answer
 
-    def _handler(endpoint) -> type[BaseHTTPRequestHandler]:  # noqa: N805 - the handler has a self of its own
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            disable_nagle_algorithm = True
 
-            def setup(self) -> None:
-                super().setup()
-                with endpoint._lock:
-                    endpoint.connections += 1
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    endpoint: ModelEndpoint
 
-            def do_POST(self) -> None:
-                sent = self.rfile.read(int(self.headers["Content-Length"]))
-                shape = PATHS.get(self.path.partition("?")[0])
-                if shape is None:
-                    self._send(404, refused("openai-chat", 404, f"no such path: {self.path}"))
-                    return
-                body = json.loads(sent)
-                request = {"path": self.path, "headers": dict(self.headers), "body": body, "shape": shape}
-                reply, counted = endpoint._accept(request)
-                if reply.fault == "hang":
-                    endpoint._over.wait(600)
-                    self.close_connection = True
-                elif reply.status != 200:
-                    said = reply.text or f"scripted status {reply.status}"
-                    self._send(reply.status, refused(shape, reply.status, said), reply.headers)
-                elif body.get("stream"):
-                    self._stream(request, reply, endpoint._answer(request, reply, counted))
-                elif reply.fault == "junk":
-                    self._send(200, b"<html>", reply.headers)
-                else:
-                    answer = endpoint._answer(request, reply, counted)
-                    self._send(200, answer, reply.headers, missing=50 if reply.fault in ("cut", "stall") else 0)
-                    if reply.fault == "stall":
-                        self._stall()
+    def setup(self) -> None:
+        super().setup()
+        with self.endpoint._lock:
+            self.endpoint.connections += 1
 
-            def _send(self, status: int, content: Json | bytes, headers: Any = (), *, missing: int = 0) -> None:
-                text = content if isinstance(content, bytes) else json.dumps(content).encode()
-                self.send_response(status)
-                for name, value in headers:
-                    self.send_header(name, value)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(text) + missing))
-                self.end_headers()
-                self.wfile.write(text)
-                self.close_connection = bool(missing)
+    def do_POST(self) -> None:
+        sent = self.rfile.read(int(self.headers["Content-Length"]))
+        shape = PATHS.get(self.path.partition("?")[0])
+        if shape is None:
+            self._send(404, refused("openai-chat", 404, f"no such path: {self.path}"))
+            return
+        try:
+            body = json.loads(sent)
+        except ValueError:
+            self.endpoint.violations.append("a body is not valid JSON")
+            self._send(400, refused(shape, 400, "the body is not valid JSON"))
+            return
+        request = {"path": self.path, "headers": dict(self.headers), "body": body, "shape": shape}
+        reply, counted = self.endpoint._accept(request)
+        if reply.fault == "hang":
+            self.endpoint._over.wait(600)
+            self.close_connection = True
+        elif reply.status != 200:
+            said = reply.text or f"scripted status {reply.status}"
+            self._send(reply.status, refused(shape, reply.status, said), reply.headers)
+        elif body.get("stream"):
+            self._stream(request, reply, self.endpoint._answer(request, reply, counted))
+        else:
+            answer = b"<html>" if reply.fault == "junk" else self.endpoint._answer(request, reply, counted)
+            self._send(200, answer, reply.headers, missing=50 if reply.fault in ("cut", "stall") else 0)
+            if reply.fault == "stall":
+                self._stall()
 
-            def _stream(self, request: Json, reply: Reply, answer: Json) -> None:
-                events = list(stream(request["shape"], answer, request["body"]))
-                self.send_response(200)
-                for name, value in reply.headers:
-                    self.send_header(name, value)
-                self.send_header("Content-Type", "text/event-stream; charset=utf-8")
-                self.send_header("Transfer-Encoding", "chunked")
-                self.end_headers()
-                for place, (event, data) in enumerate(events):
-                    if reply.fault and place == len(events) // 2:
-                        self.close_connection = True
-                        if reply.fault == "stall":
-                            self._stall()
-                        elif reply.fault == "junk":
-                            self._chunk(written(event, '{"type": "'))
-                        elif reply.fault == "error":
-                            status = 529 if request["shape"] == "anthropic" else 500
-                            named = "error" if request["shape"] == "anthropic" else None
-                            self._chunk(written(named, refused(request["shape"], status, "Overloaded")))
-                        return
-                    self._chunk(written(event, data))
-                self._chunk(b"")
+    def _send(self, status: int, content: Json | bytes, headers: Any = (), *, missing: int = 0) -> None:
+        text = content if isinstance(content, bytes) else json.dumps(content).encode()
+        self.send_response(status)
+        for name, value in headers:
+            self.send_header(name, value)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(text) + missing))
+        self.end_headers()
+        self.wfile.write(text)
+        self.close_connection = self.close_connection or bool(missing)
 
-            def _stall(self) -> None:
-                endpoint.halfway.release()
-                endpoint._over.wait(600)
-
-            def _chunk(self, content: bytes) -> None:
-                self.wfile.write(f"{len(content):x}\r\n".encode() + content + b"\r\n")
-
-            def log_message(self, *_args: object) -> None:
+    def _stream(self, request: Json, reply: Reply, answer: Json) -> None:
+        events = list(stream(request["shape"], answer, request["body"]))
+        self.send_response(200)
+        for name, value in reply.headers:
+            self.send_header(name, value)
+        self.send_header("Content-Type", "text/event-stream; charset=utf-8")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        for event, data in events[: len(events) // 2] if reply.fault else events:
+            self._chunk(written(event, data))
+        match reply.fault:
+            case "stall":
+                self._stall()
+            case "junk":
+                self._chunk(written(events[len(events) // 2][0], '{"type": "'))
+            case "error":
+                self._chunk(written(*broken(request["shape"])))
+            case _:
                 pass
+        if reply.fault:
+            self.close_connection = True
+        else:
+            self._chunk(b"")
 
-        return Handler
+    def _stall(self) -> None:
+        self.close_connection = True
+        self.endpoint.halfway.release()
+        self.endpoint._over.wait(600)
+
+    def _chunk(self, content: bytes) -> None:
+        self.wfile.write(f"{len(content):x}\r\n".encode() + content + b"\r\n")
+
+    def log_message(self, *_args: object) -> None:
+        pass
 
 
 class _Server(ThreadingHTTPServer):

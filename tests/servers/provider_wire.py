@@ -62,6 +62,14 @@ def refused(shape: Shape, status: int, message: str) -> Json:
     return {"error": {"message": message, "type": kind, "param": None, "code": code}}
 
 
+def broken(shape: Shape) -> tuple[str | None, Json]:
+    """An error in the middle of a stream."""
+    if shape == "openai-responses":
+        failed = {"code": "server_error", "message": "Overloaded", "param": None, "sequence_number": 99}
+        return "error", {"type": "error", **failed}
+    return ("error", refused(shape, 529, "Overloaded")) if shape == "anthropic" else (None, refused(shape, 500, "no"))
+
+
 def whole(shape: Shape, reply: Reply, asked: Json, token: str, counted: Counted) -> Json:
     """The answer as one document; `token` makes its ids unlike all others."""
     if reply.tokens is not None:
