@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from provider_rules import Json, Shape, validate
-from provider_usage import Counted, PromptCache
+from provider_usage import Counted, PromptCache, tokens_of
 from provider_wire import Reply, broken, calls, failing, refused, stream, whole, written
 
 __all__ = ["EndpointProcess", "ModelEndpoint", "Reply", "Turn", "calls", "failing", "transcript"]
@@ -43,18 +43,20 @@ class ModelEndpoint:
 
     `seen` are the requests: path, headers, body, shape and, once it is counted, usage. `violations` are the faults of
     requests that a provider refuses; leaving the context raises if there are any. `arrived` is released for each
-    request, `halfway` for each answer with the fault `stall`, and `connections` counts those that clients opened.
-    `record` gets a line for each request that is answered.
+    request, `halfway` for each answer with the fault `stall` or `hold`, and `connections` counts those that clients
+    opened. A request of more than `window` tokens is refused. `record` gets a line for each request that is answered.
     """
 
-    def __init__(self, *replies: Reply | Answer, record: Path | None = None) -> None:
+    def __init__(self, *replies: Reply | Answer, window: int | None = None, record: Path | None = None) -> None:
         self._replies = list(replies)
+        self._window = window
         self._record = record
         self.seen: list[Json] = []
         self.violations: list[str] = []
         self.connections = 0
         self.arrived = threading.Semaphore(0)
         self.halfway = threading.Semaphore(0)
+        self.resume = threading.Semaphore(0)
         self._issued: dict[str, list[Json]] = {}
         self._cache = PromptCache()
         self._lock = threading.Lock()
@@ -100,6 +102,8 @@ class ModelEndpoint:
             reply = self._replies[0]
             beta = request["shape"] == "anthropic" and "beta=true" in request["path"]
             faults = validate(request["body"], request["shape"], beta=beta, issued=self._issued)
+            if self._window is not None and (size := tokens_of(request["body"])) > self._window:
+                faults.append(f"prompt is too long: {size} tokens > {self._window} maximum")
             if faults:
                 self.violations += [f"request {place}: {fault}" for fault in faults]
                 reply = Reply(status=400, text="; ".join(faults))
@@ -168,6 +172,8 @@ class _Handler(BaseHTTPRequestHandler):
         elif body.get("stream"):
             self._stream(request, reply, self.endpoint._answer(request, reply, counted))
         else:
+            if reply.fault == "hold":
+                self._hold()
             answer = b"<html>" if reply.fault == "junk" else self.endpoint._answer(request, reply, counted)
             self._send(200, answer, reply.headers, missing=50 if reply.fault in ("cut", "stall") else 0)
             if reply.fault == "stall":
@@ -192,21 +198,30 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "text/event-stream; charset=utf-8")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        for event, data in events[: len(events) // 2] if reply.fault else events:
+        half = len(events) // 2
+        for event, data in events[:half] if reply.fault else events:
             self._chunk(written(event, data))
         match reply.fault:
+            case "hold":
+                self._hold()
+                for event, data in events[half:]:
+                    self._chunk(written(event, data))
             case "stall":
                 self._stall()
             case "junk":
-                self._chunk(written(events[len(events) // 2][0], '{"type": "'))
+                self._chunk(written(events[half][0], '{"type": "'))
             case "error":
                 self._chunk(written(*broken(request["shape"])))
             case _:
                 pass
-        if reply.fault:
-            self.close_connection = True
-        else:
+        if reply.fault in (None, "hold"):
             self._chunk(b"")
+        else:
+            self.close_connection = True
+
+    def _hold(self) -> None:
+        self.endpoint.halfway.release()
+        self.endpoint.resume.acquire(timeout=600)
 
     def _stall(self) -> None:
         self.close_connection = True

@@ -36,7 +36,8 @@ class Reply:
     """What goes wrong after the request is accepted:
 
     `hang` never answers; `junk` is no JSON; `cut` ends the connection in the middle of the body or stream; `stall`
-    stops in the middle of the stream and says no more; `error` is an error event in the middle of the stream.
+    stops in the middle of the stream and says no more; `hold` waits there until the test releases `resume`; `error` is
+    an error event in the middle of the stream.
     """
 
 

@@ -18,6 +18,8 @@ from openai.types.responses import Response
 from provider_rules import SHAPES, Json, Shape
 
 EVERY = pytest.mark.parametrize("shape", SHAPES)
+PATHS = {"anthropic": "messages", "openai-chat": "chat/completions", "openai-responses": "responses"}
+ENDS = ("message_stop", "[DONE]", "response.completed")
 READ = {"type": "object", "properties": {"path": {"type": "string"}}}
 FULL = Reply(
     thinking="First I look at both files, then I decide.",
@@ -163,17 +165,37 @@ def test_a_broken_answer_is_an_error_of_the_client(shape: Shape, fault: str, str
 @EVERY
 def test_a_stalled_stream_says_half_and_no_more(shape: Shape) -> None:
     body = asking(shape, HELLO) | {"stream": True}
-    paths = {"anthropic": "messages", "openai-chat": "chat/completions", "openai-responses": "responses"}
-    ends = ("message_stop", "[DONE]", "response.completed")
     with ExitStack() as stack:
         endpoint = stack.enter_context(ModelEndpoint(Reply(text="word " * 50, fault="stall")))
-        url = f"{endpoint.url}/v1/{paths[shape]}"
+        url = f"{endpoint.url}/v1/{PATHS[shape]}"
         with httpx2.stream("POST", url, json=body, timeout=10) as answer:
             assert endpoint.halfway.acquire(timeout=10)
             stack.close()
             with pytest.raises(httpx2.RemoteProtocolError):
                 for line in answer.iter_lines():
-                    assert not any(end in line for end in ends)
+                    assert not any(end in line for end in ENDS)
+
+
+@EVERY
+def test_a_held_stream_goes_on_when_the_test_says_so(shape: Shape) -> None:
+    body = asking(shape, HELLO) | {"stream": True}
+    with ModelEndpoint(Reply(text="word " * 50, fault="hold")) as endpoint:
+        url = f"{endpoint.url}/v1/{PATHS[shape]}"
+        with httpx2.stream("POST", url, json=body, timeout=10) as answer:
+            assert endpoint.halfway.acquire(timeout=10)
+            endpoint.resume.release()
+            assert any(end in line for line in answer.iter_lines() for end in ENDS)
+
+
+def test_a_request_beyond_the_window_is_refused() -> None:
+    with (
+        pytest.raises(AssertionError, match="prompt is too long"),
+        ModelEndpoint(Reply(text="Yes."), window=1_000) as endpoint,
+        client(endpoint.url, "openai-chat") as made,
+    ):
+        ask(made, "openai-chat")
+        with pytest.raises(openai.BadRequestError, match="prompt is too long"):
+            ask(made, "openai-chat", {"role": "user", "content": "x" * 4_000})
 
 
 @EVERY
