@@ -1,8 +1,9 @@
 """What a conversation with a model costs: tokens against other agents, and our own time for a request.
 
 Tokens: Pursuit, pydantic-ai's `Agent` and LangGraph's ReAct agent do the same coding task of forty steps with the same
-scripted model, behind the stand-ins of the tests (`tests/servers`), which validate each request, count its tokens and
-simulate the provider's prompt cache. The peers' caches are on. Compared are the requests that every agent makes.
+scripted model, behind the stand-ins of the tests (`tests/servers`), which validate our requests, count the tokens and
+simulate the provider's prompt cache. The peers' requests are only counted, and their caches are on. Compared are the
+requests that every agent makes.
 
 Time: a mission with a model that answers at once. Our time for a request is what passes outside of the model between
 the phases `propose` and `execute`: fold, build, record. The floor is `json.dumps` of the same messages and one commit
@@ -119,7 +120,8 @@ class Tokens:
 def tokens_of(agent: Callable[[str, Path], None], shape: str) -> Tokens:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with EndpointProcess.serving(HERE / "coding_task.py", "model", folder / "seen.jsonl") as endpoint:
+        script, strict = HERE / "coding_task.py", agent is by_pursuit
+        with EndpointProcess.serving(script, "model", folder / "seen.jsonl", strict=strict) as endpoint:
             os.environ.update(endpoint.environment)
             agent(shape, folder)
         seen = endpoint.seen()[:STEPS]
@@ -138,6 +140,7 @@ def compared() -> list[Figure]:
     figures: list[Figure] = []
     for shape in SHAPES:
         ours = tokens_of(by_pursuit, shape)
+        print(f"{shape}: {ours}", flush=True)
         theirs = {name: tokens_of(run, shape) for name, run in PEERS.items()}
         for name, one in {"Pursuit": ours, **theirs}.items():
             figures.append(Figure(what=f"{shape}: input tokens of {name}", value=one.total / 1_000, unit="k"))
@@ -270,6 +273,8 @@ async def in_time(folder: Path) -> list[Figure]:
 def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         spent = anyio.run(in_time, Path(name))
+    for figure in spent:
+        print(*figure.row(), flush=True)
     finish(f"A coding task of {STEPS} steps with a scripted model", [*compared(), *spent])
 
 

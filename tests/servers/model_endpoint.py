@@ -4,8 +4,7 @@
 validated (`provider_rules`), counted (`provider_usage`) and answered whole or as a stream (`provider_wire`). A request
 that the provider would refuse gets its 400, and fails the test when the endpoint closes.
 
-As a process of its own: `python model_endpoint.py SCRIPT.py FUNCTION RECORD.jsonl` prints its address and answers with
-`FUNCTION(request)`, until its standard input closes (`EndpointProcess`).
+As a process of its own (`EndpointProcess`) it answers with a function of a file, until its standard input closes.
 """
 
 from __future__ import annotations
@@ -44,11 +43,15 @@ class ModelEndpoint:
     `seen` are the requests: path, headers, body, shape and, once it is counted, usage. `violations` are the faults of
     requests that a provider refuses; leaving the context raises if there are any. `arrived` is released for each
     request, `halfway` for each answer with the fault `stall` or `hold`, and `connections` counts those that clients
-    opened. A request of more than `window` tokens is refused. `record` gets a line for each request that is answered.
+    opened. A request of more than `window` tokens is refused. Without `strict` nothing else is: other agents
+    send what a provider accepts beyond its types. `record` gets a line for each request that is answered.
     """
 
-    def __init__(self, *replies: Reply | Answer, window: int | None = None, record: Path | None = None) -> None:
+    def __init__(
+        self, *replies: Reply | Answer, window: int | None = None, strict: bool = True, record: Path | None = None
+    ) -> None:
         self._replies = list(replies)
+        self._strict = strict
         self._window = window
         self._record = record
         self.seen: list[Json] = []
@@ -101,7 +104,7 @@ class ModelEndpoint:
             self.seen.append(request)
             reply = self._replies[0]
             beta = request["shape"] == "anthropic" and "beta=true" in request["path"]
-            faults = validate(request["body"], request["shape"], beta=beta, issued=self._issued)
+            faults = validate(request["body"], request["shape"], beta=beta, issued=self._issued) if self._strict else []
             if self._window is not None and (size := tokens_of(request["body"])) > self._window:
                 faults.append(f"prompt is too long: {size} tokens > {self._window} maximum")
             if faults:
@@ -359,10 +362,10 @@ class EndpointProcess:
 
     @classmethod
     @contextmanager
-    def serving(cls, script: Path, function: str, record: Path) -> Iterator[Self]:
+    def serving(cls, script: Path, function: str, record: Path, *, strict: bool = True) -> Iterator[Self]:
         """Runs `function` of the file `script` as the model; raises at the end if a request was refused."""
         record.touch()
-        command = [sys.executable, __file__, str(script), function, str(record)]
+        command = [sys.executable, __file__, str(script), function, str(record), "strict" if strict else "lax"]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdin is not None
             assert process.stdout is not None
@@ -374,8 +377,9 @@ class EndpointProcess:
                 raise AssertionError(f"the provider refuses a request, see above; exit code {process.returncode}")
 
 
-def main(script: str, function: str, record: str) -> None:
-    with ModelEndpoint(runpy.run_path(script)[function], record=Path(record)) as endpoint:
+def main(script: str, function: str, record: str, mode: str) -> None:
+    answer: Answer = runpy.run_path(script)[function]
+    with ModelEndpoint(answer, strict=mode == "strict", record=Path(record)) as endpoint:
         print(endpoint.url, flush=True)
         sys.stdin.read()
 

@@ -152,7 +152,8 @@ def _type_faults(body: Json, kind: str) -> Iterator[str]:
         others = [fault["loc"][:-1] for fault in faults if fault["type"] == "literal_error"]
         meant = [fault for fault in faults if not any(fault["loc"][: len(other)] == other for other in others)]
         for fault in (meant or faults)[:8]:
-            yield f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"
+            place = [str(step) for step in fault["loc"] if "[" not in str(step)]  # without the names of whole unions
+            yield f"{'.'.join(place)}: {fault['msg']}"
 
 
 # -- tools
