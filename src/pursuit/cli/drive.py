@@ -22,7 +22,9 @@ from pursuit.cli.progress import progress
 from pursuit.cli.reports import write_reports
 from pursuit.cli.show_problems import ended_attempt
 from pursuit.cli.tools import require_same
+from pursuit.config.files import live_folder
 from pursuit.config.mission_file import MissionFile, load_mission_file
+from pursuit.core.budgets import most_requests
 from pursuit.core.mission import CAPS, Proposal
 from pursuit.errors import Conflict, InvalidArgument, LedgerUnavailable, PursuitError
 from pursuit.policy.rules import parse_mode
@@ -93,7 +95,7 @@ class Drive:
         async def work(runtime: Runtime) -> int:
             await runtime.use_servers_of(mission_id)
             self._begun = [mission_id]
-            async with progress(self.screen) as see:
+            async with progress(self.screen, live_folder(self.context.ledger_path())) as see:
                 done = await runtime.service.iterate(mission_id, iterations=iterations, proposal=proposal, observer=see)
             return await self._finish(runtime, mission_id, {"iterations": done["iterations"]})
 
@@ -122,12 +124,14 @@ class Drive:
         self._begun.append(started.session_id)
         for warning in started.warnings:
             self.screen.note(f"warning: {warning}")
+        if (most := most_requests(file.mission)) is not None:
+            self.screen.note(f"the budget allows at most {most:,} requests to the language model")
         return started.session_id
 
     async def _pursue(self, runtime: Runtime, mission_id: str) -> int:
         self._begun = [mission_id]
         while True:
-            async with progress(self.screen) as see:
+            async with progress(self.screen, live_folder(self.context.ledger_path())) as see:
                 await runtime.service.run(mission_id, observer=see)
             if not await self._ask_here(runtime, mission_id):
                 return await self._finish(runtime, mission_id, {})

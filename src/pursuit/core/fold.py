@@ -22,6 +22,8 @@ from pursuit.core.events import (
     CallRefused,
     CallSettled,
     CompletionOrdered,
+    ConversationBegan,
+    ConversationCompacted,
     Event,
     IterationEnded,
     IterationProposed,
@@ -32,16 +34,27 @@ from pursuit.core.events import (
     MissionResumed,
     ModelAnswered,
     ModelAsked,
+    OperatorEvent,
     ReportWritten,
     RunClaimed,
     ScriptEnded,
     Source,
+    TurnContinued,
     WaitBegan,
 )
-from pursuit.core.mission import CAPS, Mission
+from pursuit.core.mission import CAPS, NOTE, Mission
 from pursuit.core.observe import leaves, source_matches
-from pursuit.core.series import Point, better
-from pursuit.core.state import SCRIPT_SOURCE, CallRecord, Iteration, MissionState, error_key, script_view
+from pursuit.core.series import Point, better, distance
+from pursuit.core.state import (
+    SCRIPT_SOURCE,
+    CallRecord,
+    Exchange,
+    Iteration,
+    MissionState,
+    Trial,
+    error_key,
+    script_view,
+)
 
 
 def _intended(state: MissionState, event: CallIntended) -> None:
@@ -94,7 +107,11 @@ def _settled(state: MissionState, event: CallSettled) -> None:
     if event.outcome == "ok":
         state.succeeded[call.tool] = state.succeeded.get(call.tool, 0) + 1
         state.last_success[call.tool] = Source(tool=call.tool, call_id=call.call_id, iteration=call.iteration)
+        if call.tool == NOTE:
+            state.notes = [*state.notes, str(call.args.get("text", ""))][-MOST_NOTES:]
     _learn(state, event.metrics, event.events, tool=call.tool, call_id=call.call_id, order=call.order)
+    if event.metrics and state.thresholds:
+        _try(state, call, dict(leaves(event.metrics)))
     if call.purpose != "check" and state.open is not None and state.open.guarded:
         _guard(state, call)
 
@@ -134,6 +151,25 @@ def _best(state: MissionState, name: str, point: Point) -> None:
                 state.best[criterion.criterion_id] = point
 
 
+def _try(state: MissionState, call: CallRecord, values: Mapping[str, float]) -> None:
+    """Keeps the best trials, with their arguments, for as long as the mission lasts."""
+    judged = [one for one in state.thresholds if one.metric in values and source_matches(one.source, call.tool)]
+    if not judged:
+        return
+    gaps = {one.criterion_id: distance(one, values[one.metric]) / (abs(one.target) or 1.0) for one in judged}
+    trial = Trial(
+        call_id=call.call_id,
+        tool=call.tool,
+        args=call.args,
+        values={one.metric: values[one.metric] for one in judged},
+        broken=[name for name, gap in gaps.items() if gap > 0],
+        distance=sum(gaps.values()),
+    )
+    state.trials = sorted([*state.trials, trial], key=lambda one: one.rank)[:MOST_TRIALS]
+
+
+MOST_TRIALS = 3
+MOST_NOTES = 100
 CAP_REASONS = frozenset({"max_iterations", "max_wall_clock", "max_tool_calls", "max_tokens", "max_cost"})
 
 MOST_UNCHANGED = 300  # ten, the largest backoff, to this power is still a floating point number
@@ -180,11 +216,17 @@ def _created(event: MissionCreated) -> MissionState:
 
 
 def _current(mission: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A stored mission in today's form: a search no longer has `then_again`, nor a list in `gives_way`."""
-    search = cast("Mapping[str, Any]", mission["proposer"])
-    if "then_again" not in search:
+    """A stored mission in today's form.
+
+    A search no longer has `then_again`, nor a list in `gives_way`. A model that was asked before there were turns of
+    several requests is asked once for each iteration.
+    """
+    proposer = cast("Mapping[str, Any]", mission["proposer"])
+    if proposer.get("kind") in ("model", "sampling") and "turn" not in proposer:
+        return {**mission, "proposer": {**proposer, "turn": "single"}}
+    if "then_again" not in proposer:
         return mission
-    kept = {name: value for name, value in search.items() if name != "then_again"}
+    kept = {name: value for name, value in proposer.items() if name != "then_again"}
     if isinstance(several := kept.get("gives_way"), list):
         kept["gives_way"] = next(iter(cast("list[str]", several)), None)
     return {**mission, "proposer": kept}
@@ -214,18 +256,64 @@ def _proposed(state: MissionState, event: IterationProposed) -> None:
     if state.status == "waiting":
         _running(state)
     state.handed_in = None
-    state.answers = {}
     state.unanswered = 0
     view = script_view(state) if event.script is not None else None
-    state.open = Iteration(index=event.iteration, started_at=event.at, proposed=event, view=view)
+    over = event.ends or bool(event.failed) or not (event.calls or event.script)
+    state.open = Iteration(
+        index=event.iteration,
+        started_at=event.at,
+        proposed=event,
+        planned=list(event.calls),
+        turn_over=over,
+        view=view,
+    )
     state.proposer_failures = state.proposer_failures + 1 if event.failed else 0
+    _answer_led_to(state, event)
+
+
+def _continued(state: MissionState, event: TurnContinued) -> None:
+    """A further answer in the same turn."""
+    if state.status == "waiting":
+        _running(state)
+    state.unanswered = 0
+    if state.open is None:
+        return
+    state.open.planned.extend(event.calls)
+    state.open.requests += 1
+    state.open.turn_over = event.ends or not event.calls
+    _answer_led_to(state, event)
+
+
+def _answer_led_to(state: MissionState, event: IterationProposed | TurnContinued) -> None:
+    """Ties the calls to the answer that wanted them."""
+    iteration = state.open
+    last = state.exchanges[-1] if state.exchanges else None
+    if iteration is None or last is None or last.iteration != event.iteration or last.planned:
+        return
+    last.planned, last.calls = list(event.calls), iteration.calls
+    if isinstance(event, IterationProposed) and event.script is not None:
+        last.script = iteration
+
+
+def _conversation_began(state: MissionState, event: ConversationBegan) -> None:
+    state.conversation = event
 
 
 def _model_asked(state: MissionState, event: ModelAsked) -> None:
-    """A question may be asked again, and that is counted; meanwhile the mission runs."""
+    """A request may be sent again, and that is counted: the one before was sent, too. Meanwhile the mission runs."""
+    tokens, dollars = state.in_flight
+    state.tokens += tokens
+    state.estimated_tokens += tokens
+    state.cost_usd = round(state.cost_usd + dollars, 9)
+    state.in_flight = (event.estimate, event.estimate_usd)
     state.unanswered = state.unanswered + 1 if event.model == state.asked_of else 1
     state.asked_of = event.model
     state.question_size = event.size
+    state.tools_offered = event.tools or state.tools_offered
+    if event.purpose == "turn":
+        state.asking = Exchange(
+            iteration=event.iteration, attempt=event.attempt, said=event.said, words_told=event.words_told
+        )
     if state.status == "waiting":
         _running(state)
 
@@ -233,11 +321,34 @@ def _model_asked(state: MissionState, event: ModelAsked) -> None:
 def _model_answered(state: MissionState, event: ModelAnswered) -> None:
     state.elapsed = max(state.elapsed, event.elapsed)
     state.tokens += event.tokens
+    state.cached_tokens += event.cached
     state.cost_usd = round(state.cost_usd + (event.cost_usd or 0.0), 9)  # ten times 0.1 is 1
     state.unpriced = state.unpriced or (event.error is None and event.cost_usd is None)
     state.densest = learnt(state.densest, size=state.question_size, tokens=event.read)
-    state.answers[event.attempt] = event
+    state.in_flight = (0, 0.0)
     state.unanswered = 0
+    if event.error is None:
+        state.outages = 0
+    if event.purpose == "summary":
+        return
+    state.answers[event.attempt] = event
+    asked, state.asking = state.asking, None
+    if event.error is not None:
+        return
+    if event.read:
+        state.counted_size, state.counted_tokens = state.question_size, event.read
+    if state.conversation is not None and asked is not None:
+        state.words_told = asked.words_told
+        asked.answered = event
+        state.exchanges.append(asked)
+
+
+def _compacted(state: MissionState, event: ConversationCompacted) -> None:
+    """Forgets the exchanges that the summary replaces; the size of the next request is not known from the last."""
+    del state.exchanges[: event.replaced]
+    state.summary = event.summary or state.summary
+    state.trimmed.update(event.trimmed)
+    state.counted_size = state.counted_tokens = 0
 
 
 def _asked(state: MissionState, event: ApprovalAsked) -> None:
@@ -291,6 +402,8 @@ def _iteration_ended(state: MissionState, event: IterationEnded) -> None:
     state.elapsed = max(state.elapsed, event.elapsed)
     iteration, state.open = state.open, None
     state.approvals = {}
+    state.answers = {}
+    state.fallback = 0
     state.iteration_count = event.iteration + 1
     state.last_ended = event
     if not state.terminal:
@@ -329,10 +442,17 @@ def _wait_began(state: MissionState, event: WaitBegan) -> None:
     if state.status in ("running", "pending", "waiting"):
         state.status = "waiting"
         state.waiting_for, state.wait_detail, state.wait_until = event.waiting_for, event.detail, event.until
+    if event.waiting_for in ("model", "input", "budget"):
+        state.in_flight = (0, 0.0)  # nothing is in flight any more, and what failed was not charged
+    if event.waiting_for == "model":
+        state.outages += 1
+        if event.fallback is not None:
+            state.fallback, state.outages = event.fallback, 0
 
 
 def _failed(state: MissionState, event: MissionFailed) -> None:
     state.elapsed = max(state.elapsed, event.elapsed)
+    state.in_flight = (0, 0.0)
     if not state.terminal:
         state.status = "failed"
         state.failure = event
@@ -353,7 +473,14 @@ def _report_written(state: MissionState, event: ReportWritten) -> None:
         state.report = event.digest
 
 
+def _hear(state: MissionState, event: OperatorEvent) -> None:
+    """Keeps what the operator said, for the model's next request."""
+    if event.reason:
+        state.words = [*state.words, event.reason]
+
+
 def _paused(state: MissionState, event: MissionPaused) -> None:
+    _hear(state, event)
     if not state.terminal:
         if state.status != "paused" or event.by != state.parent:  # a parent does not take over a person's pause
             state.paused_by = event.by
@@ -362,7 +489,8 @@ def _paused(state: MissionState, event: MissionPaused) -> None:
         state.waiting_for = state.wait_detail = state.wait_until = None
 
 
-def _resumed(state: MissionState, _event: MissionResumed) -> None:
+def _resumed(state: MissionState, event: MissionResumed) -> None:
+    _hear(state, event)
     if state.status in ("paused", "failed"):
         _running(state)
         if state.started_at is None:
@@ -382,6 +510,7 @@ def _ordered(state: MissionState, event: AbortOrdered | CompletionOrdered) -> No
 
 
 def _extended(state: MissionState, event: BudgetExtended) -> None:
+    _hear(state, event)
     state.budget = {**state.budget, **event.caps}
     if state.status == "waiting" and state.waiting_for == "budget":
         _running(state)
@@ -393,9 +522,12 @@ def _extended(state: MissionState, event: BudgetExtended) -> None:
 
 _STEPS: dict[type[Any], Callable[[MissionState, Any], None]] = {
     RunClaimed: _run_claimed,
+    ConversationBegan: _conversation_began,
     ModelAsked: _model_asked,
     ModelAnswered: _model_answered,
     IterationProposed: _proposed,
+    TurnContinued: _continued,
+    ConversationCompacted: _compacted,
     CallIntended: _intended,
     CallRefused: _refused,
     CallSettled: _settled,
