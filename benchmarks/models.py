@@ -29,7 +29,7 @@ from typing import Any
 
 import anyio
 import msgspec
-from figures import SMOKE, Figure, finish, sized
+from figures import SMOKE, Figure, finish, ratio_of_rounds, sized
 from ledger_floor import open_floor
 
 HERE = Path(__file__).resolve().parent
@@ -42,18 +42,20 @@ from react_peer import interpreter  # noqa: E402
 
 from pursuit import Budget, Mission, Runtime, metric  # noqa: E402
 from pursuit.config.configuration import Configuration  # noqa: E402
-from pursuit.core.events import ModelAnswer, ModelAnswered, WantedCall  # noqa: E402
+from pursuit.core.events import ModelAnswer, WantedCall  # noqa: E402
 from pursuit.core.state import MissionState  # noqa: E402
+from pursuit.engine.driver import Driver  # noqa: E402
 from pursuit.proposers.choice import Choice  # noqa: E402
 from pursuit.proposers.language import Terms  # noqa: E402
 
 SHAPES = ("openai-chat",) if SMOKE else tuple(MODELS)
 FROM = sized(10, 4)
 """The request from which on the cache must hold most of what is sent."""
-ROUNDS = sized(3, 1)
-EARLY, LATE = sized(200, 40), sized(2_000, 80)
-NEAR = sized(100, 10)
-"""How many events around `EARLY` and `LATE` are measured."""
+ROUNDS = sized(5, 1)
+BEFORE, SLICE = sized(3, 1), sized(2, 1)
+"""Iterations of the young mission before it is measured, up to about 200 events, and those measured in a round."""
+LATE = sized(1_800, 100)
+"""Events of the old mission before it is measured, up to about 2,200."""
 PROPOSERS = {
     "openai-chat": "openai:gpt-4o-mini",
     "openai-responses": "openai-responses:gpt-5-mini",
@@ -168,17 +170,9 @@ class Instant:
     terms: Terms = field(default_factory=Terms)
     ours: list[float] = field(default_factory=list[float])
     floors: list[float] = field(default_factory=list[float])
-    ends: float = 0.0
     began: float = 0.0
     before: float = 0.0
-    events: list[int] = field(default_factory=list[int])
-    """How many events the mission had at each answer."""
-
-    def near(self, age: int) -> list[float]:
-        """Our times for the requests around this number of events."""
-        found = [ours for ours, events in zip(self.ours, self.events, strict=True) if abs(events - age) <= NEAR]
-        assert found, f"no request has about {age} events"
-        return found
+    ended: float = 0.0
 
     def open(self, _name: str) -> Instant:
         return self
@@ -205,7 +199,7 @@ class Instant:
         name, args = self.call(place)
         call = WantedCall(name=f"code__{name}", args=args, id=f"call_{place}")
         answer = ModelAnswer(calls=[call], text=f"Step {place}.", model=self.name, input_tokens=100, output_tokens=10)
-        self.ends = time.perf_counter()
+        self.ended = time.perf_counter()
         return answer
 
     def observe(self, _mission: str, phase: str, _state: MissionState) -> None:
@@ -213,60 +207,81 @@ class Instant:
         if phase == "propose":
             self.began = now
         elif phase == "execute" and len(self.ours) < len(self.floors):
-            self.ours.append(self.before + now - self.ends)
+            self.ours.append(self.before + now - self.ended)
 
 
-async def timed(folder: Path, call: Callable[[int], tuple[str, dict[str, Any]]], requests: int) -> Instant:
-    """A mission of so many requests; the first of them warm everything up."""
-    folder.mkdir()
-    floor = open_floor(folder)
-    model = Instant(floor=floor, call=call)
+def step(number: int) -> dict[str, Any]:
+    """One small step."""
+    return {"text": f"step {number} is done", "metrics": {"failed": 1}}
 
-    def step(number: int) -> dict[str, Any]:
-        """One small step."""
-        if number == requests - 1:
-            return {"text": "the last one", "metrics": {"failed": 0}}
-        return {"text": f"step {number} is done", "metrics": {"failed": requests - number}}
 
-    servers = {"code": [*Workspace().tools, step]}
-    async with Runtime(state=folder / "ledger.db", config=Configuration(), servers=servers) as runtime:
-        service = runtime.service
+@dataclass(frozen=True, kw_only=True)
+class Timed:
+    """A mission whose requests are timed."""
+
+    model: Instant
+    driver: Driver
+    mission_id: str
+
+    @classmethod
+    async def begin(cls, runtime: Runtime, model: Instant) -> Timed:
         choice = Choice(models=model)
-        driver = replace(service.driver, proposer_for=choice, ready=choice.ready)
-        service = replace(service, driver=driver, models=model)
+        driver = replace(runtime.service.driver, proposer_for=choice, ready=choice.ready)
+        service = replace(runtime.service, driver=driver, models=model)
         started = await service.start(coding_mission({"kind": "model", "model": model.name}))
-        await driver.drive(started.session_id, observer=model.observe)
-        state = await service.state(started.session_id)
-        assert (state.verdict_reason, len(model.ours)) == ("criteria_met", requests), state.verdict_reason
-        kinds = [event.type for event in await service.ledger.read(started.session_id)]
-    model.events = [place for place, kind in enumerate(kinds) if kind == ModelAnswered.__struct_config__.tag]
-    floor.close()
-    return model
+        return cls(model=model, driver=driver, mission_id=started.session_id)
 
+    async def drive(self, iterations: int | None = None) -> float:
+        """The median of our times for the requests of so many iterations."""
+        first = len(self.model.ours)
+        await self.driver.drive(self.mission_id, iterations=iterations, observer=self.model.observe)
+        return statistics.median(self.model.ours[first:])
 
-def little(place: int) -> tuple[str, dict[str, Any]]:
-    return "step", {"number": place}
+    async def events(self) -> int:
+        return len(await self.driver.ledger.read(self.mission_id))
 
 
 async def in_time(folder: Path) -> list[Figure]:
+    floor = open_floor(folder)
     coding: list[float] = []
-    ages: list[float] = []
-    early: list[float] = []
-    late: list[float] = []
-    for number in range(ROUNDS):
-        run = await timed(folder / f"coding{number}", plan, STEPS)
-        coding += [ours / floor for ours, floor in zip(run.ours, run.floors, strict=True)][3:]
-        run = await timed(folder / f"long{number}", little, LATE // 3)
-        young, old = run.near(EARLY), run.near(LATE)
-        early += young
-        late += old
-        ages.append(statistics.median(old) / statistics.median(young))
+    young: list[float] = []
+    old: list[float] = []
+
+    def instant(call: Callable[[int], tuple[str, dict[str, Any]]]) -> Instant:
+        return Instant(floor=floor, call=call)
+
+    def little(place: int) -> tuple[str, dict[str, Any]]:
+        return "step", {"number": place}
+
+    for number in range(ROUNDS + 1):
+        servers = {"code": Workspace().tools}
+        async with Runtime(state=folder / f"{number}.db", config=Configuration(), servers=servers) as runtime:
+            run = await Timed.begin(runtime, instant(plan))
+            await run.drive()
+            assert len(run.model.ours) == STEPS, f"{len(run.model.ours)} requests instead of {STEPS}"
+            if number > 0:  # the first round warms everything up
+                ratios = [ours / floor for ours, floor in zip(run.model.ours, run.model.floors, strict=True)]
+                coding.append(statistics.median(ratios))
+    async with Runtime(state=folder / "old.db", config=Configuration(), servers={"code": [step]}) as runtime:
+        ageing = await Timed.begin(runtime, instant(little))
+        while await ageing.events() < LATE:
+            await ageing.drive(SLICE)
+        for _ in range(ROUNDS):
+            youth = await Timed.begin(runtime, instant(little))
+            await youth.drive(BEFORE)
+            young.append(await youth.drive(SLICE))
+            early = await youth.events()
+            old.append(await ageing.drive(SLICE))
+        late = await ageing.events()
+    floor.close()
     return [
+        Figure(what="our time for a request of the task", value=statistics.median(coding), unit="x the floor", limit=2),
         Figure(
-            what="time for a request of the coding task", value=statistics.median(coding), unit="x the floor", limit=2
+            what=f"our time for a small request, up to {early:,} events",
+            value=statistics.median(young) * 1e3,
+            unit="ms",
         ),
-        Figure(what=f"time for a request at {EARLY} events", value=statistics.median(early) * 1e3, unit="ms"),
-        Figure(what=f"  at {LATE} events", value=statistics.median(ages), unit=f"x that at {EARLY}", limit=1.3),
+        Figure(what=f"  at {late:,} events, by that", value=ratio_of_rounds(old, young), unit="x", limit=1.3),
     ]
 
 
