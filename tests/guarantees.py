@@ -165,4 +165,5 @@ GUARANTEES = {
     "prompt-shows-what-is-sent": "pursuit prompt shows exactly what was sent, which its digest proves, or what is sent next.",
     "old-model-missions-go-on": "A model mission of the release before goes on, and no answer that it has is asked for again.",
     "replays-without-a-provider": "A finished model mission replays from its ledger without a provider, and finds the first difference with another model.",
+    "typescript-clients-read-refusals": "Both generations of the TypeScript SDK and the Inspector read each refusal with code, message and details.",
 }
