@@ -21,6 +21,7 @@ from pursuit.core.events import (
     WaitBegan,
 )
 from pursuit.core.state import MissionState
+from pursuit.proposers.choice import Choice
 from pursuit.proposers.model import Patience
 from pursuit.proposers.provider import Providers, Retries
 from pursuit.service import Service
@@ -53,8 +54,11 @@ def scripted(monkeypatch: pytest.MonkeyPatch, *replies: Reply | Callable[[dict[s
 
 
 def quickly(service: Service, retries: Retries = QUICK, patience: Patience = PATIENCE) -> Service:
-    """The service with short pauses before a model is asked again."""
-    choice = replace(service.driver.proposer_for, models=Providers(retries=retries), patience=patience)  # type: ignore[type-var]
+    """The service with short pauses before a model is asked again; its runtime closes the models."""
+    choice = service.driver.proposer_for
+    assert isinstance(choice, Choice)
+    assert isinstance(choice.models, Providers)
+    choice = replace(choice, models=replace(choice.models, retries=retries), patience=patience)
     return replace(service, driver=replace(service.driver, proposer_for=choice, ready=choice.ready))
 
 
@@ -76,7 +80,6 @@ def pursued(
             kinds = (ModelAsked, ModelAnswered, IterationProposed, TurnContinued, CallRefused, WaitBegan)
             found = {kind: await events_of(runtime, started.session_id, kind) for kind in kinds}
             rows = await history(runtime, started.session_id)
-            await service.driver.proposer_for.models.aclose()  # type: ignore[attr-defined]
             return state, found, rows, await outcomes(runtime, started.session_id)
 
     return play(scene)

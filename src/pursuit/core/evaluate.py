@@ -53,6 +53,13 @@ def observations_met(state: MissionState) -> bool:
     return bool(plain) and all(evaluate_one(state, one, None).status == "met" for one in plain)
 
 
+def check_is_due(state: MissionState) -> bool:
+    """Whether a tool that a check comes `after` was called in the open iteration: the check should not wait longer."""
+    calls = () if state.open is None else state.open.calls.values()
+    called = {call.tool for call in calls if call.purpose != "check" and call.outcome == "ok"}
+    return any(isinstance(one, Check) and one.after in called for one in state.mission.criteria)
+
+
 def out_of_reach(criteria: Sequence[AnyCriterion], results: Sequence[CriterionResult]) -> str | None:
     """The required check that reports that it can never be met any more, or None."""
     checks = {criterion.criterion_id for criterion in criteria if criterion.required and isinstance(criterion, Check)}

@@ -158,7 +158,7 @@ class Driver:
                     tools=offered(run.state, run.tools),
                     record=lambda model: RecordedModel(run=run, model=model, words=LiveWords(self.live, mission_id)),
                     past=journal.past,
-                    blob=self.ledger.blob,
+                    blob=journal.blob,
                     compact=compact,
                     mission_id=mission_id,
                     sampler=sampler,

@@ -53,6 +53,11 @@ class Journal:
         if text is not None:
             self._text = text
 
+    async def blob(self, digest: str) -> bytes | None:
+        """A blob, also one that is staged and not stored yet."""
+        staged = self._blobs.get(digest)
+        return staged if staged is not None else await self.ledger.blob(digest)
+
     async def flush(self) -> None:
         """Stores what is staged."""
         if self._staged:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from pursuit.core.decision import Decision, decide, facts_of, is_checkpoint, reached_cap
-from pursuit.core.evaluate import Answer, evaluate, observations_met
+from pursuit.core.evaluate import Answer, check_is_due, evaluate, observations_met
 from pursuit.core.events import (
     CriterionResult,
     Event,
@@ -97,7 +97,7 @@ def _goes_on(run: Run) -> bool:
         return False
     if reached_cap(state, elapsed=run.elapsed(), iterations=state.iteration_count) is not None:
         return False
-    return not observations_met(state)
+    return not (observations_met(state) or check_is_due(state))
 
 
 async def propose(run: Run, proposer: Proposer) -> bool:

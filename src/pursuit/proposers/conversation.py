@@ -331,6 +331,8 @@ class Transcript:
                 wanted, call.name, f"[{len(text)} characters, left out since; {read}]", failed=record.outcome != "ok"
             )
         shown = excerpt(text, most, call_id=number, read=self.name_of(READ_RESULT))
+        if not shown.strip() and not media:
+            shown = "(empty)"  # Anthropic refuses a text block without a text
         return ToolMessage(wanted, call.name, shown, record.outcome != "ok", media)
 
     async def _whole_result(self, record: CallRecord) -> Mapping[str, Any] | None:
