@@ -4,8 +4,7 @@
 validated (`provider_rules`), counted (`provider_usage`) and answered whole or as a stream (`provider_wire`). A request
 that the provider would refuse gets its 400, and fails the test when the endpoint closes.
 
-As a process of its own: `python model_endpoint.py SCRIPT.py FUNCTION RECORD.jsonl` prints its address and answers with
-`FUNCTION(request)`, until its standard input closes (`EndpointProcess`).
+As a process of its own (`EndpointProcess`) it answers with a function of a file, until its standard input closes.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from provider_rules import Json, Shape, validate
-from provider_usage import Counted, PromptCache
-from provider_wire import Reply, calls, failing, refused, stream, whole, written
+from provider_usage import Counted, PromptCache, tokens_of
+from provider_wire import Reply, broken, calls, failing, refused, stream, whole, written
 
 __all__ = ["EndpointProcess", "ModelEndpoint", "Reply", "Turn", "calls", "failing", "transcript"]
 
@@ -43,23 +42,29 @@ class ModelEndpoint:
 
     `seen` are the requests: path, headers, body, shape and, once it is counted, usage. `violations` are the faults of
     requests that a provider refuses; leaving the context raises if there are any. `arrived` is released for each
-    request, `halfway` for each answer with the fault `stall`, and `connections` counts those that clients opened.
-    `record` gets a line for each request that is answered.
+    request, `halfway` for each answer with the fault `stall` or `hold`, and `connections` counts those that clients
+    opened. A request of more than `window` tokens is refused. Without `strict` nothing else is: other agents
+    send what a provider accepts beyond its types. `record` gets a line for each request that is answered.
     """
 
-    def __init__(self, *replies: Reply | Answer, record: Path | None = None) -> None:
+    def __init__(
+        self, *replies: Reply | Answer, window: int | None = None, strict: bool = True, record: Path | None = None
+    ) -> None:
         self._replies = list(replies)
+        self._strict = strict
+        self._window = window
         self._record = record
         self.seen: list[Json] = []
         self.violations: list[str] = []
         self.connections = 0
         self.arrived = threading.Semaphore(0)
         self.halfway = threading.Semaphore(0)
+        self.resume = threading.Semaphore(0)
         self._issued: dict[str, list[Json]] = {}
         self._cache = PromptCache()
         self._lock = threading.Lock()
         self._over = threading.Event()
-        self._server = _Server(("127.0.0.1", 0), self._handler())
+        self._server = _Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"endpoint": self}))
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
 
     def __enter__(self) -> Self:
@@ -99,7 +104,9 @@ class ModelEndpoint:
             self.seen.append(request)
             reply = self._replies[0]
             beta = request["shape"] == "anthropic" and "beta=true" in request["path"]
-            faults = validate(request["body"], request["shape"], beta=beta, issued=self._issued)
+            faults = validate(request["body"], request["shape"], beta=beta, issued=self._issued) if self._strict else []
+            if self._window is not None and (size := tokens_of(request["body"])) > self._window:
+                faults.append(f"prompt is too long: {size} tokens > {self._window} maximum")
             if faults:
                 self.violations += [f"request {place}: {fault}" for fault in faults]
                 reply = Reply(status=400, text="; ".join(faults))
@@ -134,86 +141,101 @@ class ModelEndpoint:
             self._issued |= {one["id"]: thoughts for one in answer["content"] if one["type"] == "tool_use"}
         return answer
 
-    def _handler(endpoint) -> type[BaseHTTPRequestHandler]:  # noqa: N805 - the handler has a self of its own
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            disable_nagle_algorithm = True
 
-            def setup(self) -> None:
-                super().setup()
-                with endpoint._lock:
-                    endpoint.connections += 1
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    endpoint: ModelEndpoint
 
-            def do_POST(self) -> None:
-                sent = self.rfile.read(int(self.headers["Content-Length"]))
-                shape = PATHS.get(self.path.partition("?")[0])
-                if shape is None:
-                    self._send(404, refused("openai-chat", 404, f"no such path: {self.path}"))
-                    return
-                body = json.loads(sent)
-                request = {"path": self.path, "headers": dict(self.headers), "body": body, "shape": shape}
-                reply, counted = endpoint._accept(request)
-                if reply.fault == "hang":
-                    endpoint._over.wait(600)
-                    self.close_connection = True
-                elif reply.status != 200:
-                    said = reply.text or f"scripted status {reply.status}"
-                    self._send(reply.status, refused(shape, reply.status, said), reply.headers)
-                elif body.get("stream"):
-                    self._stream(request, reply, endpoint._answer(request, reply, counted))
-                elif reply.fault == "junk":
-                    self._send(200, b"<html>", reply.headers)
-                else:
-                    answer = endpoint._answer(request, reply, counted)
-                    self._send(200, answer, reply.headers, missing=50 if reply.fault in ("cut", "stall") else 0)
-                    if reply.fault == "stall":
-                        self._stall()
+    def setup(self) -> None:
+        super().setup()
+        with self.endpoint._lock:
+            self.endpoint.connections += 1
 
-            def _send(self, status: int, content: Json | bytes, headers: Any = (), *, missing: int = 0) -> None:
-                text = content if isinstance(content, bytes) else json.dumps(content).encode()
-                self.send_response(status)
-                for name, value in headers:
-                    self.send_header(name, value)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(text) + missing))
-                self.end_headers()
-                self.wfile.write(text)
-                self.close_connection = bool(missing)
+    def do_POST(self) -> None:
+        sent = self.rfile.read(int(self.headers["Content-Length"]))
+        shape = PATHS.get(self.path.partition("?")[0])
+        if shape is None:
+            self._send(404, refused("openai-chat", 404, f"no such path: {self.path}"))
+            return
+        try:
+            body = json.loads(sent)
+        except ValueError:
+            self.endpoint.violations.append("a body is not valid JSON")
+            self._send(400, refused(shape, 400, "the body is not valid JSON"))
+            return
+        request = {"path": self.path, "headers": dict(self.headers), "body": body, "shape": shape}
+        reply, counted = self.endpoint._accept(request)
+        if reply.fault == "hang":
+            self.endpoint._over.wait(600)
+            self.close_connection = True
+        elif reply.status != 200:
+            said = reply.text or f"scripted status {reply.status}"
+            self._send(reply.status, refused(shape, reply.status, said), reply.headers)
+        elif body.get("stream"):
+            self._stream(request, reply, self.endpoint._answer(request, reply, counted))
+        else:
+            if reply.fault == "hold":
+                self._hold()
+            answer = b"<html>" if reply.fault == "junk" else self.endpoint._answer(request, reply, counted)
+            self._send(200, answer, reply.headers, missing=50 if reply.fault in ("cut", "stall") else 0)
+            if reply.fault == "stall":
+                self._stall()
 
-            def _stream(self, request: Json, reply: Reply, answer: Json) -> None:
-                events = list(stream(request["shape"], answer, request["body"]))
-                self.send_response(200)
-                for name, value in reply.headers:
-                    self.send_header(name, value)
-                self.send_header("Content-Type", "text/event-stream; charset=utf-8")
-                self.send_header("Transfer-Encoding", "chunked")
-                self.end_headers()
-                for place, (event, data) in enumerate(events):
-                    if reply.fault and place == len(events) // 2:
-                        self.close_connection = True
-                        if reply.fault == "stall":
-                            self._stall()
-                        elif reply.fault == "junk":
-                            self._chunk(written(event, '{"type": "'))
-                        elif reply.fault == "error":
-                            status = 529 if request["shape"] == "anthropic" else 500
-                            named = "error" if request["shape"] == "anthropic" else None
-                            self._chunk(written(named, refused(request["shape"], status, "Overloaded")))
-                        return
+    def _send(self, status: int, content: Json | bytes, headers: Any = (), *, missing: int = 0) -> None:
+        text = content if isinstance(content, bytes) else json.dumps(content).encode()
+        self.send_response(status)
+        for name, value in headers:
+            self.send_header(name, value)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(text) + missing))
+        self.end_headers()
+        self.wfile.write(text)
+        self.close_connection = self.close_connection or bool(missing)
+
+    def _stream(self, request: Json, reply: Reply, answer: Json) -> None:
+        events = list(stream(request["shape"], answer, request["body"]))
+        self.send_response(200)
+        for name, value in reply.headers:
+            self.send_header(name, value)
+        self.send_header("Content-Type", "text/event-stream; charset=utf-8")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        half = len(events) // 2
+        for event, data in events[:half] if reply.fault else events:
+            self._chunk(written(event, data))
+        match reply.fault:
+            case "hold":
+                self._hold()
+                for event, data in events[half:]:
                     self._chunk(written(event, data))
-                self._chunk(b"")
-
-            def _stall(self) -> None:
-                endpoint.halfway.release()
-                endpoint._over.wait(600)
-
-            def _chunk(self, content: bytes) -> None:
-                self.wfile.write(f"{len(content):x}\r\n".encode() + content + b"\r\n")
-
-            def log_message(self, *_args: object) -> None:
+            case "stall":
+                self._stall()
+            case "junk":
+                self._chunk(written(events[half][0], '{"type": "'))
+            case "error":
+                self._chunk(written(*broken(request["shape"])))
+            case _:
                 pass
+        if reply.fault in (None, "hold"):
+            self._chunk(b"")
+        else:
+            self.close_connection = True
 
-        return Handler
+    def _hold(self) -> None:
+        self.endpoint.halfway.release()
+        self.endpoint.resume.acquire(timeout=600)
+
+    def _stall(self) -> None:
+        self.close_connection = True
+        self.endpoint.halfway.release()
+        self.endpoint._over.wait(600)
+
+    def _chunk(self, content: bytes) -> None:
+        self.wfile.write(f"{len(content):x}\r\n".encode() + content + b"\r\n")
+
+    def log_message(self, *_args: object) -> None:
+        pass
 
 
 class _Server(ThreadingHTTPServer):
@@ -340,10 +362,10 @@ class EndpointProcess:
 
     @classmethod
     @contextmanager
-    def serving(cls, script: Path, function: str, record: Path) -> Iterator[Self]:
+    def serving(cls, script: Path, function: str, record: Path, *, strict: bool = True) -> Iterator[Self]:
         """Runs `function` of the file `script` as the model; raises at the end if a request was refused."""
         record.touch()
-        command = [sys.executable, __file__, str(script), function, str(record)]
+        command = [sys.executable, __file__, str(script), function, str(record), "strict" if strict else "lax"]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdin is not None
             assert process.stdout is not None
@@ -355,8 +377,9 @@ class EndpointProcess:
                 raise AssertionError(f"the provider refuses a request, see above; exit code {process.returncode}")
 
 
-def main(script: str, function: str, record: str) -> None:
-    with ModelEndpoint(runpy.run_path(script)[function], record=Path(record)) as endpoint:
+def main(script: str, function: str, record: str, mode: str) -> None:
+    answer: Answer = runpy.run_path(script)[function]
+    with ModelEndpoint(answer, strict=mode == "strict", record=Path(record)) as endpoint:
         print(endpoint.url, flush=True)
         sys.stdin.read()
 

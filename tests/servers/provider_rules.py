@@ -1,8 +1,8 @@
 """What a provider refuses: the published types of its requests, and the order that it demands of a conversation.
 
-`validate` takes the body of a request and says everything that is wrong with it, without HTTP. The types are the request
-types of the installed `openai` and `anthropic` packages. The order rules are those that the providers answer with 400;
-no package states them as types.
+`validate` takes the body of a request and says everything that is wrong with it, without HTTP. The types are the
+request types of the installed `openai` and `anthropic` packages. The order rules are those that the providers answer
+with 400; no package states them as types.
 
 Signatures verify themselves (`signature`), so a request that changes a thinking block is found without a memory of what
 was answered. Only a block that is left out needs that memory: `issued`.
@@ -11,14 +11,21 @@ was answered. Only a block that is left out needs that memory: `issued`.
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
-from typing import Any, Literal
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Literal
 
+import httpx2
 from pydantic import ConfigDict, TypeAdapter
 from pydantic_core import SchemaValidator, ValidationError
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelMessage
+    from pydantic_ai.models import Model, ModelRequestParameters
 
 Shape = Literal["openai-chat", "openai-responses", "anthropic"]
 Json = dict[str, Any]
@@ -41,6 +48,8 @@ _NAMES = {
     "anthropic": re.compile(r"[a-zA-Z0-9_-]{1,128}"),
 }
 _LONGEST_ID = {"openai-chat": 40, "openai-responses": 64, "anthropic": 64}
+_UNTYPED = ("temperature", "top_p", "top_k")
+"""Anthropic's API takes them; its package left them out of its types with version 1."""
 _PROPERTY = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 _CALL_ID = re.compile(r"[a-zA-Z0-9_-]+")
 _AFTER_REASONING = re.compile(r"(?:fc|msg)_([0-9a-z]+)_r\d+")
@@ -64,6 +73,43 @@ def validate(body: Json, shape: Shape, *, beta: bool = False, issued: Issued | N
     return list(_type_faults(body, "anthropic-beta" if beta else shape)) or list(_ORDER[shape](body, issued or {}))
 
 
+async def rendered(
+    messages: Sequence[ModelMessage], shape: Shape, parameters: ModelRequestParameters, settings: Any = None
+) -> tuple[Json, list[str]]:
+    """The body that pydantic-ai makes of a conversation for this provider, and its faults; nothing is sent."""
+    from pydantic_ai.direct import model_request
+    from pydantic_ai.exceptions import ModelHTTPError
+
+    bodies: list[tuple[Json, bool]] = []
+
+    def keep(request: httpx2.Request) -> httpx2.Response:
+        bodies.append((json.loads(request.content), request.url.query == b"beta=true"))
+        return httpx2.Response(400, json={})
+
+    async with httpx2.AsyncClient(transport=httpx2.MockTransport(keep)) as client:
+        try:
+            await model_request(
+                _model(shape, client), messages, model_settings=settings, model_request_parameters=parameters
+            )
+        except ModelHTTPError:
+            ((body, beta),) = bodies
+            return body, validate(body, shape, beta=beta)
+    raise AssertionError("the library does not report a status of 400")
+
+
+def _model(shape: Shape, client: httpx2.AsyncClient) -> Model:
+    if shape == "anthropic":
+        from pydantic_ai.models.anthropic import AnthropicModel
+        from pydantic_ai.providers.anthropic import AnthropicProvider
+
+        return AnthropicModel("claude-haiku-4-5", provider=AnthropicProvider(api_key="-", http_client=client))
+    from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
+    from pydantic_ai.providers.openai import OpenAIProvider
+
+    kind = OpenAIChatModel if shape == "openai-chat" else OpenAIResponsesModel
+    return kind("gpt-5-mini", provider=OpenAIProvider(api_key="-", http_client=client))
+
+
 @cache
 def _types(kind: str) -> SchemaValidator:
     module, name = _TYPES[kind]
@@ -72,23 +118,32 @@ def _types(kind: str) -> SchemaValidator:
 
 
 def _strict(schema: Any) -> Any:
-    """The schema with closed objects, and with lists where the packages accept any iterable.
+    """The schema with closed objects, with lists where the packages accept any iterable, and without answers.
 
-    Pydantic examines the elements of an iterable only when they are read, so a fault in a message would pass.
+    Pydantic examines the elements of an iterable only when they are read, so a fault in a message would pass. The
+    packages also accept their own objects of answers, which take any field; a body from the wire has none.
     """
     if isinstance(schema, list | tuple):
         return type(schema)(_strict(part) for part in schema)
     if not isinstance(schema, dict):
         return schema
+    if schema.get("type") == "model":
+        return {
+            "type": "is-instance",
+            "cls": schema["cls"],
+            **{name: schema[name] for name in ("ref",) if name in schema},
+        }
     copied = {name: part if name in ("metadata", "ref") else _strict(part) for name, part in schema.items()}
     if copied.get("type") == "generator":
         copied["type"] = "list"
-    if copied.get("type") == "typed-dict" and "extra_fields_behavior" not in copied.get("config", {}):
-        copied.setdefault("extra_behavior", "forbid")
+    if copied.get("type") == "typed-dict" and copied.get("extra_behavior") != "allow":
+        copied["extra_behavior"] = "forbid"
     return copied
 
 
 def _type_faults(body: Json, kind: str) -> Iterator[str]:
+    if kind.startswith("anthropic"):
+        body = {name: value for name, value in body.items() if name not in _UNTYPED}
     try:
         _types(kind).validate_python(body, strict=True)
     except ValidationError as error:
@@ -97,7 +152,8 @@ def _type_faults(body: Json, kind: str) -> Iterator[str]:
         others = [fault["loc"][:-1] for fault in faults if fault["type"] == "literal_error"]
         meant = [fault for fault in faults if not any(fault["loc"][: len(other)] == other for other in others)]
         for fault in (meant or faults)[:8]:
-            yield f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"
+            place = [str(step) for step in fault["loc"] if "[" not in str(step)]  # without the names of whole unions
+            yield f"{'.'.join(place)}: {fault['msg']}"
 
 
 # -- tools
@@ -121,12 +177,39 @@ def _tool_faults(tools: Sequence[tuple[str, str, Any]], shape: Shape) -> Iterato
                 yield f"{place}: property key {key!r} of {name!r} does not match {_PROPERTY.pattern}"
 
 
-def _call_faults(place: str, call_id: str, name: str, shape: Shape) -> Iterator[str]:
-    """What is wrong with a call of the model as the request repeats it; the tool need not exist."""
-    if len(call_id) > _LONGEST_ID[shape] or not _CALL_ID.fullmatch(call_id):
-        yield f"{place}.id: {call_id!r} is too long or has other characters than {_CALL_ID.pattern}"
-    if not _NAMES[shape].fullmatch(name):
-        yield f"{place}.name: {name!r} does not match {_NAMES[shape].pattern}"
+class _Calls:
+    """The calls of a conversation: each is answered exactly once and directly after."""
+
+    def __init__(self, shape: Shape) -> None:
+        self._shape = shape
+        self._waiting: list[str] = []
+        self._known: set[str] = set()
+        self.any = False
+
+    def made(self, where: str, call_id: str, name: str) -> Iterator[str]:
+        """A call of the model as the request repeats it; its tool need not exist."""
+        self.any = True
+        if len(call_id) > _LONGEST_ID[self._shape] or not _CALL_ID.fullmatch(call_id):
+            yield f"{where}: the id {call_id!r} is too long or has other characters than {_CALL_ID.pattern}"
+        if not _NAMES[self._shape].fullmatch(name):
+            yield f"{where}: the name {name!r} does not match {_NAMES[self._shape].pattern}"
+        if call_id in self._known:
+            yield f"{where}: ids of calls must be unique: {call_id!r}"
+        self._known.add(call_id)
+        self._waiting.append(call_id)
+
+    def answered(self, where: str, call_id: str) -> Iterator[str]:
+        self.any = True
+        if call_id in self._waiting:
+            self._waiting.remove(call_id)
+        else:
+            yield f"{where}: no unanswered call {call_id!r} directly before this result"
+
+    def over(self, where: str) -> Iterator[str]:
+        """No more results may follow for the calls so far."""
+        if self._waiting:
+            yield f"{where}: calls without a result directly after them: {', '.join(self._waiting)}"
+        self._waiting = []
 
 
 def _choice_faults(body: Json, *, called: bool) -> Iterator[str]:
@@ -140,52 +223,32 @@ def _choice_faults(body: Json, *, called: bool) -> Iterator[str]:
 
 
 def _chat_order(body: Json, _issued: Issued) -> Iterator[str]:
-    messages: list[Json] = body["messages"]
-    if not messages:
+    calls = _Calls("openai-chat")
+    if not body["messages"]:
         yield "messages: at least one message is required"
-    waiting: list[str] = []
-    known: set[str] = set()
-    called = False
-    for place, message in enumerate(messages):
+    for place, message in enumerate(body["messages"]):
         where = f"messages.{place}"
         if message["role"] == "tool":
-            called = True
-            if message["tool_call_id"] in waiting:
-                waiting.remove(message["tool_call_id"])
-            else:
-                yield f"{where}: tool_call_id {message['tool_call_id']!r} has no unanswered tool call directly before it"
+            yield from calls.answered(where, message["tool_call_id"])
             continue
-        yield from _unanswered(where, waiting)
-        waiting = []
-        if message["role"] != "assistant":
-            continue
-        calls = message.get("tool_calls") or []
-        if not calls and not message.get("content") and not message.get("refusal"):
-            yield f"{where}: an assistant message must have content or tool_calls"
-        if message.get("tool_calls") == []:
-            yield f"{where}.tool_calls: must not be an empty array"
-        for number, call in enumerate(calls):
-            called = True
-            function = call.get("function") or call.get("custom")
-            yield from _call_faults(f"{where}.tool_calls.{number}", call["id"], function["name"], "openai-chat")
-            if call["id"] in known:
-                yield f"{where}.tool_calls.{number}: id {call['id']!r} occurs twice"
-            known.add(call["id"])
-            waiting.append(call["id"])
-    yield from _unanswered("messages", waiting)
+        yield from calls.over(where)
+        if message["role"] == "assistant":
+            if not any(message.get(field) for field in ("content", "tool_calls", "refusal")):
+                yield f"{where}: an assistant message must have content or tool_calls"
+            if message.get("tool_calls") == []:
+                yield f"{where}.tool_calls: must not be an empty array"
+            for number, call in enumerate(message.get("tool_calls") or []):
+                name = (call.get("function") or call.get("custom"))["name"]
+                yield from calls.made(f"{where}.tool_calls.{number}", call["id"], name)
+    yield from calls.over("messages")
     functions = [
         (f"tools.{n}", t["function"]) for n, t in enumerate(body.get("tools") or ()) if t["type"] == "function"
     ]
     tools = [(place, one["name"], one.get("parameters", {"type": "object"})) for place, one in functions]
     yield from _tool_faults(tools, "openai-chat")
-    yield from _choice_faults(body, called=called)
+    yield from _choice_faults(body, called=calls.any)
     if body.get("stream_options") and not body.get("stream"):
         yield "stream_options: is only allowed when stream is enabled"
-
-
-def _unanswered(where: str, waiting: Sequence[str]) -> Iterator[str]:
-    if waiting:
-        yield f"{where}: tool calls without a result directly after them: {', '.join(waiting)}"
 
 
 # -- OpenAI responses
@@ -196,46 +259,43 @@ def _responses_order(body: Json, _issued: Issued) -> Iterator[str]:
     items: list[Json] = given if isinstance(given, list) else [{"role": "user", "content": given or ""}]
     if not items:
         yield "input: at least one item is required"
-    waiting: list[str] = []
-    known: set[str] = set()
-    ids: set[str] = set()
-    called = False
+    yield from _item_faults(items)
+    calls = _Calls("openai-responses")
     for place, item in enumerate(items):
         where, kind = f"input.{place}", item.get("type", "message")
-        if item.get("id"):
-            if item["id"] in ids:
-                yield f"{where}: duplicate item with id {item['id']!r}"
-            ids.add(item["id"])
-            thought = _AFTER_REASONING.fullmatch(item["id"])
-            if thought and f"rs_{thought[1]}" not in ids:
-                yield f"{where}: {item['id']!r} was provided without its required reasoning item 'rs_{thought[1]}'"
         if kind == "function_call":
-            called = True
-            yield from _call_faults(where, item["call_id"], item["name"], "openai-responses")
-            if item["call_id"] in known:
-                yield f"{where}: call_id {item['call_id']!r} occurs twice"
-            known.add(item["call_id"])
-            waiting.append(item["call_id"])
+            yield from calls.made(where, item["call_id"], item["name"])
         elif kind == "function_call_output":
-            called = True
-            if item["call_id"] in waiting:
-                waiting.remove(item["call_id"])
-            else:
-                yield f"{where}: no unanswered function call with call_id {item['call_id']!r} before this output"
+            yield from calls.answered(where, item["call_id"])
         elif kind == "reasoning":
             yield from _reasoning_faults(
                 where, item, items[place + 1 : place + 2], stored=body.get("store") is not False
             )
         elif kind == "message" and item["role"] != "assistant":
-            yield from _unanswered(where, waiting)
-            waiting = []
-    yield from _unanswered("input", waiting)
+            yield from calls.over(where)
+    yield from calls.over("input")
     functions = [(f"tools.{n}", t) for n, t in enumerate(body.get("tools") or ()) if t["type"] == "function"]
     tools = [(place, one["name"], one.get("parameters") or {"type": "object"}) for place, one in functions]
     yield from _tool_faults(tools, "openai-responses")
-    yield from _choice_faults(body, called=called)
+    yield from _choice_faults(body, called=calls.any)
     if (body.get("max_output_tokens") or LEAST_ANSWER) < LEAST_ANSWER:
         yield f"max_output_tokens: must be at least {LEAST_ANSWER}"
+    if body.get("previous_response_id"):
+        yield "previous_response_id: not found; the stand-in keeps no responses"
+
+
+def _item_faults(items: Sequence[Json]) -> Iterator[str]:
+    """An item has its own id, and one that came after reasoning is sent with it."""
+    ids: set[str] = set()
+    for place, item in enumerate(items):
+        if not item.get("id"):
+            continue
+        if item["id"] in ids:
+            yield f"input.{place}: duplicate item with id {item['id']!r}"
+        ids.add(item["id"])
+        thought = _AFTER_REASONING.fullmatch(item["id"])
+        if thought and f"rs_{thought[1]}" not in ids:
+            yield f"input.{place}: {item['id']!r} was provided without its required reasoning item 'rs_{thought[1]}'"
 
 
 def _reasoning_faults(where: str, item: Json, following: Sequence[Json], *, stored: bool) -> Iterator[str]:
@@ -260,41 +320,29 @@ def _messages_order(body: Json, issued: Issued) -> Iterator[str]:
     spoken = [(place, message) for place, message in enumerate(messages) if message["role"] != "system"]
     if not spoken or spoken[0][1]["role"] != "user":
         yield "messages: the first message must use the user role"
-    for (_, one), (place, other) in zip(spoken, spoken[1:], strict=False):
+    for (_, one), (place, other) in pairwise(spoken):
         if one["role"] == other["role"]:
             yield f"messages.{place}: roles must alternate between user and assistant"
     if spoken and spoken[-1][1]["role"] == "assistant":
         yield "messages: the conversation must end with a user message; prefill is not supported"
-    waiting: list[str] = []
-    known: set[str] = set()
-    called = False
+    calls = _Calls("anthropic")
     for place, message in enumerate(messages):
         where = f"messages.{place}"
         if not message["content"]:
             yield f"{where}: must have non-empty content"
         yield from _block_faults(where, message)
-        results = [block["tool_use_id"] for block in message["content"] if block["type"] == "tool_result"]
-        called = called or bool(results)
-        for call_id in results:
-            if call_id in waiting:
-                waiting.remove(call_id)
-            else:
-                yield f"{where}: tool_result {call_id!r} has no unanswered tool_use in the previous message"
-        yield from _unanswered(where, waiting)
-        waiting = []
+        for number, block in enumerate(message["content"]):
+            if block["type"] == "tool_result":
+                yield from calls.answered(f"{where}.content.{number}", block["tool_use_id"])
+        yield from calls.over(where)
         for number, block in enumerate(message["content"]):
             if block["type"] == "tool_use":
-                called = True
-                yield from _call_faults(f"{where}.content.{number}", block["id"], block["name"], "anthropic")
-                if block["id"] in known:
-                    yield f"{where}.content.{number}: tool_use ids must be unique: {block['id']}"
-                known.add(block["id"])
-                waiting.append(block["id"])
-    yield from _unanswered("messages", waiting)
+                yield from calls.made(f"{where}.content.{number}", block["id"], block["name"])
+    yield from calls.over("messages")
     yield from _thinking_faults(body, spoken, issued)
     given = [(f"tools.{n}", t) for n, t in enumerate(body.get("tools") or ()) if t.get("type") in (None, "custom")]
     yield from _tool_faults([(place, one["name"], one["input_schema"]) for place, one in given], "anthropic")
-    yield from _choice_faults(body, called=called)
+    yield from _choice_faults(body, called=calls.any)
     yield from _breakpoint_faults(body)
 
 

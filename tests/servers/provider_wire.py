@@ -36,7 +36,8 @@ class Reply:
     """What goes wrong after the request is accepted:
 
     `hang` never answers; `junk` is no JSON; `cut` ends the connection in the middle of the body or stream; `stall`
-    stops in the middle of the stream and says no more; `error` is an error event in the middle of the stream.
+    stops in the middle of the stream and says no more; `hold` waits there until the test releases `resume`; `error` is
+    an error event in the middle of the stream.
     """
 
 
@@ -60,6 +61,14 @@ def refused(shape: Shape, status: int, message: str) -> Json:
     codes = {401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_exceeded"}
     kind, code = kinds.get(status, "server_error"), codes.get(status)
     return {"error": {"message": message, "type": kind, "param": None, "code": code}}
+
+
+def broken(shape: Shape) -> tuple[str | None, Json]:
+    """An error in the middle of a stream."""
+    if shape == "openai-responses":
+        failed = {"code": "server_error", "message": "Overloaded", "param": None, "sequence_number": 99}
+        return "error", {"type": "error", **failed}
+    return ("error", refused(shape, 529, "Overloaded")) if shape == "anthropic" else (None, refused(shape, 500, "no"))
 
 
 def whole(shape: Shape, reply: Reply, asked: Json, token: str, counted: Counted) -> Json:
