@@ -53,9 +53,18 @@ CONFIG = """
 {filesystem}
 {git}
 [policy]
-mode = "auto"
+mode = "ask"
 [[policy.rules]]
-tool = "git.git_commit"
+server = "filesystem"
+tool = "*"
+decision = "allow"
+[[policy.rules]]
+server = "git"
+tool = "git_add"
+decision = "allow"
+[[policy.rules]]
+server = "git"
+tool = "git_commit"
 decision = "ask"
 reason = "a commit is for ever"
 """

@@ -265,7 +265,9 @@ def test_prompt_and_replay_on_the_command_line(tmp_path: Path, monkeypatch: pyte
     place.write("mission.toml", MISSION.format(recorder=recorder, record=tmp_path / "record"))
     replies = calls(("rec__look", {"key": "b"})), calls(("rec__step", {"key": "a", "ms": 1}))
     with scripted(monkeypatch, *replies) as endpoint:
-        mission_id = place.json("start", "mission.toml")["session_id"]
+        out, notes = place.ask("start", "mission.toml")
+        mission_id = out.strip()
+        assert "the budget allows at most 24 requests" in notes
         (following,) = place.json("prompt", mission_id)["requests"]
         assert (following["request"], "rec__step" in following["tools"]) == (0, True), "before anything was sent"
         place.ask("resume", mission_id)

@@ -74,6 +74,7 @@ def test_a_turn_is_a_conversation_in_the_providers_own_form(
     assert [one.attempt for one in found[ModelAsked]] == [0, 1, 2, 0]
     assert state.tokens == sum(one.tokens for one in found[ModelAnswered])
     assert len({one.tools for one in found[ModelAsked] if one.tools}) == 1, "the tools are stored once"
+    assert endpoint.connections == 1, "connections are kept"
 
 
 @ALL
@@ -120,9 +121,9 @@ def test_a_model_that_never_calls_a_tool_ends_in_proposer_failed(
     with scripted(monkeypatch, *replies) as endpoint:
         wanted = mission(criteria=DONE, proposer=model, budget=Budget(max_iterations=10))
         state, found, _rows, made = pursued(tmp_path, wanted)
-    assert (state.verdict_reason, state.iteration_count, len(endpoint.seen)) == ("proposer_failed", 3, 3)
-    assert made == [("world__fly", "failed")]
-    assert all(one.failed for one in found[IterationProposed])
+    assert (state.verdict_reason, state.iteration_count, len(endpoint.seen)) == ("proposer_failed", 3, 5)
+    assert made == [("world__fly", "failed")] * 3, "what is wrong can be mended in the same turn, twice"
+    assert [bool(one.failed) for one in found[IterationProposed]] == [True, True, False]
     told = endpoint.prompts()
     assert "no tool was called, and text alone does nothing" in told[1]
     assert "cut off before it called a tool" in told[2]

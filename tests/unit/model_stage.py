@@ -59,7 +59,8 @@ def quickly(service: Service, retries: Retries = QUICK, patience: Patience = PAT
     assert isinstance(choice, Choice)
     assert isinstance(choice.models, Providers)
     choice = replace(choice, models=replace(choice.models, retries=retries), patience=patience)
-    return replace(service, driver=replace(service.driver, proposer_for=choice, ready=choice.ready))
+    driver = replace(service.driver, proposer_for=choice, ready=choice.ready)
+    return replace(service, models=choice.models, driver=driver)
 
 
 def pursued(

@@ -42,6 +42,14 @@ def why(status: Mapping[str, Any]) -> str:
     return ""
 
 
+def _model(row: Mapping[str, Any]) -> str:
+    """What a language model read from its provider's cache, and what is only estimated."""
+    said = f"{row['name']}, {row['cached_tokens']:,} tokens from its cache"
+    if "estimated_tokens" in row:
+        said += f", {row['estimated_tokens']:,} tokens estimated (in flight at a crash)"
+    return said
+
+
 def continue_command(context: Context | Screen, status: Mapping[str, Any], *words: str) -> str:
     """What continues a mission that has not ended: a command, unless its proposer is the model of a client."""
     if status["proposer"] != "sampling":
@@ -68,6 +76,10 @@ def _mission_plain(screen: Screen, status: Mapping[str, Any]) -> None:
         screen.fact(label, of_cap(used, cap))
     screen.fact("no progress for", counted(status["no_progress_counter"], "checkpoint"))
     screen.fact("proposer", status["proposer"])
+    if "model" in status:
+        screen.fact("model", _model(status["model"]))
+    for note in status.get("notes", ()):
+        screen.fact("note of the model", line(note, 500))
     screen.fact("tools", ", ".join(status["tool_allowlist"]))
     if "parent" in status:
         screen.fact("parent", status["parent"])
@@ -95,6 +107,8 @@ def _mission_rich(screen: Screen, status: Mapping[str, Any]) -> None:
         screen.show(Padding(Text(f"child of {status['parent']}"), (0, 0, 0, 2)))
     if status["status"] == "interrupted":
         screen.hint(f"  resume it with: {continue_command(screen, status)}")
+    for note in status.get("notes", ()):
+        screen.show(Padding(Text(f"note of the model: {line(note)}"), (0, 0, 0, 2)))
     for row in status.get("children", ()):
         words = Text.assemble(f"child {row['session_id']}  ", (row["status"], STYLES.get(row["status"], "")))
         screen.show(Padding(words.append(f"  {line(row['directive'], 60)}{_share(row)}"), (0, 0, 0, 2)))

@@ -267,7 +267,10 @@ def _proposed(state: MissionState, event: IterationProposed) -> None:
         turn_over=over,
         view=view,
     )
-    state.proposer_failures = state.proposer_failures + 1 if event.failed else 0
+    if event.failed:
+        state.proposer_failures += 1
+    elif not event.calls or any(call.fault is None for call in event.calls):
+        state.proposer_failures = 0
     _answer_led_to(state, event)
 
 
@@ -281,6 +284,10 @@ def _continued(state: MissionState, event: TurnContinued) -> None:
     state.open.planned.extend(event.calls)
     state.open.requests += 1
     state.open.turn_over = event.ends or not event.calls
+    if any(call.fault is None for call in event.calls):
+        state.proposer_failures = 0
+    elif event.failed and all(call.fault is not None for call in state.open.planned):
+        state.proposer_failures += 1
     _answer_led_to(state, event)
 
 
@@ -346,7 +353,9 @@ def _model_answered(state: MissionState, event: ModelAnswered) -> None:
 def _compacted(state: MissionState, event: ConversationCompacted) -> None:
     """Forgets the exchanges that the summary replaces; the size of the next request is not known from the last."""
     del state.exchanges[: event.replaced]
-    state.summary = event.summary or state.summary
+    state.compactions += 1
+    if event.summary:
+        state.summary, state.notes_then = event.summary, list(state.notes)
     state.trimmed.update(event.trimmed)
     state.counted_size = state.counted_tokens = 0
 

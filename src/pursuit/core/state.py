@@ -242,8 +242,11 @@ class MissionState:
     exchanges: list[Exchange] = field(default_factory=list[Exchange])
     """The conversation since the last summary."""
     summary: str = ""
+    compactions: int = 0
     trimmed: set[str] = field(default_factory=set[str])
     notes: list[str] = field(default_factory=list[str])
+    notes_then: list[str] = field(default_factory=list[str])
+    """The notes when the summary was written; later ones are in the conversation."""
     words: list[str] = field(default_factory=list[str])
     """What the operator said; the model has been told the first `words_told` of it."""
     words_told: int = 0

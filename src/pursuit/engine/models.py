@@ -161,7 +161,7 @@ class RecordedModel:
             request = affordable(self.run.state, request, self.terms)
             await self._intend(request)
             known = await self._ask(request)
-        answer = await read_answer(known, self.run.ledger.blob)
+        answer = await read_answer(known, self.run.journal.blob)
         if answer is None:
             raise NoAnswer(known.error or "the recorded answer is not in the ledger any more")
         return answer
@@ -208,8 +208,9 @@ class RecordedModel:
         answer: ModelAnswer | None = None
         error: str | None = None
         self.words.clear()
+        limit = self.run.deadline(self.run.settings.model_timeout)
         try:
-            with self.run.deadline(self.run.settings.model_timeout) as limit:
+            with limit:
                 answer = await self.model.answer(replace(request, on_words=self.words.hear))
         except (Unreachable, Rejected):
             raise
@@ -239,7 +240,10 @@ class RecordedModel:
             purpose=request.purpose,
         )
         self.run.journal.stage(event, None if blob is None else {blob: body})
-        if request.purpose == "summary" and answer is not None:
+        if request.purpose == "turn" and answer is not None:
+            # It rides in the next commit, which comes before any effect of the answer and before any wait.
+            return event
+        if answer is not None:
             summary = answer.text.strip() or NO_SUMMARY
             self.run.journal.stage(
                 ConversationCompacted(

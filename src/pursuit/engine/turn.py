@@ -155,14 +155,16 @@ async def propose_more(run: Run, proposer: Proposer) -> bool:
         case Failed():
             run.journal.stage(TurnContinued(at=now, iteration=index, failed=[answer.reason], ends=True))
         case Turn():
+            calls = _planned(run, answer)
+            failed = list(answer.failed) or _all_faulty(run, calls)
             run.journal.stage(
                 TurnContinued(
                     at=now,
                     iteration=index,
-                    calls=_planned(run, answer),
+                    calls=calls,
                     rationale=answer.rationale,
-                    failed=list(answer.failed),
-                    ends=answer.ends,
+                    failed=failed,
+                    ends=answer.ends or bool(failed),
                 )
             )
     return True
@@ -176,6 +178,7 @@ async def act(run: Run) -> None:
     run.report_phase("execute")
     proposed = iteration.proposed
     if proposed.script is not None and iteration.script is None:
+        await run.journal.flush()  # a script may take a while before its first call
         await run_script(run, iteration, proposed.script)
     if iteration.planned:
         calls = [
@@ -290,12 +293,21 @@ def _proposed(run: Run, proposal: Proposal, proposer: Proposer) -> IterationProp
     )
 
 
+def _all_faulty(run: Run, calls: Sequence[PlannedCall]) -> list[str]:
+    """Why a turn is over in which no call can be made, after as many answers as a bad proposal gets."""
+    iteration, proposer = run.state.open, run.state.mission.proposer
+    asked = 1 if iteration is None else 1 + iteration.requests
+    several = isinstance(proposer, AskedProposer) and proposer.turn == "agent" and asked <= REPAIRS
+    planned = [*(() if iteration is None else iteration.planned), *calls]
+    if several or not calls or any(call.fault is None for call in planned):
+        return []
+    return [f"{call.tool}: {call.fault}" for call in calls]
+
+
 def _begun(run: Run, answer: Turn) -> IterationProposed:
-    """The iteration that a model's answer begins; one without a single call that can be made is a failure."""
+    """The iteration that a model's answer begins."""
     calls = _planned(run, answer)
-    failed = list(answer.failed)
-    if calls and not answer.ends and all(call.fault is not None for call in calls):
-        failed = [f"{call.tool}: {call.fault}" for call in calls]
+    failed = list(answer.failed) or ([] if answer.ends else _all_faulty(run, calls))
     if answer.script is not None and not run.state.mission.allow_scripted_strategies:
         failed = ["script: this mission has allow_scripted_strategies = false"]
     return IterationProposed(

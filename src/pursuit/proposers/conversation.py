@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, cast
 
 import msgspec
@@ -22,7 +21,7 @@ from pursuit.core.mission import NOTE, READ_RESULT
 from pursuit.core.observe import value_of
 from pursuit.core.state import CallRecord, Exchange, MissionState, Trial
 from pursuit.core.truncate import cut_text, cut_to
-from pursuit.proposers.language import AssistantMessage, Media, Message, ToolMessage, UserMessage
+from pursuit.proposers.language import AssistantMessage, Measured, Media, Message, ToolMessage, UserMessage
 
 CHARACTERS = 4
 """Characters of a token, for limits that must not depend on what a provider counted."""
@@ -255,59 +254,55 @@ def short_id(call_id: str) -> str:
 Blob = Callable[[str], Awaitable[bytes | None]]
 
 
-@dataclass(slots=True, kw_only=True)
 class Transcript:
-    """The messages of a conversation. Those of a finished exchange are made once for each run."""
+    """The messages of a conversation. What can change no more is made and measured once for each run."""
 
-    blob: Blob
-    name_of: Callable[[str], str]
-    result_tokens: int
-    _made: dict[int, tuple[Exchange, bool, list[Message]]] = field(
-        default_factory=dict[int, "tuple[Exchange, bool, list[Message]]"]
-    )
+    def __init__(self, *, blob: Blob, name_of: Callable[[str], str], result_tokens: int) -> None:
+        self._blob = blob
+        self._name_of = name_of
+        self._result_tokens = result_tokens
+        self._made_for: object = None
+        self._made: list[Message] = []
+        self._exchanges = 0
+        """How many exchanges the messages that are made are."""
+        self._texts: list[str] = []
+        """What is said before the next message of the model."""
+        self._measured = Measured()
 
-    async def messages(self, state: MissionState, first: str, said: str) -> tuple[Message, ...]:
-        """The conversation so far, and what is said now."""
-        texts = [first]
-        if state.summary:
-            texts.append(f"# What happened so far, in your own words\n\n{state.summary}")
-            texts += ["# Your notes\n\n" + "\n".join(f"- {note}" for note in state.notes)] if state.notes else []
-        messages: list[Message] = []
-        for exchange in state.exchanges:
-            texts += [exchange.said] if exchange.said else []
-            answered = await self._exchange(exchange, state)
-            if not answered:
-                continue  # an answer without any content is not sent back: providers refuse it
-            messages += [UserMessage("\n\n".join(texts))] if texts else []
-            messages += answered
-            texts = []
-        texts += [said] if said else []
-        return tuple([*messages, UserMessage("\n\n".join(texts))] if texts else messages)
+    async def messages(self, state: MissionState, first: str, said: str) -> tuple[tuple[Message, ...], Measured]:
+        """The conversation so far and what is said now, with its measure."""
+        if self._made_for != (first, state.compactions):
+            self._made_for, self._made, self._exchanges = (first, state.compactions), [], 0
+            self._texts, self._measured = _opening(state, first), Measured()
+        while self._exchanges < len(state.exchanges) - 1:  # the calls of the last one may still run
+            messages, self._texts = await self._add(state, state.exchanges[self._exchanges], self._texts)
+            self._measured.add(messages)
+            self._made += messages
+            self._exchanges += 1
+        messages, texts = [], self._texts
+        if state.exchanges:
+            messages, texts = await self._add(state, state.exchanges[-1], texts)
+        texts = [*texts, said] if said else texts
+        messages += [UserMessage("\n\n".join(texts))] if texts else []
+        return (*self._made, *messages), Measured(self._measured).add(messages)
 
-    async def _exchange(self, exchange: Exchange, state: MissionState) -> list[Message]:
-        trimmed = any(planned.call_id in state.trimmed for planned in exchange.planned)
-        known = self._made.get(id(exchange))
-        if known is not None and known[0] is exchange and known[1] == trimmed:
-            return known[2]
-        answer = None if exchange.answered is None else await read_answer(exchange.answered, self.blob)
+    async def _add(self, state: MissionState, exchange: Exchange, texts: list[str]) -> tuple[list[Message], list[str]]:
+        """The messages of one exchange, and the texts that wait for the next message of the user."""
+        texts = [*texts, exchange.said] if exchange.said else texts
+        answer = None if exchange.answered is None else await read_answer(exchange.answered, self._blob)
         if answer is None or not (answer.calls or answer.text.strip() or _has_content(answer)):
-            return []
+            return [], texts  # an answer without any content is not sent back: providers refuse it
         most = self._most_of_a_result(state, len(answer.calls))
-        messages: list[Message] = [AssistantMessage(answer)]
+        messages: list[Message] = [UserMessage("\n\n".join(texts))] if texts else []
+        messages.append(AssistantMessage(answer))
         messages += [await self._result(exchange, state, place, call, most) for place, call in enumerate(answer.calls)]
-        settled = all(
-            (one := exchange.calls.get(planned.call_id)) is not None and one.outcome is not None
-            for planned in exchange.planned
-        )
-        if settled and (exchange.planned or not answer.calls):
-            self._made[id(exchange)] = (exchange, trimmed, messages)
-        return messages
+        return messages, []
 
     def _most_of_a_result(self, state: MissionState, calls: int) -> int:
         """How many characters of each result of one answer are shown."""
         window = state.conversation.window if state.conversation is not None else 0
         share = int((window or WINDOW) * RESULTS_SHARE) // max(calls, 1)
-        return max(min(self.result_tokens, share) * CHARACTERS, LEAST_RESULT)
+        return max(min(self._result_tokens, share) * CHARACTERS, LEAST_RESULT)
 
     async def _result(
         self, exchange: Exchange, state: MissionState, place: int, call: WantedCall, most: int
@@ -326,11 +321,11 @@ class Transcript:
             media = result_text(result)[1]
         number = short_id(record.call_id)
         if record.call_id in state.trimmed:
-            read = f'{self.name_of(READ_RESULT)} with call_id "{number}" shows it'
+            read = f'{self._name_of(READ_RESULT)} with call_id "{number}" shows it'
             return ToolMessage(
                 wanted, call.name, f"[{len(text)} characters, left out since; {read}]", failed=record.outcome != "ok"
             )
-        shown = excerpt(text, most, call_id=number, read=self.name_of(READ_RESULT))
+        shown = excerpt(text, most, call_id=number, read=self._name_of(READ_RESULT))
         if not shown.strip() and not media:
             shown = "(empty)"  # Anthropic refuses a text block without a text
         return ToolMessage(wanted, call.name, shown, record.outcome != "ok", media)
@@ -338,8 +333,17 @@ class Transcript:
     async def _whole_result(self, record: CallRecord) -> Mapping[str, Any] | None:
         if record.blob is None:
             return record.result
-        body = await self.blob(record.blob)
+        body = await self._blob(record.blob)
         return None if body is None else msgspec.json.decode(body)
+
+
+def _opening(state: MissionState, first: str) -> list[str]:
+    """What the conversation begins with: the first message and, once it was cut, the summary and the notes of then."""
+    if not state.summary:
+        return [first]
+    texts = [first, f"# What happened so far, in your own words\n\n{state.summary}"]
+    notes = "\n".join(f"- {note}" for note in state.notes_then)
+    return [*texts, f"# Your notes\n\n{notes}"] if notes else texts
 
 
 def wanted_id(exchange: Exchange, place: int, call: WantedCall) -> str:

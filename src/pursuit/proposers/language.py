@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from functools import cache
+from typing import Any, NamedTuple, Protocol, Self
 
 import msgspec
 
@@ -66,6 +66,7 @@ class _Known:
         return round(float(calc_price(used, self.model, provider_id=self.provider).total_price), 9)
 
 
+@cache
 def price_of(name: str, own: Price | None = None) -> Priced | None:
     """The price of a model by its full name (`provider:model`), or None if it is not known."""
     if own is not None:
@@ -169,7 +170,37 @@ class ToolMessage(msgspec.Struct, frozen=True, tag="tool", omit_defaults=True):
 Message = UserMessage | AssistantMessage | ToolMessage
 
 
-@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """The size and the fingerprint of messages, which grow with the conversation instead of being made anew."""
+
+    __slots__ = ("_hash", "size")
+
+    def __init__(self, before: Measured | None = None) -> None:
+        self.size = 0 if before is None else before.size
+        self._hash: Any = hashlib.sha256() if before is None else before._hash.copy()
+
+    def add(self, messages: Iterable[Message]) -> Self:
+        """Counts further messages."""
+        for message in messages:
+            body = msgspec.json.encode(message.sent)
+            self.size += len(body)
+            self._hash.update(body)
+        return self
+
+    def digest(self, *more: bytes) -> str:
+        """The fingerprint of the messages and of what else a request has."""
+        whole = self._hash.copy()
+        for part in more:
+            whole.update(part)
+        return whole.hexdigest()
+
+
+def encoded_tools(tools: Sequence[OfferedTool]) -> bytes:
+    """The tools as the ledger stores them."""
+    return msgspec.json.encode([[tool.name, tool.description, tool.schema] for tool in tools])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequest:
     """One request: the system text, the conversation and the tools.
 
@@ -195,24 +226,23 @@ class ModelRequest:
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     cache_key: str = ""
     on_words: Callable[[str], None] | None = field(default=None, compare=False)
+    tools_body: bytes = field(default=b"", compare=False)
+    measured: Measured = field(default_factory=Measured, compare=False)
 
-    @cached_property
-    def tools_body(self) -> bytes:
-        """The tools as the ledger stores them."""
-        return msgspec.json.encode([[tool.name, tool.description, tool.schema] for tool in self.tools])
-
-    @cached_property
-    def _body(self) -> bytes:
-        return msgspec.json.encode([self.system, *(message.sent for message in self.messages)])
+    def __post_init__(self) -> None:
+        if self.tools and not self.tools_body:
+            object.__setattr__(self, "tools_body", encoded_tools(self.tools))
+        if self.messages and not self.measured.size:
+            object.__setattr__(self, "measured", Measured().add(self.messages))
 
     @property
     def size(self) -> int:
         """The bytes of everything that the model sees."""
-        return len(self._body) + len(self.tools_body)
+        return len(self.system.encode()) + self.measured.size + len(self.tools_body)
 
     def digest(self) -> str:
         """A fingerprint of everything that the model sees."""
-        return hashlib.sha256(self._body + self.tools_body).hexdigest()
+        return self.measured.digest(self.system.encode(), self.tools_body)
 
 
 class NoAnswer(Exception):

@@ -43,6 +43,7 @@ from pursuit.proposers.language import (
     Rejected,
     ToolMessage,
     Unreachable,
+    encoded_tools,
     offer,
 )
 
@@ -153,6 +154,8 @@ class AskModel:
         own = [self._shown(tool) for tool in means.tools if tool.name in OWN_TOOLS]
         self._offer = offer([self._shown(tool) for tool in means.tools if tool.name not in OWN_TOOLS], room)
         self._offer.tools.extend(own)
+        self._all_tools: tuple[OfferedTool, ...] | None = None
+        self._tools_body = b""
         self._transcript = Transcript(
             blob=means.blob,
             name_of=self._names.shown,
@@ -196,12 +199,14 @@ class AskModel:
             system, first = began.system, began.first
         if said is None:
             said = changes(state, tools=state.tools, name_of=self._names.shown)
-        own = (_DO_NOTHING, _RUN_SCRIPT) if scripted else (_DO_NOTHING,)
+        messages, measured = await self._transcript.messages(state, first, said)
         model = self._settings if isinstance(self._settings, ModelProposer) else None
         return ModelRequest(
             system=system,
-            messages=await self._transcript.messages(state, first, said),
-            tools=(*self._offer.tools, *own),
+            messages=messages,
+            measured=measured,
+            tools=self._tools(scripted),
+            tools_body=self._tools_body,
             iteration=state.current_index,
             attempt=_attempt(state),
             max_tokens=self._settings.max_tokens,
@@ -214,6 +219,14 @@ class AskModel:
             settings={} if model is None else model.settings,
             cache_key=self._means.mission_id,
         )
+
+    def _tools(self, scripted: bool) -> tuple[OfferedTool, ...]:
+        """The tools of each request, which are the same for a whole run."""
+        if self._all_tools is None:
+            own = (_DO_NOTHING, _RUN_SCRIPT) if scripted else (_DO_NOTHING,)
+            self._all_tools = (*self._offer.tools, *own)
+            self._tools_body = encoded_tools(self._all_tools)
+        return self._all_tools
 
     def _window(self, model: LanguageModel) -> int:
         known = None if model.terms is None else model.terms.window
@@ -243,9 +256,10 @@ class AskModel:
         script = next((one for one in answer.calls if one.name == SCRIPT), None)
         if script is not None and len(answer.calls) == 1 and state.open is None:
             source = (script.args or {}).get("script")
-            if isinstance(source, str) and (fault := _script_fault(source)) is None:
-                return Turn(script=source, rationale=rationale)
-            return self._refused(exchange, answer, rationale, fault if isinstance(source, str) else "no script")
+            fault = _script_fault(source)
+            if fault is None:
+                return Turn(script=str(source), rationale=rationale)
+            return self._refused(exchange, answer, rationale, fault)
         calls = [
             self._call(call, wanted_id(exchange, place, call), place)
             for place, call in enumerate(answer.calls)
@@ -330,8 +344,10 @@ class AskModel:
     async def _summarise(self, state: MissionState, model: LanguageModel, request: ModelRequest, replaced: int) -> None:
         """Lets the model write the summary that replaces the oldest exchanges; it is recorded with its answer."""
         first = "" if state.conversation is None else state.conversation.first
-        messages = await self._transcript.messages(state, first, SUMMARISE)
-        await model.answer(replace(request, messages=messages, said=SUMMARISE, purpose="summary", replaces=replaced))
+        messages, measured = await self._transcript.messages(state, first, SUMMARISE)
+        await model.answer(
+            replace(request, messages=messages, measured=measured, said=SUMMARISE, purpose="summary", replaces=replaced)
+        )
 
 
 def _calls_of(exchange: Exchange) -> list[Any]:
@@ -346,7 +362,9 @@ def _attempt(state: MissionState) -> int:
     return state.open.requests
 
 
-def _script_fault(source: str) -> str | None:
+def _script_fault(source: object) -> str | None:
+    if not isinstance(source, str):
+        return "script must be a text"
     try:
         checked_script(source)
     except ValueError as error:

@@ -183,7 +183,7 @@ class ProviderModel:
         from pydantic_ai.direct import model_request_stream  # noqa: PLC0415 - loaded with the first model
         from pydantic_ai.messages import PartDeltaEvent, PartStartEvent, TextPart, TextPartDelta  # noqa: PLC0415
 
-        hear = request.on_words or (lambda _words: None)
+        hear = request.on_words or _unheard
         with anyio.move_on_after(self.retries.stall) as limit:
             async with model_request_stream(
                 model, messages, model_settings=settings, model_request_parameters=parameters
@@ -302,6 +302,10 @@ def _settings(model: Model, request: ModelRequest) -> ModelSettings:
     elif model.system == "openai" and "api.openai.com" in (model.base_url or "") and request.cache_key:
         given["openai_prompt_cache_key"] = request.cache_key[:64]
     return cast("ModelSettings", {**given, **request.settings})
+
+
+def _unheard(_words: str) -> None:
+    """Words that are not shown."""
 
 
 def _tells_its_end(name: str) -> bool:

@@ -15,6 +15,7 @@ from mcp.shared.exceptions import MCPError, NoBackChannelError
 from mcp.shared.message import ServerMessageMetadata
 from mcp_types import (
     CONNECTION_CLOSED,
+    ContentBlock,
     CreateMessageRequest,
     CreateMessageRequestParams,
     CreateMessageResultWithTools,
@@ -112,7 +113,7 @@ def _message(message: Message, *, native: bool) -> tuple[Literal["user", "assist
         rows = [{"tool": call.name, "args": call.args or {}} for call in answer.calls]
         return "assistant", [TextContent(text=json.dumps({"why": answer.text, "calls": rows}))]
     if native:
-        content = [TextContent(text=message.text)]
+        content: list[ContentBlock] = [TextContent(text=message.text)]
         return "user", [ToolResultContent(tool_use_id=message.call_id, content=content, is_error=message.failed)]
     return "user", [TextContent(text=f"The result of {message.tool}:\n{quoted(message.text)}")]
 
