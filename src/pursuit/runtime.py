@@ -32,6 +32,7 @@ from pursuit.service import Service, Started
 from pursuit.service.audit import OPERATOR, Audit, Caller
 from pursuit.service.command_tools import CommandUpstream
 from pursuit.service.doctor import Finding, examine
+from pursuit.service.notifications import Notifier
 from pursuit.service.queries import require_id
 from pursuit.service.tasks import Tasks
 from pursuit.service.toolbox import Planner, Toolbox
@@ -173,6 +174,8 @@ class Runtime:
         self.state_path: Path
         self.model: str | None = None
         """The language model that proposes if a client names no proposer."""
+        self.notifier: Notifier | None = None
+        """What tells the operator, if the configuration says so."""
 
     async def __aenter__(self) -> Self:
         configuration = self._configuration()
@@ -181,11 +184,13 @@ class Runtime:
             self.model = configuration.model
             ledger = self._open_ledger(self.state_path)
             stack.push_async_callback(ledger.close)
+            clock = SystemClock()
+            if configuration.notify is not None:
+                self.notifier = await stack.enter_async_context(Notifier(ledger, clock, configuration.notify))
             if self.only is not None:
                 ledger = await _scoped(ledger, self.only)
             sandbox = await stack.enter_async_context(Sandbox(sandbox_limits(configuration.settings)))
             self._configured = self._not_in_process(configuration)
-            clock = SystemClock()
             audit = Audit(ledger, clock)
             log_megabytes = configuration.settings.get("task_log_mb")
             self.tasks = await stack.enter_async_context(
@@ -217,6 +222,7 @@ class Runtime:
                 ready=choice.ready,
                 settings=engine_settings(configuration.settings),
                 checks=configuration.checks,
+                recorded=None if self.notifier is None else self.notifier.recorded,
             )
             self.service = Service(
                 ledger=ledger,

@@ -68,6 +68,8 @@ async def mission_server(runtime: Runtime, promotion: PromotionSettings | None =
         runs = await stack.enter_async_context(BackgroundRuns(service, runtime.use_servers_of))
         tasks = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(tasks.cancel_scope.cancel)
+        if runtime.notifier is not None and not alone:
+            tasks.start_soon(runtime.notifier.watch, service)
         subscriptions = Subscriptions(service, tasks)
         stack.callback(subscriptions.close)
         commands = CommandTools(runtime, tasks)
