@@ -159,4 +159,6 @@ GUARANTEES = {
     "notifications-are-signed-and-stable": "A webhook is signed over its id, time and body, and keeps its id however often it is sent.",
     "a-notification-holds-nothing-up": "A notification that fails is a warning: the mission goes on as without it.",
     "notifications-survive-kill-nine": "What a process that died did not tell is told by a serving process, once.",
+    "one-server-fires": "Of several servers on one ledger exactly one starts the mission of a schedule at its due time.",
+    "a-kill-loses-no-scheduled-run": "A server that is killed at any write of a scheduled start loses no run, and no run is started twice.",
 }

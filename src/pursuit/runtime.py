@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,13 +10,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from pursuit.config.commands import COMMANDS_SERVER
-from pursuit.config.configuration import Configuration, find_configuration, load_configuration
+from pursuit.config.configuration import Configuration, ScheduleConfig, find_configuration, load_configuration
 from pursuit.config.files import locate_state
-from pursuit.config.mission_file import MissionFile, servers_in
+from pursuit.config.mission_file import MissionFile, load_mission_file, servers_in
 from pursuit.config.servers import ServerConfig
 from pursuit.core.mission import FLEET, Mission
 from pursuit.core.tools import Upstream
-from pursuit.engine.context import Observer, Settings, SystemClock
+from pursuit.engine.context import Clock, Observer, Settings, SystemClock
 from pursuit.engine.driver import Driver
 from pursuit.engine.state_cache import States
 from pursuit.errors import Fault, ValidationFailed
@@ -45,6 +45,7 @@ from pursuit.upstream.pool import Pool, Reloaded
 if TYPE_CHECKING:
     from pursuit.drafting import Draft
     from pursuit.service.fleet import Children
+    from pursuit.service.schedules import Schedules
 
 MEGABYTE = 1024 * 1024
 
@@ -167,6 +168,7 @@ class Runtime:
         self._stack = AsyncExitStack()
         self._configured: Mapping[str, ServerConfig] = {}
         self._from_files: dict[str, ServerConfig] = {}
+        self._schedules: Mapping[str, ScheduleConfig] = {}
         self._children: Children | None = None
         self.service: Service
         self.toolbox: Toolbox
@@ -182,6 +184,7 @@ class Runtime:
         async with AsyncExitStack() as stack:
             self.state_path = locate_state(self._state, configuration.path)
             self.model = configuration.model
+            self._schedules = configuration.schedules
             ledger = self._open_ledger(self.state_path)
             stack.push_async_callback(ledger.close)
             clock = SystemClock()
@@ -263,11 +266,25 @@ class Runtime:
         """The report of a mission as it is now."""
         return Report(await self.service.report(mission_id))
 
-    async def start_file(self, file: MissionFile, *, session_id: str | None = None) -> Started:
+    async def start_file(
+        self, file: MissionFile, *, session_id: str | None = None, caller: Caller | None = None
+    ) -> Started:
         """Starts the mission of a file, with the servers that the file brings, under this id or a new one."""
         self._add_servers(file.path, file.servers)
         path = file.path if file.servers else None
-        return await self.service.start(file.mission, file=path, session_id=session_id)
+        return await self.service.start(file.mission, file=path, session_id=session_id, caller=caller)
+
+    def schedules(self, begin: Callable[[str], Awaitable[None]], clock: Clock | None = None) -> Schedules | None:
+        """The configured schedules, for a process that drives missions in the background; None if there are none."""
+        if not self._schedules:
+            return None
+        from pursuit.service.schedules import Schedules  # noqa: PLC0415 - most configurations have none
+
+        async def start(path: Path, session_id: str, caller: Caller) -> None:
+            await self.start_file(load_mission_file(path), session_id=session_id, caller=caller)
+
+        clock = clock or self.service.clock
+        return Schedules(service=self.service, configs=self._schedules, start=start, begin=begin, clock=clock)
 
     async def use_servers_of(self, mission_id: str) -> None:
         """Adds the servers of the mission's own file, so that it can continue in this process."""
