@@ -156,4 +156,6 @@ GUARANTEES = {
     "a-mission-killed-at-its-submission-ends-as-its-attempt": "Ended at any instant of its submission and gone on with, a mission has the status that its attempt says.",
     "an-attempt-goes-on-with-what-is-printed": "What is printed after an attempt goes on with it as it stands, and for an agent with it alone.",
     "one-served-mission-hides-the-others": "To a client of `serve --mission ID` others are as unknown as ones that never were, and it begins none.",
+    "a-commands-output-gives-metrics": "Metrics in the output of a command, or in a file that it wrote, decide a mission, whichever proposer calls it.",
+    "a-metric-pattern-without-a-number-is-a-fault": "A metric's pattern that does not compile or has no group is a fault before anything starts.",
 }

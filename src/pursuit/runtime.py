@@ -202,7 +202,7 @@ class Runtime:
             self._pool = await stack.enter_async_context(
                 Pool(self._configured, self._in_process(configuration), network=configuration.policy.network)
             )
-            self._later = TaskCalls(self.tasks.host, self._upstream)
+            self._later = TaskCalls(self.tasks.host, self._upstream, self.tasks.tail)
             self.tasks.resume["call"] = self._later.resume
             host = ToolHost(self._pool, self._policy(configuration), self._later)
             states = States(ledger)
