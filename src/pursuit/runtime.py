@@ -125,6 +125,12 @@ class Report:
         row = self.data["metrics"].get(name)
         return None if row is None else row["last"]
 
+    @property
+    def best(self) -> Mapping[str, Any] | None:
+        """The best point that keeps all limits: `metric`, `value`, `args`, `iteration`, `call_id`; None without one."""
+        row = self.data.get("best_point")
+        return row if row is not None and row["feasible"] else None
+
     def html(self) -> str:
         """The report as one self-contained page."""
         from pursuit.reports import render_html  # noqa: PLC0415 - the template engine loads only when needed
