@@ -161,4 +161,6 @@ GUARANTEES = {
     "notifications-survive-kill-nine": "What a process that died did not tell is told by a serving process, once.",
     "one-server-fires": "Of several servers on one ledger exactly one starts the mission of a schedule at its due time.",
     "a-kill-loses-no-scheduled-run": "A server that is killed at any write of a scheduled start loses no run, and no run is started twice.",
+    "a-commands-output-gives-metrics": "Metrics in the output of a command, or in a file that it wrote, decide a mission, whichever proposer calls it.",
+    "a-metric-pattern-without-a-number-is-a-fault": "A metric's pattern that does not compile or has no group is a fault before anything starts.",
 }

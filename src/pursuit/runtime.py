@@ -127,6 +127,12 @@ class Report:
         row = self.data["metrics"].get(name)
         return None if row is None else row["last"]
 
+    @property
+    def best(self) -> Mapping[str, Any] | None:
+        """The best point that keeps all limits: `metric`, `value`, `args`, `iteration`, `call_id`; None without one."""
+        row = self.data.get("best_point")
+        return row if row is not None and row["feasible"] else None
+
     def html(self) -> str:
         """The report as one self-contained page."""
         from pursuit.reports import render_html  # noqa: PLC0415 - the template engine loads only when needed
@@ -210,7 +216,7 @@ class Runtime:
             self._pool = await stack.enter_async_context(
                 Pool(self._configured, self._in_process(configuration), network=configuration.policy.network)
             )
-            self._later = TaskCalls(self.tasks.host, self._upstream)
+            self._later = TaskCalls(self.tasks.host, self._upstream, self.tasks.tail)
             self.tasks.resume["call"] = self._later.resume
             host = ToolHost(self._pool, self._policy(configuration), self._later)
             states = States(ledger)

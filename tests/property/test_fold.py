@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pursuit.core import events as ev
+from pursuit.core.best import BestPoints
 from pursuit.core.events import AnyEvent, Event, decode, encode
 from pursuit.core.fold import CAP_REASONS, advance, fold
 from pursuit.core.series import Events, Metrics
@@ -222,6 +223,8 @@ def plain(value: Any) -> Any:
     match value:
         case Metrics():
             return {name: value.points(name) for name in value.names()}
+        case BestPoints():
+            return {key: value.of(key) for key in value._goals}
         case Events():
             return {name: value.find(name) for name in value.counts()}
         case Remembered():

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import anyio
 
 from pursuit.cli.console import MARKS, STYLES, Screen, budget_parts, counted, line
+from pursuit.core.best import Best
 from pursuit.core.criteria import AnyCriterion, Check, EventSeen, MetricThreshold, ToolCallSucceeded, describe
 from pursuit.core.report import budget_row
 from pursuit.core.state import MissionState
@@ -102,12 +103,10 @@ def iteration_line(state: MissionState) -> str:
         words.append(f"{state.last_ended.verdict} ({state.last_ended.reason})")
     words.append(f"criteria {_met(state)}/{len(state.mission.criteria)}")
     for criterion in state.mission.criteria:
-        point = state.best.get(criterion.criterion_id)
-        if isinstance(criterion, MetricThreshold) and point is not None:
-            value = figure(point.value, criterion.target)
-            words.append(
-                f"{_EXTREME[criterion.op]} {line(criterion.metric)} {value} ({criterion.op} {stated(criterion.target)})"
-            )
+        best = state.best_points.of(criterion.criterion_id)
+        if isinstance(criterion, MetricThreshold) and best is not None:
+            wanted = f"{criterion.op} {stated(criterion.target)}"
+            words.append(f"{_EXTREME[criterion.op]} {line(criterion.metric)} {_found(best, criterion)} ({wanted})")
     left = _left(state)
     return "; ".join([*words, *([f"left: {left}"] if left else [])])
 
@@ -180,11 +179,10 @@ def _standing(state: MissionState, criterion: AnyCriterion) -> str:
             metric, target = line(criterion.metric, 30), criterion.target
             now = figure(facts["value"], target) if "value" in facts else "none yet"
             words = f"{metric} {now}, wanted {sign(criterion.op)} {stated(target)}"
-            point = state.best.get(criterion.criterion_id)
-            if point is None or point.value == facts.get("value"):
+            best = state.best_points.of(criterion.criterion_id)
+            if best is None or (best.point is not None and best.point.value == facts.get("value")):
                 return words
-            # The best of this number alone: the call that reported it may have failed the other criteria.
-            return f"{words}, {_EXTREME[criterion.op]} so far {figure(point.value, target)}"
+            return f"{words}, {_EXTREME[criterion.op]} so far {_found(best, criterion)}"
         case ToolCallSucceeded():
             count = facts.get("count", 0)
             return f"{line(criterion.tool_name, 50)} succeeded {counted(count, 'time')}, wanted {criterion.min_count}"
@@ -194,6 +192,13 @@ def _standing(state: MissionState, criterion: AnyCriterion) -> str:
             return line(f"check {' '.join([Path(program).name, *words])}", 60)
         case _:
             return line(describe(criterion), 60)
+
+
+def _found(best: Best, criterion: MetricThreshold) -> str:
+    """The best value that keeps the other limits; without one, that the value does not."""
+    point = best.point or best.infeasible
+    value = "" if point is None else figure(point.value, criterion.target)
+    return value if best.point is not None else f"{value}, infeasible"
 
 
 def clock(seconds: float) -> str:

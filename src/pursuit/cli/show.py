@@ -41,6 +41,21 @@ def why(status: Mapping[str, Any]) -> str:
     return ""
 
 
+def best(status: Mapping[str, Any]) -> str:
+    """The best point that keeps all limits, and what a better one violates; empty before there is a point."""
+    row: Mapping[str, Any] = status.get("best_point") or {}
+    words: list[str] = []
+    if row.get("feasible"):
+        words.append(
+            f"{row['metric']} {figure(row['value'])} with {compact(row['args'])} (iteration {row['iteration']})"
+        )
+    if beyond := row.get("infeasible"):
+        broken = ", ".join(f"{one['wanted']} ({figure(one['value'])})" for one in beyond["violates"])
+        head = "" if words else f"no point keeps all limits; {row['metric']} "
+        words.append(f"{head}{figure(beyond['value'])} in iteration {beyond['iteration']} violates {broken}")
+    return "; ".join(words)
+
+
 def continue_command(context: Context | Screen, status: Mapping[str, Any], *words: str) -> str:
     """What continues a mission that has not ended: a command, unless its proposer is the model of a client."""
     if status["proposer"] != "sampling":
@@ -63,6 +78,8 @@ def _mission_plain(screen: Screen, status: Mapping[str, Any]) -> None:
     for row in status["criteria"]:
         need = "required" if row["required"] else "optional"
         screen.fact(f"criterion {row['criterion_id']}", f"{row['status']} ({need}): {row['description']}{_proof(row)}")
+    if text := best(status):
+        screen.fact("best", text)
     for label, used, cap, _left in budget_parts(status["budget"]):
         screen.fact(label, of_cap(used, cap))
     screen.fact("no progress for", counted(status["no_progress_counter"], "checkpoint"))
@@ -88,6 +105,8 @@ def _mission_rich(screen: Screen, status: Mapping[str, Any]) -> None:
     if text := why(status):
         head.append(f"  {line(text)}")
     screen.show(head, Padding(Text(line(status["directive"], 400)), (0, 0, 1, 2)), criteria_table(status))
+    if text := best(status):
+        screen.show(Padding(Text(f"best  {line(text, 400)}"), (1, 0, 0, 2)))
     words = [f"{label} {of_cap(used, cap)}" for label, used, cap, _left in budget_parts(status["budget"])]
     screen.show(Padding(Text(" \u00b7 ".join(words)), (1, 0, 0, 2)))
     if "parent" in status:

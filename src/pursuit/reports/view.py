@@ -62,9 +62,21 @@ class MetricView:
     name: str
     points: tuple[tuple[float, float], ...]
     best: float | None
+    infeasible: str
+    """A better value that violates limits, in words."""
     last: float | None
     target: float | None
     goal: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BestView:
+    """The best point of the mission, its arguments as JSON and its call; `remark` is what is better but infeasible."""
+
+    headline: str
+    args: str
+    source: str
+    remark: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +106,7 @@ class ReportView:
     gauges: tuple[Gauge, ...]
     criteria: tuple[CriterionView, ...]
     met: int
+    best: BestView | None
     metrics: tuple[MetricView, ...]
     outcomes: str
     tables: tuple[Rows, ...]
@@ -121,6 +134,7 @@ def read(report: Mapping[str, Any]) -> ReportView:
         gauges=_gauges(report),
         criteria=criteria,
         met=sum(criterion.status == "met" for criterion in criteria),
+        best=_best(_mapping(report.get("best_point"))),
         metrics=_metrics(_mapping(report.get("metrics"))),
         outcomes=_outcomes(calls.get("by_outcome")),
         tables=_tables(report, calls),
@@ -203,9 +217,37 @@ def _metric(name: str, entry: Mapping[str, Any]) -> MetricView:
         name=text(name),
         points=tuple(sorted(points, key=lambda point: point[0])),
         best=number(entry.get("best")),
+        infeasible=_infeasible(_mapping(entry.get("infeasible"))),
         last=number(entry.get("last")),
         target=level,
         goal=f"{sign(op)} {figure(level)}".strip() if level is not None else "",
+    )
+
+
+def _infeasible(entry: Mapping[str, Any]) -> str:
+    return f"{figure(entry.get('value'))} violates {text(entry.get('violates'))}" if entry else ""
+
+
+def _best(row: Mapping[str, Any]) -> BestView | None:
+    if not row:
+        return None
+    beyond = _mapping(row.get("infeasible"))
+    shown = row if row.get("feasible") else beyond
+    remark = ""
+    if beyond:
+        broken = ", ".join(
+            f"{text(e.get('wanted'))} ({figure(e.get('value'))})" for e in _entries(beyond.get("violates"))
+        )
+        worse = f"{figure(beyond.get('value'))} in iteration {figure(beyond.get('iteration'))} is infeasible: {broken}"
+        remark = worse if row.get("feasible") else f"It violates {broken}"
+    if unknown := [text(e.get("wanted")) for e in _entries(row.get("unknown"))]:
+        remark = ". ".join(filter(None, [remark, f"No call reported a value for {', '.join(unknown)}"]))
+    kept = "keeps all limits" if row.get("feasible") else "no point keeps all limits; this is the best of the others"
+    return BestView(
+        headline=f"{text(row.get('metric'))} {figure(shown.get('value'))} ({kept})",
+        args=compact(shown.get("args") or {}),
+        source=_source(shown),
+        remark=remark,
     )
 
 

@@ -16,6 +16,7 @@ import msgspec
 
 from pursuit.core.approvals import Approval, pending
 from pursuit.core.audit import redacted
+from pursuit.core.best import best_row
 from pursuit.core.decision import decide
 from pursuit.core.events import (
     AnyEvent,
@@ -156,6 +157,7 @@ def status_of(mission_id: str, state: MissionState) -> dict[str, Any]:
         "report": f"mission://{mission_id}/report" if state.report is not None else None,
         "parent": state.parent,
         "children": children_rows(state) or None,
+        "best_point": best_row(state.best_points.best()),
     }
     return {
         "session_id": mission_id,
@@ -168,7 +170,7 @@ def status_of(mission_id: str, state: MissionState) -> dict[str, Any]:
         "iteration_count": state.iteration_count,
         "no_progress_counter": state.no_progress,
         "metrics": state.metrics,
-        "best": {criterion_id: point.value for criterion_id, point in state.best.items()},
+        "best": {key: one.point.value for key in state.best if (one := state.best_points.of(key)) and one.point},
         "pending_approvals": [approval_row(mission_id, approval) for approval in pending(state.approvals)],
         "created_at": iso(state.created_at),
         "warnings": list(state.warnings),

@@ -258,6 +258,7 @@ STATE = record(
         "proposer": TEXT,
         "metrics": OBJECT,
         "best": OBJECT,
+        "best_point": OBJECT,
         "resume": RESUME,
         "warnings": array(TEXT),
         "verdict": VERDICT,
