@@ -163,4 +163,5 @@ GUARANTEES = {
     "a-kill-loses-no-scheduled-run": "A server that is killed at any write of a scheduled start loses no run, and no run is started twice.",
     "a-commands-output-gives-metrics": "Metrics in the output of a command, or in a file that it wrote, decide a mission, whichever proposer calls it.",
     "a-metric-pattern-without-a-number-is-a-fault": "A metric's pattern that does not compile or has no group is a fault before anything starts.",
+    "templates-run-at-once": "Each example that `pursuit init --template` writes runs as it is written, without a key or an account.",
 }

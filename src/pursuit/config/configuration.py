@@ -55,7 +55,7 @@ SETTINGS = (
 )
 _OFF_AT_ZERO = ("memory_lessons",)
 _COUNTS = ("script_calls", "script_workers", "tasks_at_once", "tasks_each", "task_kept")
-_WHOLE = (*_COUNTS, "prompt_bytes", "tools_bytes", *_OFF_AT_ZERO)
+WHOLE_SETTINGS = (*_COUNTS, "prompt_bytes", "tools_bytes", *_OFF_AT_ZERO)
 TOML_KEYS = (
     "servers",
     "mcpServers",
@@ -289,7 +289,7 @@ def _prices(fields: Fields) -> dict[str, tuple[float, float]]:
 def _settings(fields: Fields) -> dict[str, float]:
     table = fields.inside("settings")
     table.only(SETTINGS)
-    values = {key: table.number(key, whole=key in _WHOLE, zero=key in _OFF_AT_ZERO) for key in SETTINGS}
+    values = {key: table.number(key, whole=key in WHOLE_SETTINGS, zero=key in _OFF_AT_ZERO) for key in SETTINGS}
     return {key: value for key, value in values.items() if value is not None}
 
 
