@@ -26,7 +26,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", folder, source], check=True, timeout=300)
     (wheel,) = folder.glob("pursuit-*.whl")
-    shipped = {str(path.relative_to(ROOT / "src")) for path in _tracked()}
+    shipped = {str(path.relative_to(ROOT / "src")) for path in _sources()}
     assert shipped <= set(zipfile.ZipFile(wheel).namelist())
     shutil.rmtree(source)
     subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True, timeout=120)
@@ -36,9 +36,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return python.parent
 
 
-def _tracked() -> list[Path]:
-    skipped = ("__pycache__", ".pyc")
-    return [path for path in (ROOT / "src").rglob("*") if path.is_file() and not str(path).endswith(skipped[1])]
+def _sources() -> list[Path]:
+    return [path for path in (ROOT / "src").rglob("*") if path.is_file() and path.suffix != ".pyc"]
 
 
 def _run(programs: Path, folder: Path, *words: str, program: str = "pursuit") -> str:
