@@ -22,7 +22,7 @@ from engine_stage import events_of, mission, play, repeat, stage
 
 from pursuit import Budget, Runtime, metric
 from pursuit.config.configuration import Configuration, Notice, NotifyConfig, load_configuration
-from pursuit.core.events import MissionEnded, RunClaimed
+from pursuit.core.events import RunClaimed
 from pursuit.engine.context import SystemClock
 from pursuit.errors import ValidationFailed
 from pursuit.service.notifications import STREAM, NotificationSettled, Notifier, NotifierSettings
@@ -199,20 +199,25 @@ def test_a_target_that_fails_is_a_warning_and_the_mission_goes_on(
 @pytest.mark.guarantee("notifications-survive-kill-nine")
 def test_what_a_process_that_died_did_not_tell_is_told_by_a_server_once(tmp_path: Path) -> None:
     async def scene() -> None:
-        async with stage(tmp_path, step) as runtime, notified(runtime, webhook(hook.url)) as notifier:
-            await notifier.look(runtime.service)  # notifications are configured from now on
-            ledger = runtime.service.ledger
-            silent = replace(runtime.service, driver=replace(runtime.service.driver, recorded=None))
-            name = (await silent.start(mission(proposer=repeat("step")))).session_id
-            await silent.run(name)  # as if it was killed between its append and the notification
-            async with notified(runtime, webhook(hook.url)) as other:
-                await notifier.look(runtime.service)
-                await other.look(runtime.service)
-            await notifier.look(runtime.service)
-            (ended,) = await events_of(runtime, name, MissionEnded)
-            assert ended.status == "terminated"
-            stored = [one.seq for one in await ledger.read(name) if one.type == "MissionEnded"]
-        assert [headers["webhook-id"] for headers, _body in hook.requests] == [f"{name}-{stored[0]}"]
+        async with stage(tmp_path, step) as runtime:
+            async with notified(runtime, webhook(hook.url)) as second:
+                await second.look(runtime.service)  # notifications are configured from now on
+                silent = replace(runtime.service, driver=replace(runtime.service.driver, recorded=None))
+                name = (await silent.start(mission(proposer=repeat("step")))).session_id
+                await silent.run(name)  # as if it was killed between its append and the notification
+                with anyio.CancelScope() as killed:
+                    async with notified(runtime, webhook(hook.url)) as first:
+                        await first.look(runtime.service)
+                        await second.look(runtime.service)  # the first one is sending
+                        killed.cancel()
+                        await anyio.sleep(0)
+                await second.look(runtime.service)
+            async with notified(runtime, webhook(hook.url)) as third:
+                await third.look(runtime.service)
+            (told,) = await settled(runtime)
+            (seq,) = [one.seq for one in await runtime.service.ledger.read(name) if one.type == "MissionEnded"]
+        assert (told.id, told.error) == (f"{name}-{seq}", None)
+        assert {headers["webhook-id"] for headers, _body in hook.requests} == {told.id}
 
     with receiver() as hook:
         play(scene)

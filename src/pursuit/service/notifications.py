@@ -229,9 +229,8 @@ class Notifier:
     def _tell(
         self, identity: str, kind: Notice, mission_id: str, state: MissionState, *, at: float, **more: Any
     ) -> None:
-        """Begins to deliver, unless that is done or not wanted. Of a child only its questions are told."""
-        wanted = kind in self._config.events or (kind == "stuck" and "ended" in self._config.events)
-        if not wanted or (state.parent is not None and kind != "waiting"):
+        """Begins to deliver, unless that is done or not wanted."""
+        if not self._is_wanted(kind, state.parent):
             return
         done = (self._sending, self._settled)
         targets = [one for one in self._targets if not any((identity, one) in keys for keys in done)]
@@ -241,6 +240,11 @@ class Notifier:
         for target in targets:
             self._sending.add((identity, target))
             self._tasks.start_soon(self._deliver, message, target)
+
+    def _is_wanted(self, kind: Notice, parent: str | None) -> bool:
+        """Whether the operator wants to know. Of a child only its questions are told."""
+        wanted = kind in self._config.events or (kind == "stuck" and "ended" in self._config.events)
+        return wanted and (parent is None or kind == "waiting")
 
     async def _deliver(self, message: Notification, target: str) -> None:
         """Sends until it is delivered or given up; a process that ends before leaves it to a serving one."""
@@ -355,9 +359,8 @@ class Notifier:
                         undriven.add(place)
                     if place in undriven and place in self._undriven:
                         await self._tell_interrupted(row, service)
-                elif self._examined.get(row.name) != row.head.seq:
+                elif self._examined.get(row.name) != row.head.seq and not await self._tell_again(row, service):
                     self._examined[row.name] = row.head.seq
-                    await self._tell_again(row, service)
         self._undriven = undriven
 
     async def _tell_interrupted(self, row: StreamRow, service: Queries) -> None:
@@ -367,17 +370,20 @@ class Notifier:
             at, status = row.updated_at, {"status": "interrupted", "next": resume}
             self._tell(identity, "interrupted", row.name, await service.state(row.name), at=at, **status)
 
-    async def _tell_again(self, row: StreamRow, service: Queries) -> None:
-        """Tells the last thing in a mission's stream that is worth telling, if it still holds."""
+    async def _tell_again(self, row: StreamRow, service: Queries) -> bool:
+        """Tells the last thing in a mission's stream that is worth telling; False if it is told, or holds no more."""
         stored = await self._ledger.read(row.name, after=max(0, row.head.seq - 16))
-        events = [(one.seq, decode(one.type, one.body)) for one in reversed(stored)]
-        seq, event = next(((seq, event) for seq, event in events if notice_in(event) is not None), (0, None))
-        kind = None if event is None else notice_in(event)
-        if event is None or kind is None:
-            return
-        holds = {"waiting": ("waiting",), "interrupted": ("failed",)}.get(kind, tuple(TERMINAL))
-        if row.status in holds and not await self._is_settled_everywhere(f"{row.name}-{seq}"):
+        for seq, event in [(one.seq, decode(one.type, one.body)) for one in reversed(stored)]:
+            if (kind := notice_in(event)) is None:
+                continue
+            holds = {"waiting": ("waiting",), "interrupted": ("failed",)}.get(kind, tuple(TERMINAL))
+            if row.status not in holds or not self._is_wanted(kind, row.summary.get("parent")):
+                return False
+            if await self._is_settled_everywhere(f"{row.name}-{seq}"):
+                return False
             self._tell(f"{row.name}-{seq}", kind, row.name, await service.state(row.name), at=event.at)
+            return True
+        return False
 
     async def _begin(self) -> None:
         with suppress(PursuitError):  # a ledger that cannot be written stops the mission itself
