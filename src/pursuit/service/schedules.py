@@ -237,15 +237,12 @@ def stream_of(name: str) -> str:
     return f"schedule-{name}"
 
 
-async def read_schedule(ledger: Ledger, name: str) -> ScheduleState | None:
-    """The state of a schedule; None if no server has had it."""
-    stored = await ledger.read(stream_of(name))
-    if not stored:
-        return None
-    state = ScheduleState()
-    for one in stored:
+async def read_schedule(ledger: Ledger, name: str, known: ScheduleState | None = None) -> ScheduleState | None:
+    """The state of a schedule, from a `known` one on; None if no server has had the schedule."""
+    state = known or ScheduleState()
+    for one in await ledger.read(stream_of(name), after=state.head):
         state.advance(_decode(one.body))
-    return state
+    return state if state.head else None
 
 
 async def is_active(ledger: Ledger, state: ScheduleState) -> bool:
@@ -279,6 +276,7 @@ class Schedules:
     clock: Clock
     settings: ScheduleSettings = field(default_factory=ScheduleSettings)
     crons: Mapping[str, Cron] = field(init=False)
+    _states: dict[str, ScheduleState] = field(default_factory=dict[str, ScheduleState])
     _retries: dict[str, _Retry] = field(default_factory=dict[str, _Retry])
 
     def __post_init__(self) -> None:
@@ -304,7 +302,8 @@ class Schedules:
 
     async def _tick(self, name: str) -> None:
         now = self.clock.now()
-        state = await read_schedule(self.service.ledger, name)
+        # Only one task may fold into a state, so it is out of reach meanwhile.
+        state = await read_schedule(self.service.ledger, name, self._states.pop(name, None))
         if state is None:
             await self._append(name, 0, [ScheduleBegan(at=now)])
             return
@@ -315,6 +314,7 @@ class Schedules:
                 state.advance(event)
                 _tell(name, event)
         await self._ensure_started(name, state)
+        self._states[name] = state
 
     async def _decide(self, name: str, state: ScheduleState, now: float) -> list[AnyScheduleEvent]:
         """What becomes of the due times since the last decision, and of the one that is queued."""
