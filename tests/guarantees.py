@@ -164,4 +164,5 @@ GUARANTEES = {
     "a-commands-output-gives-metrics": "Metrics in the output of a command, or in a file that it wrote, decide a mission, whichever proposer calls it.",
     "a-metric-pattern-without-a-number-is-a-fault": "A metric's pattern that does not compile or has no group is a fault before anything starts.",
     "templates-run-at-once": "Each example that `pursuit init --template` writes runs as it is written, without a key or an account.",
+    "typescript-clients-read-refusals": "Both generations of the TypeScript SDK and the Inspector read each refusal with code, message and details.",
 }
