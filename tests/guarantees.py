@@ -158,4 +158,6 @@ GUARANTEES = {
     "one-served-mission-hides-the-others": "To a client of `serve --mission ID` others are as unknown as ones that never were, and it begins none.",
     "a-commands-output-gives-metrics": "Metrics in the output of a command, or in a file that it wrote, decide a mission, whichever proposer calls it.",
     "a-metric-pattern-without-a-number-is-a-fault": "A metric's pattern that does not compile or has no group is a fault before anything starts.",
+    "a-metric-that-never-appears-is-told": "After three iterations without a value of a criterion's metric, a recorded warning names the metrics that were seen.",
+    "the-same-failure-three-times-is-the-end": "A script, or a command that never succeeded, that fails in the same way three times in a row ends the mission with its error.",
 }

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 REDRAW_SECONDS = 0.1
 MOST_CRITERIA = 12
+MOST_WARNINGS = 3
 WIDTH = 100
 _EXTREME = {"<": "lowest", "<=": "lowest", ">": "highest", ">=": "highest", "==": "closest", "!=": "closest"}
 _DOING = {
@@ -84,13 +85,18 @@ async def progress(screen: Screen) -> AsyncGenerator[Observer]:
 
 
 def lines(screen: Screen) -> Observer:
-    """One line on standard error for each iteration that ended."""
+    """One line on standard error for each iteration that ended, and for each new warning."""
     shown: dict[str, int] = {}
+    warned: dict[str, int] = {}
 
     def see(mission_id: str, phase: Phase, state: MissionState) -> None:
+        known = warned.setdefault(mission_id, len(state.raised))
         if phase in ("decided", "ended") and state.iteration_count > shown.get(mission_id, -1):
             shown[mission_id] = state.iteration_count
             screen.note(iteration_line(state))
+        warned[mission_id] = len(state.raised)
+        for _iteration, warning in state.raised[known:]:
+            screen.note(f"warning: {line(warning)}")
 
     return see
 
@@ -127,6 +133,7 @@ def panel(seen: Snapshot, seconds: float, width: int) -> Panel:
         *_criteria(state),
         Text(f"budget left  {_left(state) or 'no caps'}"),
         Text(f"last verdict {'none yet' if last is None else f'{last.verdict} ({last.reason})'}"),
+        *(Text(f"warning: {line(warning)}", style="yellow") for _iteration, warning in state.raised[-MOST_WARNINGS:]),
     ]
     title = Text(f"{seen.mission_id} \u00b7 {state.status}")
     return Panel(Group(*rows), title=title, title_align="left", border_style="dim", width=width, expand=False)

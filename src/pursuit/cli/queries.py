@@ -250,6 +250,8 @@ def _event_line(event: AnyEvent, state: MissionState) -> str | None:
             return iteration_line(state)
         case events.MissionEnded():
             return f"{event.status} ({event.reason})"
+        case events.MissionWarned():
+            return f"warning: {line(event.message)}"
         case events.WaitBegan():
             return f"waiting for {event.waiting_for}"
         case events.OperatorEvent():

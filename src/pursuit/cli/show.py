@@ -37,7 +37,9 @@ def why(status: Mapping[str, Any]) -> str:
         until = f" until {moment(status['waiting_until'])}" if "waiting_until" in status else ""
         return f"waiting for {status['waiting_for']}{detail}{until}"
     if status["status"] in ENDED:
-        return reason(status.get("verdict_reason"))
+        words = reason(status.get("verdict_reason"))
+        error = status.get("rationale") if status.get("verdict_reason") == "proposer_failed" else None
+        return f"{words.removesuffix('.')}: {line(error)}" if error else words
     return ""
 
 

@@ -360,7 +360,7 @@ class MissionTools:
                 arguments=IterateArguments,
                 result=record(
                     {"session_id": ID, "status": STATUS, "iterations": array(record(ITERATION))},
-                    {"pending_approvals": array(ANYTHING)},
+                    {"pending_approvals": array(ANYTHING), "warnings": array(TEXT)},
                 ),
                 annotations=DRIVES,
                 handler=self._iterate,
@@ -526,6 +526,7 @@ class MissionTools:
         for row in criteria:
             need = "" if row["required"] else " (optional)"
             lines.append(f"- {row['criterion_id']}: {row['status']}{need}")
+        lines += [f"warning: {warning}" for warning in status["warnings"]]
         return result(status, [*lines, *_approval_lines(status)])
 
     async def _iterate(self, ctx: Context, asked: IterateArguments) -> Result:
@@ -620,6 +621,7 @@ def _iterated(answer: Mapping[str, Any]) -> Result:
     rows: list[Mapping[str, Any]] = answer["iterations"]
     lines = [f"{answer['session_id']} is {answer['status']} after {len(rows)} iteration{'s' * (len(rows) != 1)}."]
     lines += [_iteration_line(row) for row in rows[-MOST_ROWS:]]
+    lines += [f"warning: {warning}" for warning in answer.get("warnings", ())]
     return result(answer, [*lines, *_approval_lines(answer)])
 
 
