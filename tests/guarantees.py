@@ -160,4 +160,5 @@ GUARANTEES = {
     "a-metric-pattern-without-a-number-is-a-fault": "A metric's pattern that does not compile or has no group is a fault before anything starts.",
     "a-metric-that-never-appears-is-told": "After three iterations without a value of a criterion's metric, a recorded warning names the metrics that were seen.",
     "the-same-failure-three-times-is-the-end": "A script, or a command that never succeeded, that fails in the same way three times in a row ends the mission with its error.",
+    "each-trial-is-a-row": "Each call of a tool that gives metrics is a row with its arguments, metrics and outcome, and one of them is the best.",
 }

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, cast
 import anyio
 
 from pursuit.cli.console import MARKS, STYLES, Screen, budget_parts, counted, line
-from pursuit.core.best import Best
+from pursuit.cli.show import best_words
+from pursuit.core.best import Best, best_row
 from pursuit.core.criteria import AnyCriterion, Check, EventSeen, MetricThreshold, ToolCallSucceeded, describe
 from pursuit.core.report import budget_row
 from pursuit.core.state import MissionState
@@ -125,12 +126,14 @@ def panel(seen: Snapshot, seconds: float, width: int) -> Panel:
 
     state = seen.state
     last = state.last_ended
+    best = best_words(best_row(state.best_points.best()))
     rows = [
         Text(line(state.mission.directive, 2 * width - 20), style="dim"),
         Text(),
         _headline(seen, seconds),
         Text(f"criteria     {_met(state)} of {len(state.mission.criteria)} met"),
         *_criteria(state),
+        *([Text(f"best         {line(best, 2 * width - 20)}")] if best else []),
         Text(f"budget left  {_left(state) or 'no caps'}"),
         Text(f"last verdict {'none yet' if last is None else f'{last.verdict} ({last.reason})'}"),
         *(Text(f"warning: {line(warning)}", style="yellow") for _iteration, warning in state.raised[-MOST_WARNINGS:]),

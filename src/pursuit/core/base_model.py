@@ -70,8 +70,8 @@ def faults_of(error: ValidationError, model: type[BaseModel], *, source: str | N
     for place, item in enumerate(items[:MOST_FAULTS]):
         field, keys = _walk(model, item["loc"])
         reason = _reason(item, keys if place < MOST_HINTS else ())
-        if item["type"] in ("missing", "too_short") and issubclass(model, InputModel):
-            reason = model.NEEDED.get(field, reason)
+        if item["type"] in ("missing", "too_short") and issubclass(model, InputModel) and field in model.NEEDED:
+            reason = f"{'is missing; ' if item['type'] == 'missing' else ''}{model.NEEDED[field]}"
         cause = (item.get("ctx") or {}).get("error")
         line, column = getattr(cause, "line", None), getattr(cause, "column", None)
         found.setdefault((field, reason), Fault(field=field, reason=reason, source=source, line=line, column=column))

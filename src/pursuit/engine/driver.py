@@ -30,6 +30,7 @@ from pursuit.core.events import (
     WaitBegan,
     decode,
 )
+from pursuit.core.fold import fold
 from pursuit.core.lessons import remembered
 from pursuit.core.mission import Mission, MissionPolicy, Proposal
 from pursuit.core.report import build_report
@@ -44,6 +45,7 @@ from pursuit.engine.turn import closing, ending, turn
 from pursuit.errors import Conflict, InvalidArgument, Overtaken, PursuitError, SessionPaused, SessionTerminal
 from pursuit.ledger.contract import Ledger
 from pursuit.proposers.contract import Proposer
+from pursuit.proposers.importance import importance_of
 from pursuit.proposers.language import LanguageModel, ProposerContext
 from pursuit.sandbox import Sandbox
 
@@ -65,7 +67,11 @@ async def assemble(ledger: Ledger, mission_id: str, state: MissionState | None =
     `state` is the fold of the same stream, if the caller has it.
     """
     stored = await ledger.read(mission_id)
-    report = build_report(mission_id, [decode(event.type, event.body) for event in stored], state)
+    events = [decode(event.type, event.body) for event in stored]
+    state = state or fold(events)
+    report = build_report(mission_id, events, state)
+    if state is not None and (shares := importance_of(state.mission, report.get("trials", ()))):
+        report["importance"] = shares
     report["ledger"] = {
         "head_seq": stored[-1].seq if stored else 0,
         "head_hash": stored[-1].hash.hex() if stored else "",
