@@ -36,6 +36,7 @@ from pursuit.service.doctor import Finding, examine
 from pursuit.service.queries import require_id
 from pursuit.service.tasks import Tasks
 from pursuit.service.toolbox import Planner, Toolbox
+from pursuit.service.tracking import open_tracking
 from pursuit.tasks.calls import TaskCalls
 from pursuit.tasks.limits import DAY, Limits
 from pursuit.tasks.store import TaskStore
@@ -234,6 +235,9 @@ class Runtime:
             host = ToolHost(self._pool, self._policy(configuration), self._later)
             states = States(ledger)
             choice = choice_of(configuration)
+            tracking = open_tracking(configuration.tracking)
+            if tracking is not None:
+                stack.push_async_callback(tracking.aclose)
             driver = Driver(
                 ledger=ledger,
                 states=states,
@@ -244,6 +248,7 @@ class Runtime:
                 ready=choice.ready,
                 settings=engine_settings(configuration.settings),
                 checks=configuration.checks,
+                tracking=None if tracking is None else tracking.see,
             )
             self.service = Service(
                 ledger=ledger,

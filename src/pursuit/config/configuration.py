@@ -55,7 +55,18 @@ SETTINGS = (
 _OFF_AT_ZERO = ("memory_lessons",)
 _COUNTS = ("script_calls", "script_workers", "tasks_at_once", "tasks_each", "task_kept")
 _WHOLE = (*_COUNTS, "prompt_bytes", "tools_bytes", *_OFF_AT_ZERO)
-_TOML_KEYS = ("servers", "mcpServers", "checks", "commands", "settings", "policy", "prices", "model", "client_models")
+_TOML_KEYS = (
+    "servers",
+    "mcpServers",
+    "checks",
+    "commands",
+    "settings",
+    "policy",
+    "prices",
+    "model",
+    "client_models",
+    "tracking",
+)
 PRICE_KEYS = ("input", "output")
 POLICY_KEYS = ("mode", "rules", "network", "callers")
 CALLER_KEYS = ("mode", "deny", "ask")
@@ -80,6 +91,8 @@ class Configuration:
     """The language model that proposes where a client names no proposer."""
     client_models: frozenset[str] = frozenset()
     """Further language models that MCP clients may name."""
+    tracking: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Where metrics are sent: `mlflow` a tracking URI, `tensorboard` a folder."""
 
 
 def find_configuration(start: Path) -> Path | None:
@@ -142,7 +155,18 @@ def _parse(path: Path, table: Mapping[str, Any], faults: list[Fault]) -> Configu
         prices=_prices(fields),
         model=_model(fields),
         client_models=_client_models(fields),
+        tracking=_tracking(fields, path.parent.absolute()),
     )
+
+
+def _tracking(fields: Fields, base: Path) -> dict[str, str]:
+    table = fields.inside("tracking")
+    table.only(("mlflow", "tensorboard"))
+    mlflow, tensorboard = table.text("mlflow"), table.text("tensorboard")
+    return {
+        **({"mlflow": mlflow} if mlflow is not None else {}),
+        **({"tensorboard": str(base / tensorboard)} if tensorboard is not None else {}),
+    }
 
 
 def _checks(fields: Fields, base: Path) -> dict[str, Mapping[str, Any]]:

@@ -35,7 +35,7 @@ from pursuit.core.lessons import remembered
 from pursuit.core.mission import Mission, MissionPolicy, Proposal
 from pursuit.core.report import build_report
 from pursuit.core.state import MissionState
-from pursuit.engine.context import Clock, Observer, Run, Settings, Tools
+from pursuit.engine.context import Clock, Observer, Phase, Run, Settings, Tools
 from pursuit.engine.execute import cancel_tasks, settle_lost
 from pursuit.engine.journal import Journal
 from pursuit.engine.lessons import lessons_for
@@ -110,6 +110,8 @@ class Driver:
     """Raises if the proposer of a mission cannot be asked."""
     settings: Settings = field(default_factory=Settings)
     checks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    tracking: Observer | None = None
+    """Sees every mission that this process drives."""
 
     async def drive(
         self,
@@ -246,7 +248,7 @@ class Driver:
             sandbox=self.sandbox,
             clock=self.clock,
             settings=self.settings,
-            observer=observer,
+            observer=_both(observer, self.tracking),
             checks=self.checks,
             started=self.clock.monotonic(),
         )
@@ -267,6 +269,17 @@ class Driver:
                 done = await _run_turns(run, proposer)
         await run.journal.flush()
         run.report_phase("waiting")
+
+
+def _both(one: Observer | None, other: Observer | None) -> Observer | None:
+    if one is None or other is None:
+        return one or other
+
+    def see(mission_id: str, phase: Phase, state: MissionState) -> None:
+        other(mission_id, phase, state)
+        one(mission_id, phase, state)
+
+    return see
 
 
 def _runnable(mission_id: str, state: MissionState, proposal: Proposal | None, *, resume: bool) -> None:
