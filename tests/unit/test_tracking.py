@@ -88,7 +88,7 @@ def test_a_tracker_that_fails_is_left_alone(tmp_path: Path) -> None:
 def test_mlflow_has_a_run_for_each_trial(tmp_path: Path) -> None:
     from mlflow import MlflowClient
 
-    uri = f"file://{tmp_path / 'mlruns'}"
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     report = tuned(tmp_path, mlflow=uri)
     client = MlflowClient(tracking_uri=uri)
     experiment = client.get_experiment_by_name(report.session_id)

@@ -23,7 +23,7 @@ def trials_of(events: Iterable[AnyEvent], best_call: str | None = None) -> list[
     for event in events:
         match event:
             case MissionCreated():
-                proposer = event.mission.get("proposer") or {}
+                proposer: Mapping[str, Any] = event.mission["proposer"]
                 if proposer.get("kind") == "search":
                     measuring.add(str(proposer.get("tool_name")))
             case CallIntended() if event.purpose != "check":

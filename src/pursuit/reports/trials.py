@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
@@ -38,21 +39,18 @@ def as_parquet(trials: Trials) -> bytes:
     """The table as a Parquet file; a column of mixed types is text. Raises `ExtraMissing` without pyarrow."""
     if find_spec("pyarrow") is None:
         raise ExtraMissing("Parquet needs pyarrow: pip install 'pursuit[tables]', or write .csv", extra="tables")
-    import pyarrow  # noqa: PLC0415 - an extra  # pyright: ignore[reportMissingImports]
-    import pyarrow.parquet  # noqa: PLC0415 - an extra  # pyright: ignore[reportMissingImports]
-
-    arrow: Any = pyarrow
+    arrow: Any = import_module("pyarrow")
     columns, rows = table_of(trials)
     values = list(zip(*rows, strict=True)) or [() for _ in columns]
     arrays = {name: arrow.array(_uniform(column)) for name, column in zip(columns, values, strict=True)}
     sink: Any = arrow.BufferOutputStream()
-    arrow.parquet.write_table(arrow.table(arrays), sink)
+    import_module("pyarrow.parquet").write_table(arrow.table(arrays), sink)
     return sink.getvalue().to_pybytes()
 
 
 def _uniform(column: Sequence[Any]) -> list[Any]:
     """Values of one type: whole numbers beside others become floating point, any other mixture becomes text."""
-    kinds = {type(value) for value in column if value is not None}
+    kinds: set[type[Any]] = {type(value) for value in column if value is not None}
     if kinds <= {int, float} and len(kinds) == 2:
         return [None if value is None else float(value) for value in column]
     if len(kinds) <= 1 and not kinds & {list, dict}:
@@ -64,8 +62,5 @@ def as_frame(trials: Trials) -> Any:
     """A pandas DataFrame, or the rows themselves if pandas is not installed."""
     if find_spec("pandas") is None:
         return list(trials)
-    import pandas  # noqa: PLC0415 - an extra  # pyright: ignore[reportMissingImports]
-
     columns, rows = table_of(trials)
-    frame: Any = pandas
-    return frame.DataFrame(rows, columns=columns)
+    return import_module("pandas").DataFrame(rows, columns=columns)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Any
-
-from mlflow import MlflowClient  # pyright: ignore[reportMissingImports]
 
 LONGEST = 500
 """Characters of a parameter that every store of MLflow takes."""
@@ -15,7 +14,7 @@ class MlflowTracker:
     """Sends trials to the store at a tracking URI."""
 
     def __init__(self, uri: str) -> None:
-        self._client: Any = MlflowClient(tracking_uri=uri)
+        self._client: Any = import_module("mlflow").MlflowClient(tracking_uri=uri)
         self._experiments: dict[str, str] = {}
         self._run: tuple[str, tuple[int, int], str] | None = None
 

@@ -6,10 +6,9 @@ Metrics have their own names; numeric arguments are `parameters/NAME`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
-
-from tensorboard.summary import Writer  # pyright: ignore[reportMissingImports]
 
 
 class TensorboardTracker:
@@ -36,5 +35,5 @@ class TensorboardTracker:
 
     def _writer(self, mission: str) -> Any:
         if mission not in self._writers:
-            self._writers[mission] = Writer(str(self._folder / mission))
+            self._writers[mission] = import_module("tensorboard.summary").Writer(str(self._folder / mission))
         return self._writers[mission]

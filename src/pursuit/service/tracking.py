@@ -17,7 +17,7 @@ import anyio.to_thread
 from pursuit.core.audit import redacted
 from pursuit.core.state import MissionState
 from pursuit.engine.context import Phase
-from pursuit.errors import ExtraMissing
+from pursuit.errors import ExtraMissing, InvalidArgument
 
 log = logging.getLogger(__name__)
 
@@ -86,19 +86,25 @@ class Tracking:
 
 
 def open_tracking(wanted: Mapping[str, str]) -> Tracking | None:
-    """The trackers of a configuration; None if it names none. Raises `ExtraMissing`."""
+    """The trackers of a configuration; None if it names none. Raises `ExtraMissing` or `InvalidArgument`."""
     if not wanted:
         return None
     trackers: dict[str, Tracker] = {}
     for name, place in wanted.items():
         if find_spec(name) is None:
             raise ExtraMissing(f"[tracking] {name} needs a package: pip install 'pursuit[{name}]'", extra=name)
-        if name == "mlflow":
-            from pursuit.service.mlflow_tracker import MlflowTracker  # noqa: PLC0415 - an extra
-
-            trackers[name] = MlflowTracker(place)
-        else:
-            from pursuit.service.tensorboard_tracker import TensorboardTracker  # noqa: PLC0415 - an extra
-
-            trackers[name] = TensorboardTracker(place)
+        try:
+            trackers[name] = _opened(name, place)
+        except Exception as error:  # noqa: BLE001 - the boundary: each library has its own errors for a wrong place
+            raise InvalidArgument(f"[tracking] {name} = {place!r} cannot be used: {error}", tracker=name) from None
     return Tracking(trackers)
+
+
+def _opened(name: str, place: str) -> Tracker:
+    if name == "mlflow":
+        from pursuit.service.mlflow_tracker import MlflowTracker  # noqa: PLC0415 - an extra
+
+        return MlflowTracker(place)
+    from pursuit.service.tensorboard_tracker import TensorboardTracker  # noqa: PLC0415 - an extra
+
+    return TensorboardTracker(place)
