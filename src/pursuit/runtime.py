@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from html import escape
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -36,6 +37,7 @@ from pursuit.service.notifications import Notifier
 from pursuit.service.queries import require_id
 from pursuit.service.tasks import Tasks
 from pursuit.service.toolbox import Planner, Toolbox
+from pursuit.service.tracking import open_tracking
 from pursuit.tasks.calls import TaskCalls
 from pursuit.tasks.limits import DAY, Limits
 from pursuit.tasks.store import TaskStore
@@ -96,7 +98,7 @@ def task_limits(settings: Mapping[str, float]) -> Limits:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Report:
     """The final report of a mission: `data` is all of it, as JSON."""
 
@@ -132,6 +134,26 @@ class Report:
         """The best point that keeps all limits: `metric`, `value`, `args`, `iteration`, `call_id`; None without one."""
         row = self.data.get("best_point")
         return row if row is not None and row["feasible"] else None
+
+    def trials(self) -> Any:
+        """The calls with arguments and metrics, one row for each: a pandas DataFrame, or a list of dicts.
+
+        At most the newest 10,000; `pursuit report ID -o trials.csv` writes all.
+        """
+        from pursuit.reports.trials import as_frame  # noqa: PLC0415 - pandas loads only when needed
+
+        return as_frame(self.data.get("trials", ()))
+
+    def __repr__(self) -> str:
+        best = self.best
+        found = "" if best is None else f", best {best['metric']} = {best['value']:g} with {best['args']}"
+        reason = f" ({self.verdict_reason})" if self.verdict_reason else ""
+        return f"<Report {self.session_id}: {self.status}{reason}, {self.data['iteration_count']} iterations{found}>"
+
+    def _repr_html_(self) -> str:
+        """The report in a notebook: in a frame, because it is a whole page with its own style sheet."""
+        page = escape(self.html(), quote=True)
+        return f'<iframe srcdoc="{page}" style="width:100%;height:480px;border:0" sandbox></iframe>'
 
     def html(self) -> str:
         """The report as one self-contained page."""
@@ -221,6 +243,9 @@ class Runtime:
             host = ToolHost(self._pool, self._policy(configuration), self._later)
             states = States(ledger)
             choice = choice_of(configuration)
+            tracking = open_tracking(configuration.tracking)
+            if tracking is not None:
+                stack.push_async_callback(tracking.aclose)
             driver = Driver(
                 ledger=ledger,
                 states=states,
@@ -232,6 +257,7 @@ class Runtime:
                 settings=engine_settings(configuration.settings),
                 checks=configuration.checks,
                 recorded=None if self.notifier is None else self.notifier.recorded,
+                tracking=None if tracking is None else tracking.see,
             )
             self.service = Service(
                 ledger=ledger,

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, cast
 import anyio
 
 from pursuit.cli.console import MARKS, STYLES, Screen, budget_parts, counted, line
-from pursuit.core.best import Best
+from pursuit.cli.show import best_words
+from pursuit.core.best import Best, best_row
 from pursuit.core.criteria import AnyCriterion, Check, EventSeen, MetricThreshold, ToolCallSucceeded, describe
 from pursuit.core.report import budget_row
 from pursuit.core.state import MissionState
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 REDRAW_SECONDS = 0.1
 MOST_CRITERIA = 12
+MOST_WARNINGS = 3
 WIDTH = 100
 _EXTREME = {"<": "lowest", "<=": "lowest", ">": "highest", ">=": "highest", "==": "closest", "!=": "closest"}
 _DOING = {
@@ -84,13 +86,18 @@ async def progress(screen: Screen) -> AsyncGenerator[Observer]:
 
 
 def lines(screen: Screen) -> Observer:
-    """One line on standard error for each iteration that ended."""
+    """One line on standard error for each iteration that ended, and for each new warning."""
     shown: dict[str, int] = {}
+    warned: dict[str, int] = {}
 
     def see(mission_id: str, phase: Phase, state: MissionState) -> None:
+        known = warned.setdefault(mission_id, len(state.raised))
         if phase in ("decided", "ended") and state.iteration_count > shown.get(mission_id, -1):
             shown[mission_id] = state.iteration_count
             screen.note(iteration_line(state))
+        warned[mission_id] = len(state.raised)
+        for _iteration, warning in state.raised[known:]:
+            screen.note(f"warning: {line(warning)}")
 
     return see
 
@@ -119,14 +126,17 @@ def panel(seen: Snapshot, seconds: float, width: int) -> Panel:
 
     state = seen.state
     last = state.last_ended
+    best = best_words(best_row(state.best_points.best()))
     rows = [
         Text(line(state.mission.directive, 2 * width - 20), style="dim"),
         Text(),
         _headline(seen, seconds),
         Text(f"criteria     {_met(state)} of {len(state.mission.criteria)} met"),
         *_criteria(state),
+        *([Text(f"best         {line(best, 2 * width - 20)}")] if best else []),
         Text(f"budget left  {_left(state) or 'no caps'}"),
         Text(f"last verdict {'none yet' if last is None else f'{last.verdict} ({last.reason})'}"),
+        *(Text(f"warning: {line(warning)}", style="yellow") for _iteration, warning in state.raised[-MOST_WARNINGS:]),
     ]
     title = Text(f"{seen.mission_id} \u00b7 {state.status}")
     return Panel(Group(*rows), title=title, title_align="left", border_style="dim", width=width, expand=False)

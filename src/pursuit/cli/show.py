@@ -37,13 +37,15 @@ def why(status: Mapping[str, Any]) -> str:
         until = f" until {moment(status['waiting_until'])}" if "waiting_until" in status else ""
         return f"waiting for {status['waiting_for']}{detail}{until}"
     if status["status"] in ENDED:
-        return reason(status.get("verdict_reason"))
+        words = reason(status.get("verdict_reason"))
+        error = status.get("rationale") if status.get("verdict_reason") == "proposer_failed" else None
+        return f"{words.removesuffix('.')}: {line(error)}" if error else words
     return ""
 
 
-def best(status: Mapping[str, Any]) -> str:
+def best_words(found: Mapping[str, Any] | None) -> str:
     """The best point that keeps all limits, and what a better one violates; empty before there is a point."""
-    row: Mapping[str, Any] = status.get("best_point") or {}
+    row: Mapping[str, Any] = found or {}
     words: list[str] = []
     if row.get("feasible"):
         words.append(
@@ -78,7 +80,7 @@ def _mission_plain(screen: Screen, status: Mapping[str, Any]) -> None:
     for row in status["criteria"]:
         need = "required" if row["required"] else "optional"
         screen.fact(f"criterion {row['criterion_id']}", f"{row['status']} ({need}): {row['description']}{_proof(row)}")
-    if text := best(status):
+    if text := best_words(status.get("best_point")):
         screen.fact("best", text)
     for label, used, cap, _left in budget_parts(status["budget"]):
         screen.fact(label, of_cap(used, cap))
@@ -105,7 +107,7 @@ def _mission_rich(screen: Screen, status: Mapping[str, Any]) -> None:
     if text := why(status):
         head.append(f"  {line(text)}")
     screen.show(head, Padding(Text(line(status["directive"], 400)), (0, 0, 1, 2)), criteria_table(status))
-    if text := best(status):
+    if text := best_words(status.get("best_point")):
         screen.show(Padding(Text(f"best  {line(text, 400)}"), (1, 0, 0, 2)))
     words = [f"{label} {of_cap(used, cap)}" for label, used, cap, _left in budget_parts(status["budget"])]
     screen.show(Padding(Text(" \u00b7 ".join(words)), (1, 0, 0, 2)))

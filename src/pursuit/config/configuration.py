@@ -68,6 +68,7 @@ TOML_KEYS = (
     "client_models",
     "notify",
     "schedule",
+    "tracking",
 )
 PRICE_KEYS = ("input", "output")
 POLICY_KEYS = ("mode", "rules", "network", "callers")
@@ -130,6 +131,8 @@ class Configuration:
     """Further language models that MCP clients may name."""
     notify: NotifyConfig | None = None
     schedules: Mapping[str, ScheduleConfig] = field(default_factory=dict[str, ScheduleConfig])
+    tracking: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Where metrics are sent: `mlflow` a tracking URI, `tensorboard` a folder."""
 
 
 def find_configuration(start: Path) -> Path | None:
@@ -194,7 +197,18 @@ def _parse(path: Path, table: Mapping[str, Any], faults: list[Fault]) -> Configu
         client_models=_client_models(fields),
         notify=_notify(fields, path.parent.absolute()),
         schedules=_schedules(fields, path.parent.absolute()),
+        tracking=_tracking(fields, path.parent.absolute()),
     )
+
+
+def _tracking(fields: Fields, base: Path) -> dict[str, str]:
+    table = fields.inside("tracking")
+    table.only(("mlflow", "tensorboard"))
+    mlflow, tensorboard = table.text("mlflow"), table.text("tensorboard")
+    return {
+        **({"mlflow": mlflow} if mlflow is not None else {}),
+        **({"tensorboard": str(base / tensorboard)} if tensorboard is not None else {}),
+    }
 
 
 def _checks(fields: Fields, base: Path) -> dict[str, Mapping[str, Any]]:

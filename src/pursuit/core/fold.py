@@ -31,6 +31,7 @@ from pursuit.core.events import (
     MissionFailed,
     MissionPaused,
     MissionResumed,
+    MissionWarned,
     ModelAnswered,
     ModelAsked,
     ReportWritten,
@@ -345,6 +346,12 @@ def _checkpoint(state: MissionState, event: IterationEnded) -> None:
         state.checkpoint_best[criterion_id] = point.value
 
 
+def _warned(state: MissionState, event: MissionWarned) -> None:
+    state.raised = (*state.raised, (event.iteration, event.message))
+    state.warnings = (*state.warnings, event.message)
+    state.warned.update(event.criteria)
+
+
 def _wait_began(state: MissionState, event: WaitBegan) -> None:
     state.elapsed = max(state.elapsed, event.elapsed)
     if state.status in ("running", "pending", "waiting"):
@@ -425,6 +432,7 @@ _STEPS: dict[type[Any], Callable[[MissionState, Any], None]] = {
     ApprovalAnswered: _answered,
     ScriptEnded: _script_ended,
     IterationEnded: _iteration_ended,
+    MissionWarned: _warned,
     WaitBegan: _wait_began,
     MissionFailed: _failed,
     MissionEnded: _ended,

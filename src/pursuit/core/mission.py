@@ -257,8 +257,16 @@ def _threshold(value: object) -> object:
     return value
 
 
+NO_CRITERIA = (
+    "a mission needs at least one criterion, such as "
+    '{ criterion_id = "loss", kind = "metric_threshold", metric = "loss", op = "<", target = 0.1 }'
+)
+
+
 class Mission(InputModel):
     """A directive with everything that is needed to pursue it."""
+
+    NEEDED = {"criteria": NO_CRITERIA}  # noqa: RUF012 - a ClassVar of the base
 
     directive: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=8_192)]
     criteria: Annotated[list[AnyCriterion], Field(min_length=1, max_length=MAX_CRITERIA)]

@@ -39,11 +39,13 @@ from pursuit.core.lessons import lessons_of
 from pursuit.core.observe import leaves, source_matches
 from pursuit.core.series import Point
 from pursuit.core.state import MissionState, Status
+from pursuit.core.trials import trials_of
 
 FORMAT = "pursuit.report/1"
 MOST_ROWS = 500
 LAST = 1 << 30
 MOST_POINTS = 20_000
+MOST_TRIALS = 10_000
 
 
 @dataclass(slots=True)
@@ -85,6 +87,7 @@ def build_report(mission_id: str, events: Sequence[AnyEvent], state: MissionStat
         "budget": budget_row(state),
         "iteration_count": state.iteration_count,
         "best_point": best_row(state.best_points.best()),
+        **_trials(events, state),
         "metrics": _metrics(state, tally),
         "calls": {
             "total": sum(tally.outcomes.values()),
@@ -249,6 +252,15 @@ def _metrics(state: MissionState, tally: _Tally) -> dict[str, Any]:
             "target": None if criterion is None else {"op": criterion.op, "target": criterion.target},
         }
     return rows
+
+
+def _trials(events: Sequence[AnyEvent], state: MissionState) -> dict[str, Any]:
+    """The trials with the newest ones kept; nothing for a mission whose calls give no metrics."""
+    best = state.best_points.best()
+    rows = trials_of(events, best.point.call_id if best is not None and best.point is not None else None)
+    if not rows:
+        return {}
+    return {"trials": rows[-MOST_TRIALS:], "trials_omitted": max(0, len(rows) - MOST_TRIALS)}
 
 
 def _infeasible(point: Candidate) -> dict[str, Any]:

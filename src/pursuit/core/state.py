@@ -168,6 +168,10 @@ class MissionState:
     stagnation: int | None = None
     parameters: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     warnings: tuple[str, ...] = ()
+    raised: tuple[tuple[int, str], ...] = ()
+    """The warnings since the start, each with its iteration."""
+    warned: set[str] = field(default_factory=set[str])
+    """The criteria that a warning was about."""
     file: str | None = None
     credential: str | None = None
     parent: str | None = None

@@ -36,6 +36,7 @@ from pursuit.proposers.model import lack_of_room
 from pursuit.proposers.objective import aim_of
 from pursuit.proposers.prompt import LEAST, LIMIT
 from pursuit.proposers.search import require_search
+from pursuit.sandbox import missing_modules
 from pursuit.upstream.pool import Pool
 
 Schema = Mapping[str, Any]
@@ -474,6 +475,11 @@ class _MissionTools:
             case RepeatProposer(tool_name=name, args=args):
                 row["tool_name"] = self._tool("proposer.tool_name", name, tools)
                 self._arguments("proposer.args", row["tool_name"], args)
+            case ScriptProposer(script=source):
+                for one in missing_modules(source):
+                    self.faults.append(
+                        Fault(field="proposer.script", reason=str(one), line=one.line, column=one.column)
+                    )
             case SearchProposer() as search:
                 self._search(mission, search, row, tools)
             case ReplayProposer(proposals=proposals):

@@ -33,6 +33,7 @@ from pursuit.core.fold import advance
 from pursuit.core.observe import value_of
 from pursuit.core.report import budget_row, children_rows, criteria_rows, cut_short, iso
 from pursuit.core.state import STATUSES, MissionState, Status
+from pursuit.core.trials import trials_of
 from pursuit.core.truncate import cut_to
 from pursuit.engine.context import Clock
 from pursuit.engine.driver import Driver, assemble
@@ -372,6 +373,13 @@ class Queries:
             words = f"No process drives this mission; resume it with: {found['resume']}"
             report |= {**found, "reason_text": " ".join(filter(None, (words, report["reason_text"])))}
         return report
+
+    async def trials(self, mission_id: str) -> list[dict[str, Any]]:
+        """Every trial of a mission, in order."""
+        best = (await self.state(mission_id)).best_points.best()
+        stored = await self.ledger.read(mission_id)
+        call = best.point.call_id if best is not None and best.point is not None else None
+        return trials_of((decode(one.type, one.body) for one in stored), call)
 
     async def audited(self, mission_id: str | None = None, *, limit: int = 100) -> Sequence[dict[str, Any]]:
         """The newest lines of the audit, oldest first; a forgotten mission still has its lines."""
