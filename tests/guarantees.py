@@ -156,4 +156,7 @@ GUARANTEES = {
     "a-mission-killed-at-its-submission-ends-as-its-attempt": "Ended at any instant of its submission and gone on with, a mission has the status that its attempt says.",
     "an-attempt-goes-on-with-what-is-printed": "What is printed after an attempt goes on with it as it stands, and for an agent with it alone.",
     "one-served-mission-hides-the-others": "To a client of `serve --mission ID` others are as unknown as ones that never were, and it begins none.",
+    "mistakes-are-answered": "Each mistake that users reported gets an answer that names the cause and the way on.",
+    "approvals-come-from-anywhere": "A question at a terminal, or a run that waits, goes on at an answer from any process.",
+    "a-ledger-can-be-read-where-it-cannot-be-written": "On a read-only file system missions are listed, shown, verified and exported.",
 }

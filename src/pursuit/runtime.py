@@ -244,7 +244,7 @@ class Runtime:
 
     async def pursue(self, mission: Mission, *, observer: Observer | None = None) -> Report:
         """Runs a mission until it ends or waits, and reports."""
-        started = await self.service.start(mission)
+        started = await self.service.start(mission, mode=self._mode)
         return await self.resume(started.session_id, observer=observer)
 
     async def resume(self, mission_id: str, *, observer: Observer | None = None) -> Report:
@@ -261,7 +261,9 @@ class Runtime:
         """Starts the mission of a file, with the servers that the file brings, under this id or a new one."""
         self._add_servers(file.path, file.servers)
         path = file.path if file.servers else None
-        return await self.service.start(file.mission, file=path, session_id=session_id)
+        # A mission with a chosen id was written for one attempt: its file starts no second one.
+        origin = file.path if session_id is None else None
+        return await self.service.start(file.mission, file=path, origin=origin, session_id=session_id, mode=self._mode)
 
     async def use_servers_of(self, mission_id: str) -> None:
         """Adds the servers of the mission's own file, so that it can continue in this process."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import sqlite3
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -37,7 +39,7 @@ def ours(ended: tuple[Place, str], tmp_path: Path) -> tuple[Place, str]:
 
 
 def test_every_command_has_help_with_the_common_options(tmp_path: Path) -> None:
-    assert len(COMMANDS) == 26
+    assert len(COMMANDS) == 27
     place = Place(tmp_path)
     for name in COMMANDS:
         text, _ = place.ask(name, "--help")
@@ -200,3 +202,64 @@ def test_help_and_list_load_nothing_heavy(tmp_path: Path) -> None:
         env = os.environ | {"XDG_DATA_HOME": str(tmp_path), "HOME": str(tmp_path)}  # no ledger of another run
         done = subprocess.run([sys.executable, "-c", source], cwd=tmp_path, env=env, capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (0, ""), words
+
+
+READS = """\
+import json, sys
+from pursuit.cli.main import answer
+sys.exit(max(answer(words) for words in json.loads(sys.argv[1])))
+"""
+READ_ONLY = 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && cd "$0" && exec "$@"'
+
+
+@pytest.mark.guarantee("a-ledger-can-be-read-where-it-cannot-be-written")
+@pytest.mark.parametrize("log_left", [False, True])
+def test_a_ledger_on_a_read_only_file_system_is_read(ours: tuple[Place, str], tmp_path: Path, log_left: bool) -> None:
+    place, _mission_id = ours
+    if log_left:  # as a process that was killed leaves it: the end of the ledger is in SQLite's log
+        with contextlib.closing(sqlite3.connect(place.ledger)) as keeping:
+            keeping.execute("PRAGMA wal_autocheckpoint = 0")
+            keeping.execute("SELECT count(*) FROM events").fetchone()
+            place.ask("audit")
+            place.ask("lessons", "beam")
+            keeping.execute("UPDATE streams SET updated_at = updated_at")
+            shutil.copytree(place.folder, tmp_path / "killed")
+        place = Place(tmp_path / "killed")
+        assert Path(f"{place.ledger}-wal").stat().st_size
+    words = [["list"], ["status", "last"], ["report", "last"], ["verify"], ["logs", "last"], ["doctor"]]
+    words.append(["export", "last", "-o", str(tmp_path / "out.jsonl")])
+    run = [sys.executable, "-c", READS, json.dumps(words)]
+    done = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", READ_ONLY, str(place.folder), *run],
+        env=place.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    if "unshare" in done.stderr or "mount:" in done.stderr:
+        pytest.skip(f"this machine lets no test mount: {done.stderr}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "status: completed" in done.stdout and "intact: yes" in done.stdout and "call beam.evaluate" in done.stdout
+    assert "can be read and not written" in done.stdout
+    assert (tmp_path / "out.jsonl").exists()
+
+
+def test_people_read_local_times_and_programs_iso_times(
+    ended: tuple[Place, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, mission_id = ended
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        assert place.json("status", mission_id)["created_at"].endswith("+00:00")
+        assert "+09:00\t" in place.ask("list")[0]
+        assert any(" JST" in line for line in place.seen(120, "list"))
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_a_list_on_a_narrow_terminal_never_cuts_an_id(ended: tuple[Place, str]) -> None:
+    place, mission_id = ended
+    assert any(mission_id in line for line in place.seen(40, "list"))

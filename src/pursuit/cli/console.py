@@ -146,7 +146,7 @@ class Screen:
             self.console.print(thing)
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Container[str] = ()) -> None:
-        """Prints a table on the terminal. Only the last column is cut if the terminal is narrow."""
+        """Prints a table on the terminal. Only the last column is cut; a row wider than the terminal wraps there."""
         from rich.table import Table
         from rich.text import Text
 
@@ -160,7 +160,8 @@ class Screen:
             cells = [*map(line, row[:-1]), line(row[-1], room)]
             # `waiting for approval` has the style of `waiting`, `no*` that of `no`.
             table.add_row(*(Text(cell, style=STYLES.get(cell.partition(" for ")[0].rstrip("*"), "")) for cell in cells))
-        self.show(table)
+        # An id that is cut cannot be copied, so no other column shrinks.
+        self.console.print(table, width=max(self.console.width, taken + room), crop=False, soft_wrap=True)
 
     def busy(self, text: str) -> AbstractContextManager[object]:
         """Shows on a terminal what the command waits for, for as long as the block lasts."""

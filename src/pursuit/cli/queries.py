@@ -1,4 +1,4 @@
-"""The commands that look: status, list, history, watch, report, lessons, doctor.
+"""The commands that look: status, list, history, watch, logs, report, lessons, doctor.
 
 They change nothing, and all but doctor work whatever is wrong with the configuration.
 """
@@ -80,7 +80,23 @@ async def history(
 @command(app, json_lines=True)
 async def watch(context: Context, *, mission_id: MissionId) -> None:
     """Follow a mission until it ends or is interrupted, whichever process runs it; Ctrl-C stops watching."""
-    await follow(context.service, mission_id, context.screen)
+    interrupted = await follow(context.service, mission_id, context.screen)
+    await _show_end(context.service, mission_id, context.screen, interrupted=interrupted)
+
+
+@command(app, json_lines=True, epilog="Example:  pursuit logs last -f")
+async def logs(
+    context: Context,
+    *,
+    mission_id: MissionId,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Print each new entry until the mission has ended.")
+    ] = False,
+) -> None:
+    """Show what a mission did, in order: turns, calls with arguments and outcomes, questions, failing checks."""
+    from pursuit.cli.logs import show_logs
+
+    await show_logs(context.service, mission_id, context.screen, follow=follow)
 
 
 @command(app, epilog="Example:  pursuit report ID -o report.html")
@@ -164,14 +180,12 @@ WATCH_SECONDS = 1.0
 """How long a mission is without a driver before `watch` ends: a server continues a background run within half of it."""
 
 
-async def follow(service: Service, mission_id: str, screen: Screen) -> None:
-    """Shows every event of a mission, past and coming, until it has ended or is interrupted.
+async def follow(service: Service, mission_id: str, screen: Screen) -> bool:
+    """Shows every event of a mission until it has ended or is interrupted; returns whether it is interrupted.
 
     It also returns if the mission ended long ago, and not at an end that was taken back.
     """
     import anyio
-
-    from pursuit.cli import show
 
     head = (await service.state(mission_id)).seq
     seen = 0
@@ -196,10 +210,16 @@ async def follow(service: Service, mission_id: str, screen: Screen) -> None:
             if _over(state, head) or screen.unread:
                 break
         tasks.cancel_scope.cancel()
+    return interrupted
+
+
+async def _show_end(service: Service, mission_id: str, screen: Screen, *, interrupted: bool) -> None:
+    from pursuit.cli import show
+
+    status = await service.status(mission_id)
     if screen.rich:
-        show.mission(screen, await service.status(mission_id))
+        show.mission(screen, status)
     elif interrupted:
-        status = await service.status(mission_id)
         if screen.json:
             screen.document({key: status[key] for key in ("session_id", "status", "resume") if key in status})
         else:
@@ -217,12 +237,13 @@ async def _shown(screen: Screen, mission_id: str) -> AsyncGenerator[Callable[[An
         return
 
     from pursuit.core.report import iso
+    from pursuit.reports.wording import local_iso
 
     def write(event: AnyEvent, state: MissionState) -> None:
         if screen.json:
             screen.document(_event_row(event, state.seq))
         elif text := _event_line(event, state):
-            screen.plain(f"{iso(event.at)}\t{text}")
+            screen.plain(f"{local_iso(iso(event.at))}\t{text}")
 
     yield write
 
@@ -252,6 +273,8 @@ def _event_line(event: AnyEvent, state: MissionState) -> str | None:
             return f"{event.status} ({event.reason})"
         case events.WaitBegan():
             return f"waiting for {event.waiting_for}"
+        case events.ApprovalAsked():
+            return f"asks for approval: {line(event.tool)}; answer with: pursuit approve {event.approval_id}"
         case events.OperatorEvent():
             return f"{type(event).__name__} by {line(event.by)}" + (f": {line(event.reason)}" if event.reason else "")
         case events.MissionCreated():

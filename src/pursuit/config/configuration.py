@@ -55,7 +55,7 @@ SETTINGS = (
 _OFF_AT_ZERO = ("memory_lessons",)
 _COUNTS = ("script_calls", "script_workers", "tasks_at_once", "tasks_each", "task_kept")
 _WHOLE = (*_COUNTS, "prompt_bytes", "tools_bytes", *_OFF_AT_ZERO)
-_TOML_KEYS = ("servers", "mcpServers", "checks", "commands", "settings", "policy", "prices", "model", "client_models")
+TOML_KEYS = ("servers", "mcpServers", "checks", "commands", "settings", "policy", "prices", "model", "client_models")
 PRICE_KEYS = ("input", "output")
 POLICY_KEYS = ("mode", "rules", "network", "callers")
 CALLER_KEYS = ("mode", "deny", "ask")
@@ -120,7 +120,7 @@ def load_configuration(path: Path) -> Configuration:
 def _parse(path: Path, table: Mapping[str, Any], faults: list[Fault]) -> Configuration:
     foreign = path.suffix == ".json"
     fields = Fields(table, at="", source=str(path), faults=faults)
-    fields.only(_JSON_KEYS if foreign else _TOML_KEYS)
+    fields.only(_JSON_KEYS if foreign else TOML_KEYS)
     servers: dict[str, ServerConfig] = {}
     for prefix in ("mcpServers", "servers"):
         if prefix not in table:
