@@ -180,7 +180,11 @@ MISTAKES: dict[str, tuple[Act, tuple[str, ...]]] = {
         ("beam", "a bad day"),
     ),
     "a server that hangs": (
-        said("run", "m.toml", m=server("sleep", "60", more="timeouts = { connect = 0.2 }\n")),
+        said(
+            "run",
+            "m.toml",
+            m=server("python3", "-c", "import sys; sys.stdin.read()", more="timeouts = { connect = 0.2 }\n"),
+        ),
         ("beam", r"0\.2 s"),
     ),
     "a variable that is not set": (

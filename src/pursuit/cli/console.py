@@ -103,9 +103,12 @@ class Screen:
     @cached_property
     def console(self) -> Console:
         """The terminal; text is printed as it is, without markup."""
+        return self._console()
+
+    def _console(self, width: int | None = None) -> Console:
         from rich.console import Console
 
-        return Console(markup=False, highlight=False, emoji=False)
+        return Console(markup=False, highlight=False, emoji=False, width=width)
 
     def answer(self, data: Any) -> bool:
         """Prints the answer as JSON if that was asked for, and tells whether it was."""
@@ -160,8 +163,10 @@ class Screen:
             cells = [*map(line, row[:-1]), line(row[-1], room)]
             # `waiting for approval` has the style of `waiting`, `no*` that of `no`.
             table.add_row(*(Text(cell, style=STYLES.get(cell.partition(" for ")[0].rstrip("*"), "")) for cell in cells))
-        # An id that is cut cannot be copied, so no other column shrinks.
-        self.console.print(table, width=max(self.console.width, taken + room), crop=False, soft_wrap=True)
+        if taken + room > self.console.width:  # an id that is cut cannot be copied, so no other column shrinks
+            self._console(width=taken + room).print(table)
+        else:
+            self.show(table)
 
     def busy(self, text: str) -> AbstractContextManager[object]:
         """Shows on a terminal what the command waits for, for as long as the block lasts."""
