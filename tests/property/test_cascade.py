@@ -179,7 +179,7 @@ def reference(plan: Plan) -> list[tuple[str, bool, int]]:
     return said
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(PLANS)
 def test_random_missions_go_as_the_specification_says(plan: Plan) -> None:
     goes_on = ("heuristic_unproductive", "in_progress")
