@@ -183,7 +183,8 @@ class Screen:
         if self.rich:
             from rich.text import Text
 
-            self.show(Text(clean(text), style="dim"))
+            # The terminal wraps it, so that a command can be copied in one piece.
+            self.console.print(Text(clean(text), style="dim"), soft_wrap=True)
         elif not self.json:
             self.note(text)
 

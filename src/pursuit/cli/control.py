@@ -75,8 +75,15 @@ async def extend(
         "max_tokens": max_tokens,
         "max_cost_usd": max_cost_usd,
     }
+    from pursuit.cli import show
+    from pursuit.errors import SessionTerminal
+
     caps = {name: float(value) for name, value in given.items() if value is not None}
-    _show_state(context, mission_id, await context.service.extend(mission_id, caps))
+    try:
+        state = await context.service.extend(mission_id, caps)
+    except SessionTerminal:
+        raise show.has_ended(context, mission_id, await context.service.state(mission_id)) from None
+    _show_state(context, mission_id, state)
 
 
 def _show_state(context: Context, mission_id: str, state: MissionState) -> None:

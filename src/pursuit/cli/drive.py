@@ -127,9 +127,14 @@ class Drive:
         return load_mission_file(file)
 
     def _keep_mode(self, mission_id: str) -> None:
-        """Takes the policy mode that the operator chose for the mission, unless this command names one."""
+        """Takes the policy mode that the operator chose for the mission, unless this command names one.
+
+        Raises `SessionTerminal` with the way on if the mission has ended.
+        """
         state = self.context.look(lambda runtime: runtime.service.state(mission_id))
-        if self._mode is None and state.mode is not None and not state.terminal:
+        if state.terminal and state.closed:
+            raise show.has_ended(self.context, mission_id, state)
+        if self._mode is None and state.mode is not None:
             self._mode = state.mode
             self.screen.note(f"policy mode {state.mode}, as the mission was started; --mode changes it")
 
@@ -266,7 +271,10 @@ class Drive:
                 attempt.show(self.screen)
             if files:
                 self.screen.fact("report", files["html"])
-            self.screen.next_step(self.next_step(status) if attempt is None else attempt.next_step(self.context))
+            ended = attempt is None and status["status"] == "terminated"
+            way = show.way_on_from(self.context, mission_id, await runtime.service.state(mission_id)) if ended else None
+            step = self.next_step(status) if attempt is None else attempt.next_step(self.context)
+            self.screen.next_step("; ".join(filter(None, (way, step))))
         return EXIT.get(status["status"], 0)
 
     async def _files(self, runtime: Runtime, status: dict[str, Any]) -> dict[str, str]:
@@ -284,10 +292,8 @@ class Drive:
         """What a person can do now."""
         say, mission_id = self.context.command, status["session_id"]
         match (status["status"], status.get("waiting_for")):
-            case ("completed", _):
+            case ("completed" | "terminated", _):
                 return f"see it again: {say('report', mission_id)}"
-            case ("terminated", _):
-                return f"{show.way_on_from(self.context, status)}; see it again: {say('report', mission_id)}"
             case (_, "proposal"):
                 return f"propose the next calls: {say('iterate', mission_id, '--proposal', 'FILE')}"
             case (_, "approval"):

@@ -24,34 +24,29 @@ LONGEST = 400
 """Characters of an answer, an error or a rationale on its line; `--json` has them whole."""
 
 
-async def show_logs(service: Service, mission_id: str, screen: Screen, *, follow: bool) -> None:
-    """Prints the entries so far; with `follow` also those that come, until the mission ends or is interrupted."""
-    head = (await service.state(mission_id)).seq
-    entries = _Entries(service)
-    async for event, state in service.watch(mission_id):
-        for row in await entries.rows(event, state):
-            if screen.json:
-                screen.document(row)
-                continue
-            screen.plain(f"{local_iso(row['at'])}\t{row['text']}")
-            for text in row.get("output", ()):
-                screen.plain(f"    {clean(text)}")
-        over = state.terminal and state.closed and state.seq >= head
-        if screen.unread or over or (state.seq >= head and not follow):
-            return
+class Log:
+    """Prints the entries of a mission as its events come, up to the event with the number `until`."""
 
-
-class _Entries:
-    """Turns events into entries; it remembers the calls that are under way."""
-
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, screen: Screen, *, until: int | None) -> None:
         self._service = service
+        self._screen = screen
+        self._until = until
         self._calls: dict[str, events.CallIntended] = {}
         self._asked: dict[str, events.ApprovalAsked] = {}
         self._model = ""
 
-    async def rows(self, event: AnyEvent, state: MissionState) -> list[dict[str, Any]]:
-        """The entry of an event, or none."""
+    async def show(self, event: AnyEvent, state: MissionState) -> bool:
+        """Prints the entry of an event; returns whether no more is wanted."""
+        screen, row = self._screen, await self._entry(event, state)
+        if row is not None and screen.json:
+            screen.document(row)
+        elif row is not None:
+            screen.plain(f"{local_iso(row['at'])}\t{row['text']}")
+            for text in row.get("output", ()):
+                screen.plain(f"    {clean(text)}")
+        return screen.unread or (self._until is not None and state.seq >= self._until)
+
+    async def _entry(self, event: AnyEvent, state: MissionState) -> dict[str, Any] | None:
         output: Sequence[str] = ()
         match event:
             case events.CallIntended():
@@ -81,11 +76,11 @@ class _Entries:
             case events.ModelAnswered():
                 text = f"iteration {event.iteration}: {line(self._model)} {_said(event)}"
             case _:
-                text = _entry(event, state)
+                text = _words(event, state)
         if text is None:
-            return []
+            return None
         row: dict[str, Any] = {"at": iso(event.at), "type": type(event).__name__, "text": text}
-        return [{**row, "output": list(output)} if output else row]
+        return {**row, "output": list(output)} if output else row
 
     async def _result(self, event: events.CallSettled) -> Mapping[str, Any] | None:
         if event.blob is None:
@@ -121,7 +116,7 @@ def _said(event: events.ModelAnswered) -> str:
     return f"answered ({used}): {'; '.join(filter(None, words)) or 'nothing'}"
 
 
-def _entry(event: AnyEvent, state: MissionState) -> str | None:
+def _words(event: AnyEvent, state: MissionState) -> str | None:
     match event:
         case events.MissionCreated():
             return f"created: {line(state.mission.directive, 200)}"

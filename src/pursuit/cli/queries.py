@@ -6,7 +6,7 @@ They change nothing, and all but doctor work whatever is wrong with the configur
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -94,9 +94,14 @@ async def logs(
     ] = False,
 ) -> None:
     """Show what a mission did, in order: turns, calls with arguments and outcomes, questions, failing checks."""
-    from pursuit.cli.logs import show_logs
+    from pursuit.cli.logs import Log
 
-    await show_logs(context.service, mission_id, context.screen, follow=follow)
+    service = context.service
+    head = (await service.state(mission_id)).seq
+    log = Log(service, context.screen, until=None if follow else head)
+    interrupted = await until_over(service, mission_id, log.show)
+    if interrupted:
+        await _show_end(service, mission_id, context.screen, interrupted=True)
 
 
 @command(app, epilog="Example:  pursuit report ID -o report.html")
@@ -181,9 +186,23 @@ WATCH_SECONDS = 1.0
 
 
 async def follow(service: Service, mission_id: str, screen: Screen) -> bool:
-    """Shows every event of a mission until it has ended or is interrupted; returns whether it is interrupted.
+    """Shows every event of a mission until it has ended or is interrupted; returns whether it is interrupted."""
+    async with _shown(screen, mission_id) as show_event:
 
-    It also returns if the mission ended long ago, and not at an end that was taken back.
+        async def show_one(event: AnyEvent, state: MissionState) -> bool:
+            show_event(event, state)
+            return screen.unread
+
+        return await until_over(service, mission_id, show_one)
+
+
+async def until_over(
+    service: Service, mission_id: str, show: Callable[[AnyEvent, MissionState], Awaitable[bool]]
+) -> bool:
+    """Hands on every event of a mission until it has ended or is interrupted, or `show` returns True.
+
+    Returns whether the mission is interrupted. It also returns if the mission ended long ago, and not at an end that
+    was taken back.
     """
     import anyio
 
@@ -202,12 +221,12 @@ async def follow(service: Service, mission_id: str, screen: Screen) -> bool:
             interrupted = before and await is_interrupted()
         tasks.cancel_scope.cancel()
 
-    async with anyio.create_task_group() as tasks, _shown(screen, mission_id) as show_event:
+    async with anyio.create_task_group() as tasks:
         tasks.start_soon(await_interruption)
         async for event, state in service.watch(mission_id):
-            show_event(event, state)
+            unwanted = await show(event, state)
             seen = state.seq
-            if _over(state, head) or screen.unread:
+            if unwanted or _over(state, head):
                 break
         tasks.cancel_scope.cancel()
     return interrupted

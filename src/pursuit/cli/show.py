@@ -12,6 +12,8 @@ from typing import Any, cast
 from pursuit.cli.console import ENDED, MARKS, STYLES, Screen, budget_parts, counted, line, of_cap
 from pursuit.cli.context import Context
 from pursuit.core.report import way_on
+from pursuit.core.state import MissionState
+from pursuit.errors import SessionTerminal
 from pursuit.reports.wording import compact, figure, local_iso, moment, number, reason, seconds_between, span
 
 _TIMES = (("created", "created_at"), ("started", "started_at"), ("ended", "ended_at"))
@@ -44,15 +46,17 @@ def why(status: Mapping[str, Any]) -> str:
     return ""
 
 
-def way_on_from(context: Context | Screen, status: Mapping[str, Any]) -> str:
+def way_on_from(context: Context, mission_id: str, state: MissionState) -> str:
     """What continues or repeats a mission that has ended."""
-    return way_on(
-        status["session_id"],
-        reason=status.get("verdict_reason"),
-        origin=status.get("mission_file"),
-        parent=status.get("parent"),
-        say=context.command,
-    )
+    say = context.command
+    return way_on(mission_id, reason=state.verdict_reason, parent=state.parent, origin=state.origin, say=say)
+
+
+def has_ended(context: Context, mission_id: str, state: MissionState) -> SessionTerminal:
+    """The error for a mission that has ended, with the commands that go on from there."""
+    way = way_on_from(context, mission_id, state)
+    text = f"{mission_id} has ended: {state.status} ({state.verdict_reason}); {way}"
+    return SessionTerminal(text, session_id=mission_id, status=state.status, way_on=way)
 
 
 def continue_command(context: Context | Screen, status: Mapping[str, Any]) -> str:

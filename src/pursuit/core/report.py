@@ -146,8 +146,8 @@ def way_on(
     mission_id: str,
     *,
     reason: str | None,
-    origin: str | None,
-    parent: str | None = None,
+    parent: str | None,
+    origin: str | None = None,
     say: Callable[..., str] = command_line,
 ) -> str:
     """What continues or repeats a mission that ended for this reason: a sentence with commands to copy."""

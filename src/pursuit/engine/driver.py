@@ -298,10 +298,10 @@ class Driver:
 
 
 def has_ended(mission_id: str, state: MissionState) -> SessionTerminal:
-    """The error for a mission that has ended; it names the way on."""
-    way = way_on(mission_id, reason=state.verdict_reason, origin=state.origin, parent=state.parent)
+    """The error for a mission that has ended; it names the way on, and not the operator's file: clients read it."""
+    way = way_on(mission_id, reason=state.verdict_reason, parent=state.parent)
     text = f"{mission_id} has ended: {state.status} ({state.verdict_reason}); {way}"
-    return SessionTerminal(text, session_id=mission_id, status=state.status, way_on=way)
+    return SessionTerminal(text, session_id=mission_id, status=state.status)
 
 
 def _runnable(mission_id: str, state: MissionState, proposal: Proposal | None, *, resume: bool) -> None:

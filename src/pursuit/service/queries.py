@@ -166,7 +166,6 @@ def status_of(mission_id: str, state: MissionState) -> dict[str, Any]:
         "parent": state.parent,
         "children": children_rows(state) or None,
         "mode": state.mode,
-        "mission_file": state.origin,
     }
     return {
         "session_id": mission_id,
