@@ -159,4 +159,5 @@ GUARANTEES = {
     "mistakes-are-answered": "Each mistake that users reported gets an answer that names the cause and the way on.",
     "approvals-come-from-anywhere": "A question at a terminal, or a run that waits, goes on at an answer from any process.",
     "a-ledger-can-be-read-where-it-cannot-be-written": "On a read-only file system missions are listed, shown, verified and exported.",
+    "typescript-clients-read-refusals": "Both generations of the TypeScript SDK and the Inspector read each refusal with code, message and details.",
 }

@@ -209,6 +209,12 @@ import json, sys
 from pursuit.cli.main import answer
 sys.exit(max(answer(words) for words in json.loads(sys.argv[1])))
 """
+FULL = """\
+mount -t tmpfs -o size=2m tmpfs "$0" && cp -r "$1/.pursuit" "$1/pursuit.toml" "$1/m.toml" "$0" && cd "$0" || exit 9
+dd if=/dev/zero of=fill bs=1k 2> /dev/null
+shift
+exec "$@"
+"""
 READ_ONLY = 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && cd "$0" && exec "$@"'
 
 
@@ -225,9 +231,17 @@ def test_a_ledger_on_a_read_only_file_system_is_read(ours: tuple[Place, str], tm
         assert Path(f"{place.ledger}-wal").stat().st_size
     words = [["list"], ["status", "last"], ["report", "last"], ["verify"], ["logs", "last"], ["doctor"]]
     words.append(["export", "last", "-o", str(tmp_path / "out.jsonl")])
-    run = [sys.executable, "-c", READS, json.dumps(words)]
+    done = _mounted(place, READ_ONLY, str(place.folder), words=words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "status: completed" in done.stdout and "intact: yes" in done.stdout and "call beam.evaluate" in done.stdout
+    assert "can be read and not written" in done.stdout
+    assert (tmp_path / "out.jsonl").exists()
+
+
+def _mounted(place: Place, script: str, *given: str, words: list[list[str]]) -> subprocess.CompletedProcess[str]:
+    """Runs commands after a script has mounted something, in a namespace of mounts of their own."""
     done = subprocess.run(
-        ["unshare", "-rm", "sh", "-c", READ_ONLY, str(place.folder), *run],
+        ["unshare", "-rm", "sh", "-c", script, *given, sys.executable, "-c", READS, json.dumps(words)],
         env=place.environment,
         capture_output=True,
         text=True,
@@ -236,10 +250,18 @@ def test_a_ledger_on_a_read_only_file_system_is_read(ours: tuple[Place, str], tm
     )
     if "unshare" in done.stderr or "mount:" in done.stderr:
         pytest.skip(f"this machine lets no test mount: {done.stderr}")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "status: completed" in done.stdout and "intact: yes" in done.stdout and "call beam.evaluate" in done.stdout
-    assert "can be read and not written" in done.stdout
-    assert (tmp_path / "out.jsonl").exists()
+    return done
+
+
+def test_a_full_disk_is_called_so(ours: tuple[Place, str], tmp_path: Path) -> None:
+    place, _mission_id = ours
+    (tmp_path / "full").mkdir()
+    words = [["start", "m.toml"], ["list"], ["task", "run", "--", "true"], ["init", "demo"], ["token"], ["doctor"]]
+    done = _mounted(place, FULL, str(tmp_path / "full"), str(place.folder), words=words)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert done.stderr.count("the disk is full") == len(words) - 1, done.stderr
+    assert "No space left" not in done.stderr + done.stdout
+    assert "broken\tdisk\tthe disk of " in done.stdout
 
 
 def test_people_read_local_times_and_programs_iso_times(

@@ -239,10 +239,16 @@ async def ask_at_terminal(screen: Screen, row: Mapping[str, Any]) -> Permission 
         screen.plain(clean(line))
     while True:
         typer.echo("[y]es once, yes for these [a]rguments, yes for this [m]ission, [n]o, [l]ater [l]: ", nl=False)
-        await anyio.wait_readable(sys.stdin)
+        try:
+            await anyio.wait_readable(sys.stdin)
+        except anyio.get_cancelled_exc_class():
+            typer.echo()  # what is said next has a line of its own
+            raise
         typed = os.read(sys.stdin.fileno(), _LONGEST_LINE).decode(errors="replace")
+        if not typed:  # the end of the input
+            typer.echo()
         given = typed.strip().lower()[:1]
-        if given in ("l", ""):  # also the end of the input
+        if given in ("l", ""):
             return None
         if given in _ANSWERS:
             return _ANSWERS[given]

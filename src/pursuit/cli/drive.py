@@ -216,7 +216,7 @@ class Drive:
             tasks.cancel_scope.cancel()
         if withdrawn:
             termios.tcflush(sys.stdin, termios.TCIFLUSH)  # half an answer to a question that is gone
-            self.screen.plain(f"\nanswered elsewhere: {await approvals.standing(mission_id, approval_id)}")
+            self.screen.plain(f"answered elsewhere: {await approvals.standing(mission_id, approval_id)}")
             return True
         if answer is None:
             return False

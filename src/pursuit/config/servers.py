@@ -42,11 +42,17 @@ _FOREIGN_KEYS = ("disabled", "alwaysAllow", "autoApprove", "description", "timeo
 _OVERRIDE_FLAGS = ("read_only", "idempotent", "parallel_safe", "destructive", "long", "task_only")
 
 
+FETCHERS = frozenset({"npx", "bunx", "pnpx", "uvx", "uv", "pipx"})
+FETCH_SECONDS = 180.0
+"""A package with its dependencies is some ten megabytes: minutes over a slow line."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
     """Seconds. If `call` is None, the engine's own call timeout holds."""
 
     connect: float = 30.0
+    """`FETCH_SECONDS` for a command that may have to download the server first."""
     call: float | None = None
     read: float = 120.0
 
@@ -114,6 +120,11 @@ class ServerConfig:
     discreet: bool = False
     """Whether its stderr and the reasons of its failures go to the log only, and not to its callers."""
 
+    @property
+    def fetches(self) -> bool:
+        """Whether its command may have to download the server first."""
+        return _fetches(self.command)
+
 
 def parse_servers(
     table: object, *, source: str, base: Path, prefix: str = "servers", foreign: bool = False
@@ -147,7 +158,7 @@ def _parse_server(name: str, fields: Fields, base: Path, *, foreign: bool) -> Se
         cwd=fields.text("cwd"),
         url=fields.text("url"),
         headers=fields.text_map("headers"),
-        timeouts=_timeouts(fields),
+        timeouts=_timeouts(fields, fetches=_fetches(fields.text("command"))),
         enabled=enabled,
         required=fields.flag("required") or False,
         enabled_tools=fields.texts("enabled_tools"),
@@ -182,10 +193,14 @@ def _transport(fields: Fields) -> Transport:
     return transport
 
 
-def _timeouts(fields: Fields) -> Timeouts:
+def _fetches(command: str | None) -> bool:
+    return command is not None and Path(command).name in FETCHERS
+
+
+def _timeouts(fields: Fields, *, fetches: bool) -> Timeouts:
     table = fields.inside("timeouts")
     table.only(("connect", "call", "read"))
-    default = Timeouts()
+    default = Timeouts(connect=FETCH_SECONDS) if fetches else Timeouts()
     return Timeouts(
         connect=table.number("connect") or default.connect,
         call=table.number("call"),

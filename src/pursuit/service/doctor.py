@@ -258,8 +258,9 @@ async def _connected(pool: Pool, name: str, server: ServerConfig) -> tuple[list[
     """The tools of a server that answers, or None; and the findings about it."""
     about, began = f"server {name}", anyio.current_time()
     catalogue: Catalogue | None = None
-    reason = f"it did not answer within {PATIENCE:g} s"
-    with anyio.move_on_after(PATIENCE):
+    patience = max(PATIENCE, server.timeouts.connect + 1)
+    reason = f"it did not answer within {patience:g} s"
+    with anyio.move_on_after(patience):
         try:
             catalogue = await pool.catalogue([name])
             reason = catalogue.failures.get(name, "")

@@ -326,13 +326,13 @@ async def admit(
 
 
 def _servers(mission: Mission, pool: Pool) -> list[str] | None:
-    """The servers that the allowlist names; None (all) if a word of it may mean any."""
+    """The servers that the allowlist names; None (all) if a word of it may mean any, or names none."""
     if mission.tool_allowlist is None:
         return None
     servers: list[str] = []
     for word in mission.tool_allowlist:
         server, dot, _ = word.partition(".")
-        if not dot or _GLOB & set(server):
+        if not dot or _GLOB & set(server) or (server not in pool.names and server != FLEET):
             return None
         servers.append(server)
     return [server for server in dict.fromkeys(servers) if server in pool.names]
