@@ -168,5 +168,8 @@ GUARANTEES = {
     "the-same-failure-three-times-is-the-end": "A script, or a command that never succeeded, that fails in the same way three times in a row ends the mission with its error.",
     "each-trial-is-a-row": "Each call of a tool that gives metrics is a row with its arguments, metrics and outcome, and one of them is the best.",
     "from-nothing-to-a-tuned-command": "The tutorial leads from nothing to a tuned command with at most 5 commands and 12 lines of TOML.",
+    "mistakes-are-answered": "Each mistake that users reported gets an answer that names the cause and the way on.",
+    "approvals-come-from-anywhere": "A question at a terminal, or a run that waits, goes on at an answer from any process.",
+    "a-ledger-can-be-read-where-it-cannot-be-written": "On a read-only file system missions are listed, shown, verified and exported.",
     "typescript-clients-read-refusals": "Both generations of the TypeScript SDK and the Inspector read each refusal with code, message and details.",
 }

@@ -181,6 +181,8 @@ def _created(event: MissionCreated) -> MissionState:
         credential=event.credential,
         parent=event.parent,
         operators_own=event.operators_own,
+        origin=event.origin,
+        mode=event.mode,
         created_at=event.at,
         budget=caps,
     )
@@ -204,6 +206,7 @@ def _run_claimed(state: MissionState, event: RunClaimed) -> None:
     state.run_goal = None if event.iterations is None else state.iteration_count + event.iterations
     state.background = event.background
     state.handed_in = event.proposal
+    state.mode = event.mode or state.mode
     state.failure = None
     if not state.terminal and state.status != "paused" and state.waiting_for != "pace":
         _running(state)
@@ -264,6 +267,7 @@ def _expired(state: MissionState, event: ApprovalExpired) -> None:
     approval = state.approvals.get(event.approval_id)
     if approval is not None and approval.answer is None:
         approval.answer = "expired"
+    _go_on_if_answered(state)
 
 
 def _answered(state: MissionState, event: ApprovalAnswered) -> None:
@@ -277,6 +281,10 @@ def _answered(state: MissionState, event: ApprovalAnswered) -> None:
         for other in pending(state.approvals):
             if is_granted(state.granted, None, other.tool, other.args):
                 other.answer, other.by, other.why = event.answer, event.by, event.reason
+    _go_on_if_answered(state)
+
+
+def _go_on_if_answered(state: MissionState) -> None:
     if state.waiting_for == "approval" and not pending(state.approvals):
         _running(state)
 

@@ -177,6 +177,9 @@ class MissionState:
     parent: str | None = None
     operators_own: bool = True
     """Whether the operator wrote it, and not a model."""
+    origin: str | None = None
+    mode: str | None = None
+    """The policy mode that the operator chose last; None if it was always that of the configuration."""
     children: dict[str, Child] = field(default_factory=dict[str, Child])
     lent: dict[str, float] = field(default_factory=dict[str, float])
     """What children used of each cap, and what is set aside for those that still run."""

@@ -285,12 +285,20 @@ async def _perform_task(run: Run, call: CallRecord, task_id: str, tool: Tool) ->
         await run.tools.begin(tool, call.args, task_id=task_id, call_id=call.call_id)
         answer = await run.tools.outcome(task_id, within=run.settings.task_patience)
     except CallFailed as error:
-        return settle(run, call, error.outcome, error=str(error), used=await _used_by(run, call))
+        seconds = await _seconds_of(run, task_id)
+        return settle(run, call, error.outcome, error=str(error), seconds=seconds, used=await _used_by(run, call))
     if answer is None:
         return None
     observed = any(source_matches(rule.tool, call.tool) for rule in run.state.mission.observe)
     log = await run.tools.log(task_id) if observed and not answer.is_error else ""
-    return _settled_as(run, call, answer, used=await _used_by(run, call), log=log)
+    seconds = await _seconds_of(run, task_id)
+    return _settled_as(run, call, answer, seconds=seconds, used=await _used_by(run, call), log=log)
+
+
+async def _seconds_of(run: Run, task_id: str) -> float:
+    """How long a task ran, by the ledger: from its first event to its last."""
+    row = await run.ledger.row(task_id)
+    return 0.0 if row is None else max(0.0, row.updated_at - row.created_at)
 
 
 async def _wait_for_tasks(run: Run, batch: Sequence[Planned]) -> None:
@@ -316,7 +324,9 @@ async def cancel_tasks(run: Run, *, reason: str) -> None:
         if call.task is not None:
             await run.tools.cancel(call.task, reason=reason)
     for call in running_tasks(run.state):
-        run.journal.stage(settle(run, call, "cancelled", error=reason, used=await _used_by(run, call)).event)
+        seconds = await _seconds_of(run, call.task or "")
+        used = await _used_by(run, call)
+        run.journal.stage(settle(run, call, "cancelled", error=reason, seconds=seconds, used=used).event)
 
 
 async def _used_by(run: Run, call: CallRecord) -> Mapping[str, float] | None:
