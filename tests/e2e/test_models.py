@@ -70,7 +70,7 @@ def test_a_turn_is_a_conversation_in_the_providers_own_form(
     assert "saw y" in rest[6].text, "a bad call does not discard the good one beside it"
     assert "Iteration 1 begins." in rest[-1].text
     assert '- steps >= 5: unmet {"value":1' in rest[-1].text
-    assert 'the closest so far: world__step {"amount":1} gave {"steps":1' in rest[-1].text
+    assert 'The best feasible point so far: world__step {"amount":1} gave {"steps":1' in rest[-1].text
     assert [one.attempt for one in found[ModelAsked]] == [0, 1, 2, 0]
     assert state.tokens == sum(one.tokens for one in found[ModelAnswered])
     assert len({one.tools for one in found[ModelAsked] if one.tools}) == 1, "the tools are stored once"

@@ -5,10 +5,11 @@ Pure: no clock, no I/O, no randomness. Invariant: the cost of a step does not gr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, cast
 
 from pursuit.core.approvals import Approval, is_granted, pending
+from pursuit.core.best import Measured
 from pursuit.core.budgets import give_back, learnt, lend
 from pursuit.core.criteria import Check, MetricThreshold, Predicate
 from pursuit.core.events import (
@@ -32,6 +33,7 @@ from pursuit.core.events import (
     MissionFailed,
     MissionPaused,
     MissionResumed,
+    MissionWarned,
     ModelAnswered,
     ModelAsked,
     OperatorEvent,
@@ -44,14 +46,13 @@ from pursuit.core.events import (
 )
 from pursuit.core.mission import CAPS, NOTE, Mission
 from pursuit.core.observe import leaves, source_matches
-from pursuit.core.series import Point, better, distance
+from pursuit.core.series import Point, better
 from pursuit.core.state import (
     SCRIPT_SOURCE,
     CallRecord,
     Exchange,
     Iteration,
     MissionState,
-    Trial,
     error_key,
     script_view,
 )
@@ -110,8 +111,6 @@ def _settled(state: MissionState, event: CallSettled) -> None:
         if call.tool == NOTE:
             state.notes = [*state.notes, str(call.args.get("text", ""))][-MOST_NOTES:]
     _learn(state, event.metrics, event.events, tool=call.tool, call_id=call.call_id, order=call.order)
-    if event.metrics and state.thresholds:
-        _try(state, call, dict(leaves(event.metrics)))
     if call.purpose != "check" and state.open is not None and state.open.guarded:
         _guard(state, call)
 
@@ -135,10 +134,15 @@ def _learn(
         if (iteration, order) >= state.metric_order.get(name, (0, 0)):
             state.metrics[name] = value
             state.metric_order[name] = (iteration, order)
+    measured: dict[str, float] = {}
     for name, value in leaves(metrics):
         point = Point(iteration, order, value, tool, call_id)
         state.series.add(name, point)
         _best(state, name, point)
+        if name in state.best_points.names:
+            measured[name] = value
+    if measured and state.open is not None:
+        state.open.measured[call_id] = measured
     for event in events:
         state.events.add(event["event_name"], tool=tool, call_id=call_id, iteration=iteration)
 
@@ -151,24 +155,6 @@ def _best(state: MissionState, name: str, point: Point) -> None:
                 state.best[criterion.criterion_id] = point
 
 
-def _try(state: MissionState, call: CallRecord, values: Mapping[str, float]) -> None:
-    """Keeps the best trials, with their arguments, for as long as the mission lasts."""
-    judged = [one for one in state.thresholds if one.metric in values and source_matches(one.source, call.tool)]
-    if not judged:
-        return
-    gaps = {one.criterion_id: distance(one, values[one.metric]) / (abs(one.target) or 1.0) for one in judged}
-    trial = Trial(
-        call_id=call.call_id,
-        tool=call.tool,
-        args=call.args,
-        values={one.metric: values[one.metric] for one in judged},
-        broken=[name for name, gap in gaps.items() if gap > 0],
-        distance=sum(gaps.values()),
-    )
-    state.trials = sorted([*state.trials, trial], key=lambda one: one.rank)[:MOST_TRIALS]
-
-
-MOST_TRIALS = 3
 MOST_NOTES = 100
 CAP_REASONS = frozenset({"max_iterations", "max_wall_clock", "max_tool_calls", "max_tokens", "max_cost"})
 
@@ -210,6 +196,8 @@ def _created(event: MissionCreated) -> MissionState:
         credential=event.credential,
         parent=event.parent,
         operators_own=event.operators_own,
+        origin=event.origin,
+        mode=event.mode,
         created_at=event.at,
         budget=caps,
     )
@@ -239,6 +227,7 @@ def _run_claimed(state: MissionState, event: RunClaimed) -> None:
     state.run_goal = None if event.iterations is None else state.iteration_count + event.iterations
     state.background = event.background
     state.handed_in = event.proposal
+    state.mode = event.mode or state.mode
     state.failure = None
     if not state.terminal and state.status != "paused" and state.waiting_for != "pace":
         _running(state)
@@ -377,6 +366,7 @@ def _expired(state: MissionState, event: ApprovalExpired) -> None:
     approval = state.approvals.get(event.approval_id)
     if approval is not None and approval.answer is None:
         approval.answer = "expired"
+    _go_on_if_answered(state)
 
 
 def _answered(state: MissionState, event: ApprovalAnswered) -> None:
@@ -390,6 +380,10 @@ def _answered(state: MissionState, event: ApprovalAnswered) -> None:
         for other in pending(state.approvals):
             if is_granted(state.granted, None, other.tool, other.args):
                 other.answer, other.by, other.why = event.answer, event.by, event.reason
+    _go_on_if_answered(state)
+
+
+def _go_on_if_answered(state: MissionState) -> None:
     if state.waiting_for == "approval" and not pending(state.approvals):
         _running(state)
 
@@ -423,6 +417,8 @@ def _iteration_ended(state: MissionState, event: IterationEnded) -> None:
         _checkpoint(state, event)
     if iteration is None:
         return
+    if iteration.measured:
+        state.best_points.learn(_measured(iteration), state.series)
     state.last = iteration
     state.recent.append(iteration)
     if state.stagnation is not None:
@@ -438,12 +434,31 @@ def _iteration_ended(state: MissionState, event: IterationEnded) -> None:
     state.outputs_seen.add(outputs)
 
 
+def _measured(iteration: Iteration) -> Iterator[Measured]:
+    """The calls that reported a metric that matters, in the order in which they were proposed."""
+
+    def place(item: tuple[str, dict[str, float]]) -> int:
+        call = iteration.calls.get(item[0])
+        return len(iteration.calls) if call is None else call.order
+
+    for call_id, metrics in sorted(iteration.measured.items(), key=place):
+        call = iteration.calls.get(call_id)
+        tool, args = (SCRIPT_SOURCE, {}) if call is None else (call.tool, call.args)
+        yield Measured(iteration=iteration.index, call_id=call_id, tool=tool, args=args, metrics=metrics)
+
+
 def _checkpoint(state: MissionState, event: IterationEnded) -> None:
     state.checkpoints += 1
     state.checkpoint_at = event.at
     state.no_progress = event.facts.no_progress
     for criterion_id, point in state.best.items():
         state.checkpoint_best[criterion_id] = point.value
+
+
+def _warned(state: MissionState, event: MissionWarned) -> None:
+    state.raised = (*state.raised, (event.iteration, event.message))
+    state.warnings = (*state.warnings, event.message)
+    state.warned.update(event.criteria)
 
 
 def _wait_began(state: MissionState, event: WaitBegan) -> None:
@@ -545,6 +560,7 @@ _STEPS: dict[type[Any], Callable[[MissionState, Any], None]] = {
     ApprovalAnswered: _answered,
     ScriptEnded: _script_ended,
     IterationEnded: _iteration_ended,
+    MissionWarned: _warned,
     WaitBegan: _wait_began,
     MissionFailed: _failed,
     MissionEnded: _ended,

@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from pursuit.core.approvals import Approval
+from pursuit.core.best import BestPoints
 from pursuit.core.criteria import MetricThreshold
 from pursuit.core.events import (
     AbortOrdered,
@@ -103,6 +104,8 @@ class Iteration(msgspec.Struct, kw_only=True, gc=False):
     turn_over: bool = False
     script: ScriptEnded | None = None
     view: dict[str, Any] | None = None
+    measured: dict[str, dict[str, float]] = {}
+    """The metrics of each call that the best point depends on."""
 
     @property
     def guarded(self) -> bool:
@@ -148,22 +151,6 @@ class Exchange(msgspec.Struct, kw_only=True, gc=False):
     """The iteration whose script the answer is, if it is one."""
 
 
-class Trial(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A call that gave values to thresholds: its arguments, its values, and the criteria that they break."""
-
-    call_id: str
-    tool: str
-    args: dict[str, Any]
-    values: dict[str, float]
-    broken: list[str]
-    distance: float
-
-    @property
-    def rank(self) -> tuple[int, float]:
-        """Feasible trials come first, then those that are closest to it."""
-        return len(self.broken), self.distance
-
-
 def fingerprint(value: Any) -> str:
     """A short stable digest of a JSON value."""
     return hashlib.sha256(msgspec.json.encode(value, order="deterministic")).hexdigest()[:16]
@@ -205,11 +192,18 @@ class MissionState:
     stagnation: int | None = None
     parameters: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     warnings: tuple[str, ...] = ()
+    raised: tuple[tuple[int, str], ...] = ()
+    """The warnings since the start, each with its iteration."""
+    warned: set[str] = field(default_factory=set[str])
+    """The criteria that a warning was about."""
     file: str | None = None
     credential: str | None = None
     parent: str | None = None
     operators_own: bool = True
     """Whether the operator wrote it, and not a model."""
+    origin: str | None = None
+    mode: str | None = None
+    """The policy mode that the operator chose last; None if it was always that of the configuration."""
     children: dict[str, Child] = field(default_factory=dict[str, Child])
     lent: dict[str, float] = field(default_factory=dict[str, float])
     """What children used of each cap, and what is set aside for those that still run."""
@@ -250,7 +244,6 @@ class MissionState:
     words: list[str] = field(default_factory=list[str])
     """What the operator said; the model has been told the first `words_told` of it."""
     words_told: int = 0
-    trials: list[Trial] = field(default_factory=list[Trial])
     outages: int = 0
     """How often in a row the current model could not be reached."""
     fallback: int = 0
@@ -284,6 +277,8 @@ class MissionState:
     succeeded: dict[str, int] = field(default_factory=dict[str, int])
     last_success: dict[str, Source] = field(default_factory=dict[str, Source])
     best: dict[str, Point] = field(default_factory=dict[str, Point])
+    """The best value of each threshold's metric, whatever the call that reported it did to the other criteria."""
+    best_points: BestPoints = field(init=False)
     checkpoint_best: dict[str, float] = field(default_factory=dict[str, float])
     checkpoints: int = 0
     checkpoint_at: float | None = None
@@ -306,6 +301,9 @@ class MissionState:
     failure: MissionFailed | None = None
     closed: bool = False
     report: str | None = None
+
+    def __post_init__(self) -> None:
+        self.best_points = BestPoints(self.mission)
 
     @property
     def terminal(self) -> bool:

@@ -15,11 +15,12 @@ from typing import Any, cast
 
 import msgspec
 
+from pursuit.core.best import Candidate, violations
 from pursuit.core.criteria import AnyCriterion, MetricThreshold, MetricTrend, describe
 from pursuit.core.events import ModelAnswer, ModelAnswered, WantedCall
 from pursuit.core.mission import NOTE, READ_RESULT
 from pursuit.core.observe import value_of
-from pursuit.core.state import CallRecord, Exchange, MissionState, Trial
+from pursuit.core.state import CallRecord, Exchange, MissionState
 from pursuit.core.truncate import cut_text, cut_to
 from pursuit.proposers.language import AssistantMessage, Measured, Media, Message, ToolMessage, UserMessage
 
@@ -163,18 +164,18 @@ def _standing(state: MissionState, criterion: AnyCriterion) -> str:
 
 
 def _best(state: MissionState) -> list[str]:
-    """The best trial with its arguments; of the others what they break."""
-    if not state.trials:
+    """The best feasible point with its arguments; of a better one what it violates."""
+    best = state.best_points.best()
+    if best is None:
         return []
-    first, *others = state.trials
-    shown = "The best feasible point so far" if not first.broken else "No point is feasible yet; the closest so far"
-    rows = [f"{shown}: {_trial(first)}"]
-    return [*rows, *(f"Another point: {_trial(one)}" for one in others if one.broken)]
+    rows = [f"The best feasible point so far: {_point(best.point)}"] if best.point else ["No point is feasible yet."]
+    if best.infeasible is not None:
+        rows.append(f"Infeasible: {_point(best.infeasible)}, which violates {violations(best.infeasible)}")
+    return rows
 
 
-def _trial(trial: Trial) -> str:
-    breaks = f", which breaks {', '.join(trial.broken)}" if trial.broken else ""
-    return f"{trial.tool} {_json(trial.args, ARGUMENTS)} gave {_json(trial.values, EVIDENCE)}{breaks}"
+def _point(point: Candidate) -> str:
+    return f"{point.tool} {_json(point.args, ARGUMENTS)} gave {_json(point.metrics, EVIDENCE)}"
 
 
 def _budget(state: MissionState) -> str:

@@ -132,9 +132,15 @@ def span(value: Any) -> str:
 
 
 def moment(value: Any) -> str:
-    """An ISO time in UTC to the second; anything else is shown as it is."""
+    """An ISO time in the local zone, to the second; anything else is shown as it is."""
     at = _time(value)
-    return f"{at:%Y-%m-%d %H:%M:%S} UTC" if at else text(value)
+    return f"{at.astimezone():%Y-%m-%d %H:%M:%S %Z}" if at else text(value)
+
+
+def local_iso(value: Any) -> str:
+    """An ISO time as an ISO time of the local zone, for rows that people and programs read."""
+    at = _time(value)
+    return at.astimezone().isoformat(timespec="milliseconds") if at else text(value)
 
 
 def seconds_between(start: Any, end: Any) -> float | None:

@@ -15,6 +15,7 @@ from typing import Any
 from pursuit.core.budgets import under_way
 from pursuit.core.events import (
     AbortOrdered,
+    ApprovalExpired,
     BudgetExtended,
     CompletionOrdered,
     IterationProposed,
@@ -29,7 +30,7 @@ from pursuit.core.mission import CAPS, ClientProposer, Mission, Proposal, parse_
 from pursuit.core.report import Listing, listing_after, summary_of
 from pursuit.core.state import MissionState
 from pursuit.engine.context import Observer
-from pursuit.engine.driver import ToolSource
+from pursuit.engine.driver import ToolSource, has_ended
 from pursuit.errors import (
     Conflict,
     Fault,
@@ -116,6 +117,14 @@ def _means(word: str, tool: str) -> bool:
 LONGEST_REASON = 8_192
 
 
+def _answer(mission_id: str, state: MissionState, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """What iterations came to, with the warnings that came up in them."""
+    done = {row["iteration_index"] for row in rows}
+    warnings = [message for iteration, message in state.raised if iteration in done]
+    answer: dict[str, Any] = {"session_id": mission_id, "status": state.status, "iterations": rows}
+    return {**answer, "warnings": warnings} if warnings else answer
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
     """A mission that was accepted."""
@@ -178,11 +187,14 @@ class Service(Queries):
         child_of: ChildOf | None = None,
         operators_own: bool = True,
         session_id: str | None = None,
+        origin: Path | None = None,
+        mode: str | None = None,
     ) -> Started:
         """Accepts a mission: its tools are resolved and stored; nothing runs yet.
 
         `session_id` is an id of `new_mission_id`; a child has its own. A mission that the operator did not write
-        (`operators_own`) starts children under stricter rules, and may name only the `client_models`.
+        (`operators_own`) starts children under stricter rules, and may name only the `client_models`. `origin` is the
+        file that it was read from, `mode` the policy mode that the operator chose for it.
         """
         among = None if operators_own else self.client_models | (child_of.models if child_of else frozenset[str]())
         admitted = await admit(mission, self.pool, self.checks, self.models, among=among)
@@ -198,6 +210,8 @@ class Service(Queries):
             credential=(caller or self.caller).credential,
             parent=None if child_of is None else child_of.parent,
             operators_own=operators_own,
+            origin=str(origin) if origin is not None else None,
+            mode=mode,
         )
         summary = summary_of(advance(None, created))
         async with self.control(caller, "start", mission_id, gist_of_mission(mission)):
@@ -214,12 +228,13 @@ class Service(Queries):
         observer: Observer | None = None,
         caller: Caller | None = None,
         sampler: LanguageModel | None = None,
+        mode: str | None = None,
     ) -> dict[str, Any]:
         """Drives so many iterations; stops early at the end, at a wait, or when it is the client's turn.
 
         A caller who says how many iterations it knows of (`after`) gets an answer that was lost once more, and
         nothing new is begun. An error on the way carries the iterations that were done in its details. `sampler` is
-        the caller's own language model, for missions whose proposer is `sampling`.
+        the caller's own language model, for missions whose proposer is `sampling`; `mode` is recorded as in `run`.
         """
         repeated, proposal = await self._before(mission_id, iterations, proposal, after)
         if repeated is not None:
@@ -238,14 +253,14 @@ class Service(Queries):
                     after=after,
                     claimed=lambda state: first.append(state.iteration_count),
                     sampler=sampler,
+                    mode=mode,
                 )
             except Overtaken:
                 return await self.missed(mission_id, iterations, after or 0)
             except PursuitError as error:
                 error.details["iterations"] = await self._outcomes(mission_id, first, iterations, head)
                 raise
-        rows = await self._outcomes(mission_id, first, iterations, head)
-        return {"session_id": mission_id, "status": state.status, "iterations": rows}
+        return _answer(mission_id, state, await self._outcomes(mission_id, first, iterations, head))
 
     async def iterate_later(
         self,
@@ -293,9 +308,8 @@ class Service(Queries):
 
     async def missed(self, mission_id: str, iterations: int, after: int) -> dict[str, Any]:
         """The answer of an earlier `iterate`, for a client that did not get it."""
-        status = (await self.state(mission_id)).status
-        rows = await self._outcomes(mission_id, [after], iterations, 0)
-        return {"session_id": mission_id, "status": status, "iterations": rows}
+        state = await self.state(mission_id)
+        return _answer(mission_id, state, await self._outcomes(mission_id, [after], iterations, 0))
 
     async def _outcomes(self, mission_id: str, first: Sequence[int], limit: int, head: int) -> list[dict[str, Any]]:
         """The iterations from `first` on with what their calls returned; none if nothing was begun."""
@@ -305,19 +319,27 @@ class Service(Queries):
         return outcome_rows(page.iterations)
 
     async def run(
-        self, mission_id: str, *, observer: Observer | None = None, caller: Caller | None = None
+        self,
+        mission_id: str,
+        *,
+        observer: Observer | None = None,
+        caller: Caller | None = None,
+        mode: str | None = None,
     ) -> MissionState:
         """Drives any mission that has not ended until it ends or waits; a paused or failed one is resumed first.
 
-        While it waits for a task no process drives it; it goes on here when the task has ended.
+        While it waits for a task no process drives it; it goes on here when the task has ended. `mode` is recorded as
+        the policy mode that the operator chose.
         """
         await self._require_parent(mission_id)
         async with self.control(caller, "run", mission_id):
-            return await self.drive(mission_id, observer=observer, resume=True)
+            return await self.drive(mission_id, observer=observer, resume=True, mode=mode)
 
-    async def drive(self, mission_id: str, *, observer: Observer | None = None, resume: bool = False) -> MissionState:
+    async def drive(
+        self, mission_id: str, *, observer: Observer | None = None, resume: bool = False, mode: str | None = None
+    ) -> MissionState:
         """Drives a mission until it ends or waits; tasks that it waits for are waited for here."""
-        state = await self.driver.drive(mission_id, observer=observer, resume=resume)
+        state = await self.driver.drive(mission_id, observer=observer, resume=resume, mode=mode)
         while await self._woken(mission_id, state):
             state = await self.driver.drive(mission_id, observer=observer)
         return await self.state(mission_id)
@@ -369,7 +391,7 @@ class Service(Queries):
         async with self.control(caller, "resume", mission_id):
             state = await self.state(mission_id)
             if state.terminal:
-                raise _has_ended(mission_id, state)
+                raise has_ended(mission_id, state)
             if state.status not in ("paused", "failed"):
                 raise NotPaused(f"{mission_id} is {state.status}, neither paused nor failed", session_id=mission_id)
             return await self.say(mission_id, MissionResumed(at=self.clock.now(), by=str(caller or self.caller)))
@@ -406,7 +428,7 @@ class Service(Queries):
                 parent=state.parent,
             )
         if state.terminal and state.verdict_reason not in CAP_REASONS:
-            raise _has_ended(mission_id, state)
+            raise has_ended(mission_id, state)
         faults = cap_faults(caps, state)
         if faults:
             raise ValidationFailed(faults)
@@ -452,14 +474,16 @@ class Service(Queries):
             gone = True
         if gone:
             state = await self.abort(mission_id, reason="its parent was ended", caller=Caller(who=parent))
-            raise _has_ended(mission_id, state)
+            raise has_ended(mission_id, state)
 
-    async def say(self, mission_id: str, word: OperatorEvent, *, reopen: bool = False) -> MissionState:
+    async def say(
+        self, mission_id: str, word: OperatorEvent | ApprovalExpired, *, reopen: bool = False
+    ) -> MissionState:
         """Appends an operator's event at the head, whichever process drives."""
         await self._load(mission_id)
         state, head = await self.states.take(mission_id)
         if state.terminal and not reopen:
-            raise _has_ended(mission_id, state)
+            raise has_ended(mission_id, state)
         advance(state, word)
         said = listing_after(state)
         told = await self.ledger.append(
@@ -481,8 +505,3 @@ class Service(Queries):
 def storable_reason(reason: str | None) -> str | None:
     """A reason as it can be stored."""
     return None if reason is None else reason.encode(errors="replace").decode()[:LONGEST_REASON]
-
-
-def _has_ended(mission_id: str, state: MissionState) -> SessionTerminal:
-    text = f"{mission_id} has ended: {state.status} ({state.verdict_reason})"
-    return SessionTerminal(text, session_id=mission_id, status=state.status)
