@@ -15,6 +15,7 @@ from pursuit.core.patterns import checked_expression, checked_pattern
 
 Comparison = Literal["<", "<=", ">", ">=", "==", "!="]
 MAX_WINDOW = 1_000
+MAX_CONFIRM = 100
 
 
 class Criterion(InputModel):
@@ -44,7 +45,11 @@ MetricName = Annotated[Name, AfterValidator(_bare_metric)]
 
 
 class MetricThreshold(Criterion):
-    """The latest value of a metric compares with a number."""
+    """The latest value of a metric compares with a number.
+
+    With `hold` the last value counts also after a call of its tool that reports none. With `confirm` that many fresh
+    measurements of the same call must meet it, by their mean, median or worst value.
+    """
 
     kind: Literal["metric_threshold"] = "metric_threshold"
     metric: MetricName
@@ -52,6 +57,17 @@ class MetricThreshold(Criterion):
     target: Number
     source: Name | None = None
     scope: Literal["mission", "iteration"] = "mission"
+    hold: Flag = False
+    confirm: Annotated[Whole, Field(ge=0, le=MAX_CONFIRM)] = 0
+    confirm_by: Literal["mean", "median", "worst"] = "mean"
+
+    @classmethod
+    def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
+        """A way to average belongs to measurements; exact equality of an average is no aim."""
+        if given.get("confirm_by", "mean") != "mean" and not given.get("confirm"):
+            yield Broken("needs confirm, the number of fresh measurements", "confirm_by")
+        if given.get("confirm") and given.get("confirm_by") == "worst" and given.get("op") in ("==", "!="):
+            yield Broken("goes with < <= > >=: of equal and different no value is the worst", "confirm_by")
 
 
 class MetricTrend(Criterion):

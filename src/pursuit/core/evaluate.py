@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, assert_never
 
+from pursuit.core.confirmation import Confirmation
 from pursuit.core.criteria import (
     AnyCriterion,
     Check,
@@ -78,8 +79,26 @@ def _threshold(state: MissionState, criterion: MetricThreshold) -> CriterionResu
     point = state.series.latest(criterion.metric, criterion.source)
     if point is None or (criterion.scope == "iteration" and point.iteration != _current(state)):
         return _no_data(criterion, f"no value of {criterion.metric!r}", criterion.source)
-    evidence = {"value": point.value, "op": criterion.op, "target": criterion.target}
+    evidence: dict[str, Any] = {"value": point.value, "op": criterion.op, "target": criterion.target}
+    candidate = state.confirmations.get(criterion.criterion_id) if criterion.confirm else None
+    if candidate is not None and candidate.place == point.place:
+        return _confirmed(criterion, candidate, evidence, point)
     return _result(criterion, holds(criterion, point.value), evidence, _source(point))
+
+
+def _confirmed(
+    criterion: MetricThreshold, candidate: Confirmation, evidence: dict[str, Any], point: Point
+) -> CriterionResult:
+    """A threshold that counts only by fresh measurements of the call that met it once."""
+    evidence |= {"fresh": list(candidate.values), criterion.confirm_by: candidate.value}
+    if candidate.missing:
+        done, needed = len(candidate.values), criterion.confirm
+        evidence["reason"] = (
+            f"{candidate.first:g} meets it, and {done} of {needed} fresh measurements were made: "
+            f"call {candidate.tool} again with the same arguments"
+        )
+        return _inconclusive(criterion, evidence, _source(point))
+    return _result(criterion, candidate.met, evidence, _source(point))
 
 
 def _trend(state: MissionState, criterion: MetricTrend) -> CriterionResult:

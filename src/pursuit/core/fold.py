@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, cast
 
+import msgspec
+
 from pursuit.core.approvals import Approval, is_granted, pending
 from pursuit.core.best import Measured
 from pursuit.core.budgets import give_back, learnt, lend
+from pursuit.core.confirmation import confirmed
 from pursuit.core.criteria import Check, MetricThreshold, Predicate
 from pursuit.core.events import (
     AbortOrdered,
@@ -41,7 +44,7 @@ from pursuit.core.events import (
 )
 from pursuit.core.mission import CAPS, Mission
 from pursuit.core.observe import leaves, source_matches
-from pursuit.core.series import Point, better
+from pursuit.core.series import Point, better, holds
 from pursuit.core.state import SCRIPT_SOURCE, CallRecord, Iteration, MissionState, error_key, script_view
 
 
@@ -119,15 +122,14 @@ def _learn(
         if (iteration, order) >= state.metric_order.get(name, (0, 0)):
             state.metrics[name] = value
             state.metric_order[name] = (iteration, order)
-    measured: dict[str, float] = {}
-    for name, value in leaves(metrics):
+    found = dict(leaves(metrics))
+    for name, value in found.items():
         point = Point(iteration, order, value, tool, call_id)
         state.series.add(name, point)
         _best(state, name, point)
-        if name in state.best_points.names:
-            measured[name] = value
-    if measured and state.open is not None:
-        state.open.measured[call_id] = measured
+    if state.open is not None and (named := {name: found[name] for name in state.best_points.names if name in found}):
+        state.open.measured[call_id] = named
+        _confirm(state, named, Point(iteration, order, 0.0, tool, call_id))
     for event in events:
         state.events.add(event["event_name"], tool=tool, call_id=call_id, iteration=iteration)
 
@@ -138,6 +140,25 @@ def _best(state: MissionState, name: str, point: Point) -> None:
             counts = source_matches(criterion.source, point.tool)
             if counts and better(criterion, point, state.best.get(criterion.criterion_id)):
                 state.best[criterion.criterion_id] = point
+
+
+def _confirm(state: MissionState, metrics: dict[str, float], at: Point) -> None:
+    """Counts the values of thresholds that are to be confirmed."""
+    wanted = [one for one in state.thresholds if one.confirm and one.metric in metrics]
+    if not wanted:
+        return
+    call = state.call(at.call_id)
+    same = (SCRIPT_SOURCE, {}) if call is None else (call.key, call.args)
+    kept = {one.criterion_id for one in state.thresholds if one.metric in metrics and holds(one, metrics[one.metric])}
+    firm = {one.criterion_id for one in state.thresholds if one.required and one.metric in metrics}
+    for criterion in wanted:
+        name = criterion.criterion_id
+        if source_matches(criterion.source, at.tool):
+            point = msgspec.structs.replace(at, value=metrics[criterion.metric])
+            worthwhile = firm - {name} <= kept
+            known = state.confirmations.get(name)
+            if found := confirmed(known, criterion, point, call=same, worthwhile=worthwhile):
+                state.confirmations[name] = found
 
 
 CAP_REASONS = frozenset({"max_iterations", "max_wall_clock", "max_tool_calls", "max_tokens", "max_cost"})

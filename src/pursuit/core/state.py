@@ -14,6 +14,7 @@ import msgspec
 
 from pursuit.core.approvals import Approval
 from pursuit.core.best import BestPoints
+from pursuit.core.confirmation import Confirmation, remeasure
 from pursuit.core.criteria import MetricThreshold
 from pursuit.core.events import (
     AbortOrdered,
@@ -221,6 +222,8 @@ class MissionState:
     best: dict[str, Point] = field(default_factory=dict[str, Point])
     """The best value of each threshold's metric, whatever the call that reported it did to the other criteria."""
     best_points: BestPoints = field(init=False)
+    confirmations: dict[str, Confirmation] = field(default_factory=dict[str, Confirmation])
+    """The candidates of thresholds with `confirm`, by criterion; `confirmation.remeasure` says what to do."""
     checkpoint_best: dict[str, float] = field(default_factory=dict[str, float])
     checkpoints: int = 0
     checkpoint_at: float | None = None
@@ -318,6 +321,7 @@ def script_view(state: MissionState) -> dict[str, Any]:
         "results": [] if last is None else _rows(last),
         "errors": [] if last is None else [error for _tool, error in last.errors()],
         "advice": state.last_ended.rationale if state.last_ended is not None else None,
+        "confirm": msgspec.to_builtins(remeasure(state.confirmations.values())),
         "memory": state.memory,
     }
 

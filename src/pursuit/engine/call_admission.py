@@ -194,6 +194,8 @@ class Admission:
 
     def _loops(self, planned: Planned) -> bool:
         key = fingerprint([planned.tool, planned.args])
+        if any(one.key == key and one.missing for one in self._state.confirmations.values()):
+            return False  # a criterion asks for these repeats
         same = key == self._guard_key
         if same and self._guard_count >= LOOP_LIMIT:
             return True
