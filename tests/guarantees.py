@@ -156,4 +156,5 @@ GUARANTEES = {
     "a-mission-killed-at-its-submission-ends-as-its-attempt": "Ended at any instant of its submission and gone on with, a mission has the status that its attempt says.",
     "an-attempt-goes-on-with-what-is-printed": "What is printed after an attempt goes on with it as it stands, and for an agent with it alone.",
     "one-served-mission-hides-the-others": "To a client of `serve --mission ID` others are as unknown as ones that never were, and it begins none.",
+    "stale-values-complete-nothing": "No sequence of observations meets a criterion whose latest observation does not, unless it holds values.",
 }

@@ -145,8 +145,8 @@ def reference(plan: Plan) -> list[tuple[str, bool, int]]:
     known: set[Any] = set()
     unseen = False
     for index, step in enumerate(plan.steps):
+        latest = step.value
         if step.value is not None:
-            latest = step.value
             best = step.value if best is None else min(best, step.value)
         event_seen = event_seen or step.event
         output = (step.error, step.digest)

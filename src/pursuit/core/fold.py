@@ -44,7 +44,7 @@ from pursuit.core.events import (
 )
 from pursuit.core.mission import CAPS, Mission
 from pursuit.core.observe import leaves, source_matches
-from pursuit.core.series import Point, better, holds
+from pursuit.core.series import Gap, Point, better, holds
 from pursuit.core.state import SCRIPT_SOURCE, CallRecord, Iteration, MissionState, error_key, script_view
 
 
@@ -98,9 +98,17 @@ def _settled(state: MissionState, event: CallSettled) -> None:
     if event.outcome == "ok":
         state.succeeded[call.tool] = state.succeeded.get(call.tool, 0) + 1
         state.last_success[call.tool] = Source(tool=call.tool, call_id=call.call_id, iteration=call.iteration)
+    if event.outcome in ANSWERED:
+        why = "reported no value" if event.outcome == "ok" else f"{event.outcome}"
+        place = (state.current_index, call.order)
+        state.series.reported(Gap(place, call.tool, call.call_id, why))
     _learn(state, event.metrics, event.events, tool=call.tool, call_id=call.call_id, order=call.order)
     if call.purpose != "check" and state.open is not None and state.open.guarded:
         _guard(state, call)
+
+
+ANSWERED = frozenset({"ok", "failed", "timed_out", "unknown"})
+"""The outcomes of calls that were made: after one of them, what the tool reported before is out of date."""
 
 
 def _guard(state: MissionState, call: CallRecord) -> None:
@@ -309,6 +317,10 @@ def _script_ended(state: MissionState, event: ScriptEnded) -> None:
         return
     order = len(state.open.calls) if state.open is not None else 0
     call_id = f"{SCRIPT_SOURCE}-{event.iteration}"
+    # A script observes what it wants to: only a new value of the same name, or an error, puts an old one out of date.
+    for name in event.observed if event.error is None else ("",):
+        place = (state.current_index, order)
+        state.series.reported(Gap(place, SCRIPT_SOURCE, call_id, event.error or "has no such element"), name)
     _learn(state, event.observed, event.events, tool=SCRIPT_SOURCE, call_id=call_id, order=order)
     if event.memory is not None:
         state.memory = event.memory

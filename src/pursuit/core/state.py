@@ -32,8 +32,8 @@ from pursuit.core.events import (
     WaitingFor,
 )
 from pursuit.core.mission import GUARDED, Mission
-from pursuit.core.observe import value_of
-from pursuit.core.series import Events, Metrics, Point
+from pursuit.core.observe import leaves, value_of
+from pursuit.core.series import Events, Gap, Metrics, Point
 
 Status = Literal["pending", "running", "waiting", "paused", "failed", "completed", "terminated"]
 STATUSES: tuple[Status, ...] = get_args(Status)
@@ -286,13 +286,19 @@ def observation_view(state: MissionState) -> dict[str, Any]:
     names = list(state.series.names())
     each = max(10, MOST_POINTS // max(1, len(names)))
     return {
-        "metrics": state.metrics,
+        "metrics": {name: value for name, value in state.metrics.items() if not _out_of_date(state, name, value)},
         "metric_history": {name: [p.value for p in state.series.points(name)[-each:]] for name in names},
         "events": state.events.counts(),
         "tool_results": _bounded([row for iteration in window for row in _rows(iteration)]),
         "errors": [error for iteration in window for _tool, error in iteration.errors()],
         "iteration": state.open.index if state.open is not None else max(0, state.iteration_count - 1),
     }
+
+
+def _out_of_date(state: MissionState, name: str, value: Any) -> bool:
+    """Whether the tool of a metric was called again and no longer reports it."""
+    path = next((path for path, _ in leaves({name: value})), name)
+    return isinstance(state.series.standing(path), Gap)
 
 
 def _bounded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
