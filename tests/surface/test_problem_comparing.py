@@ -130,3 +130,23 @@ def test_several_problems_are_compared_at_once_or_every_wrong_name_is_told(place
     assert "2 of these are not problems" in told and "did you mean 'other'" in told and "'nobody'" in told
     told = place.json("problem", "compare", "mine", "otter", "--dir", ".", code=2)
     assert told["code"] == "problem_not_found" and "did you mean 'other'" in told["message"]
+
+
+def test_repeats_of_an_agent_are_taken_together_and_other_metrics_are_there(place: Place) -> None:
+    heavy = {"metric": "weight", "direction": "maximize", "unit": "kg", "target": 0.6}
+    one = mine(place, "repeats", heavy)
+    for number, (who, x) in enumerate((("a", 0.5), ("a", 0.7), ("a", 0.9), ("a", 7.0), ("b", 0.4), ("a", None))):
+        made(place, one, f"attempt-{number}", x, label=who)
+    (found,) = place.json("problem", "compare", one.manifest.path, "-o", "page.html")["problems"]
+    first, second = found["agents"]
+    assert (first["label"], first["attempts"], first["feasible"], first["solved"]) == ("a", 4, 3, 2)
+    assert (first["mean"], first["best"]) == (pytest.approx(0.7), 0.9)
+    assert first["standard_error"] == pytest.approx(0.2 / 3**0.5)
+    assert first["pass_at"] == {"1": pytest.approx(0.5), "2": pytest.approx(5 / 6), "3": 1}
+    assert (second["label"], second["standard_error"], second["pass_at"]) == ("b", None, {"1": 0})
+    page = (place.folder / "page.html").read_text(encoding="utf-8")
+    assert "Repeats of each agent" in page and "1: 50%, 2: 83%, 3: 100%" in page and "over -0.5" in page
+    assert "overflow-wrap: normal" in page
+    seen = " ".join(" ".join(place.seen(100, "problem", "compare", one.manifest.path)).split())
+    assert "a: attempts 4, feasible 3, solved 2, mean 0.7, standard error 0.1155, best 0.9" in seen
+    assert "attempt-0: over -0.5" in seen

@@ -74,6 +74,8 @@ class Facts(Record, frozen=True, kw_only=True):
     new_error: str | None = None
     never: str | None = None
     """The required criterion that can never be met any more."""
+    figures: str | None = None
+    """The numbers behind a lack of progress, from half of the threshold on."""
 
 
 class MissionCreated(Event, frozen=True, kw_only=True):
@@ -97,7 +99,8 @@ class RunClaimed(Event, frozen=True, kw_only=True):
     """A process took the driver's lock, for this many `iterations` (None: to the end).
 
     A `background` run has no caller that waits, so a serving process continues one that was cut short; the client's
-    `proposal` for it is kept here until its iteration begins.
+    `proposal` for it is kept here until its iteration begins. `waited` is how long the mission waited for a child
+    before: these seconds count for its wall clock.
     """
 
     run: str
@@ -106,6 +109,7 @@ class RunClaimed(Event, frozen=True, kw_only=True):
     iterations: int | None = None
     background: bool = False
     proposal: dict[str, Any] | None = None
+    waited: float = 0.0
 
 
 class WantedCall(Record, frozen=True, kw_only=True):
