@@ -128,11 +128,13 @@ def repeated(problem: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
 
 def agent_cells(problem: Mapping[str, Any], row: Mapping[str, Any]) -> tuple[str, ...]:
     """The attempts of one agent as the cells of a table with these `AGENT_COLUMNS`."""
-    numbers = [row["mean"], row["standard_error"], row["best"]]
+    mean, error, best = row["mean"], row["standard_error"], row["best"]
     return (
         text(str(row["label"])),
         *(figure(row[key]) for key in ("attempts", "feasible", "solved")),
-        *("" if value is None else figure(value, problem["target"]) for value in numbers),
+        "" if mean is None else figure(mean, problem["target"]),
+        "" if error is None else f"{error:.3g}",
+        "" if best is None else figure(best, problem["target"]),
         ", ".join(f"{k}: {share:.0%}" for k, share in row["pass_at"].items()),
     )
 

@@ -251,6 +251,10 @@ class _Box:
         )
 
 
+_SHIFTS = (-6, 4, 14, -18, 26, -30, 38, -42)
+"""Where a name may stand below (or above) its point; farther away it would not be taken for its name."""
+
+
 def _names(dots: Sequence[tuple[float, float, str]], taken: Sequence[_Box], start: float) -> list[str]:
     """The names beside their points, each where it meets no other text and no point.
 
@@ -262,7 +266,7 @@ def _names(dots: Sequence[tuple[float, float, str]], taken: Sequence[_Box], star
         short = name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"
         others = [*texts, *(box for number, box in enumerate(points) if number != place)]
         sides = (("end", x - 7), ("start", x + 7)) if x > WIDTH * 0.6 else (("start", x + 7), ("end", x - 7))
-        for (anchor, at), lower in product(sides, (-6, 4, 14, -18, 26)):
+        for (anchor, at), lower in product(sides, _SHIFTS):
             box = _Box.of(at, y + lower, short, anchor)
             inside = box.left >= start and box.right <= WIDTH and box.top >= 0 and box.bottom <= HEIGHT - BOTTOM
             if inside and not any(box.meets(other) for other in others):
