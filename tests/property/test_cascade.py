@@ -201,7 +201,7 @@ def falls(window: list[float], *, least: int) -> bool:
     return score > 0 and (score - 1) / math.sqrt((n * (n - 1) * (2 * n + 5) - spread) / 18) >= 1
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(PLANS)
 def test_random_missions_go_as_the_specification_says(plan: Plan) -> None:
     goes_on = ("heuristic_unproductive", "in_progress")

@@ -373,7 +373,7 @@ def test_a_word_may_fall_anywhere_in_an_open_iteration(said: Event, own: list[Ev
     assert plain(folded([*OPEN, *own[:place], said, *own[place:]])) == plain(folded([*OPEN, said, *own]))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(st.lists(later_events, max_size=25))
 def test_an_end_is_final_unless_the_budget_is_extended(events: list[Event]) -> None:
     state = advance(None, CREATED)

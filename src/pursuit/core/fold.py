@@ -160,7 +160,7 @@ def _confirm(state: MissionState, metrics: dict[str, float], at: Point) -> None:
     if not wanted:
         return
     call = state.call(at.call_id)
-    same = (SCRIPT_SOURCE, {}) if call is None else (call.key, call.args)
+    same: tuple[str, dict[str, Any]] = (SCRIPT_SOURCE, {}) if call is None else (call.key, call.args)
     kept = {one.criterion_id for one in state.thresholds if one.metric in metrics and holds(one, metrics[one.metric])}
     firm = {one.criterion_id for one in state.thresholds if one.required and one.metric in metrics}
     for criterion in wanted:

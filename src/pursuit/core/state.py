@@ -290,9 +290,10 @@ class MissionState:
 
     def waited_for_child(self, now: float) -> float:
         """The seconds for which it has been waiting for a child; 0 if it waits for none."""
-        waits = self.waiting_for == "task" and self.open is not None
-        call = next((c for c in self.open.calls.values() if c.task == self.wait_detail), None) if waits else None
-        child = call is not None and any(child.call_id == call.call_id for child in self.children.values())
+        if self.waiting_for != "task" or self.open is None:
+            return 0.0
+        waited = {call.call_id for call in self.open.calls.values() if call.task == self.wait_detail}
+        child = any(one.call_id in waited for one in self.children.values())
         return max(0.0, now - self.wait_began) if child else 0.0
 
     @property
