@@ -127,7 +127,7 @@ def test_tools_that_the_server_does_not_have_are_told_to_the_operator(
         async with client(one, tmp_path, era) as agent:
             with pytest.raises(MCPError, match="names tools that its server does not have"):
                 await agent.list_tools()
-            for tool in ("probe", "submit_final"):
+            for tool in ("submit_final",) if "agents" in why else ("probe", "submit_final"):
                 refused = await agent.call_tool(tool, {"x": 3})
                 assert refused.is_error and "jugde" not in text(refused) and "cannot be worked at" in text(refused)
         assert await attempts(tmp_path) == []
