@@ -157,4 +157,13 @@ GUARANTEES = {
     "an-attempt-goes-on-with-what-is-printed": "What is printed after an attempt goes on with it as it stands, and for an agent with it alone.",
     "one-served-mission-hides-the-others": "To a client of `serve --mission ID` others are as unknown as ones that never were, and it begins none.",
     "stale-values-complete-nothing": "No sequence of observations meets a criterion whose latest observation does not, unless it holds values.",
+    "notifications-are-signed-and-stable": "A webhook is signed over its id, time and body, and keeps its id however often it is sent.",
+    "a-notification-holds-nothing-up": "A notification that fails is a warning: the mission goes on as without it.",
+    "notifications-survive-kill-nine": "What a process that died did not tell is told by a serving process, once.",
+    "one-server-fires": "Of several servers on one ledger exactly one starts the mission of a schedule at its due time.",
+    "a-kill-loses-no-scheduled-run": "A server that is killed at any write of a scheduled start loses no run, and no run is started twice.",
+    "a-commands-output-gives-metrics": "Metrics in the output of a command, or in a file that it wrote, decide a mission, whichever proposer calls it.",
+    "a-metric-pattern-without-a-number-is-a-fault": "A metric's pattern that does not compile or has no group is a fault before anything starts.",
+    "templates-run-at-once": "Each example that `pursuit init --template` writes runs as it is written, without a key or an account.",
+    "typescript-clients-read-refusals": "Both generations of the TypeScript SDK and the Inspector read each refusal with code, message and details.",
 }

@@ -116,7 +116,9 @@ def test_a_client_mission_waits_with_exit_code_4_and_takes_proposals(place: Plac
     cheap = {"tool_calls": [{"tool_name": "evaluate", "args": {"h": 0.2, "l": 2, "t": 5, "b": 0.2}}]}
     done = json.loads(place.run("iterate", mission_id, "--json", "--proposal", "-", text=json.dumps(cheap)).stdout)
     assert done["status"] == "completed"
-    assert done["iterations"] == [{"iteration_index": 1, "verdict": "complete", "verdict_reason": "criteria_met"}]
+    (row,) = done["iterations"]
+    assert (row["iteration_index"], row["verdict"], row["verdict_reason"]) == (1, "complete", "criteria_met")
+    assert row["calls"][0]["result"]["metrics"]["cost"] == row["metrics"]["cost"]
 
 
 def test_after_kill_9_resume_goes_on_and_repeats_no_finished_call(place: Place, tmp_path: Path) -> None:

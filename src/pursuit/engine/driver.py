@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol, cast
 
 import anyio
@@ -88,6 +89,8 @@ class ToolSource(Protocol):
 
 
 ProposerFactory = Callable[[Mission, Proposal | None, ProposerContext], Proposer]
+Recorded = Callable[[str, MissionState, Sequence[tuple[int, Event]]], None]
+"""Gets the state of a mission and the events that were just stored, each with its number; must return at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +107,7 @@ class Driver:
     """Raises if the proposer of a mission cannot be asked."""
     settings: Settings = field(default_factory=Settings)
     checks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    recorded: Recorded | None = None
 
     async def drive(
         self,
@@ -234,6 +238,8 @@ class Driver:
         return run.state
 
     def _new_run(self, journal: Journal, tools: Tools, observer: Observer | None) -> Run:
+        if self.recorded is not None:
+            journal.on_recorded = partial(self.recorded, journal.mission_id, journal.state)
         return Run(
             mission_id=journal.mission_id,
             journal=journal,

@@ -24,12 +24,13 @@ from pursuit.core.mission import (
     ModelProposer,
     RepeatProposer,
     ReplayProposer,
+    ScriptProposer,
     ToolCall,
 )
 from pursuit.core.search import MAX_CHOICES, MAX_PARAMETERS, Parameter, SearchProposer, as_number, broken_range
 from pursuit.core.series import holds
 from pursuit.core.state import SCRIPT_SOURCE
-from pursuit.core.tools import SPAWN_TOOL
+from pursuit.core.tools import SPAWN_TOOL, Tool
 from pursuit.errors import ExtraMissing, Fault, ModelUnavailable, ValidationFailed
 from pursuit.proposers.language import Models
 from pursuit.proposers.model import lack_of_room
@@ -336,6 +337,7 @@ async def admit(
     tools = resolver.permitted(mission, named)
     whole = resolver.whole(mission, tools)
     resolver.faults += criteria_faults(mission)
+    resolver.faults += _metrics_without_source(mission, [catalogue.tools[name] for name in tools])
     if models is not None:
         resolver.faults += await model_faults(mission, models, among)
     if resolver.faults:
@@ -350,14 +352,45 @@ async def admit(
     )
 
 
+def _metrics_without_source(mission: Mission, tools: Sequence[Tool]) -> list[Fault]:
+    """The metrics of criteria that no tool can give; found only where it is known what each tool gives."""
+    if isinstance(mission.proposer, ScriptProposer):
+        return []
+    faults: list[Fault] = []
+    for place, criterion in enumerate(mission.criteria):
+        if not isinstance(criterion, MetricThreshold | MetricTrend):
+            continue
+        counting = [tool for tool in tools if _counts(criterion.source, tool.qualified)]
+        given = [name for tool in counting for name in tool.metrics or ()]
+        given += [rule.metric for rule in mission.observe if any(_counts(rule.tool, one.qualified) for one in counting)]
+        if not counting or any(tool.metrics is None for tool in counting):
+            continue
+        if not any(criterion.metric == name or criterion.metric.startswith(f"{name}.") for name in given):
+            faults.append(Fault(field=f"criteria[{place}].metric", reason=_no_source(criterion.metric, given)))
+    return faults
+
+
+def _counts(source: str | None, tool: str) -> bool:
+    """Whether a tool counts under a source as the user wrote it: a glob, or a name with or without its server."""
+    return source is None or fnmatchcase(tool, source) or tool.partition(".")[2] == source
+
+
+def _no_source(metric: str, given: Sequence[str]) -> str:
+    known = f"; they give {', '.join(sorted(set(given)))}{nearest(metric, given)}" if given else ""
+    return (
+        f"no command of this mission gives {metric!r}{known}; add it to [commands.NAME.metrics] in pursuit.toml, as in "
+        f"{metric} = '{metric}=([0-9.eE+-]+)'"
+    )
+
+
 def _servers(mission: Mission, pool: Pool) -> list[str] | None:
-    """The servers that the allowlist names; None (all) if a word of it may mean any."""
+    """The servers that the allowlist names; None (all) if a word of it may mean any, or names none."""
     if mission.tool_allowlist is None:
         return None
     servers: list[str] = []
     for word in mission.tool_allowlist:
         server, dot, _ = word.partition(".")
-        if not dot or _GLOB & set(server):
+        if not dot or _GLOB & set(server) or (server not in pool.names and server != FLEET):
             return None
         servers.append(server)
     return [server for server in dict.fromkeys(servers) if server in pool.names]

@@ -5,13 +5,14 @@ Invariant: nothing here changes a mission, except that a report which a dead dri
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import msgspec
 
@@ -30,8 +31,10 @@ from pursuit.core.events import (
     decode,
 )
 from pursuit.core.fold import advance
+from pursuit.core.observe import value_of
 from pursuit.core.report import budget_row, children_rows, criteria_rows, cut_short, iso
 from pursuit.core.state import STATUSES, MissionState, Status
+from pursuit.core.truncate import cut_to
 from pursuit.engine.context import Clock
 from pursuit.engine.driver import Driver, assemble
 from pursuit.engine.lessons import recall
@@ -128,6 +131,44 @@ def _observation(row: dict[str, Any]) -> dict[str, Any]:
         if part.get("error"):
             errors.append(part["error"])
     return {"metrics": metrics, "events": events, "errors": errors}
+
+
+MOST_RESULT, MOST_RESULTS = 4_000, 64_000
+"""Characters of what a call returned, and of all calls together, in the answer to a client that drives."""
+
+
+def outcome_rows(iterations: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Verdicts, metrics and what the calls returned, bounded; if that is too much, of the oldest the verdicts alone."""
+    rows: list[dict[str, Any]] = []
+    left = MOST_RESULTS
+    for full in reversed(iterations):
+        row = {key: full[key] for key in ("iteration_index", "verdict", "verdict_reason")}
+        found: dict[str, Any] = {
+            "calls": [_call_outcome(call) for call in full["calls"]],
+            "metrics": full["observation"]["metrics"],
+        }
+        if full.get("script"):
+            found["script"] = cut_to(full["script"], MOST_RESULT, _size)
+        left -= _size(found)
+        rows.append({**row, **found} if left >= 0 else {**row, "calls_omitted": len(found["calls"])})
+    return rows[::-1]
+
+
+def _call_outcome(call: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {key: call[key] for key in ("tool", "outcome", "error") if key in call}
+    kept["args"] = cut_to(call["args"], MOST_RESULT, _size)
+    if call.get("result") is not None:
+        kept["result"] = cut_to(result_value(call["result"]), MOST_RESULT, _size)
+    return kept
+
+
+def result_value(result: Any) -> Any:
+    """The value in what a call returned; a large result is a text, the beginning of it."""
+    return value_of(cast("Mapping[str, Any]", result)) if isinstance(result, Mapping) else result
+
+
+def _size(value: Any) -> int:
+    return len(json.dumps(value, ensure_ascii=False, default=str))
 
 
 def _strategy(event: IterationProposed) -> dict[str, Any]:

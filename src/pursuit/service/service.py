@@ -47,7 +47,7 @@ from pursuit.ledger.contract import ANY, Draft
 from pursuit.proposers.language import LanguageModel, Models
 from pursuit.service.audit import OPERATOR, Caller, gist_of_mission, gist_of_proposal
 from pursuit.service.mission_admission import admit
-from pursuit.service.queries import Queries, history_page, new_mission_id, require_id
+from pursuit.service.queries import Queries, history_page, new_mission_id, outcome_rows, require_id
 from pursuit.upstream.pool import Pool
 
 WHOLE_CAPS = frozenset({"max_iterations", "max_tool_calls", "max_tokens"})
@@ -199,7 +199,8 @@ class Service(Queries):
         repeated, proposal = await self._before(mission_id, iterations, proposal, after)
         if repeated is not None:
             return repeated
-        _, head = await self._load(mission_id)
+        state, head = await self._load(mission_id)
+        head = head if state.open is None else 0  # the calls of an open iteration are before the head
         first: list[int] = []  # where this run began: what another driver does before is not this caller's
         asked = {"max_iterations_this_call": iterations, "after": after, "proposal": gist_of_proposal(proposal)}
         async with self.control(caller, "iterate", mission_id, asked):
@@ -216,9 +217,9 @@ class Service(Queries):
             except Overtaken:
                 return await self.missed(mission_id, iterations, after or 0)
             except PursuitError as error:
-                error.details["iterations"] = await self._verdicts(mission_id, first, iterations, head)
+                error.details["iterations"] = await self._outcomes(mission_id, first, iterations, head)
                 raise
-        rows = await self._verdicts(mission_id, first, iterations, head)
+        rows = await self._outcomes(mission_id, first, iterations, head)
         return {"session_id": mission_id, "status": state.status, "iterations": rows}
 
     async def iterate_later(
@@ -268,15 +269,15 @@ class Service(Queries):
     async def missed(self, mission_id: str, iterations: int, after: int) -> dict[str, Any]:
         """The answer of an earlier `iterate`, for a client that did not get it."""
         status = (await self.state(mission_id)).status
-        rows = await self._verdicts(mission_id, [after], iterations, 0)
+        rows = await self._outcomes(mission_id, [after], iterations, 0)
         return {"session_id": mission_id, "status": status, "iterations": rows}
 
-    async def _verdicts(self, mission_id: str, first: Sequence[int], limit: int, head: int) -> list[dict[str, Any]]:
-        """The verdicts from `first` on; none if nothing was begun."""
+    async def _outcomes(self, mission_id: str, first: Sequence[int], limit: int, head: int) -> list[dict[str, Any]]:
+        """The iterations from `first` on with what their calls returned; none if nothing was begun."""
         if not first:
             return []
-        page = await history_page(self.ledger, mission_id, full=False, first=first[0], limit=limit, after=head)
-        return [{key: row[key] for key in ("iteration_index", "verdict", "verdict_reason")} for row in page.iterations]
+        page = await history_page(self.ledger, mission_id, full=True, first=first[0], limit=limit, after=head)
+        return outcome_rows(page.iterations)
 
     async def run(
         self, mission_id: str, *, observer: Observer | None = None, caller: Caller | None = None
