@@ -156,6 +156,7 @@ GUARANTEES = {
     "a-mission-killed-at-its-submission-ends-as-its-attempt": "Ended at any instant of its submission and gone on with, a mission has the status that its attempt says.",
     "an-attempt-goes-on-with-what-is-printed": "What is printed after an attempt goes on with it as it stands, and for an agent with it alone.",
     "one-served-mission-hides-the-others": "To a client of `serve --mission ID` others are as unknown as ones that never were, and it begins none.",
+    "stale-values-complete-nothing": "No sequence of observations meets a criterion whose latest observation does not, unless it holds values.",
     "notifications-are-signed-and-stable": "A webhook is signed over its id, time and body, and keeps its id however often it is sent.",
     "a-notification-holds-nothing-up": "A notification that fails is a warning: the mission goes on as without it.",
     "notifications-survive-kill-nine": "What a process that died did not tell is told by a serving process, once.",

@@ -109,15 +109,19 @@ def _mission_plain(screen: Screen, status: Mapping[str, Any]) -> None:
     if "mode" in status:
         screen.fact("policy mode", f"{status['mode']} (kept by resume)")
     screen.fact("tools", ", ".join(status["tool_allowlist"]))
-    if "parent" in status:
-        screen.fact("parent", status["parent"])
-    for row in status.get("children", ()):
-        screen.fact(f"child {row['session_id']}", f"{row['status']}: {line(row['directive'], 200)}{_share(row)}")
+    _relatives_plain(screen, status)
     for label, key in _TIMES:
         if key in status:
             screen.fact(label, local_iso(status[key]))
     for warning in status["warnings"]:
         screen.fact("warning", warning)
+
+
+def _relatives_plain(screen: Screen, status: Mapping[str, Any]) -> None:
+    if "parent" in status:
+        screen.fact("parent", status["parent"])
+    for row in status.get("children", ()):
+        screen.fact(f"child {row['session_id']}", f"{row['status']}: {line(row['directive'], 200)}{_share(row)}")
 
 
 def _mission_rich(screen: Screen, status: Mapping[str, Any]) -> None:
