@@ -110,13 +110,13 @@ class Coder:
             calls(read("cart.py")),
             calls(("git__git_log", at)),
             calls(("pursuit__note", {"text": "The bug is in cart.py: total overwrites its sum."})),
-            *[calls(read(f"module_{number}.py"), text=f"Is it module {number}?") for number in range(6)],
+            *[calls(read(f"module_{number}.py"), text=f"Is it module {number}?") for number in range(8)],
             calls(edit("result = price", "result += price"), text="The sum was overwritten."),
             calls(read("cart.py")),
             calls(("git__git_diff_unstaged", at)),
             calls(edit("result += prices", "nonsense")),
             calls(edit("return result - discount", "return max(result - discount, 0)")),
-            *[calls(read(f"module_{number}.py")) for number in (6, 7, 8)],
+            *[calls(read(f"module_{number}.py")) for number in (8, 9, 10)],
             calls(read("cart.py")),
             calls(("git__git_status", at), ("git__git_fly", {})),
             calls(("git__git_add", {**at, "files": ["cart.py"]})),
@@ -144,7 +144,7 @@ class Work:
         self.folder, self.repo = folder, folder / "repo"
         self.repo.mkdir()
         lines = "\n".join(f"VALUE_{number} = {number * 37 % 101}  # nothing to see" for number in range(100))
-        files = {"cart.py": CART, "test_cart.py": TEST} | {f"module_{number}.py": lines for number in range(9)}
+        files = {"cart.py": CART, "test_cart.py": TEST} | {f"module_{number}.py": lines for number in range(11)}
         for name, text in files.items():
             (self.repo / name).write_text(text)
         for words in (["init", "-q", "-b", "main"], ["add", "."], ["commit", "-q", "-m", "first"]):

@@ -49,13 +49,6 @@ def why(status: Mapping[str, Any]) -> str:
     return ""
 
 
-def _family_plain(screen: Screen, status: Mapping[str, Any]) -> None:
-    if "parent" in status:
-        screen.fact("parent", status["parent"])
-    for row in status.get("children", ()):
-        screen.fact(f"child {row['session_id']}", f"{row['status']}: {line(row['directive'], 200)}{_share(row)}")
-
-
 def _model_plain(screen: Screen, status: Mapping[str, Any]) -> None:
     """What a language model read from its provider's cache, what is only estimated, and its notes."""
     if row := status.get("model"):
@@ -129,12 +122,19 @@ def _mission_plain(screen: Screen, status: Mapping[str, Any]) -> None:
     if "mode" in status:
         screen.fact("policy mode", f"{status['mode']} (kept by resume)")
     screen.fact("tools", ", ".join(status["tool_allowlist"]))
-    _family_plain(screen, status)
+    _relatives_plain(screen, status)
     for label, key in _TIMES:
         if key in status:
             screen.fact(label, local_iso(status[key]))
     for warning in status["warnings"]:
         screen.fact("warning", warning)
+
+
+def _relatives_plain(screen: Screen, status: Mapping[str, Any]) -> None:
+    if "parent" in status:
+        screen.fact("parent", status["parent"])
+    for row in status.get("children", ()):
+        screen.fact(f"child {row['session_id']}", f"{row['status']}: {line(row['directive'], 200)}{_share(row)}")
 
 
 def _mission_rich(screen: Screen, status: Mapping[str, Any]) -> None:

@@ -82,6 +82,8 @@ class Facts(Record, frozen=True, kw_only=True):
     new_error: str | None = None
     never: str | None = None
     """The required criterion that can never be met any more."""
+    figures: str | None = None
+    """The numbers behind a lack of progress, from half of the threshold on."""
 
 
 class MissionCreated(Event, frozen=True, kw_only=True):
@@ -109,7 +111,7 @@ class RunClaimed(Event, frozen=True, kw_only=True):
 
     A `background` run has no caller that waits, so a serving process continues one that was cut short; the client's
     `proposal` for it is kept here until its iteration begins. `mode` is the policy mode if the operator chose one for
-    this run.
+    this run. `waited` is how long the mission waited for a child before: these seconds count for its wall clock.
     """
 
     run: str
@@ -119,6 +121,7 @@ class RunClaimed(Event, frozen=True, kw_only=True):
     background: bool = False
     proposal: dict[str, Any] | None = None
     mode: str | None = None
+    waited: float = 0.0
 
 
 class WantedCall(Record, frozen=True, kw_only=True):

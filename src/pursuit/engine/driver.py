@@ -262,7 +262,8 @@ class Driver:
         def begin(state: MissionState) -> Sequence[Event]:
             if state.status == "paused" and before != "paused":  # paused while the servers were being connected
                 return ()
-            return [MissionResumed(at=now), claimed] if before in ("paused", "failed") else [claimed]
+            claim = msgspec.structs.replace(claimed, waited=state.waited_for_child(now))
+            return [MissionResumed(at=now), claim] if before in ("paused", "failed") else [claim]
 
         # Not staged: a pause before the claim stops this run, one after it interrupts the run.
         if not await journal.record(begin):

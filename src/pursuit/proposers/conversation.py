@@ -139,12 +139,13 @@ def changes(state: MissionState, *, tools: Sequence[str], name_of: Callable[[str
     say = _renamed(tools, name_of)
     rows = [f"Iteration {state.iteration_count} begins."]
     last = state.last
-    if last is not None and last.proposed.failed:
-        rows.append("Your last answer led to nothing: " + "; ".join(last.proposed.failed))
+    if last is not None and last.failed:
+        rows.append("Your last answer led to nothing: " + "; ".join(last.failed))
     if state.last_ended is not None:
         rows += [f"- {say(_standing(state, one))}" for one in state.mission.criteria]
         if state.last_ended.rationale:
             rows.append(quoted(cut_text(state.last_ended.rationale, EVIDENCE)))
+    rows += [f"Warning: {say(text)}" for place, text in state.raised if place == state.iteration_count - 1]
     rows += [say(row) for row in _best(state)]
     rows.append(f"Used so far: {_budget(state)}.")
     return "\n".join([*rows, *words])

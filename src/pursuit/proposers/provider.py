@@ -10,7 +10,7 @@ import os
 import re
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
@@ -271,8 +271,11 @@ def _response(answer: ModelAnswer) -> ModelMessage:
     from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart  # noqa: PLC0415
 
     if answer.native is not None:
-        return _adapter().validate_python({"usage": {}, **answer.native})
-    parts: list[Any] = [TextPart(content=answer.text)] if answer.text else []
+        found = _adapter().validate_python({"usage": {}, **answer.native})
+        # Anthropic refuses a text without a word, also one that a model of its own has written beside a call.
+        kept = [part for part in found.parts if not (isinstance(part, TextPart) and not part.content.strip())]
+        return replace(found, parts=kept) if len(kept) < len(found.parts) else found
+    parts: list[Any] = [TextPart(content=answer.text)] if answer.text.strip() else []
     parts += [ToolCallPart(tool_name=call.name, args=call.args or {}, tool_call_id=call.id) for call in answer.calls]
     return ModelResponse(parts=parts)
 

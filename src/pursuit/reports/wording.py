@@ -30,7 +30,7 @@ _REASONS = {
     "max_cost": "The money of the budget is used up.",
     "proposer_failed": "The proposer failed three times in a row.",
     "out_of_reach": "A required check said that it can never be met any more.",
-    "no_progress": "It stopped getting closer to the goal.",
+    "no_progress": "It has stopped making progress.",
     "cadence_skip": "The last iteration was no checkpoint.",
     "heuristic_unproductive": "The last iterations were unproductive.",
     "in_progress": "It has not ended yet.",

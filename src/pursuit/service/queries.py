@@ -6,6 +6,7 @@ Invariant: nothing here changes a mission, except that a report which a dead dri
 from __future__ import annotations
 
 import json
+import math
 import re
 import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -323,14 +324,17 @@ class Queries:
     async def interrupted(self, *, background: bool = False) -> list[str]:
         """The missions whose run may have stopped before its goal; with `background` only background runs.
 
-        A background run that waits for a task is listed once the task has ended. Children go on with their parents.
+        A background run that waits for a task is listed once the task has ended, or its own wall clock is used up.
+        Children go on with their parents.
         """
         found: list[str] = []
+        now = self.clock.now()
         async for row in every_stream(self.ledger, kind="mission", status=("running", "waiting")):
             wanted = row.summary.get("background") or not background
-            if not wanted or "parent" in row.summary or not cut_short(row.status, row.summary, self.clock.now()):
+            if not wanted or "parent" in row.summary or not cut_short(row.status, row.summary, now):
                 continue
-            if not background or not await self._works(row.summary.get("task")):
+            late = now >= row.summary.get("wait_until", math.inf)
+            if not background or late or not await self._works(row.summary.get("task")):
                 found.append(row.name)
         return found
 

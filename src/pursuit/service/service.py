@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import anyio
+
 from pursuit.core.budgets import under_way
 from pursuit.core.events import (
     AbortOrdered,
@@ -367,12 +369,17 @@ class Service(Queries):
                 return await self.state(mission_id)
 
     async def _woken(self, mission_id: str, state: MissionState) -> bool:
-        """Waits for the task that a mission waits for; False if it waits for none, or another process drives it."""
+        """Waits for the task that a mission waits for, or until its wall clock is used up.
+
+        False if it waits for none, or another process drives it.
+        """
         with self.ledger.bell() as bell:
             while state.status == "waiting" and state.waiting_for == "task":
-                if not await self._works(state.wait_detail):
+                left = math.inf if state.wait_until is None else state.wait_until - self.clock.now()
+                if left <= 0 or not await self._works(state.wait_detail):
                     return True
-                await bell.wait()
+                with anyio.move_on_after(left):
+                    await bell.wait()
                 state = await self.state(mission_id)
         return False
 
