@@ -78,7 +78,7 @@ max_iterations = 3
 kind = "model"
 model = "anthropic:claude-haiku-4-5"
 max_requests = 40
-window = 16000
+window = 12000
 [[criteria]]
 criterion_id = "tests-pass"
 kind = "check"
@@ -143,7 +143,7 @@ class Work:
     def __init__(self, folder: Path, endpoint: ModelEndpoint) -> None:
         self.folder, self.repo = folder, folder / "repo"
         self.repo.mkdir()
-        lines = "\n".join(f"VALUE_{number} = {number * 37 % 101}  # nothing to see" for number in range(100))
+        lines = "\n".join(f"VALUE_{number} = {number * 37 % 101}  # nothing to see" for number in range(45))
         files = {"cart.py": CART, "test_cart.py": TEST} | {f"module_{number}.py": lines for number in range(11)}
         for name, text in files.items():
             (self.repo / name).write_text(text)

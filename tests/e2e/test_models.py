@@ -92,13 +92,12 @@ def test_what_the_provider_has_cached_is_counted_and_priced_as_such(
     assert fresh < found[ModelAnswered][0].cost_usd * 5, "most of it was read at the price of the cache"
 
 
-@ALL
-def test_a_turn_ends_with_its_requests(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_turn_ends_with_its_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def more(request: dict[str, Any]) -> Reply:
         return calls(("world__look", {"at": str(len(transcript(request)))}))
 
     with scripted(monkeypatch, more) as endpoint:
-        wanted = mission(proposer=asked(model, max_requests=3), budget=Budget(max_iterations=2))
+        wanted = mission(proposer=asked(OPENAI, max_requests=3), budget=Budget(max_iterations=2))
         state, found, _rows, _made = pursued(tmp_path, wanted)
     assert (state.verdict_reason, len(endpoint.seen)) == ("max_iterations", 6)
     assert [one.attempt for one in found[ModelAsked]] == [0, 1, 2] * 2
@@ -113,13 +112,12 @@ def test_single_is_one_request_for_each_iteration(tmp_path: Path, monkeypatch: p
     assert "Each answer is one iteration" in transcript(endpoint.seen[0])[0].text
 
 
-@ALL
 def test_a_model_that_never_calls_a_tool_ends_in_proposer_failed(
-    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replies = Reply(text="I am done."), Reply(text="An answer that", stop="length"), calls(("world__fly", {}))
     with scripted(monkeypatch, *replies) as endpoint:
-        wanted = mission(criteria=DONE, proposer=model, budget=Budget(max_iterations=10))
+        wanted = mission(criteria=DONE, proposer=OPENAI, budget=Budget(max_iterations=10))
         state, found, _rows, made = pursued(tmp_path, wanted)
     assert (state.verdict_reason, state.iteration_count, len(endpoint.seen)) == ("proposer_failed", 3, 5)
     assert made == [("world__fly", "failed")] * 3, "what is wrong can be mended in the same turn, twice"
