@@ -16,7 +16,7 @@ from process_stage import Stage, gone, on_stage, python, until
 
 from pursuit.errors import TaskNotFound, ValidationFailed
 from pursuit.ledger.sqlite import SqliteLedger
-from pursuit.tasks.command import Command, in_words
+from pursuit.tasks.command import OUTPUT_BYTES, Command, in_words
 from pursuit.tasks.host import TaskHost
 from pursuit.tasks.runner import PATIENCE, Processes
 from pursuit.tasks.store import TaskStore
@@ -36,6 +36,7 @@ def test_a_command_that_succeeds(tmp_path: Path) -> None:
         assert (state.status, state.exit_code, state.done, state.total, state.item) == ("completed", 0, 3, 3, "step 1")
         structured = await stage.structured(state)
         assert structured.pop("duration_seconds") >= 0
+        assert sorted(structured.pop("output_tail")) == ["oops", "step 0", "step 1", "step 1 again", "step 2"]
         assert structured == {
             "status": "completed",
             "task_id": state.task_id,
@@ -59,7 +60,7 @@ def test_a_command_that_succeeds(tmp_path: Path) -> None:
 def test_a_command_that_fails_tells_all_that_is_needed(tmp_path: Path) -> None:
     source = """
 import sys
-print("done a"); print("at b"); print("FAILED b: broken")
+print("done a"); print("at b"); print("FAILED b: broken", flush=True)
 for n in range(100): print("line", n, file=sys.stderr)
 sys.exit(3)
 """
@@ -86,6 +87,7 @@ sys.exit(3)
             "last_item": "b",
             "failure_lines": ["FAILED b: broken"],
             "stderr_tail": [f"line {number}" for number in range(20, 100)],
+            "output_tail": ["done a", "at b", "FAILED b: broken", *(f"line {number}" for number in range(100))],
             "disclaimer": "Partial results are in /out.",
         }
         result = await stage.store.result(state)
@@ -93,6 +95,28 @@ sys.exit(3)
         assert result["isError"] is True
         for word in (state.task_id, "exit code 3", "1 of 2", "FAILED b", "line 99", "Partial results"):
             assert word in result["content"][0]["text"]
+
+    on_stage(tmp_path, body)
+
+
+def test_a_result_has_the_end_of_the_output(tmp_path: Path) -> None:
+    async def body(stage: Stage) -> None:
+        short = await stage.run(Command(argv=["sh", "-c", "echo read; echo me >&2"]))
+        assert sorted((await stage.structured(short))["output_tail"]) == ["me", "read"]
+        result = await stage.store.result(short)
+        assert result is not None
+        assert "read" in result["content"][0]["text"]
+        silent = await stage.run(Command(argv=["true"]))
+        assert "output_tail" not in await stage.structured(silent)
+        failed = await stage.run(Command(argv=["sh", "-c", "echo why >&2; exit 1"]))
+        structured = await stage.structured(failed)
+        assert structured["stderr_tail"] == ["why"]
+        assert "output_tail" not in structured
+        long = await stage.run(python("for n in range(100_000): print(n)"))
+        first, *lines = (await stage.structured(long))["output_tail"]
+        assert "bytes are left out" in first
+        assert lines[-2:] == ["99998", "99999"]
+        assert sum(len(line) + 1 for line in lines) == OUTPUT_BYTES
 
     on_stage(tmp_path, body)
 

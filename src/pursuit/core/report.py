@@ -229,7 +229,8 @@ def output_tail(result: Mapping[str, Any] | None) -> list[str]:
     if isinstance(value, Mapping):
         found = cast("Mapping[str, Any]", value)
         streams = [found.get("stdout"), found.get("stderr")]
-        tails = [cast("list[str]", found.get(key) or []) for key in ("failure_lines", "stderr_tail")]
+        printed_to = "output_tail" if found.get("output_tail") else "stderr_tail"
+        tails = [cast("list[str]", found.get(key) or []) for key in ("failure_lines", printed_to)]
         printed = [text for text in streams if isinstance(text, str)] + ["\n".join(tail) for tail in tails]
         texts = [text for text in printed if text.strip()] or texts
     lines = [line[:LONGEST_LINE] for text in texts for line in text.rstrip().splitlines()]

@@ -164,6 +164,8 @@ def blanked(secrets: Sequence[str]) -> list[str]:
 
 STDERR_LINES = 80
 LONGEST_STDERR_LINE = 1_000
+OUTPUT_BYTES = 32 * 1024
+"""Of the end of the output in a result: about what a language model gets of one result (`result_tokens`)."""
 SIGNALLED = 128
 """Added to the number of a signal, as shells do, so that an exit code is never negative."""
 NOT_KNOWN = (
@@ -185,6 +187,7 @@ class FinishedRun:
     failures: Sequence[str] = ()
     metrics: Mapping[str, Any] = field(default_factory=dict[str, Any])
     stderr: Sequence[str] = ()
+    output: Sequence[str] = ()
     notes: Sequence[str] = ()
     mark: Mapping[str, Any] | None = None
     cancelled: bool = False
@@ -204,6 +207,8 @@ def ending_of(run: FinishedRun) -> Ending:
         body["metrics"] = dict(run.metrics)
     if status == "failed":
         body |= {"failure_lines": list(run.failures), "stderr_tail": list(run.stderr)}
+    if status != "cancelled" and run.output:
+        body["output_tail"] = list(run.output)
     body |= {"duration_seconds": round(run.seconds, 3), "notes": list(run.notes) or None}
     if status != "completed":
         body["disclaimer"] = run.command.disclaimer
@@ -281,6 +286,8 @@ def _text(message: str, run: FinishedRun, status: TaskEnd) -> str:
             parts.append("failure lines:\n" + "\n".join(run.failures))
         if run.stderr:
             parts.append("the end of stderr:\n" + "\n".join(run.stderr))
+    if status != "cancelled" and run.output:
+        parts.append("output:\n" + "\n".join(run.output))
     parts += run.notes
     if status != "completed" and run.command.disclaimer is not None:
         parts.append(run.command.disclaimer)

@@ -30,6 +30,7 @@ from pursuit.tasks import supervisor
 from pursuit.tasks.command import (
     GRACE,
     LONGEST_STDERR_LINE,
+    OUTPUT_BYTES,
     STDERR_LINES,
     Command,
     FinishedRun,
@@ -388,6 +389,8 @@ class Running:
         notes = list(progress.notes)
         if ended.get("code") == 0:
             notes += [*self._command.read_files(progress.metrics), *progress.metrics.notes()]
+        # After a failure the end of stderr is shown anyway, and often it is all that there is.
+        only_errors = ended.get("code") != 0 and log_end(folder, LOG) == log_end(folder, ERRORS)
         return FinishedRun(
             task_id=self._ctx.task_id,
             command=self._command,
@@ -398,6 +401,7 @@ class Running:
             failures=progress.failures,
             metrics=progress.metrics.found,
             stderr=tail_of(folder, ERRORS, STDERR_LINES, LONGEST_STDERR_LINE),
+            output=[] if only_errors else _end_of_output(folder),
             notes=notes,
             mark={**reader.mark(), "pid": self._meta.leader.pid},
             cancelled=self._ctx.cancelled,
@@ -406,14 +410,25 @@ class Running:
 
 def tail_of(folder: Path, name: str, lines: int, longest: int | None = None) -> list[str]:
     """The last lines of a log."""
-    place, end, data = tail_position(folder, name, lines), log_end(folder, name), bytearray()
+    found = _lines_from(folder, name, tail_position(folder, name, lines))
+    return [line if longest is None else line[:longest] for line in found[-lines:]] if lines > 0 else []
+
+
+def _end_of_output(folder: Path) -> list[str]:
+    """The end of what a command wrote to both streams; the first line says how much is left out."""
+    start = max(0, log_end(folder, LOG) - OUTPUT_BYTES)
+    left = [f"[the first {start:,} bytes are left out]"] if start else []
+    return left + _lines_from(folder, LOG, start)
+
+
+def _lines_from(folder: Path, name: str, place: int) -> list[str]:
+    end, data = log_end(folder, name), bytearray()
     while place < end:
         piece, place = read_log(folder, name, place)
         if not piece:
             break
         data += piece
-    found = data.decode("utf-8", "replace").removesuffix("\n").split("\n") if data else []
-    return [line if longest is None else line[:longest] for line in found[-lines:]] if lines > 0 else []
+    return data.decode("utf-8", "replace").removesuffix("\n").split("\n") if data else []
 
 
 SEGMENT = 8 * 1024 * 1024

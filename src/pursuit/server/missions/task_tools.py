@@ -222,6 +222,7 @@ COMMAND = record(
         "last_item": TEXT,
         "failure_lines": array(TEXT),
         "stderr_tail": array(TEXT),
+        "output_tail": array(TEXT),
         "duration_seconds": NUMBER,
         "disclaimer": TEXT,
         "reason": TEXT,
