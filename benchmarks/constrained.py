@@ -1,7 +1,7 @@
 """Twelve constrained problems with published optima: eight of CEC2006 (g..) and four of CEC2020-RC (RC..).
 
 Each function returns the value to minimise and its constraints, which hold at or below zero. `x` is the optimum: as
-published, or, for RC03, where the report gives the value alone, a point that has it.
+published, or, for RC03 and RC12, where the report gives the value alone, a point that has it.
 
 Formulas: Liang et al., Problem Definitions and Evaluation Criteria for the CEC 2006 Special Session on Constrained
 Real-Parameter Optimization; Kumar et al., A Test-suite of Non-Convex Constrained Optimization Problems from the
@@ -278,7 +278,7 @@ PROBLEMS = (
         high=[100, 100, 100, 1, 1, 1, 1],
         whole=frozenset({3, 4, 5, 6}),
         best=2.9248305537,
-        x=[0.2, 1.280624847486570, 1.954482088868170, 1, 0, 0, 1],
+        x=[0.198309545541, 1.280624847487, 1.954654272281, 1, 0, 0, 1],
     ),
     Constrained(
         name="RC17 spring",

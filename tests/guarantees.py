@@ -157,4 +157,5 @@ GUARANTEES = {
     "an-attempt-goes-on-with-what-is-printed": "What is printed after an attempt goes on with it as it stands, and for an agent with it alone.",
     "one-served-mission-hides-the-others": "To a client of `serve --mission ID` others are as unknown as ones that never were, and it begins none.",
     "stale-values-complete-nothing": "No sequence of observations meets a criterion whose latest observation does not, unless it holds values.",
+    "a-lucky-trial-does-not-win": "With noise, fresh results of the same arguments decide whether a search has won, not the lucky one.",
 }

@@ -171,13 +171,14 @@ TRIES = 100
 class Mixed(Whole):
     """Choices beside numbers: three ways to go on take turns, for no one of them suits every such space.
 
-    TPE; models over everything; and steps from the best so far: models find the numbers for its choices while that
-    gains, then its choices are changed one by one. TPE learns from its own trials alone: the others, which soon nearly
-    all have the same choices, would keep it there.
+    TPE; models over everything; and steps from the best so far, to other numbers by a model of those with its choices,
+    and to another choice. TPE learns from its own trials alone: the others, which soon nearly all have the same
+    choices, would keep it there.
     """
 
-    def __init__(self, surrogate: Surrogate, seed: int) -> None:
+    def __init__(self, surrogate: Surrogate, seed: int, *, aimless: bool) -> None:
         super().__init__(surrogate.space)
+        self._aimless = aimless
         self._surrogate = surrogate
         self._seed = seed
         self._own = optuna.create_study()
@@ -210,7 +211,7 @@ class Mixed(Whole):
             self._own.enqueue_trial(trial.params)
             own = self._own.ask(self._space.distributions)
         if state == TrialState.COMPLETE and values:
-            for place, over in enumerate(() if self._surrogate.aimless else trial.user_attrs[EXCESS]):
+            for place, over in enumerate(() if self._aimless else trial.user_attrs[EXCESS]):
                 own.set_constraint(str(place), over)
             self._own.tell(own, values)
         else:
@@ -231,9 +232,17 @@ class Study:
     """One search: its space, its sampler, and the trials so far."""
 
     def __init__(
-        self, space: Space, *, sampler: Sampler, seed: int, aimless: bool, noise: float | bool | None = None
+        self,
+        space: Space,
+        *,
+        sampler: Sampler,
+        seed: int,
+        aimless: bool,
+        noise: float | bool | None = None,
+        target: float | None = None,
     ) -> None:
         self.space = space
+        self._target = target
         self.seen = Seen(space, aimless=aimless, noise=noise)
         self.kind = suited(space) if sampler == "auto" else sampler
         self._seed = seed
@@ -245,7 +254,8 @@ class Study:
         if self.kind == "surrogate":
             self._steady = Surrogate(self.seen, seed)
         elif self.kind == "auto":
-            self._steady = Mixed(Surrogate(self.seen, seed), seed)
+            with _silence():
+                self._steady = Mixed(Surrogate(self.seen, seed), seed, aimless=aimless)
         elif self.kind == "cmaes":
             self._steady = optuna.samplers.CmaEsSampler(seed=seed % LARGEST_SEED, warn_independent_sampling=False)
         self._points = Points.of(space, seed)
@@ -343,6 +353,12 @@ class Study:
             self._study.tell(trial, state=TrialState.FAIL)
             return
         value, excess = self._value(score), score.excess
+        if self._target is not None and score.objective is not None and excess and self.kind in ("surrogate", "auto"):
+            # The objective's target is one more limit. Until it is reached only limits count: the objective alone
+            # would stay in the first corner of what the others allow, where each small step loses.
+            excess = (score.objective - self._target, *excess)
+            reached = max(excess) <= 0
+            self.seen.aimless = not reached and (self.seen.aimless or not len(self.seen))
         point = self.space.encode(self.space.from_optuna(trial.params))
         self.seen.add(point, excess, value)
         trial.set_user_attr(EXCESS, list(excess))

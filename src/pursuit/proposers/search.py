@@ -333,8 +333,14 @@ class Search:
 
         search = self._search
         space = Space(search.parameters)
-        aimless = self._aim.objective is None
-        return Study(space, sampler=search.sampler, seed=search.seed, aimless=aimless, noise=search.noise)
+        return Study(
+            space,
+            sampler=search.sampler,
+            seed=search.seed,
+            aimless=self._aim.objective is None,
+            noise=search.noise,
+            target=self._aim.target,
+        )
 
     @property
     def _confirming(self) -> bool:
@@ -392,7 +398,10 @@ class Search:
             score = self._aim.score(_means(fresh), self._untold) if fresh else None
             if score is None or not score.met:
                 self._tested = None
-            self._shown = self._tested is not None and len(fresh) >= RETESTS
+            last = self._aim.score(ended[-1].metrics, self._untold) if ended[-1].outcome == "ok" else None
+            # The last result counts for criteria without `confirm`.
+            enough = len(fresh) >= RETESTS and last is not None and last.met
+            self._shown = self._tested is not None and enough
         return None if self._tested is None or self._shown else self._searched(self._tested[0])
 
     def _searched(self, args: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -98,16 +98,12 @@ GAPS = (0.05, 0.005, 0.0005, 0.0, 0.0)
 ROUNDS, PARENTS, CHILDREN, PERTURBED = 12, 30, 150, 100
 TAKEN = 1e3
 LOWEST = 5
-DARING = 8
-"""From how many trials for each parameter on each fourth looks beyond the best that keeps the limits."""
 EVOLVES = 4
 """How many epochs of the models pass before CMA-ES takes turns with them."""
 STEP = 1 / 6
 """The first step of CMA-ES, as a share of each range."""
 LARGEST_SEED = 2**32
 NEARBY = 0.1
-PATIENT = 5
-"""Trials beyond one for each number that may pass without a gain."""
 SAME = 1e-9
 """Results of one point that differ by at most this share are the same: the rest is rounding."""
 GAIN = {True: 1e-3, False: 1e-4}
@@ -122,7 +118,7 @@ class Seen:
 
     def __init__(self, space: Space, *, aimless: bool, noise: float | bool | None = None) -> None:
         self.space = space
-        self.aimless = aimless  # there is no objective: only the limits count
+        self.aimless = aimless  # only the limits count: there is no objective, or it has not reached its target
         self.noisy = bool(noise)
         self._open = noise is None
         self._points: list[Rows] = []
@@ -194,7 +190,6 @@ class Surrogate(optuna.samplers.BaseSampler):
 
     def __init__(self, seen: Seen, seed: int) -> None:
         self.space = seen.space
-        self.aimless = seen.aimless
         self._seen = seen
         self._seed = seed
         self._pending: dict[int, Rows] = {}
@@ -247,8 +242,7 @@ class Surrogate(optuna.samplers.BaseSampler):
             return self.space.snap(self._evolve().ask(int(chance.integers(0, LARGEST_SEED)))[None])[0]
         if len(self._seen) - first < self.space.width + 2:
             return self.space.snap(chance.random((1, self.space.width)))[0]
-        daring = number >= DARING * len(self.space.distributions) and number % 4 == 3
-        models = _Models(self._seen, first, number, chance, avoided=self._avoided(), daring=daring)
+        models = _Models(self._seen, first, number, chance, avoided=self._avoided())
         if self.space.size is not None and self.space.size <= LISTABLE:
             return models.best_of(self.space.everything())
         return models.search()
@@ -263,14 +257,13 @@ class Surrogate(optuna.samplers.BaseSampler):
         return self._evolution[1]
 
     def from_best(self, number: int) -> dict[str, Any]:
-        """A step from the best point: to other numbers while that gains, then to another choice."""
+        """A step from the best point: in turns to other numbers and to another choice."""
         leader = self._seen.leader()
         chance = np.random.default_rng([self._seed, 5, number])
         if leader is None:
             return self.space.decode(chance.random(self.space.width))
         alike, count = self._seen.alike(leader), len(self.space.ranges)
-        since = len(alike) - max(at for at, point in enumerate(alike) if (point == leader).all())
-        others = self._other_choices(leader) if since > count + PATIENT else []
+        others = self._other_choices(leader) if number % 2 else []
         if others:
             row = others[int(chance.integers(0, len(others)))]
         elif len(alike) < count + 2:  # too few to model
@@ -414,7 +407,6 @@ class _Models:
         *,
         avoided: tuple[Rows, Rows] | None = None,
         like: Rows | None = None,
-        daring: bool = False,
     ) -> None:
         self._space, self._chance = seen.space, chance
         none = np.zeros((0, self._space.width))
@@ -427,16 +419,10 @@ class _Models:
             counts = None if counts is None else counts[same]
         limits = np.arcsinh(excess / _scale_of(excess)) if excess.shape[1] else np.zeros((len(points), 0))
         goal = _goal_of(values) if counts is None else _noisy_goal_of(values)
+        self._aimless = seen.aimless
         order = np.lexsort((goal, np.maximum(limits, 0.0).sum(axis=1)))
         chosen = _fitted(points, order, max(FITTED, 3 * self._space.width))
         limits = _deepened(points[chosen], limits[chosen])
-        kept = (excess <= 0).all(axis=1)
-        self._aimless = seen.aimless
-        if daring and limits.shape[1] and kept.any() and not kept.all() and not seen.aimless:
-            # The objective becomes one more limit, halfway from the best that keeps the others to the best of all.
-            # It leads out of a corner where each small step loses.
-            limits = np.column_stack([limits, goal[chosen] - (goal[kept].min() + goal.min()) / 2])
-            self._aimless = True
         self._known = np.vstack([points[chosen], self._failed, pending])
         self._limits = limits.shape[1]
         weights = None if counts is None else counts[chosen]
