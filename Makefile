@@ -4,8 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN := $(VENV)/.installed-run
 STAMP := $(VENV)/.installed-dev
+TRACKERS := $(VENV)/.installed-trackers
 SUITE := $(VENV)/conformance/.installed
 REAL := $(VENV)/real-servers/.installed
+TYPESCRIPT := $(VENV)/typescript-clients/.installed
 MCP1 := .venv-mcp1/.installed
 FASTMCP := .venv-fastmcp/.installed
 
@@ -17,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(RUN)  ## size a welded beam with a scripted strategy, no key and no server needed
 	@$(BIN)/python -m pursuit.demo.show
 
-test: $(STAMP) $(SUITE) $(REAL) $(MCP1) $(FASTMCP)  ## everything CI runs
+test: $(STAMP) $(SUITE) $(REAL) $(TYPESCRIPT) $(MCP1) $(FASTMCP)  ## everything CI runs
 	@$(MAKE) --no-print-directory -j 2 check-static check-tests
 
 # Four workers for two cores, since many tests wait for processes. A worker takes a file at a time, since the tests of a
@@ -43,7 +45,7 @@ check-static: $(STAMP)
 conformance: $(STAMP) $(SUITE)  ## the official suite against `pursuit serve`
 	$(BIN)/python -m pytest tests/conformance
 
-soak: $(STAMP) $(SUITE) $(REAL) $(MCP1) $(FASTMCP)  ## the fault and race runs at full length, and all combinations
+soak: $(STAMP) $(TRACKERS) $(SUITE) $(REAL) $(TYPESCRIPT) $(MCP1) $(FASTMCP)  ## the fault and race runs at full length, and all combinations
 	PURSUIT_SOAK=1 $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder -m "slow or soak" tests
 
 bench: $(STAMP)  ## ratios against floors and peers, in one run
@@ -72,6 +74,10 @@ $(STAMP): $(RUN)
 	$(PIP) --editable ".[dev]"
 	touch $(STAMP)
 
+$(TRACKERS): $(STAMP)
+	$(PIP) --editable ".[tables,mlflow,tensorboard]"
+	touch $(TRACKERS)
+
 NPM = $(BIN)/npm install --ignore-scripts --no-package-lock --no-audit --no-fund --loglevel=error
 
 # Node comes from a wheel; the suite's version stands in its package.json, its scenarios beside it.
@@ -88,6 +94,13 @@ $(REAL): tests/real_servers/package.json constraints.txt | $(STAMP)
 	$(NPM) --prefix $(@D) >/dev/null
 	$(PIP) mcp-server-git mcp-server-time
 	touch $(REAL)
+
+# The TypeScript SDK of both generations and the Inspector, about 130 MB.
+$(TYPESCRIPT): tests/clients/typescript/package.json | $(STAMP)
+	mkdir -p $(@D)
+	cp $< $(@D)
+	$(NPM) --prefix $(@D) >/dev/null
+	touch $(TYPESCRIPT)
 
 # A client and a server of the SDK's 1.x line, which cannot live beside ours in one environment.
 $(MCP1): constraints-mcp1.txt

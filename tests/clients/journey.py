@@ -26,7 +26,7 @@ CODES = {
     "task_not_found",
     "validation_error",
 }
-VERBS = ("start", "status", "iterate", "checkpoint", "complete", "abort", "resume", "history", "list")
+VERBS = ("start", "tools", "status", "iterate", "checkpoint", "complete", "abort", "resume", "history", "list")
 TASK_VERBS = ("status", "tail", "cancel", "wait")
 COMMANDS = ("count", "linger")
 TOOLS = {*(f"mission_{verb}" for verb in VERBS), *(f"task_{verb}" for verb in TASK_VERBS), *COMMANDS}
@@ -149,6 +149,11 @@ def calls(log: str, *steps: tuple[str, float]) -> Answer:
     return {"tool_calls": [{"tool_name": "step", "args": {"log": log, "key": key, "ms": ms}} for key, ms in steps]}
 
 
+def verdict(row: Answer) -> Answer:
+    """A row of `mission_iterate` without what its calls returned."""
+    return {key: row[key] for key in ("iteration_index", "verdict", "verdict_reason")}
+
+
 def repeating(log: str, ms: float = 0) -> Answer:
     return {"kind": "repeat", "tool_name": "step", "args": {"log": log, "ms": ms}}
 
@@ -195,11 +200,14 @@ async def with_proposals_of_its_own(me: Traveller) -> None:
     told: list[Any] = []
     first = await me.done("mission_iterate", told, session_id=mission, proposal=calls("own", ("a", 0)), after=0)
     row = {"iteration_index": 0, "verdict": "continue", "verdict_reason": "in_progress"}
-    assert first["iterations"] == [row], first
+    assert [verdict(one) for one in first["iterations"]] == [row], first
+    (made,) = first["iterations"][0]["calls"]
+    assert (made["tool"], made["args"]["key"], made["outcome"]) == ("workshop.step", "a", "ok"), first
+    assert made["result"]["metrics"]["steps"] == first["iterations"][0]["metrics"]["steps"] == 1, first
     values = [value for value, _total, _message in told]
     assert values and values == sorted(set(values)), told
     again = await me.done("mission_iterate", session_id=mission, proposal=calls("own", ("a", 0)), after=0)
-    assert again["iterations"] == [row] and me.lines("own").count("begun a") == 1, again
+    assert again["iterations"] == first["iterations"] and me.lines("own").count("begun a") == 1, again
     assert await me.done("mission_checkpoint", session_id=mission) == {"session_id": mission, **row}
 
     paused = await me.done("mission_abort", session_id=mission, pause=True, reason="lunch")
@@ -212,7 +220,7 @@ async def with_proposals_of_its_own(me: Traveller) -> None:
 
     last = await me.done("mission_iterate", session_id=mission, proposal=calls("own", ("b", 0), ("c", 0)), after=1)
     end = {"iteration_index": 1, "verdict": "complete", "verdict_reason": "criteria_met"}
-    assert (last["status"], last["iterations"]) == ("completed", [end]), last
+    assert (last["status"], [verdict(one) for one in last["iterations"]]) == ("completed", [end]), last
     assert await me.done("mission_checkpoint", session_id=mission) == {"session_id": mission, **end}
     for name in ("mission_iterate", "mission_abort", "mission_complete", "mission_resume"):
         await me.refused("session_terminal", name, session_id=mission)
@@ -281,14 +289,20 @@ async def a_cancelled_call(me: Traveller) -> None:
     await me.port.call_and_cancel("mission_iterate", asked, lambda: me.until_logged("cancelled", "begun b"))
     await me.until_logged("cancelled", "cancelled b")
     answer = await me.until_free(mission)
-    row = {"iteration_index": 0, "verdict": "complete", "verdict_reason": "criteria_met"}
-    assert (answer["status"], answer["iterations"]) == ("completed", [row]), answer
+    (row,) = answer["iterations"]
+    assert (answer["status"], row["iteration_index"], row["verdict_reason"]) == ("completed", 0, "criteria_met"), answer
+    assert [call["outcome"] for call in row["calls"]] == ["ok", "cancelled", "ok"], row
     (only,) = (await me.done("mission_history", session_id=mission, format="full"))["iterations"]
     assert [call["outcome"] for call in only["calls"]] == ["ok", "cancelled", "ok"], only
     assert me.lines("cancelled") == ["begun a", "done a", "begun b", "cancelled b", "begun c", "done c"]
 
 
 async def the_list(me: Traveller) -> None:
+    everything = [row["tool_name"] for row in (await me.done("mission_tools"))["tools"]]
+    assert everything == ["workshop.step", "commands.count", "commands.linger"], everything
+    mine = (await me.done("mission_tools", session_id=me.missions[0], names=["workshop.*"]))["tools"]
+    assert [row["tool_name"] for row in mine] == ["workshop.step"], mine
+    assert mine[0]["input_schema"]["required"] == ["log"], mine
     newest_first = [row["session_id"] for row in (await me.done("mission_list"))["sessions"]]
     assert newest_first == me.missions[::-1], newest_first
     ended = {"completed": 4, "terminated": 1, "paused": 0}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -114,15 +114,15 @@ def _names(checks: list[Check]) -> set[str]:
     return {check.name for check in checks}
 
 
-def run_stdio(folder: Path) -> Runs:
+def run_stdio(folder: Path, versions: Sequence[str] = VERSIONS) -> Runs:
     """Runs the suite through the gateway over stdio, one version after the other: some checks have a stopwatch."""
     runs = Runs()
 
     async def main() -> None:
         by = f'command = "__python_executable__"\nargs = {json.dumps([str(FIXTURE)])}'
         async with _gateway(folder / "over_stdio", by, runs) as url:
-            await _judge(runs, "over_stdio", url, folder / "over_stdio" / "results")
-        await _judge_tasks(runs, folder / TASKLESS)
+            await _judge(runs, "over_stdio", url, folder / "over_stdio" / "results", versions)
+        await _judge_tasks(runs, folder / TASKLESS, versions)
 
     anyio.run(main)
     return runs
@@ -143,11 +143,11 @@ def run_http(folder: Path) -> Runs:
     return runs
 
 
-async def _judge_tasks(runs: Runs, folder: Path) -> None:
+async def _judge_tasks(runs: Runs, folder: Path, versions: Sequence[str]) -> None:
     """The scenarios about tasks, in front of a server that has never heard of them."""
     by = f'command = "__python_executable__"\nargs = {json.dumps([str(FIXTURE), "--no-tasks"])}'
     async with _gateway(folder, by, runs, TASKLESS_TOOLS) as url:
-        for version in VERSIONS:
+        for version in versions:
             names = [name for name in runs.checks["over_stdio", version] if name.startswith(TASKS)]
             for name in names:
                 for number in (1, 2, 3):
@@ -157,8 +157,8 @@ async def _judge_tasks(runs: Runs, folder: Path) -> None:
                         break
 
 
-async def _judge(runs: Runs, how: str, url: str, results: Path) -> None:
-    for version in VERSIONS:
+async def _judge(runs: Runs, how: str, url: str, results: Path, versions: Sequence[str] = VERSIONS) -> None:
+    for version in versions:
         found = await run_patiently(url, version, results / version, lambda name, _check: name in STEADY)
         runs.checks[how, version] = found
 

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import anyio
 import anyio.abc
@@ -51,14 +51,13 @@ class Check(NamedTuple):
 
 
 Results = dict[str, list[Check]]
-Run = tuple[str, Literal["itself", "stand-ins"]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
     """What the suite said, and what the server wrote to its log meanwhile."""
 
-    checks: dict[Run, Results] = field(default_factory=dict[Run, Results])
+    checks: dict[str, Results] = field(default_factory=dict[str, Results])
     notes: list[str] = field(default_factory=list[str])
 
 
@@ -90,8 +89,8 @@ def known_scenarios() -> set[str]:
     return set(_LISTED.findall(listed.stdout))
 
 
-def run_suite(folder: Path, versions: Mapping[str, Mapping[str, Any]], stand_ins: StandIns) -> Judgement:
-    """Runs every scenario, at each version, against one `pursuit serve`: itself, and with the stand-ins."""
+def run_suite(folder: Path, versions: Mapping[str, Mapping[str, Any]]) -> Judgement:
+    """Runs every scenario, at each version, against `pursuit serve`."""
     judged = Judgement()
 
     async def main() -> None:
@@ -101,15 +100,24 @@ def run_suite(folder: Path, versions: Mapping[str, Mapping[str, Any]], stand_ins
                 def excused(scenario: str, check: Check, lists: Mapping[str, Any] = lists) -> bool:
                     return scenario not in lists["pass"] or check.name in lists["checks_left_out"].get(scenario, ())
 
-                judged.checks[version, "itself"] = await run_patiently(url, version, folder / version, excused)
-            async with relaying(url, stand_ins) as relay:
-                for version, lists in versions.items():
+                judged.checks[version] = await run_patiently(url, version, folder / version, excused)
 
-                    def foreign(scenario: str, _check: Check, lists: Mapping[str, Any] = lists) -> bool:
-                        return scenario not in lists["pass_as"]
+    anyio.run(main)
+    return judged
 
-                    results = folder / f"{version}-stand-ins"
-                    judged.checks[version, "stand-ins"] = await run_patiently(relay, version, results, foreign)
+
+def run_stand_ins(folder: Path, versions: Mapping[str, Mapping[str, Any]], stand_ins: StandIns) -> Judgement:
+    """Runs every scenario, at each version, against `pursuit serve` with the stand-ins in place of fixtures."""
+    judged = Judgement()
+
+    async def main() -> None:
+        async with serving(folder, judged.notes) as url, relaying(url, stand_ins) as relay:
+            for version, lists in versions.items():
+
+                def foreign(scenario: str, _check: Check, lists: Mapping[str, Any] = lists) -> bool:
+                    return scenario not in lists["pass_as"]
+
+                judged.checks[version] = await run_patiently(relay, version, folder / version, foreign)
 
     anyio.run(main)
     return judged

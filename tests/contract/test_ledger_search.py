@@ -161,7 +161,7 @@ def test_any_text_is_a_safe_search(backend: Backend, tmp_path: Path) -> None:
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(opened(backend, tmp_path)) as ledger:
         portal.call(tell, ledger)
 
-        @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+        @settings(max_examples=75, deadline=None, suppress_health_check=list(HealthCheck))
         @given(st.one_of(st.text(), st.lists(st.sampled_from([*HOSTILE, "latency", "deploy", "OR"])).map(" ".join)))
         def hunt(text: str) -> None:
             assert all(word.isalnum() for word in search_words(text))

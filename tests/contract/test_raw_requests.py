@@ -436,3 +436,34 @@ def test_closing_says_goodbye_to_the_session_and_fails_what_is_under_way() -> No
         assert [one.headers["mcp-session-id"] for one in goodbye] == ["session-1"]
 
     run("http-2025", main)
+
+
+@pytest.mark.parametrize("kind", ["application/x-ndjson", "application/json; charset=utf-8"])
+def test_a_subscription_in_lines_of_json_is_understood(kind: str) -> None:
+    async def main(upstream: McpUpstream, server: RawServer) -> None:
+        server.listens_in = kind
+        heard = anyio.Event()
+        upstream.listen(lambda method, _params: heard.set() if method.endswith("tools/list_changed") else None)
+        await upstream.tools()
+        await server.stood.wait()
+        standing = server.standing[-1]
+        meta = {"_meta": {"io.modelcontextprotocol/subscriptionId": standing.body["id"]}}
+        await standing.line({"method": "notifications/tools/list_changed", "params": meta})
+        await heard.wait()
+
+    run("http-2026", main)
+
+
+def test_a_subscription_that_cannot_be_read_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def main(upstream: McpUpstream, server: RawServer) -> None:
+        server.listens_in = "text/html"
+        await upstream.tools()
+        while sum(request.method == "subscriptions/listen" for request in server.requests) < 3:
+            await anyio.sleep(0.01)
+
+    run("http-2026", main, ClientSettings(reopen_pauses=(0.01, 0.02)))
+    told = [record.getMessage() for record in caplog.records if "subscriptions/listen" in record.getMessage()]
+    assert told == [
+        "server 'raw': changes of its lists are not noticed, since subscriptions/listen failed: its answer is neither "
+        "JSON nor a stream of events (HTTP 200)"
+    ]

@@ -16,7 +16,7 @@ import anyio.from_thread
 import psutil
 import pytest
 
-from pursuit.config.servers import ClientSettings, ServerConfig, Timeouts
+from pursuit.config.servers import ClientSettings, ServerConfig, Timeouts, parse_servers
 from pursuit.core.tools import CallFailed, Tool, ToolOverride, ToolResult, Upstream
 from pursuit.errors import UpstreamUnavailable
 from pursuit.upstream.client import McpUpstream
@@ -386,6 +386,38 @@ def test_what_cannot_be_started_says_why(config: ServerConfig, reason: str) -> N
             await upstream.call("fine", {}, call_id="c")
 
     odd(config, main)
+
+
+def test_a_command_that_is_no_mcp_server_is_told_in_one_sentence() -> None:
+    async def main(upstream: McpUpstream) -> None:
+        with pytest.raises(UpstreamUnavailable) as caught:
+            await upstream.tools()
+        assert caught.value.message == (
+            "server 'x': it does not speak MCP on standard output (its process exited with 0); its first line there is "
+            "'Welcome to the shell'"
+        )
+
+    odd(ServerConfig(name="x", command="sh", args=("-c", "echo Welcome to the shell; seq 40")), main)
+
+
+def test_a_command_that_may_be_downloading_gets_time_and_a_hint(tmp_path: Path) -> None:
+    npx = tmp_path / "npx"
+    npx.write_text("#!/bin/sh\nexec sleep 3600\n")
+    npx.chmod(0o755)
+    tables = {
+        "cold": {"command": "npx"},
+        "told": {"command": "/x/uvx", "timeouts": {"connect": 5}},
+        "own": {"command": "x"},
+    }
+    servers, faults = parse_servers(tables, source="x", base=tmp_path)
+    assert not faults
+    assert [one.timeouts.connect for one in servers.values()] == [180.0, 5.0, 30.0]
+
+    async def main(upstream: McpUpstream) -> None:
+        with pytest.raises(UpstreamUnavailable, match=r"within 0\.2 s; .*npx may still be downloading it: run it once"):
+            await upstream.tools()
+
+    odd(ServerConfig(name="x", command=str(npx), timeouts=Timeouts(connect=0.2)), main)
 
 
 def test_secrets_stay_out_of_every_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

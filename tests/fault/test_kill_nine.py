@@ -23,7 +23,7 @@ from quick_start import pursuit
 from pursuit.core.events import CallSettled, IterationEnded, RunClaimed, decode
 from pursuit.ledger.sqlite import SqliteLedger
 
-KILLS = 200 if os.environ.get("PURSUIT_SOAK") else 6
+KILLS = 200 if os.environ.get("PURSUIT_SOAK") else 4
 # However slow the machine is, so many iterations are left undisturbed.
 CALM = 5 * KILLS
 PURSUIT = Path(sys.executable).with_name("pursuit")

@@ -30,7 +30,7 @@ from pursuit.core.events import (
 from pursuit.errors import Conflict
 from pursuit.service import Service
 
-ROUNDS = 100 if os.environ.get("PURSUIT_SOAK") else 6
+ROUNDS = 100 if os.environ.get("PURSUIT_SOAK") else 3
 HALF_A_SECOND = 0.5
 LONGEST = 120
 AN_HOUR = 3_600_000

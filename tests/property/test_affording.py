@@ -124,7 +124,7 @@ class _Used:
 
 @pytest.mark.guarantee("tokens-never-over-the-cap")
 def test_no_sequence_of_questions_uses_more_than_the_caps() -> None:
-    run_state_machine_as_test(Affording, settings=settings(max_examples=150, stateful_step_count=30, deadline=None))
+    run_state_machine_as_test(Affording, settings=settings(max_examples=75, stateful_step_count=30, deadline=None))
 
 
 @given(st.lists(st.tuples(st.integers(1, 100_000), st.integers(0, 100_000)), max_size=20), st.integers(1, 100_000))

@@ -158,6 +158,9 @@ STRATEGIES: dict[type[Event], st.SearchStrategy[Any]] = {
         criteria=st.lists(results, max_size=2),
         elapsed=seconds,
     ),
+    ev.MissionWarned: st.builds(
+        ev.MissionWarned, at=at, iteration=count, code=st.just("metric_missing"), message=word, criteria=st.lists(word)
+    ),
     ev.WaitBegan: st.builds(
         ev.WaitBegan,
         at=at,
@@ -248,7 +251,7 @@ def folded(events: list[Event]) -> MissionState:
 
 def test_the_strategies_know_every_event() -> None:
     assert set(STRATEGIES) == set(get_args(AnyEvent))
-    assert len(STRATEGIES) == 22
+    assert len(STRATEGIES) == 23
 
 
 @pytest.mark.parametrize("kind", STRATEGIES, ids=lambda kind: kind.__name__)
@@ -373,7 +376,7 @@ def test_a_word_may_fall_anywhere_in_an_open_iteration(said: Event, own: list[Ev
     assert plain(folded([*OPEN, *own[:place], said, *own[place:]])) == plain(folded([*OPEN, said, *own]))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(st.lists(later_events, max_size=25))
 def test_an_end_is_final_unless_the_budget_is_extended(events: list[Event]) -> None:
     state = advance(None, CREATED)

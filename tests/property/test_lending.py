@@ -228,7 +228,7 @@ class Lending(RuleBasedStateMachine):
 
 @pytest.mark.guarantee("fleet-never-over-spends")
 def test_the_pool_is_never_over_spent_whatever_the_order() -> None:
-    chosen = settings(max_examples=120, stateful_step_count=40, deadline=None)
+    chosen = settings(max_examples=60, stateful_step_count=40, deadline=None)
     run_state_machine_as_test(Lending, settings=chosen)
 
 

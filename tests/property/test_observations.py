@@ -44,7 +44,7 @@ def met_by(latest: Said, path: str) -> bool:
     return outcome == "ok" and number and value <= 1
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(ITERATIONS, st.sampled_from(["x", "x.0"]))
 @example([[("lab.run", "ok", 0.5)], [("lab.run", "ok", math.nan)]], "x")
 @pytest.mark.guarantee("stale-values-complete-nothing")

@@ -33,7 +33,7 @@ def _by_python(pattern: str) -> re.Pattern[str] | None:
         return None
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(PATTERNS, TEXTS)
 def test_patterns_agree_with_re(pattern: str, text: str) -> None:
     expected = _by_python(pattern)
@@ -54,7 +54,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(PATHS, VALUES)
 def test_paths_agree_with_jmespath(path: str, value: Any) -> None:
     try:

@@ -179,7 +179,7 @@ def test_no_text_of_a_corpus_of_injections_leaves_its_fence(text: str) -> None:
 
 
 @pytest.mark.guarantee("prompt-fences-hold")
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(nasty, values, st.dictionaries(nasty, values, max_size=3), st.lists(nasty, max_size=3), st.none() | nasty)
 def test_nothing_that_anybody_says_leaves_its_fence(
     text: str, result: Any, args: dict[str, Any], several: list[str], error: str | None
@@ -297,7 +297,7 @@ tool_names = st.text(st.sampled_from("aZ0_-. /é"), min_size=1, max_size=90)
 
 
 @pytest.mark.guarantee("tool-names-map-back")
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(tool_names, max_size=12), st.randoms())
 def test_every_tool_has_one_name_that_providers_accept(names: list[str], random: Any) -> None:
     known = ToolNames(names, reserved=("do_nothing", "run_script"))

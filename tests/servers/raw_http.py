@@ -51,7 +51,11 @@ class Request:
         await self.wire.send(("\r\n".join(lines) + "\r\n\r\n").encode())
 
     async def stream(self, **headers: str) -> None:
-        await self.head(200, {"Content-Type": "text/event-stream", "Connection": "close", **headers})
+        kind = {"Content-Type": headers.pop("Content_Type", "text/event-stream")}
+        await self.head(200, {**kind, "Connection": "close", **headers})
+
+    async def line(self, message: Any) -> None:
+        await self.wire.send(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
 
     async def event(self, message: Any, ident: str = "") -> None:
         words = f"id: {ident}\n" if ident else ""
@@ -74,6 +78,8 @@ class RawServer:
         self.stood = anyio.Event()
         self.hung_up = anyio.Event()
         self.url = ""
+        self.listens_in = "text/event-stream"
+        """The content type of its answers to `subscriptions/listen`."""
 
     @asynccontextmanager
     async def serving(self, port: int = 0) -> AsyncIterator[str]:
@@ -191,10 +197,11 @@ class RawServer:
         if request.method == "tools/list":
             await self._result(request, {"tools": TOOLS})
         elif request.method == "subscriptions/listen":
-            await request.stream()
+            await request.stream(Content_Type=self.listens_in)
             meta = {"io.modelcontextprotocol/subscriptionId": request.body["id"]}
             params = {"notifications": params["notifications"], "_meta": meta}
-            await request.event({"method": "notifications/subscriptions/acknowledged", "params": params})
+            tell = request.event if self.listens_in == "text/event-stream" else request.line
+            await tell({"method": "notifications/subscriptions/acknowledged", "params": params})
             self.standing.append(request)
             self.stood.set()
             await self._until_gone(request)

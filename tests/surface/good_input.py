@@ -83,6 +83,7 @@ EXAMPLES: dict[str, list[dict[str, Any]]] = {
         },
         {**START, "checkpoint_cadence": {"kind": "every_iteration"}, "proposer": {"kind": "client"}, "pace": 2},
     ],
+    "mission_tools": [{"session_id": ID, "names": ["demo.*"]}],
     "mission_status": [{"session_id": ID}],
     "mission_iterate": [
         {"session_id": ID, "max_iterations_this_call": 2, "proposal": PROPOSAL, "background": False, "after": 0},
@@ -163,6 +164,8 @@ RULES: list[tuple[str, dict[str, Any], str, str]] = [
     ("mission_start", criterion(3, tool_name="nope"), "criteria[3].tool_name", "nope"),
     ("mission_start", criterion(4, expression="(" * 200), "criteria[4].expression", "100 brackets"),
     ("mission_start", criterion(4, expression="a b"), "criteria[4].expression", "not valid Python"),
+    ("mission_tools", {"names": ["demo.weight"]}, "names[0]", "did you mean 'demo.weigh'"),
+    ("mission_tools", {"session_id": ID, "names": ["ship"]}, "names[0]", "ship"),
     ("mission_iterate", {"session_id": ID, "proposal": {}}, "proposal", "exactly one of tool_calls and script"),
     ("mission_iterate", propose(("weigh", {}), script="1"), "proposal", "exactly one of tool_calls and script"),
     ("mission_iterate", propose(("weigh", {}), ("nope", {})), "proposal.tool_calls[1].tool_name", "nope"),
@@ -191,7 +194,12 @@ def _starts() -> list[dict[str, Any]]:
         {"directive": "a\x00b\u2028\U0001f600"},
         *({"criteria": [row]} for row in START["criteria"]),
         {"criteria": names},
-        {"criteria": [{**START["criteria"][0], "required": False, "target": -1e308, "source": None}]},
+        {
+            "criteria": [
+                START["criteria"][0],
+                {**START["criteria"][0], "criterion_id": "far", "required": False, "target": -1e308, "source": None},
+            ]
+        },
         {"criteria": [{**START["criteria"][0], "metric": "metrics.scores.0.f1", "target": 10**300}]},
         {"criteria": [{**START["criteria"][1], "window": 1_000, "min_points": 1_000}]},
         {"criteria": [{**START["criteria"][1], "window": 2.0, "min_points": 2}]},
@@ -234,6 +242,9 @@ GOOD: list[tuple[str, dict[str, Any]]] = [
     ("mission_iterate", {"session_id": ID, "proposal": None, "background": True, "after": 0}),
     ("mission_iterate", {"session_id": ID, "max_iterations_this_call": 1_000_000, "after": None}),
     *((tool, {"session_id": ID}) for tool in ("mission_status", "mission_checkpoint", "mission_history")),
+    ("mission_tools", {}),
+    ("mission_tools", {"session_id": ID, "names": ["weigh", "demo.*"]}),
+    ("mission_tools", {"session_id": None, "names": None}),
     *(("mission_history", {"session_id": ID, "format": form, "cursor": "0"}) for form in ("summary", "full")),
     ("mission_history", {"session_id": ID, "cursor": None}),
     ("mission_list", {}),

@@ -112,7 +112,7 @@ class Stage:
 
 def http(token: str | None = None) -> httpx2.AsyncClient:
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-    return httpx2.AsyncClient(headers=headers, timeout=60, trust_env=False)
+    return httpx2.AsyncClient(headers=headers, timeout=60, trust_env=False, verify=False)
 
 
 @asynccontextmanager

@@ -61,6 +61,7 @@ def test_a_denied_call_is_a_tool_error_and_is_not_sent(era: str, tmp_path: Path)
             result = await client.call("echo", {"a": 1})
             assert result["isError"] is True
             assert words(result) == "hostile.echo is denied by policy: not today"
+            assert "structuredContent" not in result, "what it must fit is the server's own output schema"
             assert await lines(stage) == [("hostile.echo", "refused")]
         assert called(log) == []
 

@@ -431,7 +431,7 @@ args = { log = "a", key = "k" }
     )
     house.run("run", "mission.toml", code=4)
     assert house.lines("a") == []
-    with house.serving() as served, httpx2.Client(trust_env=False, timeout=60) as wire:
+    with house.serving() as served, httpx2.Client(trust_env=False, timeout=60, verify=False) as wire:
         address = served.url.removesuffix("/mcp") + "/approvals"
         assert wire.get(address).status_code == 401
         name, _, value = made["header"].partition(": ")

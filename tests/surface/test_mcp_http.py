@@ -242,13 +242,59 @@ def test_a_browser_is_shown_no_traceback() -> None:
     async def main() -> None:
         stage = Stage()
         async with stage.serving(), http() as wire:
-            for path in ("/", "/mcp", "/mcp/", "/x"):
+            for path in ("/mcp", "/mcp/", "/x"):
                 answer = await wire.get(f"http://{stage.netloc}{path}", headers={"Accept": "text/html,*/*;q=0.8"})
                 assert 300 <= answer.status_code < 500, path
                 assert "Traceback" not in answer.text
                 assert len(answer.text) < 300
 
     anyio.run(main)
+
+
+def test_the_front_page_says_where_the_endpoint_is(tokens: Tokens) -> None:
+    async def main() -> None:
+        stage = Stage()
+        async with stage.serving(tokens), http(tokens.make("laptop")) as wire:
+            answer = await wire.get(f"http://{stage.netloc}/")
+            assert (answer.status_code, answer.headers["content-type"]) == (200, "text/plain; charset=utf-8")
+            assert f"Its endpoint is {stage.url}." in answer.text
+            assert (await wire.post(f"http://{stage.netloc}/")).status_code == 405
+            assert (await wire.get(f"http://{stage.netloc}/", headers={"Host": "evil.example"})).status_code == 421
+
+    anyio.run(main)
+
+
+@pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
+def test_a_client_that_closes_in_mid_stream_leaves_no_traceback(version: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "pursuit")
+
+    async def main() -> None:
+        stage = Stage()
+        async with stage.serving():
+            with socket.create_connection(("127.0.0.1", stage.port)) as wire:
+                head = f"POST /mcp HTTP/1.1\r\nHost: {stage.netloc}\r\nMcp-Protocol-Version: {version}\r\n"
+                kinds = "".join(f"{key}: {value}\r\n" for key, value in HEADERS.items())
+                wire.sendall(f'{head}{kinds}Content-Length: 100\r\n\r\n{{"jsonrpc"'.encode())
+                await anyio.sleep(0.05)  # so that the request is being read
+            with anyio.fail_after(LONG):
+                while "before its request was complete" not in caplog.text:
+                    await anyio.sleep(0.01)
+            await _closed_during_a_call(stage, ERAS[version == "2026-07-28"])
+
+    anyio.run(main)
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
+    assert "Traceback" not in caplog.text
+
+
+async def _closed_during_a_call(stage: Stage, era: str) -> None:
+    """Returns when the call of a client that closed has ended; in the 2025 era closing does not cancel a call."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_call_wait, stage, era)
+        await stage.waiting.wait()
+        tasks.cancel_scope.cancel()
+    with anyio.fail_after(LONG):
+        while era != "legacy" and not stage.recorded:
+            await anyio.sleep(0.01)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.0.2.7", "2001:db8::7", "0"])

@@ -63,7 +63,7 @@ def test_another_mission_is_as_unknown_to_every_tool_as_one_that_never_was(tmp_p
             with pytest.raises(MCPError, match="Unknown tool"):
                 await client.call_tool("mission_start", {})
             about = [name for name, tool in tools.items() if "session_id" in tool.input_schema["properties"]]
-            assert len(about) == 7
+            assert len(about) == 8
             for name in about:
                 told = [json.dumps(await refusal(client, name, session_id=one)) for one in (other, UNKNOWN)]
                 assert "session_not_found" in told[0] and told[0].replace(other, UNKNOWN) == told[1]
@@ -72,6 +72,9 @@ def test_another_mission_is_as_unknown_to_every_tool_as_one_that_never_was(tmp_p
             listed = await client.call_tool("mission_list", {})
             assert listed.structured_content is not None and "next_cursor" not in listed.structured_content
             assert [row["session_id"] for row in listed.structured_content["sessions"]] == [own]
+            offered = await client.call_tool("mission_tools", {})
+            assert offered.structured_content is not None
+            assert [row["tool_name"] for row in offered.structured_content["tools"]] == ["demo.weigh"]
             calls = [{"tool_name": "demo.weigh", "args": {"kilos": 1}}]
             given = {"session_id": own, "proposal": {"tool_calls": calls}}
             done = await client.call_tool("mission_iterate", given)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,13 +20,44 @@ from wrong_input import Wrong, wrong_variants
 
 from pursuit import Runtime
 from pursuit.core.base_model import MOST_FAULTS
+from pursuit.core.patterns import MAX_EXPRESSION, MAX_PATH, MAX_PATTERN, MAX_SCRIPT
+from pursuit.server.missions import mission_tools, task_tools
 from pursuit.server.missions.server import mission_server
+from pursuit.server.missions.tool_dispatch import exact_schema
 
 LEGACY, MODERN = "legacy", "2026-07-28"
 LEAST_CASES = 1_000
-SPREAD = 7
-"""Every so many cases are tried in the second era as well: what looks at arguments is the same."""
+MOST_LISTED = 16_000
+"""Bytes of all tools in `tools/list`: a client hands them to its model with every question."""
+SPREAD = {LEGACY: 1, MODERN: 7} if os.environ.get("PURSUIT_SOAK") else {LEGACY: 3, MODERN: 7}
+"""Every so many cases are tried: what looks at arguments is the same in both eras, and `make soak` tries them all."""
 LONGEST = 120.0
+MODELS = {
+    "mission_start": mission_tools.StartArguments,
+    "mission_tools": mission_tools.ToolsArguments,
+    "mission_status": mission_tools.SessionArguments,
+    "mission_iterate": mission_tools.IterateArguments,
+    "mission_checkpoint": mission_tools.SessionArguments,
+    "mission_complete": mission_tools.CompleteArguments,
+    "mission_abort": mission_tools.AbortArguments,
+    "mission_resume": mission_tools.SessionArguments,
+    "mission_history": mission_tools.HistoryArguments,
+    "mission_list": mission_tools.ListArguments,
+    "task_status": task_tools.StatusArguments,
+    "task_tail": task_tools.TailArguments,
+    "task_cancel": task_tools.CancelArguments,
+    "task_wait": task_tools.WaitArguments,
+}
+"""What parses the arguments of each tool that is not a command."""
+# The lengths that validators in `core` check and pydantic cannot put into a schema: definition, field, least, most.
+LENGTHS = (
+    ("Predicate", "expression", 1, MAX_EXPRESSION),
+    ("Expectation", "predicate", 1, MAX_EXPRESSION),
+    ("ScriptProposer", "script", 1, MAX_SCRIPT),
+    ("Proposal", "script", 1, MAX_SCRIPT),
+    ("ObserveRule", "regex", 0, MAX_PATTERN),
+    ("ObserveRule", "jmespath", 1, MAX_PATH),
+)
 
 
 def weigh(kilos: float = 3, note: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -83,11 +116,28 @@ def play(scene: Callable[[], Awaitable[None]]) -> None:
     anyio.run(bounded)
 
 
+async def listed(client: Client) -> dict[str, Any]:
+    return {tool.name: tool.input_schema for tool in (await client.list_tools()).tools}
+
+
+async def exact(client: Client) -> dict[str, Any]:
+    """What each tool really takes; `tools/list` shows a shorter schema, without bounds."""
+    schemas = await listed(client)
+    for name, model in MODELS.items():
+        schemas[name] = exact_schema(model)
+        for definition, field, least, most in LENGTHS:
+            if definition in schemas[name].get("$defs", {}):
+                declared = schemas[name]["$defs"][definition]["properties"][field]
+                text = next((form for form in declared.get("anyOf", ()) if form["type"] == "string"), declared)
+                text.update(minLength=least, maxLength=most)
+    return schemas
+
+
 async def corpus(client: Client) -> list[Wrong]:
     """What is wrong by each tool's own schema, and by the rules that no schema holds."""
-    declared = {tool.name: tool.input_schema for tool in (await client.list_tools()).tools}
-    assert declared.keys() == EXAMPLES.keys()
-    made = [case for name in declared for case in wrong_variants(name, declared[name], EXAMPLES[name])]
+    schemas = await exact(client)
+    assert schemas.keys() == EXAMPLES.keys()
+    made = [case for name in schemas for case in wrong_variants(name, schemas[name], EXAMPLES[name])]
     # To a command a blank is a word like any other.
     made = [case for case in made if not (case.tool == "shout" and case.how.endswith("nothing but blanks"))]
     made += [Wrong(tool=tool, how=word, arguments=given, field=at, word=word) for tool, given, at, word in RULES]
@@ -119,14 +169,14 @@ def test_wrong_input_to_every_tool_is_refused_by_name_and_stores_nothing(era: st
             assert len(cases) >= LEAST_CASES
             assert {case.tool for case in cases} == EXAMPLES.keys()
             before = await here.root()
-            for case in cases[:: 1 if era == LEGACY else SPREAD]:
+            for case in cases[:: SPREAD[era]]:
                 wrong = complaint(case, *await here.call(case.tool, case.arguments))
                 if await here.root() != before:
                     wrong, before = f"{wrong or ''} has stored something", await here.root()
                 if wrong is not None:
                     complaints.append(f"{case.tool} {case.how}: {wrong}"[:500])
-            listed = (await here.call("mission_list", {}))[1]
-            assert [row["session_id"] for row in listed["sessions"]] == [here.mission_id]
+            missions = (await here.call("mission_list", {}))[1]
+            assert [row["session_id"] for row in missions["sessions"]] == [here.mission_id]
         assert not complaints, "\n".join([f"{len(complaints)} of {len(cases)}", *complaints[:40]])
 
     play(scene)
@@ -149,11 +199,11 @@ def test_a_flood_of_faults_is_told_in_few_words(tmp_path: Path) -> None:
 def test_what_a_schema_takes_is_not_refused_as_wrong(tmp_path: Path) -> None:
     async def scene() -> None:
         async with stage(tmp_path, MODERN) as here:
-            declared = {tool.name: tool.input_schema for tool in (await here.client.list_tools()).tools}
-            assert {tool for tool, _ in GOOD} == declared.keys()
+            schemas = await exact(here.client)
+            assert {tool for tool, _ in GOOD} == schemas.keys()
             started: list[str] = []
             for tool, arguments in GOOD:
-                assert Draft202012Validator(declared[tool]).is_valid(arguments), arguments
+                assert Draft202012Validator(schemas[tool]).is_valid(arguments), arguments
                 failed, body = await here.call(tool, arguments)
                 assert not failed, (tool, str(arguments)[:300], body)
                 started += [body["session_id"]] if tool == "mission_start" else []
@@ -162,5 +212,25 @@ def test_what_a_schema_takes_is_not_refused_as_wrong(tmp_path: Path) -> None:
                 for tool in ("mission_iterate", "mission_status", "mission_history"):
                     failed, body = await here.call(tool, {"session_id": mission_id})
                     assert not failed, (tool, body)
+
+    play(scene)
+
+
+def test_the_schemas_that_clients_get_are_short_and_take_every_good_call(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with stage(tmp_path, MODERN) as here:
+            tools = (await here.client.list_tools()).tools
+            ours = [tool for tool in tools if tool.name in MODELS]
+            sent = [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in ours]
+            assert len(json.dumps(sent, separators=(",", ":"))) <= MOST_LISTED
+            for tool in ours:  # each field is there, as a property or in words
+                shown = json.dumps(tool.input_schema)
+                exactly = exact_schema(MODELS[tool.name])
+                for part in (exactly, *exactly.get("$defs", {}).values()):
+                    assert [name for name in part["properties"] if not re.search(rf"\b{name}\b", shown)] == []
+            for tool in tools:
+                for example in EXAMPLES[tool.name]:
+                    given = {**example, "pace": {"seconds": 2}} if example.get("pace") == 2 else example
+                    assert Draft202012Validator(tool.input_schema).is_valid(given), (tool.name, given)
 
     play(scene)

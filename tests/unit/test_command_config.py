@@ -123,7 +123,7 @@ NUMBERS = st.lists(st.integers(-9, 9) | st.floats(-9, 9, allow_nan=False), max_s
 
 
 @pytest.mark.guarantee("commands-never-more-than-meant")
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(jobs=st.integers(1, 64), verbose=st.booleans(), defines=NUMBERS, rest=st.lists(VALUE, max_size=4))
 def test_no_word_that_was_not_meant(jobs: int, verbose: bool, defines: list[float], rest: list[str]) -> None:
     arguments = {"target": "all", "jobs": jobs, "verbose": verbose, "defines": defines, "rest": rest}
@@ -152,7 +152,7 @@ ANYTHING = st.recursive(
 
 
 @pytest.mark.slow
-@settings(max_examples=500)
+@settings(max_examples=200)
 @given(
     arguments=st.dictionaries(st.sampled_from(["target", "jobs", "log", "verbose", "defines", "rest", "x"]), ANYTHING)
 )

@@ -53,10 +53,13 @@ def test_a_client_mission_waits_for_each_proposal(tmp_path: Path) -> None:
             assert (state.status, state.waiting_for, state.iteration_count) == ("waiting", "proposal", 0)
             answer = await service.iterate(mission_id, iterations=5, proposal=Proposal(tool_calls=[], rationale="hm"))
             row = {"iteration_index": 0, "verdict": "continue", "verdict_reason": "in_progress"}
+            row |= {"calls": [], "metrics": {}}
             assert answer == {"session_id": mission_id, "status": "waiting", "iterations": [row]}
             assert (await service.iterate(mission_id))["iterations"] == [], "it is the client's turn"
             answer = await service.iterate(mission_id, proposal=_calls(("step", {"key": "b"})))
             assert (answer["status"], answer["iterations"][0]["verdict_reason"]) == ("completed", "criteria_met")
+            (made,) = answer["iterations"][0]["calls"]
+            assert (made["args"], made["outcome"], made["result"]["metrics"]) == ({"key": "b"}, "ok", {"steps": 1})
 
     play(scene)
 

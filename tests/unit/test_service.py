@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from pursuit import Budget, Runtime, event, metric
 from pursuit.core.events import MissionCreated, MissionEnded, ReportWritten
 from pursuit.errors import Conflict, InvalidArgument, NoIterations, SessionNotFound
 from pursuit.ledger.archive import verify_archive
-from pursuit.service.queries import MISSION_ID
+from pursuit.server.missions.result_text import MOST_CALLS, run_lines
+from pursuit.service.queries import MISSION_ID, MOST_RESULTS
 
 
 def step(key: str = "a") -> dict[str, Any]:
@@ -183,8 +185,27 @@ def test_a_checkpoint_gives_the_answer_that_the_iteration_got(tmp_path: Path, en
             elif end == "paused":
                 await service.pause(mission_id)
             before = (await service.state(mission_id)).seq
-            assert await service.checkpoint(mission_id) == {"session_id": mission_id, **row}
+            again = await service.checkpoint(mission_id)
+            assert {**row, **again} == {"session_id": mission_id, **row}
             assert (await service.state(mission_id)).seq == before, "it only looks"
+
+    play(scene)
+
+
+def test_what_iterations_returned_is_bounded_and_the_newest_is_kept(tmp_path: Path) -> None:
+    def long(size: int = 100_000) -> dict[str, Any]:
+        return {"text": "x" * size, "metrics": {"size": size}}
+
+    async def scene() -> None:
+        async with stage(tmp_path, long) as runtime:
+            mission_id = await _started(runtime, budget=Budget(max_iterations=80), proposer=repeat("long", size=15_000))
+            answer = await runtime.service.iterate(mission_id, iterations=80)
+            rows = answer["iterations"]
+            assert len(rows) == 80 and len(json.dumps(rows)) < MOST_RESULTS + 80 * 200
+            assert rows[-1]["calls"][0]["result"]["text"].startswith("xxx") and rows[-1]["metrics"] == {"size": 15_000}
+            assert "calls" not in rows[0] and rows[0]["calls_omitted"] == 1
+            text = "\n".join(run_lines(answer))
+            assert len(text) < MOST_CALLS + 10_000 and "iteration 79: " in text and '"size": 15000' in text
 
     play(scene)
 

@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING, Any, cast
 import anyio
 
 from pursuit.cli.console import MARKS, STYLES, Screen, budget_parts, counted, line
-from pursuit.core.best import Best
+from pursuit.cli.show import best_words
+from pursuit.core.approvals import pending
+from pursuit.core.audit import redacted
+from pursuit.core.best import Best, best_row
 from pursuit.core.criteria import AnyCriterion, Check, EventSeen, MetricThreshold, ToolCallSucceeded, describe
 from pursuit.core.report import budget_row
 from pursuit.core.state import MissionState
 from pursuit.engine.context import Observer, Phase
-from pursuit.reports.wording import figure, sign, span, stated
+from pursuit.reports.wording import compact, figure, sign, span, stated
 
 if TYPE_CHECKING:
     from rich.panel import Panel
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
 
 REDRAW_SECONDS = 0.1
 MOST_CRITERIA = 12
+MOST_WARNINGS = 3
+MOST_QUESTIONS = 3
 WIDTH = 100
 _EXTREME = {"<": "lowest", "<=": "lowest", ">": "highest", ">=": "highest", "==": "closest", "!=": "closest"}
 _DOING = {
@@ -84,13 +89,18 @@ async def progress(screen: Screen) -> AsyncGenerator[Observer]:
 
 
 def lines(screen: Screen) -> Observer:
-    """One line on standard error for each iteration that ended."""
+    """One line on standard error for each iteration that ended, and for each new warning."""
     shown: dict[str, int] = {}
+    warned: dict[str, int] = {}
 
     def see(mission_id: str, phase: Phase, state: MissionState) -> None:
+        known = warned.setdefault(mission_id, len(state.raised))
         if phase in ("decided", "ended") and state.iteration_count > shown.get(mission_id, -1):
             shown[mission_id] = state.iteration_count
             screen.note(iteration_line(state))
+        warned[mission_id] = len(state.raised)
+        for _iteration, warning in state.raised[known:]:
+            screen.note(f"warning: {line(warning)}")
 
     return see
 
@@ -119,17 +129,44 @@ def panel(seen: Snapshot, seconds: float, width: int) -> Panel:
 
     state = seen.state
     last = state.last_ended
+    best = best_words(best_row(state.best_points.best()))
     rows = [
         Text(line(state.mission.directive, 2 * width - 20), style="dim"),
         Text(),
         _headline(seen, seconds),
         Text(f"criteria     {_met(state)} of {len(state.mission.criteria)} met"),
         *_criteria(state),
+        *([Text(f"best         {line(best, 2 * width - 20)}")] if best else []),
         Text(f"budget left  {_left(state) or 'no caps'}"),
         Text(f"last verdict {'none yet' if last is None else f'{last.verdict} ({last.reason})'}"),
+        *(Text(f"warning: {line(warning)}", style="yellow") for _iteration, warning in state.raised[-MOST_WARNINGS:]),
+        *_last_call(state),
+        *_questions(state),
     ]
     title = Text(f"{seen.mission_id} \u00b7 {state.status}")
     return Panel(Group(*rows), title=title, title_align="left", border_style="dim", width=width, expand=False)
+
+
+def _last_call(state: MissionState) -> list[Text]:
+    """The call that was made last, or is being made."""
+    from rich.text import Text
+
+    for iteration in (state.open, state.last):
+        if iteration is not None and iteration.calls:
+            call = list(iteration.calls.values())[-1]
+            error = f": {line(call.error, 200)}" if call.error else ""
+            words = f"{line(call.tool)} {line(compact(redacted(call.args)))} {call.outcome or 'under way'}{error}"
+            return [Text(f"last call    {words}", no_wrap=True, overflow="ellipsis")]
+    return []
+
+
+def _questions(state: MissionState) -> list[Text]:
+    """The questions that wait for an answer, each with its id."""
+    from rich.text import Text
+
+    asked = pending(state.approvals)[:MOST_QUESTIONS]
+    words = [f"question     {one.approval_id}: {line(one.tool)} {line(compact(redacted(one.args)))}" for one in asked]
+    return [Text(text, style="bold", no_wrap=True, overflow="ellipsis") for text in words]
 
 
 def _headline(seen: Snapshot, seconds: float) -> Text:

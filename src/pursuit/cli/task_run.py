@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 from anyio.abc import TaskStatus as Started
@@ -29,7 +29,7 @@ from pursuit.cli.progress import clock
 from pursuit.core.base_model import nearest
 from pursuit.core.tasks import TASK_STATUSES, TaskState
 from pursuit.errors import Fault, InvalidArgument, PathTraversal, TaskTerminal, ValidationFailed
-from pursuit.reports.wording import figure, moment, seconds_between, span
+from pursuit.reports.wording import compact, figure, moment, seconds_between, span
 from pursuit.service.tasks import Tasks
 
 if TYPE_CHECKING:
@@ -111,7 +111,6 @@ def progress_lines(state: TaskState, now: float, width: int, mark: str) -> Group
 
 
 MARKS = {"completed": "✓", "failed": "✗", "cancelled": "■"}
-SHORT_ID = 13  # enough characters to be unique
 SHOWN_LINES = 20
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[@-Z\\-_]")
 _FACTS = (
@@ -139,7 +138,7 @@ def listing(screen: Screen, page: Mapping[str, Any]) -> None:
     if screen.rich and rows:
         cells = [
             (
-                row["task_id"][:SHORT_ID],
+                row["task_id"],
                 row["status"],
                 units(row),
                 moment(row["created_at"]),
@@ -219,8 +218,13 @@ def _figures(screen: Screen, record: Mapping[str, Any]) -> None:
 
 
 def _details(screen: Screen, record: Mapping[str, Any], *, most: int | None) -> None:
-    """What else the result of a command says: why it failed, in its own words."""
+    """What else the result of a command says: its metrics, and why it failed, in its own words."""
     found: Mapping[str, Any] = record.get("result", {}).get("structuredContent") or {}
+    metrics: Mapping[str, Any] = found.get("metrics") or {}
+    for name, value in metrics.items():
+        screen.fact(f"metric {name}", compact(value))
+    for note in cast("Sequence[Any]", found.get("notes") or ()):
+        screen.fact("note", note)
     for label, key in (("failure", "failure_lines"), ("stderr", "stderr_tail")):
         lines: Sequence[str] = found.get(key, ())
         for text in lines if most is None else lines[-most:]:
@@ -348,9 +352,8 @@ async def _show_until_end(tasks: Tasks, screen: Screen, task_id: str) -> int:
     return exit_code(state)
 
 
-async def wait_for_task(tasks: Tasks, screen: Screen, word: str, timeout: float | None) -> int:
+async def wait_for_task(tasks: Tasks, screen: Screen, task_id: str, timeout: float | None) -> int:
     """Waits for a task of any process and returns its exit code."""
-    task_id = await tasks.named(word)
     with anyio.move_on_after(timeout):
         async with tasks.kept_up(task_id):
             await show_progress(tasks, screen, task_id)
@@ -364,9 +367,8 @@ async def wait_for_task(tasks: Tasks, screen: Screen, word: str, timeout: float 
     return STILL_WORKING
 
 
-async def cancel_task(tasks: Tasks, screen: Screen, word: str, reason: str | None) -> None:
+async def cancel_task(tasks: Tasks, screen: Screen, task_id: str, reason: str | None) -> None:
     """Stops a task and waits until all its processes are gone."""
-    task_id = await tasks.named(word)
     await tasks.catch_up()
     state = await tasks.get(task_id)
     if state.terminal:
@@ -377,9 +379,8 @@ async def cancel_task(tasks: Tasks, screen: Screen, word: str, reason: str | Non
     ended(screen, await tasks.show(task_id))
 
 
-async def tail_task(tasks: Tasks, screen: Screen, word: str, lines: int, *, follow: bool) -> None:
+async def tail_task(tasks: Tasks, screen: Screen, task_id: str, lines: int, *, follow: bool) -> None:
     """Shows the last lines of output, and with `follow` the next ones."""
-    task_id = await tasks.named(word)
     if not follow:
         await tasks.catch_up()
         found = await tasks.tail(task_id, lines)

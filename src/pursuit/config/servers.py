@@ -25,7 +25,7 @@ Transport = Literal["stdio", "http", "sse"]
 SERVER_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")
 PYTHON = "__python_executable__"
 
-_TRANSPORTS: dict[str, Transport] = {
+TRANSPORTS: dict[str, Transport] = {
     "stdio": "stdio",
     "http": "http",
     "streamable-http": "http",
@@ -33,13 +33,18 @@ _TRANSPORTS: dict[str, Transport] = {
     "streamableHttp": "http",
     "sse": "sse",
 }
-_SERVER_KEYS = (
+SERVER_KEYS = (
     "command", "args", "env", "cwd", "url", "headers", "type", "transport", "timeouts", "enabled", "required",
     "enabled_tools", "disabled_tools", "concurrency", "restart", "trust_annotations", "tools",
 )  # fmt: skip
 # What other hosts write into mcp.json: `disabled` is obeyed, the rest is ignored (and may not loosen policy).
 _FOREIGN_KEYS = ("disabled", "alwaysAllow", "autoApprove", "description", "timeout", "gallery")
-_OVERRIDE_FLAGS = ("read_only", "idempotent", "parallel_safe", "destructive", "long", "task_only")
+OVERRIDE_FLAGS = ("read_only", "idempotent", "parallel_safe", "destructive", "long", "task_only")
+
+
+FETCHERS = frozenset({"npx", "bunx", "pnpx", "uvx", "uv", "pipx"})
+FETCH_SECONDS = 180.0
+"""A package with its dependencies is some ten megabytes: minutes over a slow line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +52,7 @@ class Timeouts:
     """Seconds. If `call` is None, the engine's own call timeout holds."""
 
     connect: float = 30.0
+    """`FETCH_SECONDS` for a command that may have to download the server first."""
     call: float | None = None
     read: float = 120.0
 
@@ -114,6 +120,11 @@ class ServerConfig:
     discreet: bool = False
     """Whether its stderr and the reasons of its failures go to the log only, and not to its callers."""
 
+    @property
+    def fetches(self) -> bool:
+        """Whether its command may have to download the server first."""
+        return _fetches(self.command)
+
 
 def parse_servers(
     table: object, *, source: str, base: Path, prefix: str = "servers", foreign: bool = False
@@ -133,7 +144,7 @@ def parse_servers(
 
 
 def _parse_server(name: str, fields: Fields, base: Path, *, foreign: bool) -> ServerConfig:
-    fields.only((*_SERVER_KEYS, *_FOREIGN_KEYS) if foreign else _SERVER_KEYS)
+    fields.only((*SERVER_KEYS, *_FOREIGN_KEYS) if foreign else SERVER_KEYS)
     enabled = fields.flag("enabled")
     if enabled is None:
         enabled = not (foreign and fields.flag("disabled"))
@@ -147,7 +158,7 @@ def _parse_server(name: str, fields: Fields, base: Path, *, foreign: bool) -> Se
         cwd=fields.text("cwd"),
         url=fields.text("url"),
         headers=fields.text_map("headers"),
-        timeouts=_timeouts(fields),
+        timeouts=_timeouts(fields, fetches=_fetches(fields.text("command"))),
         enabled=enabled,
         required=fields.flag("required") or False,
         enabled_tools=fields.texts("enabled_tools"),
@@ -170,9 +181,9 @@ def _transport(fields: Fields) -> Transport:
     elif not has_command and not has_url:
         fields.fault("", "needs a 'command' (stdio) or a 'url' (http)")
     word = fields.text(said)
-    if word is not None and word not in _TRANSPORTS:
-        fields.fault(said, f"{word!r} is not a transport{nearest(word, _TRANSPORTS) or '; known: stdio, http, sse'}")
-    transport = _TRANSPORTS.get(word or "", "http" if has_url and not has_command else "stdio")
+    if word is not None and word not in TRANSPORTS:
+        fields.fault(said, f"{word!r} is not a transport{nearest(word, TRANSPORTS) or '; known: stdio, http, sse'}")
+    transport = TRANSPORTS.get(word or "", "http" if has_url and not has_command else "stdio")
     needs, other = ("command", "url") if transport == "stdio" else ("url", "command")
     if needs not in fields.table and other in fields.table:
         fields.fault(said, f"{transport} needs a '{needs}'")
@@ -182,10 +193,14 @@ def _transport(fields: Fields) -> Transport:
     return transport
 
 
-def _timeouts(fields: Fields) -> Timeouts:
+def _fetches(command: str | None) -> bool:
+    return command is not None and Path(command).name in FETCHERS
+
+
+def _timeouts(fields: Fields, *, fetches: bool) -> Timeouts:
     table = fields.inside("timeouts")
     table.only(("connect", "call", "read"))
-    default = Timeouts()
+    default = Timeouts(connect=FETCH_SECONDS) if fetches else Timeouts()
     return Timeouts(
         connect=table.number("connect") or default.connect,
         call=table.number("call"),
@@ -196,8 +211,8 @@ def _timeouts(fields: Fields) -> Timeouts:
 def _overrides(fields: Fields) -> dict[str, ToolOverride]:
     found: dict[str, ToolOverride] = {}
     for tool, table in fields.tables("tools"):
-        table.only((*_OVERRIDE_FLAGS, "timeout"))
-        flags = {key: table.flag(key) for key in _OVERRIDE_FLAGS}
+        table.only((*OVERRIDE_FLAGS, "timeout"))
+        flags = {key: table.flag(key) for key in OVERRIDE_FLAGS}
         found[tool] = ToolOverride(**flags, timeout=table.number("timeout"))
         if found[tool].read_only and found[tool].destructive:
             table.fault("destructive", "a tool cannot be read-only and destructive")

@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 
 CONTROL_TOOLS = ("mission_*", "task_*", "approval*")
 _GLOB = re.compile(r"[*?\[]")
+_FEW = 5
+
+
+def _some(names: Sequence[str]) -> str:
+    """`; there are …` with the first names."""
+    more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
+    return f"; there are {', '.join(names[:_FEW])}{more}" if names else "; no server offers a tool"
 
 
 def is_control_tool(tool: str) -> bool:
@@ -94,7 +101,11 @@ class Catalogue:
             return allowed, ""
         if names:
             return [], f"{glob!r} matches control tools only, which cannot be used inside a mission"
-        return [], f"no tool matches {glob!r}{nearest(glob, self.tools)}"
+        plain = _GLOB.sub("", glob).strip(".")
+        servers = {tool.server: None for tool in self}
+        close = nearest(plain, self.tools) or nearest(plain, [tool.name for tool in self])
+        advice = close or nearest(glob.partition(".")[0], servers) or _some(list(self.tools))
+        return [], f"no tool matches {glob!r}{advice}"
 
     def _owners(self, bare: str) -> list[str]:
         return [name for name, tool in self.tools.items() if tool.name == bare]

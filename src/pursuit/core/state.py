@@ -6,6 +6,7 @@ Pure data; only the fold changes it.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
@@ -127,6 +128,22 @@ class Iteration(msgspec.Struct, kw_only=True, gc=False):
         said = (script.observed, script.events, script.error) if script is not None else None
         return fingerprint([(c.tool, c.outcome, c.digest or c.error) for c in self.calls.values()] + [said])
 
+    def shape(self) -> str:
+        """A fingerprint of the calls and of their results without numbers and identifiers."""
+        script = self.script
+        said = (script.observed, script.events, script.error) if script is not None else None
+        calls = [(c.key, c.outcome, _shape(c.result or c.preview) or c.digest, c.error) for c in self.calls.values()]
+        return fingerprint([*calls, _shape(said)])
+
+
+_CHANGING = re.compile(r"[\w.:+-]*\d[\w.:+-]*")
+"""A number, a time, an identifier: a word with a digit in it."""
+
+
+def _shape(value: Any) -> str:
+    """JSON with a mark in the place of each word that has a digit; empty without a value."""
+    return "" if value is None else _CHANGING.sub("#", msgspec.json.encode(value, order="deterministic").decode())
+
 
 def fingerprint(value: Any) -> str:
     """A short stable digest of a JSON value."""
@@ -169,11 +186,18 @@ class MissionState:
     stagnation: int | None = None
     parameters: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     warnings: tuple[str, ...] = ()
+    raised: tuple[tuple[int, str], ...] = ()
+    """The warnings since the start, each with its iteration."""
+    warned: set[str] = field(default_factory=set[str])
+    """The criteria that a warning was about."""
     file: str | None = None
     credential: str | None = None
     parent: str | None = None
     operators_own: bool = True
     """Whether the operator wrote it, and not a model."""
+    origin: str | None = None
+    mode: str | None = None
+    """The policy mode that the operator chose last; None if it was always that of the configuration."""
     children: dict[str, Child] = field(default_factory=dict[str, Child])
     lent: dict[str, float] = field(default_factory=dict[str, float])
     """What children used of each cap, and what is set aside for those that still run."""
@@ -183,6 +207,7 @@ class MissionState:
     waiting_for: WaitingFor | None = None
     wait_detail: str | None = None
     wait_until: float | None = None
+    wait_began: float = 0.0
     created_at: float = 0.0
     started_at: float | None = None
     ended_at: float | None = None
@@ -225,6 +250,10 @@ class MissionState:
     confirmations: dict[str, Confirmation] = field(default_factory=dict[str, Confirmation])
     """The candidates of thresholds with `confirm`, by criterion; `confirmation.remeasure` says what to do."""
     checkpoint_best: dict[str, float] = field(default_factory=dict[str, float])
+    nearest: dict[str, float] = field(default_factory=dict[str, float])
+    """How near each threshold's metric came to its target since the last checkpoint, and `trail` at those before."""
+    trail: dict[str, deque[float]] = field(default_factory=dict[str, deque[float]])
+    ever_met: set[str] = field(default_factory=set[str])
     checkpoints: int = 0
     checkpoint_at: float | None = None
     no_progress: int = 0
@@ -233,6 +262,7 @@ class MissionState:
     proposer_failures: int = 0
     sequences: deque[str] = field(default_factory=lambda: deque[str](maxlen=3))
     outputs_seen: Remembered = field(default_factory=Remembered)
+    shapes_seen: Remembered = field(default_factory=Remembered)
     errors_seen: Remembered = field(default_factory=Remembered)
     results_seen: Remembered = field(default_factory=Remembered)
     guard_key: str = ""
@@ -265,10 +295,27 @@ class MissionState:
         """Seconds that drivers have held the mission."""
         return self.elapsed_before + self.elapsed
 
+    def waited_for_child(self, now: float) -> float:
+        """The seconds for which it has been waiting for a child; 0 if it waits for none."""
+        if self.waiting_for != "task" or self.open is None:
+            return 0.0
+        waited = {call.call_id for call in self.open.calls.values() if call.task == self.wait_detail}
+        child = any(one.call_id in waited for one in self.children.values())
+        return max(0.0, now - self.wait_began) if child else 0.0
+
     @property
     def current_index(self) -> int:
         """The number of the open iteration, or of the next one."""
         return self.open.index if self.open is not None else self.iteration_count
+
+    @property
+    def aims(self) -> tuple[MetricThreshold, ...]:
+        """The thresholds that progress is about: the required ones, if there are any."""
+        return tuple(one for one in self.thresholds if one.required) or self.thresholds
+
+    def is_new(self, iteration: Iteration) -> bool:
+        """Whether an iteration has results that were not seen before, and not in numbers alone."""
+        return iteration.outputs() not in self.outputs_seen and iteration.shape() not in self.shapes_seen
 
     def call(self, call_id: str) -> CallRecord | None:
         """A call of the open iteration."""

@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol, cast
 
 import anyio
@@ -20,6 +21,9 @@ import msgspec
 
 from pursuit.core.decision import Decision, reached_cap
 from pursuit.core.events import (
+    AnyEvent,
+    CallIntended,
+    CallSettled,
     CompletionOrdered,
     Event,
     MissionEnded,
@@ -30,11 +34,12 @@ from pursuit.core.events import (
     WaitBegan,
     decode,
 )
+from pursuit.core.fold import fold
 from pursuit.core.lessons import remembered
 from pursuit.core.mission import Mission, MissionPolicy, Proposal
-from pursuit.core.report import build_report
+from pursuit.core.report import MOST_CHECKS, build_report, iso, way_on
 from pursuit.core.state import MissionState
-from pursuit.engine.context import Clock, Observer, Run, Settings, Tools
+from pursuit.engine.context import Clock, Observer, Phase, Run, Settings, Tools
 from pursuit.engine.execute import cancel_tasks, settle_lost
 from pursuit.engine.journal import Journal
 from pursuit.engine.lessons import lessons_for
@@ -44,7 +49,9 @@ from pursuit.engine.turn import closing, ending, turn
 from pursuit.errors import Conflict, InvalidArgument, Overtaken, PursuitError, SessionPaused, SessionTerminal
 from pursuit.ledger.contract import Ledger
 from pursuit.proposers.contract import Proposer
+from pursuit.proposers.importance import importance_of
 from pursuit.proposers.language import LanguageModel, ProposerContext
+from pursuit.reports.wording import moment
 from pursuit.sandbox import Sandbox
 
 
@@ -65,13 +72,27 @@ async def assemble(ledger: Ledger, mission_id: str, state: MissionState | None =
     `state` is the fold of the same stream, if the caller has it.
     """
     stored = await ledger.read(mission_id)
-    report = build_report(mission_id, [decode(event.type, event.body) for event in stored], state)
+    events = [decode(event.type, event.body) for event in stored]
+    state = state or fold(events)
+    report = build_report(mission_id, events, state, await _check_results(ledger, events))
+    if state is not None and (shares := importance_of(state.mission, report.get("trials", ()))):
+        report["importance"] = shares
     report["ledger"] = {
         "head_seq": stored[-1].seq if stored else 0,
         "head_hash": stored[-1].hash.hex() if stored else "",
         "root": await ledger.root(),
     }
     return report
+
+
+async def _check_results(ledger: Ledger, events: Sequence[AnyEvent]) -> dict[str, dict[str, Any]]:
+    """The results of the last checks that are too large for their events, by their digests."""
+    checks = {event.call_id for event in events if isinstance(event, CallIntended) and event.purpose == "check"}
+    wanted = [
+        event.blob for event in events if isinstance(event, CallSettled) and event.blob and event.call_id in checks
+    ]
+    bodies = {digest: await ledger.blob(digest) for digest in wanted[-MOST_CHECKS:]}
+    return {digest: msgspec.json.decode(body) for digest, body in bodies.items() if body is not None}
 
 
 class ToolSource(Protocol):
@@ -88,6 +109,8 @@ class ToolSource(Protocol):
 
 
 ProposerFactory = Callable[[Mission, Proposal | None, ProposerContext], Proposer]
+Recorded = Callable[[str, MissionState, Sequence[tuple[int, Event]]], None]
+"""Gets the state of a mission and the events that were just stored, each with its number; must return at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +127,9 @@ class Driver:
     """Raises if the proposer of a mission cannot be asked."""
     settings: Settings = field(default_factory=Settings)
     checks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    recorded: Recorded | None = None
+    tracking: Observer | None = None
+    """Sees every mission that this process drives."""
 
     async def drive(
         self,
@@ -117,6 +143,7 @@ class Driver:
         after: int | None = None,
         claimed: Callable[[MissionState], None] | None = None,
         sampler: LanguageModel | None = None,
+        mode: str | None = None,
     ) -> MissionState:
         """Advances a mission by so many iterations (None: until it ends or waits) and returns its state.
 
@@ -124,11 +151,12 @@ class Driver:
         `UpstreamUnavailable` or `ModelUnavailable` before anything is spent if one of its servers or its language
         model cannot be reached. Raises `Overtaken` if the mission has more than `after` iterations. `claimed` is
         called with the state once the run is in the ledger: a run that dies later can be resumed. `sampler` is the
-        model of the client that asks for this, if it has one.
+        model of the client that asks for this, if it has one. `mode` is recorded as the policy mode that the operator
+        chose for this run.
         """
         claim = await self.ledger.claim(mission_id)
         if claim is None:
-            raise Conflict(f"another driver holds {mission_id}; wait until it is done", session_id=mission_id)
+            raise await self._driven(mission_id)
         try:
             with self.ledger.bell(mission_id) as bell:
                 state, head = await self.states.take(mission_id)
@@ -142,7 +170,7 @@ class Driver:
                     self.states.give(mission_id, state, head)
                     raise
                 journal = Journal(self.ledger, mission_id, state, head, bell)
-                run = await self._begin(journal, iterations, proposal, observer, background=background)
+                run = await self._begin(journal, iterations, proposal, observer, background=background, mode=mode)
                 if claimed is not None:
                     claimed(journal.state)
                 lessons = await lessons_for(self.ledger, mission_id, run.state, self.settings.memory_lessons)
@@ -162,6 +190,21 @@ class Driver:
             return await self.close(mission_id) or state
         self.states.give(mission_id, state, journal.head)
         return state
+
+    async def _driven(self, mission_id: str) -> Conflict:
+        """The error for a mission that another process drives; it names the process."""
+        holder = await self.ledger.holder(mission_id)
+        if holder is None:
+            return Conflict(f"another process drives {mission_id}; wait until it is done", session_id=mission_id)
+        since = iso(holder.since)
+        return Conflict(
+            f"{mission_id} is driven by process {holder.pid} on {holder.host} since {moment(since)}; "
+            "wait until it is done, or stop that process",
+            session_id=mission_id,
+            pid=holder.pid,
+            host=holder.host,
+            since=since,
+        )
 
     async def close(self, mission_id: str) -> MissionState | None:
         """Writes the end of a mission that the operator stopped, unless a driver does it."""
@@ -188,6 +231,7 @@ class Driver:
         observer: Observer | None,
         *,
         background: bool,
+        mode: str | None,
     ) -> Run:
         """Records who drives now and how far, and settles what a dead driver left behind."""
         tools = await self.source.tools_for(journal.state.tools, journal.state.mission.policy, journal.state.credential)
@@ -201,12 +245,14 @@ class Driver:
             iterations=iterations,
             background=background,
             proposal=proposal.model_dump(mode="json") if background and proposal is not None else None,
+            mode=mode,
         )
 
         def begin(state: MissionState) -> Sequence[Event]:
             if state.status == "paused" and before != "paused":  # paused while the servers were being connected
                 return ()
-            return [MissionResumed(at=now), claimed] if before in ("paused", "failed") else [claimed]
+            claim = msgspec.structs.replace(claimed, waited=state.waited_for_child(now))
+            return [MissionResumed(at=now), claim] if before in ("paused", "failed") else [claim]
 
         # Not staged: a pause before the claim stops this run, one after it interrupts the run.
         if not await journal.record(begin):
@@ -233,6 +279,8 @@ class Driver:
         return run.state
 
     def _new_run(self, journal: Journal, tools: Tools, observer: Observer | None) -> Run:
+        if self.recorded is not None:
+            journal.on_recorded = partial(self.recorded, journal.mission_id, journal.state)
         return Run(
             mission_id=journal.mission_id,
             journal=journal,
@@ -240,7 +288,7 @@ class Driver:
             sandbox=self.sandbox,
             clock=self.clock,
             settings=self.settings,
-            observer=observer,
+            observer=_both(observer, self.tracking),
             checks=self.checks,
             started=self.clock.monotonic(),
         )
@@ -263,6 +311,24 @@ class Driver:
         run.report_phase("waiting")
 
 
+def _both(one: Observer | None, other: Observer | None) -> Observer | None:
+    if one is None or other is None:
+        return one or other
+
+    def see(mission_id: str, phase: Phase, state: MissionState) -> None:
+        other(mission_id, phase, state)
+        one(mission_id, phase, state)
+
+    return see
+
+
+def has_ended(mission_id: str, state: MissionState) -> SessionTerminal:
+    """The error for a mission that has ended; it names the way on, and not the operator's file: clients read it."""
+    way = way_on(mission_id, reason=state.verdict_reason, parent=state.parent)
+    text = f"{mission_id} has ended: {state.status} ({state.verdict_reason}); {way}"
+    return SessionTerminal(text, session_id=mission_id, status=state.status)
+
+
 def _runnable(mission_id: str, state: MissionState, proposal: Proposal | None, *, resume: bool) -> None:
     if proposal is not None and state.open is not None:
         raise InvalidArgument(
@@ -270,7 +336,7 @@ def _runnable(mission_id: str, state: MissionState, proposal: Proposal | None, *
             session_id=mission_id,
         )
     if state.terminal and (state.stop is None or state.closed):
-        raise SessionTerminal(f"{mission_id} has ended: {state.status}", session_id=mission_id, status=state.status)
+        raise has_ended(mission_id, state)
     if state.status == "paused" and not resume:
         raise SessionPaused(f"{mission_id} is paused; resume it first", session_id=mission_id)
 

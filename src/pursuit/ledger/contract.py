@@ -99,12 +99,12 @@ class Verification:
 
 
 async def every_stream(
-    ledger: Ledger, *, kind: str, status: str | Sequence[str] | None = None
+    ledger: Ledger, *, kind: str, status: str | Sequence[str] | None = None, since: float | None = None
 ) -> AsyncGenerator[StreamRow]:
-    """The rows of all pages, newest first."""
+    """The rows of all pages, newest first; with `since` only streams that were created then or later."""
     cursor: str | None = None
     while True:
-        page = await ledger.streams(kind=kind, status=status, cursor=cursor, limit=1_000)
+        page = await ledger.streams(kind=kind, status=status, since=since, cursor=cursor, limit=1_000)
         for row in page.rows:
             yield row
         cursor = page.next_cursor
@@ -121,6 +121,15 @@ class Bell(Protocol):
         It may ring without cause; it rings within 250 ms of a commit, also one from another process.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """The process that holds a driver's lock, and the wall clock when it took the lock."""
+
+    pid: int
+    host: str
+    since: float
 
 
 class Claim(Protocol):
@@ -217,6 +226,10 @@ class Ledger(Protocol):
 
     async def is_claimed(self, stream: str) -> bool:
         """Whether a live process holds the driver's lock; asking never makes a `claim` fail."""
+        ...
+
+    async def holder(self, stream: str) -> Holder | None:
+        """The process that took the driver's lock last, for a person who was refused; None if it is not known."""
         ...
 
     async def root(self) -> str:

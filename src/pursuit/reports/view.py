@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, cast
 
 from pursuit.reports.wording import compact, count, figure, moment, number, reason, seconds_between, sign, span, text
 
 MAX_TITLE = 160
 MAX_ROWS = 500
+MAX_COLUMNS = 12
+"""Arguments, and metrics, that a table of trials shows."""
+SHOWN_OUTPUT = 8
 
 _TONES = {"completed": "good", "terminated": "warn", "failed": "bad"}
 _MARKS = {"met": "good", "unmet": "bad", "inconclusive": "warn"}
@@ -67,6 +71,8 @@ class MetricView:
     last: float | None
     target: float | None
     goal: str
+    trace: tuple[tuple[float, float], ...]
+    """The best value so far at each point; empty where no direction is wanted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,7 +227,15 @@ def _metric(name: str, entry: Mapping[str, Any]) -> MetricView:
         last=number(entry.get("last")),
         target=level,
         goal=f"{sign(op)} {figure(level)}".strip() if level is not None else "",
+        trace=_trace(sorted(points, key=lambda point: point[0]), op),
     )
+
+
+def _trace(points: Sequence[tuple[float, float]], op: str) -> tuple[tuple[float, float], ...]:
+    if op not in ("<", "<=", ">", ">="):
+        return ()
+    best = accumulate((value for _, value in points), min if op[0] == "<" else max)
+    return tuple(zip((at for at, _ in points), best, strict=True))
 
 
 def _infeasible(entry: Mapping[str, Any]) -> str:
@@ -285,14 +299,111 @@ def _tables(report: Mapping[str, Any], calls: Mapping[str, Any]) -> tuple[Rows, 
         (text(e.get("session_id")), text(e.get("outcome")), _amounts(e.get("used")), _amounts(e.get("reserved")))
         for e in _entries(report.get("children"))
     ]
+    checks = [
+        (figure(e.get("iteration")), text(e.get("criterion_id")), _ended(e), span(e.get("seconds")), _output(e))
+        for e in _entries(report.get("checks"))
+    ]
+    approvals = [
+        (
+            figure(e.get("iteration")),
+            text(e.get("tool")),
+            compact(e.get("args")),
+            text(e.get("answer")) or "open",
+            " ".join(part for key in ("by", "why") if (part := text(e.get(key)))),
+            moment(e.get("answered_at")),
+        )
+        for e in _entries(report.get("approvals"))
+    ]
+    turns = [
+        (
+            figure(e.get("iteration")),
+            text(e.get("who")),
+            ", ".join(text(call) for call in _items(e.get("calls"))),
+            compact(text(e.get("error") or e.get("text"))),
+            figure(e.get("tokens")),
+            span(e.get("seconds")),
+        )
+        for e in _entries(report.get("turns"))
+    ]
+    made = [
+        (
+            figure(e.get("iteration")),
+            text(e.get("tool")),
+            compact(e.get("args")),
+            text(e.get("outcome")),
+            span(e.get("seconds")),
+            compact(text(e.get("error"))),
+        )
+        for e in _entries(report.get("call_log"))
+    ]
     tables = (
+        _trials(report),
+        _importance(report),
         _rows("Children", ("Mission", "Outcome of its call", "Used", "Set aside"), set(), children),
         _rows("Calls by tool", ("Tool", "Calls", "Outcomes", "Time"), {1, 3}, by_tool),
         _rows("Refused or skipped calls", ("Iteration", "Tool", "Outcome", "Reason", "Call"), {0}, refused),
         _rows("Calls whose outcome is unknown", ("Iteration", "Tool", "Reason", "Call"), {0}, unknown),
         _rows("Errors", ("Iteration", "Tool", "Message"), {0}, errors),
+        _rows("Checks", ("Iteration", "Criterion", "Ended", "Time", "Last lines"), {0, 3}, checks),
+        _rows("Approvals", ("Iteration", "Tool", "Arguments", "Answer", "By", "When"), {0}, approvals),
+        _rows("Turns of models and agents", ("Iteration", "Who", "Calls", "Words", "Tokens", "Time"), {0, 4, 5}, turns),
+        _rows(
+            "Calls",
+            ("Iteration", "Tool", "Arguments", "Outcome", "Time", "Error"),
+            {0, 4},
+            made,
+            omitted=count(report.get("call_log_omitted")),
+        ),
     )
     return tuple(table for table in tables if table.rows)
+
+
+def _trials(report: Mapping[str, Any]) -> Rows:
+    """The trials, the newest of them: a column for each argument and each metric."""
+    entries = _entries(report.get("trials"))
+    args = list(dict.fromkeys(text(name) for e in entries for name in _mapping(e.get("args"))))[:MAX_COLUMNS]
+    metrics = list(dict.fromkeys(text(name) for e in entries for name in _mapping(e.get("metrics"))))[:MAX_COLUMNS]
+    cut = entries[-MAX_ROWS:]
+    rows = [
+        (
+            f"{figure(e.get('trial'))}{' (best)' if e.get('best') is True else ''}",
+            *(_value(_mapping(e.get("args")).get(name)) for name in args),
+            *(_value(_mapping(e.get("metrics")).get(name)) for name in metrics),
+            text(e.get("outcome")),
+            span(e.get("seconds")),
+        )
+        for e in cut
+    ]
+    columns = ("Trial", *args, *metrics, "Outcome", "Time")
+    return Rows(
+        title="Trials",
+        columns=columns,
+        numeric=frozenset({*range(len(columns) - 2), len(columns) - 1}),
+        rows=tuple(rows),
+        omitted=count(report.get("trials_omitted")) + len(entries) - len(cut),
+    )
+
+
+def _value(value: Any) -> str:
+    return "" if value is None else figure(value) if number(value) is not None else compact(value)
+
+
+def _importance(report: Mapping[str, Any]) -> Rows:
+    shares = _mapping(report.get("importance"))
+    known = sorted(((share, text(name)) for name, one in shares.items() if (share := number(one)) is not None))
+    rows = [(name, f"{share:.0%}") for share, name in reversed(known)]
+    return _rows("Importance of the parameters", ("Parameter", "Share"), {1}, rows)
+
+
+def _ended(check: Mapping[str, Any]) -> str:
+    """How a check ended: its exit code if it is a command."""
+    code = number(check.get("exit_code"))
+    return text(check.get("outcome")) if code is None else f"exit code {code:.0f}"
+
+
+def _output(check: Mapping[str, Any]) -> str:
+    lines = [text(line) for line in _items(check.get("output"))]
+    return compact("\n".join(lines[-SHOWN_OUTPUT:]))
 
 
 def _amounts(value: Any) -> str:
@@ -324,9 +435,12 @@ def _timeline(report: Mapping[str, Any]) -> Rows:
     )
 
 
-def _rows(title: str, columns: tuple[str, ...], numeric: set[int], rows: Sequence[tuple[str, ...]]) -> Rows:
+def _rows(
+    title: str, columns: tuple[str, ...], numeric: set[int], rows: Sequence[tuple[str, ...]], omitted: int = 0
+) -> Rows:
     shown = tuple(rows[:MAX_ROWS])
-    return Rows(title=title, columns=columns, numeric=frozenset(numeric), rows=shown, omitted=len(rows) - len(shown))
+    left = omitted + len(rows) - len(shown)
+    return Rows(title=title, columns=columns, numeric=frozenset(numeric), rows=shown, omitted=left)
 
 
 def _ledger(ledger: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:

@@ -34,6 +34,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from pursuit import __version__
 from pursuit.errors import PursuitError
 from pursuit.server.bind import PATH, HttpBinding, admit, bind, guard, resolve
 from pursuit.server.errors import without_surrogates
@@ -59,13 +60,27 @@ class CancellableRequests:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one request, until it ends or `end` is called."""
         response = _Response(send)
+        unread = True
+
+        async def until_gone() -> Message:
+            """Ends the request of a client that leaves before its body is complete: the SDK would log a traceback."""
+            nonlocal unread
+            message = await receive()
+            if message["type"] == "http.request":
+                unread = message.get("more_body", False)
+            elif message["type"] == "http.disconnect" and unread:
+                event(_log, logging.DEBUG, "a client has gone before its request was complete")
+                work.cancel()
+                await anyio.lowlevel.checkpoint_if_cancelled()
+            return message
+
         with anyio.CancelScope() as work:
             self._open.add(work)
             if self._ended:
                 work.cancel()
             try:
                 await anyio.lowlevel.checkpoint_if_cancelled()
-                await self._app(scope, receive, response.send)
+                await self._app(scope, until_gone, response.send)
             finally:
                 self._open.discard(work)
         if work.cancelled_caught:
@@ -178,14 +193,32 @@ async def serve_http(
         known = guard(address, bound, door.allowed_hosts)
         app = server.streamable_http_app(streamable_http_path=PATH, transport_security=known)
         endpoint: ASGIApp = SurrogateBodies(app) if any_text else app
+        endpoint = Router([_checked(_front_page(), known)], redirect_slashes=False, default=endpoint)
         if door.tokens is not None:
             required = AuthContextMiddleware(RequireAuthMiddleware(endpoint, required_scopes=[]))
             endpoint = AuthenticationMiddleware(required, backend=BearerAuthBackend(_Verifier(door.tokens)))
         if routes:
-            checked = [Route(route.path, endpoint=_CheckedRoute(route, known)) for route in routes]
+            checked = [_checked(route, known) for route in routes]
             endpoint = Router(checked, redirect_slashes=False, default=endpoint)
         requests = CancellableRequests(endpoint)
         await _serve(app, requests, listener, accepting, grace_seconds)
+
+
+def _front_page() -> Route:
+    """Says at `/` what is served, to a person who opens the address in a browser."""
+
+    async def say(request: Request) -> PlainTextResponse:
+        url = str(request.base_url).rstrip("/") + PATH
+        return PlainTextResponse(
+            f"Pursuit {__version__} serves MCP here, over streamable HTTP. Its endpoint is {url}.\n"
+            f"To look at it: npx @modelcontextprotocol/inspector --cli {url} --method tools/list\n"
+        )
+
+    return Route("/", endpoint=say, methods=["GET"])
+
+
+def _checked(route: Route, known: TransportSecuritySettings) -> Route:
+    return Route(route.path, endpoint=_CheckedRoute(route, known))
 
 
 class _CheckedRoute:

@@ -21,8 +21,9 @@ import anyio
 
 from pursuit.config.configuration import JSON_NAME, Configuration, load_configuration
 from pursuit.config.files import as_table, parse_json, read_text
+from pursuit.config.mission_file import load_mission_file
 from pursuit.config.servers import ServerConfig, expand, is_loopback
-from pursuit.config.variables import holds_literal_secret
+from pursuit.config.variables import expand_variables, holds_literal_secret
 from pursuit.core.base_model import nearest
 from pursuit.core.catalogue import Catalogue
 from pursuit.core.tools import Tool
@@ -31,6 +32,7 @@ from pursuit.ledger.contract import Ledger
 from pursuit.policy.rules import NetworkRules, network_ruling
 from pursuit.proposers.provider import Providers
 from pursuit.service.command_tools import command_tool
+from pursuit.service.schedules import read_crons
 from pursuit.service.tasks import check_startable
 from pursuit.upstream.known_servers import recognised
 from pursuit.upstream.pool import Pool
@@ -188,6 +190,8 @@ def rule_findings(configuration: Configuration, tools: Sequence[Tool] | None) ->
 SLOW = 10.0
 PATIENCE = 60.0
 VERIFY_SECONDS = 10.0
+FULL, LOW = 2**20, 200 * 2**20
+"""Bytes that are free on a full disk, which a mission fills in seconds, and on one that is almost full."""
 
 
 async def examine(config: Path | None, state: Path, open_ledger: Callable[[Path], Ledger]) -> list[Finding]:
@@ -206,8 +210,36 @@ async def examine(config: Path | None, state: Path, open_ledger: Callable[[Path]
         findings += file_findings(config, configuration.servers)
     findings += await _servers(configuration)
     findings += _commands(configuration)
+    findings += unattended_findings(configuration, os.environ)
     findings.append(await _model(configuration))
     findings += await _ledger(state, open_ledger)
+    return findings
+
+
+def unattended_findings(configuration: Configuration, environ: Mapping[str, str]) -> list[Finding]:
+    """What keeps notifications from being sent and schedules from starting, as far as that is seen without trying."""
+    findings: list[Finding] = []
+    if (notify := configuration.notify) is not None:
+        texts = (notify.webhook or "", notify.secret)
+        if missing := [name for text in texts for name in expand_variables(text, environ)[1]]:
+            what = f"needs environment variables that are not set: {', '.join(missing)}"
+            findings.append(broken("notify", what, "set them where missions run"))
+        if notify.command and shutil.which(notify.command[0], path=environ.get("PATH")) is None:
+            program = notify.base / notify.command[0]
+            if not os.access(program, os.X_OK):
+                findings.append(
+                    broken("notify", f"{notify.command[0]} is not a program here", "correct notify.command")
+                )
+    for config in configuration.schedules.values():
+        try:
+            read_crons([config])
+            load_mission_file(config.mission)
+            findings.append(fine(f"schedule {config.name}", f"{config.cron}: {config.mission}"))
+        except ExtraMissing as missing_extra:
+            findings.append(broken("schedule", missing_extra.message, "install it, or take out the schedules"))
+        except ValidationFailed as failed:
+            mend = "put it right"
+            findings += [broken(f"schedule {config.name}", str(fault), mend) for fault in failed.faults]
     return findings
 
 
@@ -256,8 +288,9 @@ async def _connected(pool: Pool, name: str, server: ServerConfig) -> tuple[list[
     """The tools of a server that answers, or None; and the findings about it."""
     about, began = f"server {name}", anyio.current_time()
     catalogue: Catalogue | None = None
-    reason = f"it did not answer within {PATIENCE:g} s"
-    with anyio.move_on_after(PATIENCE):
+    patience = max(PATIENCE, server.timeouts.connect + 1)
+    reason = f"it did not answer within {patience:g} s"
+    with anyio.move_on_after(patience):
         try:
             catalogue = await pool.catalogue([name])
             reason = catalogue.failures.get(name, "")
@@ -329,12 +362,30 @@ def _some(tools: list[Tool], most: int = 3) -> str:
 
 
 async def _ledger(state: Path, open_ledger: Callable[[Path], Ledger]) -> list[Finding]:
+    disk = _disk(state)
     if (absent := _no_ledger(state)) is not None:
-        return [absent]
+        return [*disk, absent]
     try:
         ledger = open_ledger(state)
     except PursuitError as error:
-        return [broken("ledger", error.message, "see whether the file is yours, and the disk is not full")]
+        return [*disk, broken("ledger", error.message, "see whether the file is yours")]
+    return [*disk, *await _verified(state, ledger)]
+
+
+def _disk(state: Path) -> list[Finding]:
+    """Whether there is room for the ledger, the reports and the output of tasks, which are all beside it."""
+    folder = next(parent for parent in state.absolute().parents if parent.exists())
+    free, mend = shutil.disk_usage(folder).free, "free some space, or choose another place with --state"
+    if state.exists() and not os.access(folder, os.W_OK):
+        return [warning("ledger", f"{state} can be read and not written", "make its folder writable to run missions")]
+    if free < FULL:
+        return [broken("disk", f"the disk of {folder} is full: {free:,} bytes are free", mend)]
+    if free < LOW:
+        return [warning("disk", f"the disk of {folder} is almost full: {free // 2**20} MB are free", mend)]
+    return []
+
+
+async def _verified(state: Path, ledger: Ledger) -> list[Finding]:
     try:
         with anyio.move_on_after(VERIFY_SECONDS):
             found = await ledger.verify()
@@ -346,7 +397,7 @@ async def _ledger(state: Path, open_ledger: Callable[[Path], Ledger]) -> list[Fi
             note("ledger", f"{state}: too large to check in {VERIFY_SECONDS:g} s", "`pursuit verify` takes its time")
         ]
     except PursuitError as error:
-        return [broken("ledger", error.message, "see whether the file is yours, and the disk is not full")]
+        return [broken("ledger", error.message, "see whether the file is yours")]
     finally:
         await ledger.close()
 

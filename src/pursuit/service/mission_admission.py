@@ -14,7 +14,7 @@ from typing import Any, Literal, cast
 
 from pursuit.core.base_model import Broken, nearest
 from pursuit.core.catalogue import Catalogue, is_control_tool
-from pursuit.core.criteria import Check, EventSeen, MetricThreshold, MetricTrend, ToolCallSucceeded
+from pursuit.core.criteria import Check, EventSeen, MetricThreshold, MetricTrend, ToolCallSucceeded, describe
 from pursuit.core.mission import (
     FLEET,
     SPAWN,
@@ -24,17 +24,20 @@ from pursuit.core.mission import (
     ModelProposer,
     RepeatProposer,
     ReplayProposer,
+    ScriptProposer,
     ToolCall,
 )
 from pursuit.core.search import MAX_CHOICES, MAX_PARAMETERS, Parameter, SearchProposer, as_number, broken_range
+from pursuit.core.series import holds
 from pursuit.core.state import SCRIPT_SOURCE
-from pursuit.core.tools import SPAWN_TOOL
+from pursuit.core.tools import SPAWN_TOOL, Tool
 from pursuit.errors import ExtraMissing, Fault, ModelUnavailable, ValidationFailed
 from pursuit.proposers.language import Models
 from pursuit.proposers.model import lack_of_room
 from pursuit.proposers.objective import aim_of
 from pursuit.proposers.prompt import LEAST, LIMIT
 from pursuit.proposers.search import require_search
+from pursuit.sandbox import missing_modules
 from pursuit.upstream.pool import Pool
 
 Schema = Mapping[str, Any]
@@ -248,6 +251,29 @@ async def model_faults(mission: Mission, models: Models, among: Collection[str] 
     return []
 
 
+def criteria_faults(mission: Mission) -> list[Fault]:
+    """Why criteria can never be the end of a mission, or are its end at once."""
+    required = [(place, one) for place, one in enumerate(mission.criteria) if one.required]
+    if not required:
+        reason = "none is required, so the mission would be completed at its first checkpoint; leave one required"
+        return [Fault(field="criteria", reason=reason)]
+    faults: list[Fault] = []
+    thresholds = [(place, one) for place, one in required if isinstance(one, MetricThreshold)]
+    for count, (place, one) in enumerate(thresholds):
+        for _, other in thresholds[:count]:
+            if (one.metric, one.source) == (other.metric, other.source) and _exclude(one, other):
+                reason = f"{describe(one)} and {describe(other)} ({other.criterion_id!r}) can never both be met"
+                faults.append(Fault(field=f"criteria[{place}]", reason=reason))
+    return faults
+
+
+def _exclude(one: MetricThreshold, other: MetricThreshold) -> bool:
+    """Whether no number meets both thresholds: their targets, and numbers beside and between them, are all there is."""
+    low, high = sorted((one.target, other.target))
+    tried = (math.nextafter(low, -math.inf), low, (low + high) / 2, high, math.nextafter(high, math.inf))
+    return not any(holds(one, value) and holds(other, value) for value in tried)
+
+
 def prompt_warnings(mission: Mission, room: int) -> list[str]:
     """A warning if the operator's own texts are longer than a prompt may be."""
     limit = max(room, LEAST)
@@ -311,6 +337,8 @@ async def admit(
             resolver.fault("fleet", f"a server is called {FLEET!r}, as what starts children is; rename that server")
     tools = resolver.permitted(mission, named)
     whole = resolver.whole(mission, tools)
+    resolver.faults += criteria_faults(mission)
+    resolver.faults += _metrics_without_source(mission, [catalogue.tools[name] for name in tools])
     if models is not None:
         resolver.faults += await model_faults(mission, models, among)
     if resolver.faults:
@@ -325,14 +353,45 @@ async def admit(
     )
 
 
+def _metrics_without_source(mission: Mission, tools: Sequence[Tool]) -> list[Fault]:
+    """The metrics of criteria that no tool can give; found only where it is known what each tool gives."""
+    if isinstance(mission.proposer, ScriptProposer):
+        return []
+    faults: list[Fault] = []
+    for place, criterion in enumerate(mission.criteria):
+        if not isinstance(criterion, MetricThreshold | MetricTrend):
+            continue
+        counting = [tool for tool in tools if _counts(criterion.source, tool.qualified)]
+        given = [name for tool in counting for name in tool.metrics or ()]
+        given += [rule.metric for rule in mission.observe if any(_counts(rule.tool, one.qualified) for one in counting)]
+        if not counting or any(tool.metrics is None for tool in counting):
+            continue
+        if not any(criterion.metric == name or criterion.metric.startswith(f"{name}.") for name in given):
+            faults.append(Fault(field=f"criteria[{place}].metric", reason=_no_source(criterion.metric, given)))
+    return faults
+
+
+def _counts(source: str | None, tool: str) -> bool:
+    """Whether a tool counts under a source as the user wrote it: a glob, or a name with or without its server."""
+    return source is None or fnmatchcase(tool, source) or tool.partition(".")[2] == source
+
+
+def _no_source(metric: str, given: Sequence[str]) -> str:
+    known = f"; they give {', '.join(sorted(set(given)))}{nearest(metric, given)}" if given else ""
+    return (
+        f"no command of this mission gives {metric!r}{known}; add it to [commands.NAME.metrics] in pursuit.toml, as in "
+        f"{metric} = '{metric}=([0-9.eE+-]+)'"
+    )
+
+
 def _servers(mission: Mission, pool: Pool) -> list[str] | None:
-    """The servers that the allowlist names; None (all) if a word of it may mean any."""
+    """The servers that the allowlist names; None (all) if a word of it may mean any, or names none."""
     if mission.tool_allowlist is None:
         return None
     servers: list[str] = []
     for word in mission.tool_allowlist:
         server, dot, _ = word.partition(".")
-        if not dot or _GLOB & set(server):
+        if not dot or _GLOB & set(server) or (server not in pool.names and server != FLEET):
             return None
         servers.append(server)
     return [server for server in dict.fromkeys(servers) if server in pool.names]
@@ -441,6 +500,11 @@ class _MissionTools:
             case RepeatProposer(tool_name=name, args=args):
                 row["tool_name"] = self._tool("proposer.tool_name", name, tools)
                 self._arguments("proposer.args", row["tool_name"], args)
+            case ScriptProposer(script=source):
+                for one in missing_modules(source):
+                    self.faults.append(
+                        Fault(field="proposer.script", reason=str(one), line=one.line, column=one.column)
+                    )
             case SearchProposer() as search:
                 self._search(mission, search, row, tools)
             case ReplayProposer(proposals=proposals):
@@ -487,8 +551,6 @@ def _is_argv(value: object) -> bool:
 
 def _warnings(mission: Mission, tools: Sequence[str], catalogue: Catalogue) -> list[str]:
     warnings = list(catalogue.warnings)
-    if not any(criterion.required for criterion in mission.criteria):
-        warnings.append("no criterion is required, so the mission is completed at its first checkpoint")
     if len(tools) > 1:
         for criterion in mission.criteria:
             unsourced = isinstance(criterion, MetricThreshold | MetricTrend | EventSeen) and criterion.source is None

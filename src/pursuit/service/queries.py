@@ -5,12 +5,15 @@ Invariant: nothing here changes a mission, except that a report which a dead dri
 
 from __future__ import annotations
 
+import json
+import math
 import re
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import msgspec
 
@@ -29,15 +32,26 @@ from pursuit.core.events import (
     decode,
 )
 from pursuit.core.fold import advance
+from pursuit.core.observe import value_of
 from pursuit.core.report import budget_row, children_rows, criteria_rows, cut_short, iso
 from pursuit.core.state import STATUSES, MissionState, Status
+from pursuit.core.trials import trials_of
+from pursuit.core.truncate import cut_to
 from pursuit.engine.context import Clock
 from pursuit.engine.driver import Driver, assemble
 from pursuit.engine.lessons import recall
 from pursuit.engine.state_cache import States
-from pursuit.errors import InvalidArgument, NoIterations
+from pursuit.errors import (
+    AttemptNotFound,
+    InvalidArgument,
+    LedgerUnavailable,
+    NoIterations,
+    PursuitError,
+    SessionNotFound,
+    TaskNotFound,
+)
 from pursuit.ledger.archive import export_stream
-from pursuit.ledger.contract import Ledger, StreamRow, Verification, every_stream
+from pursuit.ledger.contract import FORGOTTEN, Ledger, StreamRow, Verification, every_stream
 from pursuit.service.audit import Audit
 from pursuit.service.gateway_journal import gateway_lines
 from pursuit.tasks.limits import RUNNING
@@ -129,6 +143,44 @@ def _observation(row: dict[str, Any]) -> dict[str, Any]:
     return {"metrics": metrics, "events": events, "errors": errors}
 
 
+MOST_RESULT, MOST_RESULTS = 4_000, 64_000
+"""Characters of what a call returned, and of all calls together, in the answer to a client that drives."""
+
+
+def outcome_rows(iterations: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Verdicts, metrics and what the calls returned, bounded; if that is too much, of the oldest the verdicts alone."""
+    rows: list[dict[str, Any]] = []
+    left = MOST_RESULTS
+    for full in reversed(iterations):
+        row = {key: full[key] for key in ("iteration_index", "verdict", "verdict_reason")}
+        found: dict[str, Any] = {
+            "calls": [_call_outcome(call) for call in full["calls"]],
+            "metrics": full["observation"]["metrics"],
+        }
+        if full.get("script"):
+            found["script"] = cut_to(full["script"], MOST_RESULT, _size)
+        left -= _size(found)
+        rows.append({**row, **found} if left >= 0 else {**row, "calls_omitted": len(found["calls"])})
+    return rows[::-1]
+
+
+def _call_outcome(call: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {key: call[key] for key in ("tool", "outcome", "error") if key in call}
+    kept["args"] = cut_to(call["args"], MOST_RESULT, _size)
+    if call.get("result") is not None:
+        kept["result"] = cut_to(result_value(call["result"]), MOST_RESULT, _size)
+    return kept
+
+
+def result_value(result: Any) -> Any:
+    """The value in what a call returned; a large result is a text, the beginning of it."""
+    return value_of(cast("Mapping[str, Any]", result)) if isinstance(result, Mapping) else result
+
+
+def _size(value: Any) -> int:
+    return len(json.dumps(value, ensure_ascii=False, default=str))
+
+
 def _strategy(event: IterationProposed) -> dict[str, Any]:
     strategy: dict[str, Any] = {"proposer": event.proposer}
     if event.script is not None:
@@ -158,6 +210,7 @@ def status_of(mission_id: str, state: MissionState) -> dict[str, Any]:
         "parent": state.parent,
         "children": children_rows(state) or None,
         "best_point": best_row(state.best_points.best()),
+        "mode": state.mode,
     }
     return {
         "session_id": mission_id,
@@ -234,23 +287,34 @@ class Queries:
         """Everything about a mission but its history; `interrupted` if it is started and no live process drives it."""
         state = await self.state(mission_id)
         status = status_of(mission_id, state) | await self._interruption(mission_id, state.status, state.parent)
+        now = self.clock.now()
+        for row, asked in zip(status["pending_approvals"], pending(state.approvals), strict=True):
+            if now >= asked.until:
+                row["expired"] = True
         for child in status.get("children", ()):
             row = await self.ledger.row(child["session_id"])
             child["status"] = "pending" if row is None else (await self._row(row))["status"]
             child["directive"] = "" if row is None else row.summary.get("directive", "")
         return status
 
+    async def find(self, word: str) -> str:
+        """The id of the mission that a person means by this word; see `find_id`."""
+        return word if MISSION_ID.fullmatch(word) else await find_id(self.ledger, "mission", word)
+
     async def interrupted(self, *, background: bool = False) -> list[str]:
         """The missions whose run may have stopped before its goal; with `background` only background runs.
 
-        A background run that waits for a task is listed once the task has ended. Children go on with their parents.
+        A background run that waits for a task is listed once the task has ended, or its own wall clock is used up.
+        Children go on with their parents.
         """
         found: list[str] = []
+        now = self.clock.now()
         async for row in every_stream(self.ledger, kind="mission", status=("running", "waiting")):
             wanted = row.summary.get("background") or not background
-            if not wanted or "parent" in row.summary or not cut_short(row.status, row.summary, self.clock.now()):
+            if not wanted or "parent" in row.summary or not cut_short(row.status, row.summary, now):
                 continue
-            if not background or not await self._works(row.summary.get("task")):
+            late = now >= row.summary.get("wait_until", math.inf)
+            if not background or late or not await self._works(row.summary.get("task")):
                 found.append(row.name)
         return found
 
@@ -322,7 +386,8 @@ class Queries:
         """The final report as it was written, or as it stands now for a mission that goes on."""
         state = await self.state(mission_id)
         if state.terminal and (not state.closed or state.report is None):
-            state = await self.driver.close(mission_id) or state
+            with suppress(LedgerUnavailable):  # a ledger that can only be read
+                state = await self.driver.close(mission_id) or state
         body = await self.ledger.blob(state.report) if state.report is not None else None
         if body is not None:
             return msgspec.json.decode(body)
@@ -331,6 +396,13 @@ class Queries:
             words = f"No process drives this mission; resume it with: {found['resume']}"
             report |= {**found, "reason_text": " ".join(filter(None, (words, report["reason_text"])))}
         return report
+
+    async def trials(self, mission_id: str) -> list[dict[str, Any]]:
+        """Every trial of a mission, in order."""
+        best = (await self.state(mission_id)).best_points.best()
+        stored = await self.ledger.read(mission_id)
+        call = best.point.call_id if best is not None and best.point is not None else None
+        return trials_of((decode(one.type, one.body) for one in stored), call)
 
     async def audited(self, mission_id: str | None = None, *, limit: int = 100) -> Sequence[dict[str, Any]]:
         """The newest lines of the audit, oldest first; a forgotten mission still has its lines."""
@@ -371,6 +443,44 @@ class Queries:
 def new_mission_id() -> str:
     """An id that no mission has."""
     return f"mission-{secrets.token_hex(8)}"
+
+
+LAST = "last"
+_MOST_CANDIDATES = 5
+_BEGINNING = re.compile(r"[a-z0-9][a-z0-9_-]{0,127}")
+_RECORDS: dict[str, tuple[type[PursuitError], str]] = {
+    "mission": (SessionNotFound, "pursuit list"),
+    "task": (TaskNotFound, "pursuit task list"),
+    "attempt": (AttemptNotFound, "pursuit problem compare PROBLEM"),
+}
+
+
+async def find_id(ledger: Ledger, kind: str, word: str) -> str:
+    """The id that a person means: a whole one, the unique beginning of one with or without its kind, or `last`.
+
+    `last` is the newest record of the kind; a child mission is never meant. Raises `InvalidArgument` with the
+    candidates if the beginning is that of several.
+    """
+    missing, command = _RECORDS[kind]
+    if _BEGINNING.fullmatch(word) and (row := await ledger.row(word)) is not None and row.kind == kind:
+        return word
+    rows = [row async for row in every_stream(ledger, kind=kind) if row.status != FORGOTTEN]
+    if word == LAST:
+        newest = next((row.name for row in rows if "parent" not in row.summary), None)
+        if newest is None:
+            raise missing(f"there is no {kind} yet")
+        return newest
+    begins = word if word.startswith(f"{kind}-") else f"{kind}-{word}"
+    if word == f"{kind}-" or _BEGINNING.fullmatch(word) is None:
+        advice = f"give the beginning of its id, or `{LAST}` for the newest; `{command}` shows what there is"
+        raise InvalidArgument(f"{word[:100]!r} is not the id of a {kind}: {advice}")
+    found = [row.name for row in rows if row.name.startswith(begins)]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise missing(f"no {kind} id begins with {word[:100]!r}; `{command}` shows what there is")
+    shown = ", ".join(found[:_MOST_CANDIDATES]) + (", …" if len(found) > _MOST_CANDIDATES else "")
+    raise InvalidArgument(f"{word[:100]!r} begins {len(found)} ids: {shown}; give more of it", candidates=found[:100])
 
 
 def require_id(mission_id: str) -> None:

@@ -12,9 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import anyio
+
 from pursuit.core.budgets import under_way
 from pursuit.core.events import (
     AbortOrdered,
+    ApprovalExpired,
     BudgetExtended,
     CompletionOrdered,
     IterationProposed,
@@ -29,7 +32,7 @@ from pursuit.core.mission import CAPS, ClientProposer, Mission, Proposal, parse_
 from pursuit.core.report import Listing, listing_after, summary_of
 from pursuit.core.state import MissionState
 from pursuit.engine.context import Observer
-from pursuit.engine.driver import ToolSource
+from pursuit.engine.driver import ToolSource, has_ended
 from pursuit.errors import (
     Conflict,
     Fault,
@@ -45,7 +48,7 @@ from pursuit.ledger.contract import ANY, Draft
 from pursuit.proposers.language import LanguageModel, Models
 from pursuit.service.audit import OPERATOR, Caller, gist_of_mission, gist_of_proposal
 from pursuit.service.mission_admission import admit
-from pursuit.service.queries import Queries, history_page, new_mission_id, require_id
+from pursuit.service.queries import Queries, history_page, new_mission_id, outcome_rows, require_id
 from pursuit.upstream.pool import Pool
 
 WHOLE_CAPS = frozenset({"max_iterations", "max_tool_calls", "max_tokens"})
@@ -114,6 +117,14 @@ def _means(word: str, tool: str) -> bool:
 LONGEST_REASON = 8_192
 
 
+def _answer(mission_id: str, state: MissionState, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """What iterations came to, with the warnings that came up in them."""
+    done = {row["iteration_index"] for row in rows}
+    warnings = [message for iteration, message in state.raised if iteration in done]
+    answer: dict[str, Any] = {"session_id": mission_id, "status": state.status, "iterations": rows}
+    return {**answer, "warnings": warnings} if warnings else answer
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
     """A mission that was accepted."""
@@ -151,11 +162,14 @@ class Service(Queries):
         child_of: ChildOf | None = None,
         operators_own: bool = True,
         session_id: str | None = None,
+        origin: Path | None = None,
+        mode: str | None = None,
     ) -> Started:
         """Accepts a mission: its tools are resolved and stored; nothing runs yet.
 
         `session_id` is an id of `new_mission_id`; a child has its own. A mission that the operator did not write
-        (`operators_own`) starts children under stricter rules, and may name only the `client_models`.
+        (`operators_own`) starts children under stricter rules, and may name only the `client_models`. `origin` is the
+        file that it was read from, `mode` the policy mode that the operator chose for it.
         """
         among = None if operators_own else self.client_models | (child_of.models if child_of else frozenset[str]())
         admitted = await admit(mission, self.pool, self.checks, self.models, among=among, room=self.prompt_bytes)
@@ -171,6 +185,8 @@ class Service(Queries):
             credential=(caller or self.caller).credential,
             parent=None if child_of is None else child_of.parent,
             operators_own=operators_own,
+            origin=str(origin) if origin is not None else None,
+            mode=mode,
         )
         summary = summary_of(advance(None, created))
         async with self.control(caller, "start", mission_id, gist_of_mission(mission)):
@@ -187,17 +203,19 @@ class Service(Queries):
         observer: Observer | None = None,
         caller: Caller | None = None,
         sampler: LanguageModel | None = None,
+        mode: str | None = None,
     ) -> dict[str, Any]:
         """Drives so many iterations; stops early at the end, at a wait, or when it is the client's turn.
 
         A caller who says how many iterations it knows of (`after`) gets an answer that was lost once more, and
         nothing new is begun. An error on the way carries the iterations that were done in its details. `sampler` is
-        the caller's own language model, for missions whose proposer is `sampling`.
+        the caller's own language model, for missions whose proposer is `sampling`; `mode` is recorded as in `run`.
         """
         repeated, proposal = await self._before(mission_id, iterations, proposal, after)
         if repeated is not None:
             return repeated
-        _, head = await self._load(mission_id)
+        state, head = await self._load(mission_id)
+        head = head if state.open is None else 0  # the calls of an open iteration are before the head
         first: list[int] = []  # where this run began: what another driver does before is not this caller's
         asked = {"max_iterations_this_call": iterations, "after": after, "proposal": gist_of_proposal(proposal)}
         async with self.control(caller, "iterate", mission_id, asked):
@@ -210,14 +228,14 @@ class Service(Queries):
                     after=after,
                     claimed=lambda state: first.append(state.iteration_count),
                     sampler=sampler,
+                    mode=mode,
                 )
             except Overtaken:
                 return await self.missed(mission_id, iterations, after or 0)
             except PursuitError as error:
-                error.details["iterations"] = await self._verdicts(mission_id, first, iterations, head)
+                error.details["iterations"] = await self._outcomes(mission_id, first, iterations, head)
                 raise
-        rows = await self._verdicts(mission_id, first, iterations, head)
-        return {"session_id": mission_id, "status": state.status, "iterations": rows}
+        return _answer(mission_id, state, await self._outcomes(mission_id, first, iterations, head))
 
     async def iterate_later(
         self,
@@ -265,31 +283,38 @@ class Service(Queries):
 
     async def missed(self, mission_id: str, iterations: int, after: int) -> dict[str, Any]:
         """The answer of an earlier `iterate`, for a client that did not get it."""
-        status = (await self.state(mission_id)).status
-        rows = await self._verdicts(mission_id, [after], iterations, 0)
-        return {"session_id": mission_id, "status": status, "iterations": rows}
+        state = await self.state(mission_id)
+        return _answer(mission_id, state, await self._outcomes(mission_id, [after], iterations, 0))
 
-    async def _verdicts(self, mission_id: str, first: Sequence[int], limit: int, head: int) -> list[dict[str, Any]]:
-        """The verdicts from `first` on; none if nothing was begun."""
+    async def _outcomes(self, mission_id: str, first: Sequence[int], limit: int, head: int) -> list[dict[str, Any]]:
+        """The iterations from `first` on with what their calls returned; none if nothing was begun."""
         if not first:
             return []
-        page = await history_page(self.ledger, mission_id, full=False, first=first[0], limit=limit, after=head)
-        return [{key: row[key] for key in ("iteration_index", "verdict", "verdict_reason")} for row in page.iterations]
+        page = await history_page(self.ledger, mission_id, full=True, first=first[0], limit=limit, after=head)
+        return outcome_rows(page.iterations)
 
     async def run(
-        self, mission_id: str, *, observer: Observer | None = None, caller: Caller | None = None
+        self,
+        mission_id: str,
+        *,
+        observer: Observer | None = None,
+        caller: Caller | None = None,
+        mode: str | None = None,
     ) -> MissionState:
         """Drives any mission that has not ended until it ends or waits; a paused or failed one is resumed first.
 
-        While it waits for a task no process drives it; it goes on here when the task has ended.
+        While it waits for a task no process drives it; it goes on here when the task has ended. `mode` is recorded as
+        the policy mode that the operator chose.
         """
         await self._require_parent(mission_id)
         async with self.control(caller, "run", mission_id):
-            return await self.drive(mission_id, observer=observer, resume=True)
+            return await self.drive(mission_id, observer=observer, resume=True, mode=mode)
 
-    async def drive(self, mission_id: str, *, observer: Observer | None = None, resume: bool = False) -> MissionState:
+    async def drive(
+        self, mission_id: str, *, observer: Observer | None = None, resume: bool = False, mode: str | None = None
+    ) -> MissionState:
         """Drives a mission until it ends or waits; tasks that it waits for are waited for here."""
-        state = await self.driver.drive(mission_id, observer=observer, resume=resume)
+        state = await self.driver.drive(mission_id, observer=observer, resume=resume, mode=mode)
         while await self._woken(mission_id, state):
             state = await self.driver.drive(mission_id, observer=observer)
         return await self.state(mission_id)
@@ -317,12 +342,17 @@ class Service(Queries):
                 return await self.state(mission_id)
 
     async def _woken(self, mission_id: str, state: MissionState) -> bool:
-        """Waits for the task that a mission waits for; False if it waits for none, or another process drives it."""
+        """Waits for the task that a mission waits for, or until its wall clock is used up.
+
+        False if it waits for none, or another process drives it.
+        """
         with self.ledger.bell() as bell:
             while state.status == "waiting" and state.waiting_for == "task":
-                if not await self._works(state.wait_detail):
+                left = math.inf if state.wait_until is None else state.wait_until - self.clock.now()
+                if left <= 0 or not await self._works(state.wait_detail):
                     return True
-                await bell.wait()
+                with anyio.move_on_after(left):
+                    await bell.wait()
                 state = await self.state(mission_id)
         return False
 
@@ -341,7 +371,7 @@ class Service(Queries):
         async with self.control(caller, "resume", mission_id):
             state = await self.state(mission_id)
             if state.terminal:
-                raise _has_ended(mission_id, state)
+                raise has_ended(mission_id, state)
             if state.status not in ("paused", "failed"):
                 raise NotPaused(f"{mission_id} is {state.status}, neither paused nor failed", session_id=mission_id)
             return await self.say(mission_id, MissionResumed(at=self.clock.now(), by=str(caller or self.caller)))
@@ -378,7 +408,7 @@ class Service(Queries):
                 parent=state.parent,
             )
         if state.terminal and state.verdict_reason not in CAP_REASONS:
-            raise _has_ended(mission_id, state)
+            raise has_ended(mission_id, state)
         faults = cap_faults(caps, state)
         if faults:
             raise ValidationFailed(faults)
@@ -424,14 +454,16 @@ class Service(Queries):
             gone = True
         if gone:
             state = await self.abort(mission_id, reason="its parent was ended", caller=Caller(who=parent))
-            raise _has_ended(mission_id, state)
+            raise has_ended(mission_id, state)
 
-    async def say(self, mission_id: str, word: OperatorEvent, *, reopen: bool = False) -> MissionState:
+    async def say(
+        self, mission_id: str, word: OperatorEvent | ApprovalExpired, *, reopen: bool = False
+    ) -> MissionState:
         """Appends an operator's event at the head, whichever process drives."""
         await self._load(mission_id)
         state, head = await self.states.take(mission_id)
         if state.terminal and not reopen:
-            raise _has_ended(mission_id, state)
+            raise has_ended(mission_id, state)
         advance(state, word)
         said = listing_after(state)
         told = await self.ledger.append(
@@ -453,8 +485,3 @@ class Service(Queries):
 def storable_reason(reason: str | None) -> str | None:
     """A reason as it can be stored."""
     return None if reason is None else reason.encode(errors="replace").decode()[:LONGEST_REASON]
-
-
-def _has_ended(mission_id: str, state: MissionState) -> SessionTerminal:
-    text = f"{mission_id} has ended: {state.status} ({state.verdict_reason})"
-    return SessionTerminal(text, session_id=mission_id, status=state.status)

@@ -50,7 +50,7 @@ from pursuit.tasks.process_tree import (
     read_json,
     read_meta,
 )
-from pursuit.tasks.reader import BOUND, ERRORS, LOG, Reader, log_end, read_log, tail_position
+from pursuit.tasks.reader import BOUND, ERRORS, LOG, Reader, left_out, log_end, read_log, tail_position
 from pursuit.tasks.record import is_task_id
 from pursuit.tasks.store import Ending
 from pursuit.tasks.supervisor import STREAMS, TAG, claim, write_whole
@@ -385,6 +385,9 @@ class Running:
     def _run(self, folder: Path) -> FinishedRun:
         reader, progress = self._reader, self._reader.progress
         ended = reader.exit or {}
+        notes = list(progress.notes)
+        if ended.get("code") == 0:
+            notes += [*self._command.read_files(progress.metrics), *progress.metrics.notes()]
         return FinishedRun(
             task_id=self._ctx.task_id,
             command=self._command,
@@ -393,8 +396,9 @@ class Running:
             done=progress.units.count if progress.counts else None,
             item=progress.item or self._item,
             failures=progress.failures,
+            metrics=progress.metrics.found,
             stderr=tail_of(folder, ERRORS, STDERR_LINES, LONGEST_STDERR_LINE),
-            notes=progress.notes,
+            notes=notes,
             mark={**reader.mark(), "pid": self._meta.leader.pid},
             cancelled=self._ctx.cancelled,
         )
@@ -453,15 +457,16 @@ class Processes:
 
         async def run(ctx: TaskContext) -> Ending:
             folder, losses = self._place(ctx.task_id), self._supervisor.losses
+            stamped = command.stamped()
             try:
                 # A cancel in the middle would leave it open whether it runs; it is quick, and then stopped like any.
                 with anyio.CancelScope(shield=True):
-                    await self._start(ctx.task_id, folder, command)
+                    await self._start(ctx.task_id, folder, stamped)
             except StartUnanswered:
-                return await self._find(ctx, folder, command)
+                return await self._find(ctx, folder, stamped)
             except (StartRefused, OSError) as error:
-                return self._refusal(ctx, folder, command, f"the command was not started: {error}")
-            return await self._attend(ctx, folder, command, losses)
+                return self._refusal(ctx, folder, stamped, f"the command was not started: {error}")
+            return await self._attend(ctx, folder, stamped, losses)
 
         return run
 
@@ -486,13 +491,21 @@ class Processes:
         return run
 
     async def tail(self, task_id: str, lines: int = 100, *, errors: bool = False) -> list[str]:
-        """The last lines of its log; with `errors` those of stderr only."""
-        return await anyio.to_thread.run_sync(tail_of, self._place(task_id), ERRORS if errors else LOG, lines)
+        """The last lines of its log, and if they begin with what is kept, what is not; with `errors` only stderr."""
+
+        def read() -> list[str]:
+            folder, name = self._place(task_id), ERRORS if errors else LOG
+            missing = left_out(folder, name, tail_position(folder, name, lines), lines)
+            return [*([missing] if missing else []), *tail_of(folder, name, lines)]
+
+        return await anyio.to_thread.run_sync(read)
 
     async def follow(self, task_id: str, lines: int = 10, *, errors: bool = False) -> AsyncGenerator[str]:
         """The last lines and every one that comes, until the command has ended and everything was given."""
         folder, name = self._place(task_id), ERRORS if errors else LOG
         place = await anyio.to_thread.run_sync(tail_position, folder, name, lines)
+        if missing := left_out(folder, name, place, lines):
+            yield missing
         held = b""
         while True:
             over = _is_over(folder) or not folder.exists()

@@ -39,7 +39,7 @@ from pursuit.core.tools import (
     says_unknown,
 )
 from pursuit.errors import UpstreamUnavailable
-from pursuit.upstream.connection import Connection, Era
+from pursuit.upstream.connection import Connection, Era, too_slow
 from pursuit.upstream.listing import is_offered, read_listing
 from pursuit.upstream.redaction import StderrTail
 from pursuit.upstream.tasks import (
@@ -167,7 +167,7 @@ class McpClient:
             self._era = connection.era
             return connection
         await connection.finished.wait()
-        raise self._unavailable(connection.failure, "it could not be started, or does not answer")
+        raise self._unavailable(self._why_unusable(connection.failure), "it could not be started, or does not answer")
 
     async def _ready(self, era: Era) -> Connection:
         connection = self._connection
@@ -334,6 +334,15 @@ class McpClient:
         async with anyio.create_task_group() as closing:
             for connection in tuple(self._alive):
                 closing.start_soon(connection.aclose)
+
+    def _why_unusable(self, failure: str) -> str:
+        """Why a server cannot be connected to, with what its user can do about it."""
+        if (line := self._tail.stray) is not None:
+            return f"it does not speak MCP on standard output ({failure}); its first line there is {line[:200]!r}"
+        if self.config.fetches and failure == too_slow(self.config.timeouts.connect):
+            command = self.config.command
+            return f"{failure}; {command} may still be downloading it: run it once by hand, or raise timeouts.connect"
+        return failure
 
     def _unavailable(self, reason: str, public: str | None = None) -> UpstreamUnavailable:
         return UpstreamUnavailable(self._error_text(reason, public), server=self.config.name)

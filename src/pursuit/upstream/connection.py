@@ -193,6 +193,7 @@ class Connection:
     ) -> None:
         self._open_transport = open_transport
         self.era: Era = era
+        self._name = config.name
         self._timeout = config.timeouts.connect
         self._settings = config.client
         self._features = features
@@ -261,7 +262,7 @@ class Connection:
                         tasks.start_soon(self._subscribe, self.about)
                     await self.closed.wait()
             if scope.cancelled_caught:
-                self._fail("it is closed" if self.closed_by_us else f"it did not answer within {self._timeout:g} s")
+                self._fail("it is closed" if self.closed_by_us else too_slow(self._timeout))
         except Exception as error:  # noqa: BLE001 - the boundary: what breaks ends this connection only
             self._fail(self._reason(error))
         finally:
@@ -448,16 +449,19 @@ class Connection:
 
         shortest, longest = self._settings.reopen_pauses
         pause = shortest
+        warned = False
         while True:
             try:
                 await self.request(_LISTEN, {"notifications": wanted}, on_notify=on_notify)
             except (ConnectionLost, SessionGone):
                 return
-            except UpstreamError as error:
-                if error.code == METHOD_NOT_FOUND:
+            except (UpstreamError, CallBroken) as error:
+                if isinstance(error, UpstreamError) and error.code == METHOD_NOT_FOUND:
                     return
-            except CallBroken:
-                pass
+                if not (self._subscribed or warned):
+                    warned = True
+                    text = "server %r: changes of its lists are not noticed, since subscriptions/listen failed: %s"
+                    _log.warning(text, self._name, self._tail.redact(str(error)))
             if self._subscribed:
                 # Changes while the stream is closed are not notified: assume one of each kind.
                 self._subscribed, pause = False, shortest
@@ -485,6 +489,11 @@ class Connection:
         if not self.ready.is_set():
             self._scope.cancel()
         await self.finished.wait()
+
+
+def too_slow(seconds: float) -> str:
+    """The failure of a server that does not answer in time."""
+    return f"it did not answer within {seconds:g} s"
 
 
 async def _deliver(receive: MemoryObjectReceiveStream[tuple[str, Mapping[str, Any]]], on_notify: NotifyFn) -> None:

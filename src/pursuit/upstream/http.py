@@ -15,6 +15,7 @@ import logging
 import math
 import re
 import socket
+import ssl
 from base64 import b64encode
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, MutableMapping
 from contextlib import asynccontextmanager, suppress
@@ -64,6 +65,7 @@ from pursuit.upstream.transport import (
 _POST_HEADERS = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
 _SSE_POST_HEADERS = {"content-type": "application/json"}
 _GET_HEADERS = {"accept": "text/event-stream", "cache-control": "no-store"}
+_JSON_LINES = frozenset({"application/x-ndjson", "application/ndjson", "application/jsonl", "application/json-seq"})
 _SESSION = "mcp-session-id"
 _LAST_EVENT = "last-event-id"
 # Some servers answer an unknown session with HTTP 400, where the specification asks for 404 (Session Management).
@@ -137,11 +139,37 @@ class EventReader:
             self.retry = min(max(event.retry, 0) / 1000, _LONGEST_RETRY)
         if event.event != "message" or not event.data:
             return None
-        message = _parsed(event.data)
+        return self._message(_parsed(event.data))
+
+    def _message(self, message: Any) -> dict[str, Any] | None:
+        """The message if it is the answer; any other is handed on."""
         answer = None if self._ident is None else _answer_of(message, self._ident)
         if answer is None and isinstance(message, Mapping):
             self._inbound(cast("Mapping[str, Any]", message))
         return answer
+
+    async def read_lines(self, response: httpx2.Response) -> dict[str, Any] | None:
+        """The same for a stream of JSON texts, one on each line. The body may also be one JSON text on several lines.
+
+        MCP asks for a stream of events (Streamable HTTP); some servers answer `subscriptions/listen` like this.
+        """
+        unread, whole = bytearray(), False
+        with suppress(httpx2.TransportError):
+            async for part in response.aiter_bytes():
+                unread += part
+                if len(unread) > self._longest:
+                    raise CallBroken(f"its answer is longer than {self._longest >> 20} MiB")
+                while not whole and (end := unread.find(b"\n")) >= 0:
+                    line = bytes(unread[:end]).strip()
+                    message = _json_or_none(line)
+                    if message is None and line:
+                        whole = True
+                        break
+                    del unread[: end + 1]
+                    answer = self._message(message)
+                    if answer is not None:
+                        return answer
+        return self._message(_parsed(bytes(unread))) if unread.strip() else None
 
     async def _drain_rest(self, events: AsyncIterator[httpx2.ServerSentEvent]) -> None:
         """Reads to the end of the stream: an HTTP connection can be reused only after that."""
@@ -168,6 +196,13 @@ def _parsed(data: str | bytes) -> Any:
         return read_json(data)
     except ValueError:
         raise CallBroken("its answer is not valid JSON") from None
+
+
+def _json_or_none(data: bytes) -> Any:
+    try:
+        return read_json(data)
+    except ValueError:
+        return None
 
 
 def _answer_of(message: Any, ident: str | int) -> dict[str, Any] | None:
@@ -231,6 +266,8 @@ def http_client(config: ServerConfig) -> httpx2.AsyncClient:
         follow_redirects=False,
         # A proxy from the environment is for other machines.
         trust_env=not is_loopback(url.host),
+        # Reading the system's certificates takes 30 ms, and redirects stay within the origin.
+        verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if url.scheme == "http" and is_loopback(url.host) else True,
     )
 
 
@@ -470,7 +507,9 @@ class StreamableHttpTransport(Transport):
                     await self._refused(response, kind)
                 if method == "initialize":
                     self._session = response.headers.get(_SESSION)
-                if kind == "application/json":
+                if kind in _JSON_LINES or (kind == "application/json" and method == "subscriptions/listen"):
+                    answer = await stream.read_lines(response)
+                elif kind == "application/json":
                     answer = _answer_of(_parsed(await read_body(response, longest)), ident)
                     if answer is None:
                         raise CallBroken("its answer is not a JSON-RPC response to the request")

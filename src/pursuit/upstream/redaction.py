@@ -31,6 +31,8 @@ class StderrTail:
         self._lines: deque[bytes] = deque(maxlen=MOST_LINES)
         self._size = 0
         self._partial = b""
+        self.stray: str | None = None
+        """The first line on standard output, if it is not MCP and no message came before it."""
         self._secrets: tuple[str, ...] = ()
         self._secret_bytes: tuple[bytes, ...] = ()
 
@@ -85,6 +87,7 @@ class StderrTail:
         self._lines.clear()
         self._size = 0
         self._partial = b""
+        self.stray = None
 
 
 def redact_result(tail: StderrTail, method: str, result: dict[str, Any]) -> dict[str, Any]:

@@ -109,6 +109,7 @@ class StdioProcess(asyncio.SubprocessProtocol, DispatcherStream):
         self._partial: list[bytes] = []
         self._partial_size = 0
         self._fault: str | None = None
+        self._spoke = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keeps the transport (asyncio calls this)."""
@@ -139,9 +140,14 @@ class StdioProcess(asyncio.SubprocessProtocol, DispatcherStream):
         try:
             message = read_message(line)
         except ValueError:
-            # Stray prints to stdout are common; they only cost a line in the tail.
-            self._tail.add(b"(on stdout) " + self._tail.redact_bytes(line)[:500])
+            # Stray prints to stdout are common. If nothing else ever comes, it is not an MCP server.
+            shown = self._tail.redact_bytes(line)[:500]
+            if self._spoke:
+                self._tail.add(b"(on stdout) " + shown)
+            elif self._tail.stray is None:
+                self._tail.stray = shown.decode(errors="replace").strip()
             return
+        self._spoke, self._tail.stray = True, None
         with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
             self._send.send_nowait(SessionMessage(message))
         if not self._paused and self._send.statistics().current_buffer_used > _PAUSE_AT:

@@ -1,24 +1,26 @@
-"""The nine `mission_*` tools: arguments, results, handlers and declarations.
+"""The `mission_*` tools: arguments, results, handlers and declarations.
 
 A client may say less than a mission file: it must say `required` of each criterion, runs no command of its own, looks
 for no files and does not say that a call may be repeated.
-Invariant: a refused call has changed nothing, and every result that is no error fits its output schema.
+Invariant: a refused call has changed nothing. The text of a result says what a model needs to go on, since many
+clients hand their model the text alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Mapping
+import json
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, cast, get_args
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal, cast
 
 import anyio
 from mcp.server.session import ServerSession
 from mcp_types import ToolAnnotations
 from pydantic import AfterValidator, Field, StringConstraints
 
-from pursuit.core.base_model import Broken, Flag, InputModel, Whole, plain_text
-from pursuit.core.events import Verdict, WaitingFor
+from pursuit.core.base_model import Broken, Flag, InputModel, Name, Whole, plain_text
+from pursuit.core.catalogue import is_control_tool
 from pursuit.core.mission import (
     CAPS,
     MAX_STAGNATION,
@@ -30,26 +32,26 @@ from pursuit.core.mission import (
     SamplingProposer,
 )
 from pursuit.core.state import MissionState
+from pursuit.core.tools import Tool
+from pursuit.core.truncate import cut_text
 from pursuit.engine.context import Observer, Phase
 from pursuit.errors import Fault, ValidationFailed
+from pursuit.policy.rules import Layers, decide
+from pursuit.policy.traits import effect
 from pursuit.runtime import Runtime
-from pursuit.server.approval_form import how_to_approve
 from pursuit.server.errors import Context, caller_of, may_approve
 from pursuit.server.missions.elicitation import MOST_ROUNDS, ClientAnswers, Elicitation
+from pursuit.server.missions.result_text import iteration_line, iteration_lines, page_lines, run_lines, status_lines
 from pursuit.server.missions.tool_dispatch import (
     COUNT,
-    FLAG,
-    MOST_ROWS,
-    NUMBER,
     OBJECT,
+    OBJECTS,
     READS,
     TEXT,
-    TIME,
     Result,
     Schema,
     ServerTool,
     array,
-    page_lines,
     record,
     result,
 )
@@ -59,11 +61,16 @@ from pursuit.server.tasks.protocol import capabilities_of
 from pursuit.service.approvals import Approvals
 from pursuit.service.audit import Caller
 from pursuit.service.background import BackgroundRuns, MissionRun, MissionTasks
-from pursuit.service.queries import MISSION_ID, SHOWN_STATUSES, ShownStatus
+from pursuit.service.queries import MISSION_ID, ShownStatus
 from pursuit.service.service import Service
 from pursuit.tasks.execution import TaskContext
+from pursuit.upstream.host import MissionTools as HostedTools
 
 MOST_ITERATIONS = 1_000_000
+MOST_NAMED = 100
+MOST_TOOLS, MOST_SCHEMAS = 500, 64_000
+"""Of mission_tools: rows, and characters of all schemas together."""
+LONGEST_DESCRIPTION = 300
 NO_CAP = -1
 
 
@@ -118,7 +125,11 @@ class StartArguments(Mission):
         properties["pace"]["anyOf"].insert(1, definitions["Pace"]["properties"]["seconds"])
         properties["proposer"]["oneOf"].append({"const": "client"})
         properties["stagnation_threshold"] = {
-            "anyOf": [{"type": "integer", "minimum": 1, "maximum": MAX_STAGNATION}, {"enum": ["off", None]}]
+            "anyOf": [
+                {"type": "integer", "minimum": 1, "maximum": MAX_STAGNATION},
+                {"const": "off"},
+                {"type": "null"},
+            ]
         }
         return schema
 
@@ -179,6 +190,13 @@ class IterateArguments(SessionArguments):
     after: Annotated[Whole, Field(ge=0)] | None = None
 
 
+class ToolsArguments(InputModel):
+    """Which tools, and of which mission."""
+
+    session_id: SessionId | None = None
+    names: Annotated[list[Name], Field(min_length=1, max_length=MOST_NAMED)] | None = None
+
+
 class CompleteArguments(SessionArguments):
     """Why the mission is called done."""
 
@@ -206,71 +224,17 @@ class ListArguments(InputModel):
     cursor: Cursor | None = None
 
 
-ADDS = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=False)
-DRIVES = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
-ENDS = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=False)
+# What is left out is as MCP's defaults say: not idempotent, and about an open world.
+ADDS = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=False)
+DRIVES = ToolAnnotations(read_only_hint=False, destructive_hint=True)
+ENDS = ToolAnnotations(read_only_hint=False, destructive_hint=True, open_world_hint=False)
 
 CURSOR = {"cursor": "next_cursor of the page before."}
-ANYTHING: Schema = {}
-ID: Schema = {"type": "string", "pattern": f"^{MISSION_ID.pattern}$"}
-STATUS: Schema = {"type": "string", "enum": list(SHOWN_STATUSES)}
-RESUME: Schema = {"type": "string", "description": "The command that resumes an interrupted mission."}
-VERDICT: Schema = {"type": "string", "enum": list(get_args(Verdict))}
-WAITING_FOR: Schema = {"type": "string", "enum": list(get_args(WaitingFor))}
-ITERATION = {"iteration_index": COUNT, "verdict": VERDICT, "verdict_reason": TEXT}
-STANDING = record({"session_id": ID, "status": STATUS})
-BUDGET = record(
-    {
-        **dict.fromkeys(CAPS, NUMBER),
-        "used": record(
-            {
-                "iterations": COUNT,
-                "wall_clock_seconds": NUMBER,
-                "tool_calls": COUNT,
-                "tokens": COUNT,
-                "cost_usd": {"type": ["number", "null"], "description": "null: not known"},
-            }
-        ),
-    },
-    {"on_exhausted": TEXT},
-)
-CRITERION = record(
-    {"criterion_id": TEXT, "kind": TEXT, "required": FLAG, "status": TEXT},
-    {"evidence": ANYTHING, "source": ANYTHING, "text": TEXT},
-)
+ITERATION = record({"iteration_index": COUNT, "verdict": TEXT, "verdict_reason": TEXT})
+STANDING = record({"session_id": TEXT, "status": TEXT})
 STATE = record(
-    {
-        "session_id": ID,
-        "status": STATUS,
-        "directive": TEXT,
-        "criteria": array(CRITERION),
-        "budget": BUDGET,
-        "tool_allowlist": array(TEXT),
-        "iteration_count": COUNT,
-        "no_progress_counter": COUNT,
-        "created_at": TIME,
-        "pending_approvals": array(ANYTHING),
-    },
-    {
-        "waiting_for": WAITING_FOR,
-        "waiting_detail": TEXT,
-        "waiting_until": TIME,
-        "proposer": TEXT,
-        "metrics": OBJECT,
-        "best": OBJECT,
-        "best_point": OBJECT,
-        "resume": RESUME,
-        "warnings": array(TEXT),
-        "verdict": VERDICT,
-        "verdict_reason": TEXT,
-        "rationale": TEXT,
-        "started_at": TIME,
-        "ended_at": TIME,
-        "failure": TEXT,
-        "report": {"type": "string", "description": "The resource with the final report."},
-        "parent": ID,
-        "children": array(record({"session_id": ID, "status": TEXT, "reserved": ANYTHING, "used": ANYTHING})),
-    },
+    {"session_id": TEXT, "status": TEXT, "criteria": OBJECTS, "budget": OBJECT, "iteration_count": COUNT},
+    {"metrics": OBJECT, "best": OBJECT, "best_point": OBJECT, "verdict": TEXT, "verdict_reason": TEXT},
 )
 
 
@@ -288,60 +252,59 @@ class MissionTools:
         """The declarations, in the order of `tools/list`."""
         alone = self._runtime.only is not None
         known_from = "mission_list" if alone else "mission_start or mission_list"
-        session = {"session_id": f"The mission's id, from {known_from}."}
+        session = {"session_id": f"From {known_from}."}
         start = ServerTool(
             name="mission_start",
             title="Start a mission",
             description=(
                 "Accept a goal with criteria that a machine can check, a budget and the tools it may use. Nothing runs "
-                "yet: drive it with mission_iterate. The answer says who proposes the calls; client is you. All faults "
-                "of the input are reported at once. The prompt write_criteria shows how to write good criteria."
+                "yet: drive it with mission_iterate. In descriptions `?` is optional, `=` the default, and a field "
+                "without a type is a string."
             ),
             arguments=StartArguments,
-            result=record(
-                {
-                    "session_id": ID,
-                    "status": STATUS,
-                    "use_sampling": FLAG,
-                    "sampling_backend_resolved": {"type": ["string", "null"]},
-                    "proposer": TEXT,
-                    "warnings": array(TEXT),
-                }
-            ),
+            result=record({"session_id": TEXT, "status": TEXT, "proposer": TEXT, "warnings": array(TEXT)}),
             annotations=ADDS,
             handler=self._start,
             descriptions={
                 "directive": "The goal in words.",
-                "criteria": "What must be true at the end, each with an id, a kind and `required`. Name a `source` "
-                "tool where several could report the value.",
-                "budget": "Caps; max_iterations or max_wall_clock_seconds must be real unless unbounded. -1 is no cap.",
-                "tool_allowlist": "Names (server.tool) or globs of the tools it may call; or set allow_all_tools.",
-                "allow_all_tools": "Instead of tool_allowlist: every tool of every configured server.",
+                "criteria": "What must be true at the end. Name a `source` tool where several could report the value.",
+                "budget": "Caps; left out is no cap. It needs max_iterations or max_wall_clock_seconds, or unbounded.",
+                "tool_allowlist": "Names (server.tool) or globs of the tools it may call, from mission_tools.",
+                "allow_all_tools": "Instead of tool_allowlist: every tool of every server.",
                 "checkpoint_cadence": "When criteria are evaluated (default: every iteration).",
-                "stagnation_threshold": "Checkpoints without progress until it gives up: 1 to 1000, or off (default 3; "
-                "off for the proposers repeat and search).",
+                "stagnation_threshold": "Checkpoints without progress until it gives up (default 3; off for the "
+                "proposers repeat and search).",
                 "pace": "Least seconds between iterations, growing while nothing changes.",
-                "observe": "Rules that lift a metric out of a tool's result by JMESPath or regular expression.",
-                "proposer": "Who suggests the calls: client (you, with mission_iterate), sampling (your client's "
-                "model), model (one that the operator lets clients name), script, search, repeat or replay. Default: "
-                "sampling if your client declares it, else the configured model, else client.",
+                "observe": "Rules that lift a metric out of a tool's result.",
+                "proposer": "Who suggests the calls. client is you, with mission_iterate; sampling your client's "
+                "model; model one that the operator lets clients name. Default: sampling if your client declares it, "
+                "else the configured model, else client.",
                 "allow_scripted_strategies": "Whether proposals may be scripts.",
-                "lessons": "Whether a language model that proposes sees what similar missions learned.",
-                "policy": "Tools that this mission may not use (deny) or asks about first (ask); it can only tighten.",
-                "use_sampling": "Whether your client's model proposes by sampling: true requires it, false rules it "
-                "out.",
-                "sampling_model_preferences": "MCP's model preferences: hints, costPriority, speedPriority, "
-                "intelligencePriority.",
-                "fleet": "Lets the mission start child missions out of its own budget, by the tool fleet.spawn.",
+                "lessons": "Whether a model that proposes sees what similar missions learned.",
+                "policy": "Tools that this mission may not use (deny) or asks about first (ask).",
+                "use_sampling": "true requires that your client's model proposes, false rules it out.",
+                "sampling_model_preferences": "MCP's modelPreferences.",
+                "fleet": "Lets it start child missions out of its own budget, by the tool fleet.spawn.",
             },
+            in_words=("checkpoint_cadence", "pace", "observe", "proposer", "policy", "fleet", "expect"),
         )
         return [
             *([] if alone else [start]),
             ServerTool(
+                name="mission_tools",
+                title="The tools of missions",
+                description="The servers' tools that a new mission may use, or that one mission may use. With names "
+                "also what they take.",
+                arguments=ToolsArguments,
+                result=record({"tools": OBJECTS}),
+                annotations=READS,
+                handler=self._tools,
+                descriptions={"session_id": "Of this mission.", "names": "Names or globs."},
+            ),
+            ServerTool(
                 name="mission_status",
                 title="How a mission stands",
-                description="Status, criteria with their evidence, budget with what is used, metrics and the latest "
-                "verdict.",
+                description="Status, criteria with values and evidence, what is used of the budget, metrics, verdict.",
                 arguments=SessionArguments,
                 result=STATE,
                 annotations=READS,
@@ -352,26 +315,20 @@ class MissionTools:
                 name="mission_iterate",
                 title="Drive a mission",
                 description=(
-                    "Advance a mission by iterations: propose, execute, observe, verify, evaluate, decide. Stops early "
-                    "when it ends, has to wait, or it is your turn to propose. With the proposer client give the next "
-                    "calls as `proposal`. With background=true the server drives on and answers at once; watch it with "
-                    "mission_status or the resource mission://ID. Its tool calls can change the world."
+                    "Run iterations: propose, execute, observe, verify, evaluate, decide. Says what the calls "
+                    "returned. Stops early when it ends, has to wait, or it is your turn to propose. With the proposer "
+                    "client give the next calls as `proposal`. Its tool calls can change the world."
                 ),
                 arguments=IterateArguments,
-                result=record(
-                    {"session_id": ID, "status": STATUS, "iterations": array(record(ITERATION))},
-                    {"pending_approvals": array(ANYTHING)},
-                ),
+                result=record({"session_id": TEXT, "status": TEXT, "iterations": OBJECTS}),
                 annotations=DRIVES,
                 handler=self._iterate,
                 descriptions={
                     **session,
                     "max_iterations_this_call": "How far to go, also in the background.",
-                    "proposal": "For the proposer client: exactly one of tool_calls and script. No calls is nothing "
-                    "to do.",
-                    "background": "Answer at once and drive on in the server, also after you have gone.",
-                    "after": "How many iterations you know of: an answer that you missed is repeated, nothing is run "
-                    "twice.",
+                    "proposal": "Either tool_calls or script; an empty tool_calls is nothing to do.",
+                    "background": "Answer at once and drive on in the server; watch mission_status.",
+                    "after": "How many iterations you know of: a lost answer is repeated, nothing is run twice.",
                 },
                 refusal={"iterations": []},
                 plan=self._iterate_as_task,
@@ -381,7 +338,7 @@ class MissionTools:
                 title="The latest verdict again",
                 description="Decide the latest iteration again from what was recorded; changes nothing.",
                 arguments=SessionArguments,
-                result=record({"session_id": ID, **ITERATION}),
+                result=ITERATION,
                 annotations=READS,
                 handler=self._checkpoint,
                 descriptions=session,
@@ -389,8 +346,7 @@ class MissionTools:
             ServerTool(
                 name="mission_complete",
                 title="Call a mission done",
-                description="End a mission as completed, whether or not its criteria are met, also in the middle of a "
-                "call. The reason is kept.",
+                description="End a mission as completed, whether or not its criteria are met.",
                 arguments=CompleteArguments,
                 result=STANDING,
                 annotations=ENDS,
@@ -424,25 +380,7 @@ class MissionTools:
                 description="What each iteration did and came to, 100 a page; full adds calls, observations "
                 "and criteria.",
                 arguments=HistoryArguments,
-                result=record(
-                    {
-                        "session_id": ID,
-                        "iterations": array(
-                            record(
-                                ITERATION,
-                                {
-                                    "started_at": TIME,
-                                    "ended_at": TIME,
-                                    "strategy": OBJECT,
-                                    "calls": array(OBJECT),
-                                    "observation": OBJECT,
-                                    "criteria": array(OBJECT),
-                                },
-                            )
-                        ),
-                    },
-                    {"next_cursor": TEXT},
-                ),
+                result=record({"iterations": OBJECTS}, {"next_cursor": TEXT}),
                 annotations=READS,
                 handler=self._history,
                 descriptions={**session, "format": "How much of each iteration.", **CURSOR},
@@ -454,23 +392,7 @@ class MissionTools:
                 if alone
                 else "All missions in this ledger, newest first, of all callers.",
                 arguments=ListArguments,
-                result=record(
-                    {
-                        "sessions": array(
-                            record(
-                                {
-                                    "session_id": ID,
-                                    "status": STATUS,
-                                    "created_at": TIME,
-                                    "iteration_count": COUNT,
-                                    "directive": TEXT,
-                                },
-                                {"waiting_for": WAITING_FOR, "parent": ID, "resume": RESUME},
-                            )
-                        )
-                    },
-                    {"next_cursor": TEXT},
-                ),
+                result=record({"sessions": OBJECTS}, {"next_cursor": TEXT}),
                 annotations=READS,
                 handler=self._list,
                 descriptions={"status": "Only those with this status.", **CURSOR},
@@ -506,27 +428,53 @@ class MissionTools:
         ]
         return result(body, lines)
 
+    async def _tools(self, ctx: Context, asked: ToolsArguments) -> Result:
+        offered = await self._offered(asked.session_id or self._runtime.only, caller_of(ctx))
+        tools = offered.catalogue.tools
+        names = list(tools)
+        if asked.names is not None:
+            names, faults = offered.catalogue.resolve(asked.names)
+            if faults:
+                raise ValidationFailed([Fault(field=f"names{one.field[5:]}", reason=one.reason) for one in faults])
+        rows: list[dict[str, Any]] = []
+        lines: list[str] = []
+        left = MOST_SCHEMAS
+        for tool in (tools[name] for name in names[:MOST_TOOLS]):
+            rows.append(row := _tool_row(offered.layers, tool))
+            asks = ", asks the operator first" if row["policy"] == "ask" else ""
+            lines.append(f"{tool.qualified}{row['arguments']} ({row['effect']}{asks}): {row['description']}")
+            schema = json.dumps(tool.input_schema, ensure_ascii=False, default=str)
+            if asked.names is not None and len(schema) <= left:
+                left -= len(schema)
+                row["input_schema"] = tool.input_schema
+                lines.append(f"  takes {schema}")
+        if len(names) > MOST_TOOLS:
+            lines.append(f"… and {len(names) - MOST_TOOLS} more; ask with names, such as a glob of one server")
+        failures = offered.catalogue.failures
+        lines += [f"{server} cannot be asked: {why}" for server, why in failures.items()]
+        body = {"tools": rows, "of": len(names), "failures": dict(failures)}
+        return result(body, lines or ["none: the operator has to configure a server"])
+
+    async def _offered(self, mission_id: str | None, caller: Caller) -> HostedTools:
+        """The tools of a mission, or those that this caller's missions may name, without those that policy denies."""
+        host = self._runtime.toolbox.host
+        if mission_id is not None:
+            state = await self._service.state(mission_id)
+            await self._runtime.use_servers_of(mission_id)
+            found = await host.tools_for(state.tools, state.mission.policy, state.credential)
+            named = state.tools
+        else:
+            catalogue = await host.pool.catalogue(strict=False)
+            layers = host.layers(None, None, *host.caller_layer(caller.credential))
+            found = HostedTools(pool=host.pool, catalogue=catalogue, layers=layers, asking=True)
+            named = [tool.qualified for tool in catalogue if not is_control_tool(tool.name)]
+        tools = {name: tool for name in named if (tool := found.get(name)) is not None}
+        usable = {name: tool for name, tool in tools.items() if found.rule(tool, {}).decision != "deny"}
+        return replace(found, catalogue=replace(found.catalogue, tools=usable))
+
     async def _status(self, _ctx: Context, asked: SessionArguments) -> Result:
         status = await self._service.status(asked.session_id)
-        criteria: list[Mapping[str, Any]] = status["criteria"]
-        met = sum(row["status"] == "met" for row in criteria)
-        head = f"{status['session_id']}: {status['status']}"
-        if "resume" in status:
-            head += f", no process drives it; continue with mission_iterate or `{status['resume']}`"
-        if "waiting_for" in status:
-            head += f", waiting for {status['waiting_for']}"
-        if "verdict" in status:
-            head += f" ({status['verdict']}: {status['verdict_reason']})"
-        calls = status["budget"]["used"]["tool_calls"]
-        lines = [
-            head,
-            f"goal: {status['directive'][:200]}",
-            f"{status['iteration_count']} iterations, {calls} calls; {met} of {len(criteria)} criteria met",
-        ]
-        for row in criteria:
-            need = "" if row["required"] else " (optional)"
-            lines.append(f"- {row['criterion_id']}: {row['status']}{need}")
-        return result(status, [*lines, *_approval_lines(status)])
+        return result(status, status_lines(status))
 
     async def _iterate(self, ctx: Context, asked: IterateArguments) -> Result:
         name, count = asked.session_id, asked.max_iterations_this_call
@@ -588,7 +536,7 @@ class MissionTools:
 
     async def _checkpoint(self, _ctx: Context, asked: SessionArguments) -> Result:
         verdict = await self._service.checkpoint(asked.session_id)
-        return result(verdict, [f"{asked.session_id}: {_iteration_line(verdict)}"])
+        return result(verdict, [f"{asked.session_id}: {iteration_line(verdict)}"])
 
     async def _complete(self, ctx: Context, asked: CompleteArguments) -> Result:
         state = await self._service.complete(asked.session_id, reason=asked.reason, caller=caller_of(ctx))
@@ -603,7 +551,7 @@ class MissionTools:
 
     async def _history(self, _ctx: Context, asked: HistoryArguments) -> Result:
         page = await self._service.history(asked.session_id, full=asked.format == "full", cursor=asked.cursor)
-        rows = [_iteration_line(row) for row in page["iterations"]]
+        rows = iteration_lines(page["iterations"], raw=True)
         return result(page, page_lines(rows, page, none="no iteration has ended yet"))
 
     async def _list(self, _ctx: Context, asked: ListArguments) -> Result:
@@ -616,11 +564,7 @@ class MissionTools:
 
 
 def _iterated(answer: Mapping[str, Any]) -> Result:
-    """What iterations came to."""
-    rows: list[Mapping[str, Any]] = answer["iterations"]
-    lines = [f"{answer['session_id']} is {answer['status']} after {len(rows)} iteration{'s' * (len(rows) != 1)}."]
-    lines += [_iteration_line(row) for row in rows[-MOST_ROWS:]]
-    return result(answer, [*lines, *_approval_lines(answer)])
+    return result(answer, run_lines(answer))
 
 
 def _standing(asked: SessionArguments, state: MissionState) -> Result:
@@ -629,14 +573,17 @@ def _standing(asked: SessionArguments, state: MissionState) -> Result:
     return result(body, [f"{asked.session_id} is {state.status}."])
 
 
-def _iteration_line(row: Mapping[str, Any]) -> str:
-    return f"iteration {row['iteration_index']}: {row['verdict']} ({row['verdict_reason']})"
-
-
-def _approval_lines(answer: Mapping[str, Any]) -> list[str]:
-    """What waits for a person's yes, and how the operator gives it."""
-    rows: list[Mapping[str, Any]] = answer.get("pending_approvals", [])
-    return [f"{row['tool']} needs the operator's yes: {how_to_approve(row['approval_id'])}" for row in rows[:MOST_ROWS]]
+def _tool_row(layers: Layers, tool: Tool) -> dict[str, Any]:
+    required: Sequence[str] = tool.input_schema.get("required") or ()
+    arguments: Mapping[str, Any] = tool.input_schema.get("properties") or {}
+    written = ", ".join(name if name in required else f"{name}?" for name in arguments)
+    return {
+        "tool_name": tool.qualified,
+        "arguments": f"({cut_text(written, LONGEST_DESCRIPTION)})",
+        "description": cut_text(" ".join((tool.description or "").split()), LONGEST_DESCRIPTION),
+        "effect": effect(tool),
+        "policy": decide(layers, tool, {}).decision,
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,9 +32,10 @@ from pursuit.service.background import BackgroundRuns
 NAME = "pursuit"
 INSTRUCTIONS = (
     "Pursuit works at a goal until criteria that a machine can check are met, the budget is spent, or it is stuck. "
-    "Start a mission with mission_start (goal, criteria, budget, tools). Then drive it with mission_iterate: each "
-    "iteration proposes calls, runs them, observes metrics and events, and evaluates the criteria; no model judges. "
-    "With the proposer client you propose: read mission_status, then call mission_iterate with the next `proposal`. "
+    "mission_tools lists the tools there are. Start a mission with mission_start (goal, criteria, budget, tools). Then "
+    "drive it with mission_iterate: each iteration proposes calls, runs them, observes metrics and events, and "
+    "evaluates the criteria; no model judges. With the proposer client you propose: read mission_status, then call "
+    "mission_iterate with the next `proposal`. "
     "With background=true the server drives on by itself while you watch mission_status or subscribe to "
     "mission://ID. Every step is durable: after a crash or a lost answer call mission_iterate again with `after` set "
     "to the iterations you know of. End with mission_complete or mission_abort, and read mission://ID/report. "
@@ -68,6 +69,11 @@ async def mission_server(runtime: Runtime, promotion: PromotionSettings | None =
         runs = await stack.enter_async_context(BackgroundRuns(service, runtime.use_servers_of))
         tasks = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(tasks.cancel_scope.cancel)
+        if runtime.notifier is not None and not alone:
+            tasks.start_soon(runtime.notifier.watch, service)
+        schedules = None if alone else runtime.schedules(lambda name: runs.begin(name, None, None))
+        if schedules is not None:
+            tasks.start_soon(schedules.run)
         subscriptions = Subscriptions(service, tasks)
         stack.callback(subscriptions.close)
         commands = CommandTools(runtime, tasks)

@@ -20,23 +20,22 @@ from pydantic import AfterValidator, Field
 
 from pursuit.config.commands import CommandConfig
 from pursuit.core.base_model import InputModel, Number, Whole
-from pursuit.core.tasks import TASK_STATUSES, TaskState
+from pursuit.core.tasks import TaskState
 from pursuit.runtime import Runtime
 from pursuit.server.errors import Context, caller_of, sendable
 from pursuit.server.missions.mission_tools import CURSOR, Cursor, Reason
+from pursuit.server.missions.result_text import page_lines, task_line, task_lines
 from pursuit.server.missions.tool_dispatch import (
     COUNT,
-    FLAG,
     NUMBER,
     OBJECT,
+    OBJECTS,
     READS,
     TEXT,
-    TIME,
     Result,
     Schema,
     ServerTool,
     array,
-    page_lines,
     record,
     result,
 )
@@ -51,33 +50,10 @@ LONGEST_WAIT = 86_400
 USUAL_WAIT = 50.0
 """Seconds; most clients give a request up after a minute."""
 LONGEST_MESSAGE = 200
-MOST_ERROR_LINES = 20
 
 STOPS = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
 TASK_ID: Schema = {"type": "string", "pattern": "^task-[0-9a-f]{32}$"}
-TASK = record(
-    {
-        "task_id": TASK_ID,
-        "kind": TEXT,
-        "title": TEXT,
-        "status": {"type": "string", "enum": list(TASK_STATUSES)},
-        "created_at": TIME,
-        "updated_at": TIME,
-    },
-    {
-        "message": TEXT,
-        "units_done": NUMBER,
-        "units_total": NUMBER,
-        "current_item": TEXT,
-        "ended_at": TIME,
-        "exit_code": {"type": "integer"},
-        "error": OBJECT,
-        "cancel_ordered": FLAG,
-        "input_requests": OBJECT,
-        "log_position": COUNT,
-        "result": {"type": "object", "description": "What the tool call answered, once it has ended."},
-    },
-)
+TASK = record({"task_id": TEXT, "status": TEXT}, {"result": OBJECT})
 
 
 def _task_id(value: str) -> str:
@@ -125,7 +101,7 @@ class TaskTools:
 
     def tools(self) -> list[ServerTool]:
         """The declarations, in the order of `tools/list`."""
-        task = {"task_id": "The task's id, from a tool that started it or from task_status."}
+        task = {"task_id": "From the tool that started it, or from task_status."}
         return [
             ServerTool(
                 name="task_status",
@@ -133,7 +109,7 @@ class TaskTools:
                 description="A task's status, progress and, once it has ended, its result; without task_id the list of "
                 "your tasks, newest first.",
                 arguments=StatusArguments,
-                result=record({"tasks": array(TASK)}, {"next_cursor": TEXT}),
+                result=record({"tasks": OBJECTS}, {"next_cursor": TEXT}),
                 annotations=READS,
                 handler=self._status,
                 descriptions={**task, **CURSOR},
@@ -143,7 +119,7 @@ class TaskTools:
                 title="What a task wrote",
                 description="The last lines of a command's output, standard output and standard error together.",
                 arguments=TailArguments,
-                result=record({"task_id": TASK_ID, "lines": array(TEXT)}),
+                result=record({"task_id": TEXT, "lines": array(TEXT)}),
                 annotations=READS,
                 handler=self._tail,
                 descriptions={**task, "lines": "How many."},
@@ -176,9 +152,9 @@ class TaskTools:
         requestor = requestor_of(caller_of(ctx))
         if asked.task_id is not None:
             shown = await self._tasks.show(asked.task_id, requestor=requestor)
-            return result({"tasks": [shown]}, _task_lines(shown))
+            return result({"tasks": [shown]}, task_lines(shown))
         page = await self._tasks.list(requestor=requestor, cursor=asked.cursor)
-        return result(page, page_lines(["\n".join(_task_lines(row)) for row in page["tasks"]], page, none="no tasks"))
+        return result(page, page_lines([task_line(row) for row in page["tasks"]], page, none="no tasks"))
 
     async def _tail(self, ctx: Context, asked: TailArguments) -> Result:
         lines = await self._tasks.tail(asked.task_id, asked.lines, requestor=requestor_of(caller_of(ctx)))
@@ -189,22 +165,14 @@ class TaskTools:
         await self._tasks.get(asked.task_id, requestor=requestor_of(caller))
         await self._tasks.stop(asked.task_id, caller=caller, reason=asked.reason)
         shown = await self._tasks.show(asked.task_id)
-        return result(shown, _task_lines(shown))
+        return result(shown, task_lines(shown))
 
     async def _wait(self, ctx: Context, asked: WaitArguments) -> Result:
         requestor = requestor_of(caller_of(ctx))
         with anyio.move_on_after(asked.timeout_seconds):
             await _report_until_ended(ctx, self._tasks, asked.task_id, requestor)
         shown = await self._tasks.show(asked.task_id, requestor=requestor)
-        return result(shown, _task_lines(shown))
-
-
-def _task_lines(row: Mapping[str, Any]) -> list[str]:
-    units = f", {row['units_done']} of {row['units_total']} units" if "units_total" in row else ""
-    message = f": {row['message']}" if "message" in row else ""
-    head = f"{row['task_id']} ({row['title'][:80]}) is {row['status']}{units}{message}"
-    failed: Mapping[str, Any] = row.get("result", {}).get("structuredContent") or {}
-    return [head, *(f"stderr: {line}" for line in failed.get("stderr_tail", ())[-MOST_ERROR_LINES:])]
+        return result(shown, task_lines(shown))
 
 
 async def _report_until_ended(ctx: Context, tasks: Tasks, task_id: str, requestor: str) -> TaskState:
@@ -245,9 +213,9 @@ LAST_LINES_SECONDS = 1.0
 MOST_CONNECTIONS = 1_000
 
 COMMAND = record(
-    {"status": {"type": "string", "enum": ["completed", "failed", "cancelled"]}, "task_id": TASK_ID},
+    {"status": {"type": "string", "enum": ["completed", "failed", "cancelled"]}, "task_id": TEXT},
     {
-        "exit_code": {"type": "integer"},
+        "exit_code": COUNT,
         "signal": TEXT,
         "units_done": COUNT,
         "units_total": NUMBER,

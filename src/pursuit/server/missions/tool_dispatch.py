@@ -3,13 +3,14 @@
 A `ServerTool` holds everything about one tool: name, arguments, result and handler. The `mission_*` tools, the `task_*`
 tools and the configured commands all go through the same `ToolDispatch`, as a plain call or as a task.
 Invariant: a refused call is a tool result with `code`, `message` and `details`; only a message that breaks the protocol
-is a protocol error. What the argument model refuses, the input schema does not promise.
+is a protocol error. Every structured content, also that of a refusal, fits the tool's output schema: clients on the
+TypeScript SDK 1.x validate it and hand their caller nothing but that error if it does not fit.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, cast
@@ -29,7 +30,7 @@ from mcp_types import (
 from pydantic import ValidationError
 
 from pursuit.core.base_model import LARGEST, InputModel, faults_of
-from pursuit.core.patterns import MAX_EXPRESSION, MAX_PATH, MAX_PATTERN, MAX_SCRIPT
+from pursuit.core.truncate import cut_text
 from pursuit.errors import Fault, PursuitError, ValidationFailed
 from pursuit.server.errors import Context, one_page
 from pursuit.server.missions.elicitation import AskClient, Elicitation
@@ -40,15 +41,15 @@ Schema = dict[str, Any]
 Result = dict[str, Any]
 """A `CallToolResult` as a plain mapping, which takes half the time of a model."""
 
-READS = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
+READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 TEXT: Schema = {"type": "string"}
-COUNT: Schema = {"type": "integer", "minimum": 0}
+COUNT: Schema = {"type": "integer"}
 NUMBER: Schema = {"type": "number"}
 FLAG: Schema = {"type": "boolean"}
 OBJECT: Schema = {"type": "object"}
-TIME: Schema = {"type": "string", "description": "ISO 8601, UTC"}
-MOST_ROWS = 20
-"""Rows of a list that the text for people shows."""
+OBJECTS: Schema = {"type": "array", "items": OBJECT}
+MOST_DETAILS = 4_000
+"""Characters of a refusal's details in its text."""
 
 
 def array(items: Schema) -> Schema:
@@ -57,8 +58,14 @@ def array(items: Schema) -> Schema:
 
 
 def record(required: dict[str, Schema], optional: dict[str, Schema] | None = None) -> Schema:
-    """The schema of an object with these keys; later releases may add keys."""
+    """The schema of an object with these keys; it may have others."""
     return {"type": "object", "properties": {**required, **(optional or {})}, "required": list(required)}
+
+
+def _with_refusal(schema: Schema) -> Schema:
+    """The schema of a result, or of a refusal instead: `code`, `message`, `details`."""
+    said = {key: value for key, value in schema.items() if key != "required"}
+    return {**said, "anyOf": [{"required": schema["required"]}, {"required": ["code"]}]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +73,8 @@ class ServerTool:
     """One tool.
 
     `arguments` is the model that parses a call's arguments, or the JSON Schema of a handler that checks them itself.
-    `descriptions` explains the arguments by name. `refusal` is what the structured content of a refused call has beside
+    `descriptions` explains the arguments by name; `in_words` are fields whose schema is a part of their description,
+    which takes half the room. `refusal` is what the structured content of a refused call has beside
     the error. `plan` says what a call is as a task; without it no call of the tool becomes one.
     """
 
@@ -78,6 +86,7 @@ class ServerTool:
     annotations: ToolAnnotations
     handler: Callable[[Context, Any], Awaitable[Result]]
     descriptions: Mapping[str, str] = field(default_factory=dict[str, str])
+    in_words: Collection[str] = ()
     refusal: Mapping[str, Any] = field(default_factory=dict[str, Any])
     plan: Callable[[Context, Any], Awaitable[Plan]] | None = None
 
@@ -88,8 +97,8 @@ class ServerTool:
             name=self.name,
             title=self.title,
             description=self.description,
-            input_schema=model if isinstance(model, dict) else _input_schema(model, self.descriptions),
-            output_schema=self.result,
+            input_schema=model if isinstance(model, dict) else _brief_schema(model, self.descriptions, self.in_words),
+            output_schema=_with_refusal(self.result),
             annotations=self.annotations,
             execution=None if self.plan is None else ToolExecution(task_support="optional"),
         )
@@ -108,7 +117,7 @@ class ServerTool:
 
 
 def result(body: Mapping[str, Any], lines: Sequence[str], *, is_error: bool = False) -> Result:
-    """A tool's result: structured for programs, a few lines for people."""
+    """A tool's result: structured for programs, lines for models and people."""
     text = "\n".join(lines).encode(errors="replace").decode()
     return {
         "resultType": "complete",
@@ -116,16 +125,6 @@ def result(body: Mapping[str, Any], lines: Sequence[str], *, is_error: bool = Fa
         "structuredContent": body,
         "isError": is_error,
     }
-
-
-def page_lines(rows: Sequence[str], answer: Mapping[str, Any], *, none: str) -> list[str]:
-    """The first rows of a page of a list, how many more there are, and where the next page begins."""
-    lines = list(rows[:MOST_ROWS]) or [none]
-    if len(rows) > MOST_ROWS:
-        lines.append(f"… and {len(rows) - MOST_ROWS} more on this page")
-    if "next_cursor" in answer:
-        lines.append(f"next_cursor: {answer['next_cursor']}")
-    return lines
 
 
 class ToolDispatch:
@@ -227,38 +226,22 @@ def _refusal(error: PursuitError, beside: Mapping[str, Any]) -> Result:
     lines = [f"{error.code}: {error.message}"]
     if isinstance(error, ValidationFailed):
         lines += [f"- {fault}" for fault in error.faults]
+    elif body["details"]:
+        lines.append(f"details: {cut_text(json.dumps(body['details'], ensure_ascii=False), MOST_DETAILS)}")
     return result(body, lines, is_error=True)
 
 
-# The lengths that validators in `core` check and pydantic cannot put into a schema: definition, field, least, most.
-_LENGTHS = (
-    ("Predicate", "expression", 1, MAX_EXPRESSION),
-    ("Expectation", "predicate", 1, MAX_EXPRESSION),
-    ("ScriptProposer", "script", 1, MAX_SCRIPT),
-    ("Proposal", "script", 1, MAX_SCRIPT),
-    ("ObserveRule", "regex", 0, MAX_PATTERN),
-    ("ObserveRule", "jmespath", 1, MAX_PATH),
-)
 # Bounds beside a validator of ours keep pydantic's own names.
 _KEYWORDS = {"ge": "minimum", "le": "maximum", "gt": "exclusiveMinimum", "lt": "exclusiveMaximum"}
 
 
-def _input_schema(model: type[InputModel], descriptions: Mapping[str, str]) -> Schema:
-    """The arguments as JSON Schema, each with its description."""
+def exact_schema(model: type[InputModel]) -> Schema:
+    """What the model takes, as JSON Schema."""
     schema = cast("Schema", _plain(model.model_json_schema()))
-    schema.pop("description", None)
-    definitions = cast("dict[str, Schema]", schema.get("$defs", {}))
-    for definition in definitions.values():
+    for definition in cast("dict[str, Schema]", schema.get("$defs", {})).values():
         if "const" in definition["properties"].get("kind", {}):
             definition["required"] = ["kind", *definition.get("required", ())]
             definition["properties"]["kind"].pop("default", None)
-    for name, key, least, most in _LENGTHS:
-        if name in definitions:
-            declared = definitions[name]["properties"][key]
-            text = next((form for form in declared.get("anyOf", ()) if form["type"] == "string"), declared)
-            text.update(minLength=least, maxLength=most)
-    for name, text in descriptions.items():
-        schema["properties"][name]["description"] = text
     return schema
 
 
@@ -273,9 +256,116 @@ def _plain(value: Any) -> Any:
         if key == "properties":
             plain[key] = {name: _plain(inner) for name, inner in item.items()}
         elif not (
-            key in ("title", "discriminator")
+            key in ("title", "discriminator", "description")
             or (key == "default" and (item is None or isinstance(item, dict)))
             or (key in _KEYWORDS and abs(item) >= LARGEST)
         ):
             plain[_KEYWORDS.get(key, key)] = _plain(item)
     return plain
+
+
+def _brief_schema(model: type[InputModel], descriptions: Mapping[str, str], in_words: Collection[str]) -> Schema:
+    """What `tools/list` shows: the exact schema in less room, since clients hand it to their language model whole.
+
+    It leaves out bounds, and forms that say the same as another one: null, the default, a short form of an object. The
+    forms of an object by its `kind` are one object, and the fields `in_words` are described in `_notation`. So it has
+    no `oneOf` and no `$ref`, which some model providers do not take. A call that it takes and the model does not is
+    refused with every fault by name.
+    """
+    exact = exact_schema(model)
+    schema = _Brief(exact.pop("$defs", {}), in_words).schema(exact)
+    for name, text in descriptions.items():
+        shown = schema["properties"][name]
+        shown["description"] = f"{text} {shown.get('description', '')}".rstrip()
+    return schema
+
+
+@dataclass(frozen=True, slots=True)
+class _Brief:
+    """Writes schemas in less room; `definitions` are those that they refer to."""
+
+    definitions: Mapping[str, Schema]
+    in_words: Collection[str]
+
+    def forms(self, node: Schema) -> list[Schema]:
+        """The forms of a value that say something of their own: the objects, if there are any."""
+        if "$ref" in node:
+            node = self.definitions[node["$ref"].removeprefix("#/$defs/")]
+        given = cast("list[Schema]", node.get("anyOf") or node.get("oneOf") or ())
+        forms = [form for one in given for form in self.forms(one)]
+        if not forms:
+            return [node]
+        objects = [form for form in forms if form.get("type") == "object"]
+        left_out = ({"type": "null"}, {"const": node.get("default")})
+        return objects or [form for form in forms if form not in left_out]
+
+    def schema(self, node: Schema) -> Schema:
+        """A schema without bounds and without what says nothing."""
+        forms = self.forms(node)
+        if len(forms) > 1:
+            brief = [self.schema(form) for form in forms]
+            return _by_kind(brief) if brief[0].get("type") == "object" else {"anyOf": brief}
+        kept: Schema = {}
+        for key, item in forms[0].items():
+            if key == "properties":
+                kept[key] = {name: self._property(name, inner) for name, inner in item.items()}
+            elif key == "items":
+                kept |= {key: self.schema(item)} if item else {}
+            elif (
+                key in ("const", "enum", "required")
+                or (key == "default" and item)
+                or (key == "type" and "const" not in forms[0])
+            ):
+                kept[key] = item
+        return kept
+
+    def _property(self, name: str, node: Schema) -> Schema:
+        if name not in self.in_words:
+            return self.schema(node)
+        forms = self.forms(node)
+        shown: Schema = {"type": forms[0]["type"], "description": " | ".join(map(self.notation, forms))}
+        return {**shown, "items": {"type": "object"}} if shown["type"] == "array" else shown
+
+    def notation(self, node: Schema) -> str:
+        """A schema as people write it: `{tool, metric, window?: integer=1000, scope?: mission|iteration}`."""
+        forms = self.forms(node)
+        if len(forms) > 1:
+            return "|".join(self.notation(form) for form in forms)
+        form = forms[0]
+        inner = form.get("additionalProperties")
+        match form:
+            case {"const": value}:
+                return str(value)
+            case {"enum": values}:
+                return "|".join(map(str, values))
+            case {"properties": properties}:
+                required = form.get("required", ())
+                fields: list[str] = []
+                for name, one in properties.items():
+                    kind = self.notation(one)
+                    default = "" if not one.get("default") else f"={one['default']}"
+                    fields.append(
+                        f"{name}{'' if name in required else '?'}{'' if kind == 'string' else f': {kind}'}{default}"
+                    )
+                return f"{{{', '.join(fields)}}}"
+            case {"type": "array", "items": items} if items:
+                return f"[{self.notation(items)}]"
+            case {"type": "object"} if isinstance(inner, dict):
+                return f"{{NAME: {self.notation(cast('Schema', inner))}}}"
+            case _:
+                return form["type"]
+
+
+def _by_kind(forms: list[Schema]) -> Schema:
+    """Objects of several kinds as one object; the description of `kind` says which fields each kind needs."""
+    properties: dict[str, Schema] = {"kind": {"type": "string", "enum": []}}
+    needed: list[list[str]] = []
+    for form in forms:
+        properties["kind"]["enum"].append(form["properties"]["kind"]["const"])
+        needed.append([name for name in form.get("required", ()) if name != "kind"])
+        properties |= {name: inner for name, inner in form["properties"].items() if name not in properties}
+    always = [name for name in needed[0] if all(name in names for names in needed)]
+    own = [", ".join(name for name in names if name not in always) for names in needed]
+    said = [f"{kind} ({names})" if names else kind for kind, names in zip(properties["kind"]["enum"], own, strict=True)]
+    properties["kind"]["description"] = f"Each needs: {', '.join(said)}."
+    return {"type": "object", "properties": properties, "required": ["kind", *always]}

@@ -1,0 +1,147 @@
+"""The text of the tools' results: what a model needs to go on.
+
+Many clients hand their model the text of a result and not its structured content, so the text has the values, targets,
+evidence and what the calls returned. Invariant: every text is bounded, whatever a tool returned.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pursuit.core.observe import text_of
+from pursuit.core.truncate import cut_text
+from pursuit.server.approval_form import how_to_approve
+from pursuit.service.queries import result_value
+
+MOST_VALUE = 600
+"""Characters of one value: evidence, metrics, what a call returned."""
+MOST_CALLS = 24_000
+"""Characters of the calls of all iterations together."""
+MOST_ITERATIONS = 20
+MOST_APPROVALS = 20
+LONGEST_MESSAGE = 80
+LONGEST_RESULT = 8_000
+MOST_ERROR_LINES = 20
+NO_CAP = -1
+
+
+def shown(value: Any) -> str:
+    """A value as JSON, a text as it is."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return cut_text(text, MOST_VALUE)
+
+
+def page_lines(rows: Sequence[str], answer: Mapping[str, Any], *, none: str) -> list[str]:
+    """The rows of a page of a list, and where the next page begins."""
+    lines = list(rows) or [none]
+    if "next_cursor" in answer:
+        lines.append(f"next_cursor: {answer['next_cursor']}")
+    return lines
+
+
+def status_lines(status: Mapping[str, Any]) -> list[str]:
+    """How a mission stands."""
+    criteria: Sequence[Mapping[str, Any]] = status["criteria"]
+    head = f"{status['session_id']}: {status['status']}"
+    if "resume" in status:
+        head += f", no process drives it; continue with mission_iterate or `{status['resume']}`"
+    if "waiting_for" in status:
+        head += f", waiting for {status['waiting_for']}"
+    if "verdict" in status:
+        head += f" ({status['verdict']}: {status['verdict_reason']})"
+    met = sum(row["status"] == "met" for row in criteria)
+    lines = [
+        head,
+        f"goal: {shown(status['directive'])}",
+        f"proposer: {status['proposer']}; tools: {shown(', '.join(status['tool_allowlist']))}",
+        f"used: {_used(status['budget'])}",
+        f"{met} of {len(criteria)} criteria met",
+    ]
+    for row in criteria:
+        need = "" if row["required"] else " (optional)"
+        source = "" if row["source"] is None else f", from {row['source']['tool']}"
+        wanted = f"{row['criterion_id']}{need}: {shown(row['description'])}"
+        lines.append(f"- {wanted}: {row['status']}, {shown(row['evidence'])}{source}")
+    lines += [f"{key}: {shown(status[key])}" for key in ("metrics", "best", "best_point") if status.get(key)]
+    lines += [f"warning: {warning}" for warning in status["warnings"]]
+    lines += [f"{key}: {shown(status[key])}" for key in ("rationale", "failure") if key in status]
+    if "report" in status:
+        lines.append(f"The final report is the resource {status['report']}.")
+    return [*lines, *approval_lines(status)]
+
+
+def _used(budget: Mapping[str, Any]) -> str:
+    """What is used of each cap: `3 of 10 iterations`."""
+    parts: list[str] = []
+    for name, used in budget["used"].items():
+        cap = budget[f"max_{name}"]
+        of = "" if cap == NO_CAP else f" of {cap:g}"
+        if of or used:
+            parts.append(f"{'unknown' if used is None else f'{used:g}'}{of} {name}")
+    return ", ".join(parts) or "nothing"
+
+
+def run_lines(answer: Mapping[str, Any]) -> list[str]:
+    """What the iterations of a run came to."""
+    rows: Sequence[Mapping[str, Any]] = answer["iterations"]
+    head = f"{answer['session_id']} is {answer['status']} after {len(rows)} iteration{'s' * (len(rows) != 1)}."
+    warnings = [f"warning: {warning}" for warning in answer.get("warnings", ())]
+    return [head, *iteration_lines(rows[-MOST_ITERATIONS:]), *warnings, *approval_lines(answer)]
+
+
+def iteration_lines(rows: Sequence[Mapping[str, Any]], *, raw: bool = False) -> list[str]:
+    """The iterations with what their calls returned; if that is too much, of the oldest the verdicts alone.
+
+    The results are values, or MCP results as they were recorded (`raw`).
+    """
+    told: list[list[str]] = []
+    left = MOST_CALLS
+    for row in reversed(rows):
+        calls: Sequence[Mapping[str, Any]] = row.get("calls", ())
+        details = [f"  {_call_line(call, raw=raw)}" for call in calls]
+        metrics = row.get("metrics") or row.get("observation", {}).get("metrics")
+        details += [f"  metrics: {shown(metrics)}"] if metrics else []
+        script: Mapping[str, Any] = row.get("script", {})
+        details += [f"  script {key}: {shown(script[key])}" for key in ("printed", "error") if key in script]
+        left -= sum(map(len, details))
+        told.append([iteration_line(row), *(details if left >= 0 else [])])
+    return [line for lines in reversed(told) for line in lines]
+
+
+def iteration_line(row: Mapping[str, Any]) -> str:
+    """One iteration's verdict."""
+    return f"iteration {row['iteration_index']}: {row['verdict']} ({row['verdict_reason']})"
+
+
+def _call_line(call: Mapping[str, Any], *, raw: bool) -> str:
+    said = call.get("result")
+    said = call.get("error") if said is None else result_value(said) if raw else said
+    asked = shown(call["args"]) if call.get("args") else ""
+    return f"{call['tool']}({asked}) {call['outcome']}" + ("" if said is None else f": {shown(said)}")
+
+
+def approval_lines(answer: Mapping[str, Any]) -> list[str]:
+    """What waits for a person's yes, and how the operator gives it."""
+    rows: Sequence[Mapping[str, Any]] = answer.get("pending_approvals", ())
+    return [
+        f"{row['tool']}({shown(row['args'])}) needs the operator's yes: {how_to_approve(row['approval_id'])}"
+        for row in rows[:MOST_APPROVALS]
+    ]
+
+
+def task_lines(row: Mapping[str, Any]) -> list[str]:
+    """How a task stands, and what it returned."""
+    answer: Mapping[str, Any] = row.get("result", {})
+    failed: Mapping[str, Any] = answer.get("structuredContent") or {}
+    lines = [task_line(row), *(f"stderr: {line}" for line in failed.get("stderr_tail", ())[-MOST_ERROR_LINES:])]
+    said = text_of(answer)
+    return [*lines, cut_text(said, LONGEST_RESULT)] if said and said != row.get("message") else lines
+
+
+def task_line(row: Mapping[str, Any]) -> str:
+    """A task in a list."""
+    units = f", {row['units_done']} of {row['units_total']} units" if "units_total" in row else ""
+    message = f": {row['message']}" if "message" in row else ""
+    return f"{row['task_id']} ({row['title'][:LONGEST_MESSAGE]}) is {row['status']}{units}{message}"
