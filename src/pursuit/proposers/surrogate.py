@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import optuna
-from cmaes import CMA
+from cmaes import CMA  # pyright: ignore[reportMissingTypeStubs]
 from numpy.random import Generator
 from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, TrialState
