@@ -418,7 +418,8 @@ class _Models:
             points, excess, values = points[same], excess[same], values[same]
             counts = None if counts is None else counts[same]
         limits = np.arcsinh(excess / _scale_of(excess)) if excess.shape[1] else np.zeros((len(points), 0))
-        goal = _goal_of(values) if counts is None else _noisy_goal_of(values)
+        # With noise both scales take turns: each suits another kind of noise.
+        goal = _goal_of(values) if counts is None or number % 2 else _noisy_goal_of(values)
         self._aimless = seen.aimless
         order = np.lexsort((goal, np.maximum(limits, 0.0).sum(axis=1)))
         chosen = _fitted(points, order, max(FITTED, 3 * self._space.width))
