@@ -46,11 +46,11 @@ def repeats(made: list[dict[str, Any]]) -> int:
 
 
 def test_noise_is_noticed_when_the_models_gain_no_more_and_a_quiet_tool_is_asked_once_only() -> None:
-    study, made = run(90, noisy_bowl(1))
+    study, made = run(75, noisy_bowl(1))
     assert study.noisy and repeats(made) > 3
-    study, made = run(90, bowl)
+    study, made = run(75, bowl)
     assert not study.noisy and repeats(made) == 1
-    study, made = run(90, bowl, noise=False)
+    study, made = run(75, bowl, noise=False)
     assert not study.noisy and repeats(made) == 0
 
 
