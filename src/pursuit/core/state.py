@@ -136,13 +136,16 @@ class Iteration(msgspec.Struct, kw_only=True, gc=False):
         return fingerprint([*calls, _shape(said)])
 
 
-_CHANGING = re.compile(r"[\w.:+-]*\d[\w.:+-]*")
-"""A number, a time, an identifier: a word with a digit in it."""
+_WORD = re.compile(r"[\w.:+-]+")
+_DIGIT = re.compile(r"\d")
 
 
 def _shape(value: Any) -> str:
-    """JSON with a mark in the place of each word that has a digit; empty without a value."""
-    return "" if value is None else _CHANGING.sub("#", msgspec.json.encode(value, order="deterministic").decode())
+    """JSON with a mark in the place of each number, time and identifier (words with a digit); empty without a value."""
+    if value is None:
+        return ""
+    text = msgspec.json.encode(value, order="deterministic").decode()
+    return _WORD.sub(lambda word: "#" if _DIGIT.search(word[0]) else word[0], text)
 
 
 def fingerprint(value: Any) -> str:
