@@ -153,13 +153,37 @@ def ring(seed: int) -> Callable[[Mapping[str, Any]], Measured]:
     return evaluate
 
 
+RECIPE = {"act": 4, "opt": 5, "mat": 6}
+
+
+def recipe(seed: int) -> Callable[[Mapping[str, Any]], Measured]:
+    """Three choices that depend on each other, and two numbers whose best values depend on one of the choices."""
+    chance = np.random.default_rng([5, seed])
+    pair, centre = chance.random((4, 5)), chance.random((5, 2))
+    own, other = chance.random(6), chance.random((4, 6)) * 0.5
+    best = float((pair.min(axis=1)[:, None] + own[None, :] + other).min())
+
+    def evaluate(args: Mapping[str, Any]) -> Measured:
+        act, opt, mat = (int(args[name][1:]) for name in RECIPE)
+        away = (args["u"] - centre[opt, 0]) ** 2 + (args["v"] - centre[opt, 1]) ** 2
+        gap = float(pair[act, opt] + own[mat] + other[act, mat] - best + 4 * away)
+        return gap, gap, ()
+
+    return evaluate
+
+
 def choice_tasks() -> list[Task]:
     """Choices beside numbers, and choices alone."""
+    unit = {"low": 0, "high": 1}
+    three = {name: {"choices": [f"k{at}" for at in range(count)]} for name, count in RECIPE.items()}
     numbers = {"low": -1, "high": 1}
     space = {"one": {"choices": list(SURFACES)}, "two": {"choices": list(MORE)}, "x": numbers, "y": numbers}
     kinds = {"choices": [f"k{place}" for place in range(KINDS)]}
     return [
         Task(name="surfaces, two choices and two numbers", parameters=space, evaluator=lambda _: surfaces),
+        Task(
+            name="recipe, three choices and two numbers", parameters={**three, "u": unit, "v": unit}, evaluator=recipe
+        ),
         Task(name="ring, eight choices", parameters={f"c{at}": kinds for at in range(RING)}, evaluator=ring),
     ]
 
