@@ -166,6 +166,7 @@ GUARANTEES = {
     "old-model-missions-go-on": "A model mission of the release before goes on, and no answer that it has is asked for again.",
     "replays-without-a-provider": "A finished model mission replays from its ledger without a provider, and finds the first difference with another model.",
     "stale-values-complete-nothing": "No sequence of observations meets a criterion whose latest observation does not, unless it holds values.",
+    "a-lucky-trial-does-not-win": "With noise, fresh results of the same arguments decide whether a search has won, not the lucky one.",
     "notifications-are-signed-and-stable": "A webhook is signed over its id, time and body, and keeps its id however often it is sent.",
     "a-notification-holds-nothing-up": "A notification that fails is a warning: the mission goes on as without it.",
     "notifications-survive-kill-nine": "What a process that died did not tell is told by a serving process, once.",
