@@ -52,7 +52,8 @@ def test_the_tutorial_leads_to_a_tuned_command(tmp_path: Path) -> None:
 
 NO_METRICS = CONFIG.replace("metrics.val_loss", "# metrics.val_loss")
 SCRIPT = MISSION.replace(
-    'kind = "search", tool_name = "commands.train"', 'kind = "script", script = "import numpy\\ncommands.train(lr=1)"'
+    re.findall("proposer = {.*}", MISSION)[0],
+    'proposer = { kind = "script", script = "import numpy\\ncommands.train(lr=1)" }',
 )
 FEW = MISSION.replace("60", "4")
 

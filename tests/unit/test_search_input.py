@@ -146,6 +146,32 @@ def test_what_is_given_goes_before_the_schema_and_what_is_fixed_is_not_searched(
     }
 
 
+def test_a_range_of_several_decades_without_a_scale_is_warned_of(tmp_path: Path) -> None:
+    def fit(
+        rate: Annotated[float, Field(ge=0.0001, le=1)], width: Annotated[int, Field(ge=8, le=512)]
+    ) -> dict[str, Any]:
+        return {"metrics": {"loss": rate * width}}
+
+    async def scene() -> list[tuple[str, ...]]:
+        async with stage(tmp_path, fit) as runtime:
+            scales: list[dict[str, Any]] = [{}, {"log": True}, {"log": False}, {"low": 0.01}]
+            started = [
+                await runtime.service.start(
+                    mission(
+                        criteria=[metric("loss") <= 1],
+                        proposer={"kind": "search", "tool": "fit", "parameters": {"rate": scale, "width": {}}},
+                    )
+                )
+                for scale in scales
+            ]
+            return [one.warnings for one in started]
+
+    (warned,), *others = play(scene)
+    assert "rate is searched evenly from 0.0001 to 1" in warned
+    assert "rate = { log = true }" in warned
+    assert others == [(), (), ()]
+
+
 def test_a_batch_that_cannot_run_side_by_side_is_warned_of(tmp_path: Path) -> None:
     @tool(parallel_safe=True)
     def safe(a: Annotated[float, Field(ge=0, le=1)]) -> dict[str, Any]:

@@ -71,7 +71,7 @@ class Log:
                 text = f"question {event.approval_id}{what}: {_answer(event)}"
             case events.ModelAsked():
                 self._model = event.model
-                again = f", attempt {event.attempt + 1}" if event.attempt else ""
+                again = f", request {event.attempt + 1}" if event.attempt else ""
                 text = f"iteration {event.iteration}: asked {line(event.model)}{again}"
             case events.ModelAnswered():
                 text = f"iteration {event.iteration}: {line(self._model)} {_said(event)}"
@@ -98,9 +98,7 @@ def _arguments(args: Mapping[str, Any]) -> str:
 
 
 def _answer(event: events.ApprovalAnswered | events.ApprovalExpired) -> str:
-    if isinstance(event, events.ApprovalExpired):
-        return "expired, which counts as no"
-    return f"{event.answer} by {line(event.by)}" + (f": {line(event.reason, LONGEST)}" if event.reason else "")
+    return "expired, which counts as no" if isinstance(event, events.ApprovalExpired) else operator_words(event)
 
 
 def _said(event: events.ModelAnswered) -> str:
@@ -143,13 +141,24 @@ def _words(event: AnyEvent, state: MissionState) -> str | None:
         case events.MissionEnded():
             return f"{event.status} ({event.reason})"
         case events.OperatorEvent():
-            return f"{_ORDERS.get(type(event), type(event).__name__)} by {line(event.by)}" + (
-                f": {line(event.reason, LONGEST)}" if event.reason else ""
-            )
+            return operator_words(event)
         case _:
             return None
 
 
+def operator_words(event: events.OperatorEvent) -> str:
+    """What the operator ordered or answered."""
+    answered = isinstance(event, events.ApprovalAnswered)
+    what = _ANSWERS[event.answer] if answered else _ORDERS.get(type(event), type(event).__name__)
+    return f"{what} by {line(event.by)}" + (f": {line(event.reason, LONGEST)}" if event.reason else "")
+
+
+_ANSWERS: dict[events.Permission, str] = {
+    "once": "approved once",
+    "arguments": "approved for these arguments",
+    "mission": "approved for this mission",
+    "denied": "denied",
+}
 _ORDERS: dict[type[Any], str] = {
     events.MissionPaused: "paused",
     events.MissionResumed: "resumed",

@@ -343,6 +343,7 @@ def _event_row(event: AnyEvent, seq: int) -> dict[str, Any]:
 
 
 def _event_line(event: AnyEvent, state: MissionState) -> str | None:
+    from pursuit.cli.logs import operator_words
     from pursuit.cli.progress import iteration_line
     from pursuit.core import events
     from pursuit.core.report import iso
@@ -364,7 +365,7 @@ def _event_line(event: AnyEvent, state: MissionState) -> str | None:
         case events.ApprovalAsked():
             return f"asks for approval: {line(event.tool)}; answer with: pursuit approve {event.approval_id}"
         case events.OperatorEvent():
-            return f"{type(event).__name__} by {line(event.by)}" + (f": {line(event.reason)}" if event.reason else "")
+            return operator_words(event)
         case events.MissionCreated():
             return "created"
         case events.RunClaimed():

@@ -182,7 +182,7 @@ def ended(screen: Screen, record: Mapping[str, Any]) -> None:
         head = Text.assemble((f"{MARKS[status]} ", STYLES[status]), (line(record["title"], 80), "bold"), "  ")
         screen.show(head.append(line(record.get("message", status))))
         _details(screen, record, most=SHOWN_LINES)
-        screen.hint(f"  {record['task_id']}")
+        screen.hint(f"  its output: pursuit task tail {record['task_id']}")
     else:
         screen.fact("task", record["task_id"])
         screen.fact("status", record["status"])

@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import msgspec
 
+from pursuit.core.approvals import approval_id
 from pursuit.core.best import Candidate, violations
 from pursuit.core.criteria import AnyCriterion, MetricThreshold, MetricTrend, describe
 from pursuit.core.events import ModelAnswer, ModelAnswered, WantedCall
@@ -316,6 +317,9 @@ class Transcript:
             return ToolMessage(wanted, call.name, _without_call(exchange))
         record = exchange.calls.get(planned.call_id)
         if record is None:
+            question = state.approvals.get(approval_id(planned.call_id))
+            if question is not None and question.answer is None:  # seen by `pursuit prompt`, never sent
+                return ToolMessage(wanted, call.name, "[waits for approval; its result will be here]")
             return ToolMessage(wanted, call.name, "not made: the mission was stopped", failed=True)
         result = await self._whole_result(record)
         text, media = _whole(record, result), ()

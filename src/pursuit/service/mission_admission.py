@@ -40,6 +40,8 @@ from pursuit.upstream.pool import Pool
 
 Schema = Mapping[str, Any]
 AT = "proposer.parameters"
+WIDE_RANGE = 1_000
+"""From low to high by this factor, an even search spends a thousandth of its trials on the lowest decade."""
 MOST_STEPS = 32
 LARGEST_INT = 2**53 - 1
 LARGEST = sys.float_info.max
@@ -101,7 +103,10 @@ def _missing(
     """The required arguments that are neither fixed nor searched."""
     named = {fault.field.removeprefix(f"{AT}.").partition(".")[0] for fault in faults}
     return [
-        Fault(field="proposer.args", reason=f"the tool needs {name!r}: fix it here, or search it in parameters")
+        Fault(
+            field="proposer.args",
+            reason=f"the tool needs {name!r}: fix it here, or search it: parameters.{name} = {{}}",
+        )
         for name in cast("Sequence[str]", schema.get("required") or ())
         if name not in found and name not in search.args and name not in named
     ]
@@ -341,7 +346,7 @@ async def admit(
         tools=tuple(tools),
         denied=tuple(name for name in named if name not in tools),
         parameters={name: list(catalogue.tools[name].input_schema.get("properties") or ()) for name in tools},
-        warnings=tuple(_warnings(mission, tools, catalogue)),
+        warnings=(*_warnings(mission, tools, catalogue), *_wide_ranges(mission.proposer, admitted.proposer)),
     )
 
 
@@ -552,6 +557,20 @@ def _warnings(mission: Mission, tools: Sequence[str], catalogue: Catalogue) -> l
                     "name the tool that counts with `source`"
                 )
     return [*warnings, *_one_by_one(mission.proposer, tools, catalogue)]
+
+
+def _wide_ranges(given: AnyProposer, admitted: AnyProposer) -> list[str]:
+    """A warning for each range of several decades whose scale the mission does not say."""
+    if not isinstance(given, SearchProposer) or not isinstance(admitted, SearchProposer):
+        return []
+    said = {name for name, one in given.parameters.items() if one.model_fields_set & {"log", "step"}}
+    return [
+        f"{name} is searched evenly from {one.low:g} to {one.high:g}, so small values are hardly tried; "
+        f"[proposer.parameters] {name} = {{ log = true }} tries each magnitude as often (log = false keeps it)"
+        for name, one in admitted.parameters.items()
+        if name not in said and one.low is not None and one.high is not None
+        if one.step is None and one.low > 0 and one.high / one.low >= WIDE_RANGE
+    ]
 
 
 def _one_by_one(proposer: AnyProposer, tools: Sequence[str], catalogue: Catalogue) -> list[str]:

@@ -86,7 +86,7 @@ def _used(budget: Mapping[str, Any]) -> str:
 def run_lines(answer: Mapping[str, Any]) -> list[str]:
     """What the iterations of a run came to."""
     rows: Sequence[Mapping[str, Any]] = answer["iterations"]
-    head = f"{answer['session_id']} is {answer['status']} after {len(rows)} iteration{'s' * (len(rows) != 1)}."
+    head = f"{answer['session_id']} is {answer['status']}; this call ran {len(rows)} iteration{'s' * (len(rows) != 1)}."
     warnings = [f"warning: {warning}" for warning in answer.get("warnings", ())]
     return [head, *iteration_lines(rows[-MOST_ITERATIONS:]), *warnings, *approval_lines(answer)]
 
