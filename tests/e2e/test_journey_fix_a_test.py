@@ -97,6 +97,7 @@ def test_a_model_fixes_a_test_with_approvals_from_another_terminal(tmp_path: Pat
     assert "no mission waits for" in place.ask("approve", row["approval_id"], code=2)[1]
     assert re.search(r"has ended: completed .*start it again with: pursuit run \S+/fix\.toml", _resumed(place))
 
+    assert re.search(r"criterion tests: met .*\[exit code 0 from ", place.ask("status", "last")[0])
     report = place.json("report", "last")
     assert [one["answer"] for one in report["approvals"]] == ["once", "once"]
     assert report["approvals"][1]["why"] == "good"

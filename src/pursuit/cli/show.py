@@ -214,8 +214,17 @@ def _evidence(row: Mapping[str, Any]) -> str:
     facts = cast("dict[str, Any]", evidence)
     if "count" in facts:
         return f"seen {counted(facts['count'], 'time')}"
+    if isinstance(facts.get("met"), bool):
+        parts = {name: cast("dict[str, Any]", part) for name, part in facts.items() if isinstance(part, dict)}
+        return line(", ".join(_judged(name, part) for name, part in parts.items()), 60)
     value = next((facts[key] for key in ("error", "value", "reason") if facts.get(key) is not None), facts)
     return line(compact(value), 60) if number(value) is None else figure(value, number(facts.get("target")))
+
+
+def _judged(name: str, part: Mapping[str, Any]) -> str:
+    """What one expectation of a check came to: `exit code 1`, `succeeded: no`."""
+    name, value = name.replace("_", " "), part.get("value")
+    return f"{name}: {'yes' if part.get('met') else 'no'}" if value is None else f"{name} {figure(value)}"
 
 
 def _proof(row: Mapping[str, Any]) -> str:
