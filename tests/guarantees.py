@@ -157,4 +157,5 @@ GUARANTEES = {
     "an-attempt-goes-on-with-what-is-printed": "What is printed after an attempt goes on with it as it stands, and for an agent with it alone.",
     "one-served-mission-hides-the-others": "To a client of `serve --mission ID` others are as unknown as ones that never were, and it begins none.",
     "typescript-clients-read-refusals": "Both generations of the TypeScript SDK and the Inspector read each refusal with code, message and details.",
+    "a-strangers-folder-starts-nothing": "A folder starts no process before the user trusts what it starts, and nothing that was added or changed since.",
 }

@@ -23,6 +23,7 @@ from pursuit.cli.reports import write_reports
 from pursuit.cli.show_problems import ended_attempt
 from pursuit.cli.tools import require_same
 from pursuit.config.mission_file import MissionFile, load_mission_file
+from pursuit.config.trust import of_mission
 from pursuit.core.mission import CAPS, Proposal
 from pursuit.errors import Conflict, InvalidArgument, LedgerUnavailable, PursuitError
 from pursuit.policy.rules import parse_mode
@@ -102,7 +103,9 @@ class Drive:
     def _load(self, file: Path) -> MissionFile:
         """Reads the mission file, and checks where the ledger is, before a ledger is created."""
         self.context.ledger_path()
-        return load_mission_file(file)
+        loaded = load_mission_file(file)
+        self.context.trust_here(of_mission(loaded))
+        return loaded
 
     def conduct(self, work: Callable[[Runtime], Awaitable[int]]) -> int:
         """Runs the work with a runtime and returns its exit code, or that of the signal which stopped it."""
@@ -263,7 +266,7 @@ def show_plan(context: Context, file: Path, mode: str | None) -> int:
     """Shows the first proposal and the policy's decisions without a ledger; 1 if nothing can be proposed."""
     screen = context.screen
     loaded = load_mission_file(file)
-    configuration = context.configuration()
+    configuration = context.trusted_configuration(of_mission(loaded))
     require_same(loaded, configuration)
 
     async def work() -> Mapping[str, Any]:

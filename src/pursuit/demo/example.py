@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 
+from pursuit.config.configuration import TOML_NAME, load_configuration
+from pursuit.config.mission_file import load_mission_file
+from pursuit.config.trust import of_configuration, of_mission, record
 from pursuit.errors import Fault, ValidationFailed
 
 # The script is stored as text: with its top-level `await` it is Python for the sandbox, not for this interpreter.
@@ -33,6 +37,10 @@ def write_example(target: Path, *, force: bool = False) -> list[Path]:
     except OSError as error:
         reason = error.strerror or str(error)
         raise ValidationFailed([Fault(field=str(target), reason=reason)], "the example was not written") from error
+    # The person asked for these files, so what they start is trusted. Where that cannot be recorded, `run` asks.
+    with suppress(ValidationFailed):
+        own = of_configuration(load_configuration(target / TOML_NAME))
+        record([*([] if own is None else [own]), of_mission(load_mission_file(target / "mission.toml"))])
     return list(paths)
 
 

@@ -10,7 +10,7 @@ import os
 import shutil
 import stat
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,11 +22,19 @@ import anyio
 from pursuit.config.configuration import JSON_NAME, Configuration, load_configuration
 from pursuit.config.files import as_table, parse_json, read_text
 from pursuit.config.servers import ServerConfig, expand, is_loopback
+from pursuit.config.trust import of_configuration, require_trusted
 from pursuit.config.variables import holds_literal_secret
 from pursuit.core.base_model import nearest
 from pursuit.core.catalogue import Catalogue
 from pursuit.core.tools import Tool
-from pursuit.errors import ExtraMissing, ModelUnavailable, PursuitError, UpstreamUnavailable, ValidationFailed
+from pursuit.errors import (
+    ExtraMissing,
+    ModelUnavailable,
+    NotTrusted,
+    PursuitError,
+    UpstreamUnavailable,
+    ValidationFailed,
+)
 from pursuit.ledger.contract import Ledger
 from pursuit.policy.rules import NetworkRules, network_ruling
 from pursuit.proposers.provider import Providers
@@ -201,6 +209,12 @@ async def examine(config: Path | None, state: Path, open_ledger: Callable[[Path]
         try:
             configuration = load_configuration(config)
             findings.append(fine("configuration", f"{config}: servers: {len(configuration.servers)}"))
+            own = of_configuration(configuration)
+            require_trusted([] if own is None else [own])
+        except NotTrusted as refused:
+            mend = str(refused.details.get("trust", "put its owner and its permissions right"))
+            findings.append(broken("trust", refused.message, mend))
+            configuration = replace(configuration, servers={}, commands={}, checks={})  # nothing of it is started
         except ValidationFailed as failed:
             findings += [broken("configuration", str(fault), "put the file right") for fault in failed.faults]
         findings += file_findings(config, configuration.servers)

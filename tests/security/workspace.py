@@ -1,0 +1,96 @@
+"""What the attacks of a folder share: a victim with a home of its own who trusts nothing, and files of a stranger.
+
+An attack leaves a mark if what the stranger wrote was started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pursuit.cli.main import answer
+
+COMMAND = [sys.executable, "-m", "pursuit"]
+
+
+class Victim:
+    """A person who runs commands in `folder`; `PURSUIT_TRUST` is not set."""
+
+    def __init__(self, tmp_path: Path, patch: pytest.MonkeyPatch) -> None:
+        self.home, self.folder, self.mark = tmp_path / "home", tmp_path / "cloned", tmp_path / "owned"
+        for folder in (self.home, self.folder):
+            folder.mkdir()
+        for name in [name for name in os.environ if name.startswith(("PURSUIT_", "XDG_"))]:
+            patch.delenv(name)
+        patch.setenv("HOME", str(self.home))
+
+    @property
+    def owned(self) -> bool:
+        return self.mark.exists()
+
+    def write(self, name: str, text: str) -> Path:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text.replace("OWNED", f"touch {self.mark}"), encoding="utf-8")
+        return path
+
+    def run(self, *words: object) -> tuple[int, str]:
+        """The exit code of a command without a terminal, and all that it printed."""
+        out = io.StringIO()
+        with (
+            contextlib.chdir(self.folder),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(out),
+            pytest.MonkeyPatch.context() as patch,
+        ):
+            patch.setattr(sys, "stdin", io.StringIO())
+            code = answer([str(word) for word in words])
+        assert "Traceback" not in out.getvalue(), out.getvalue()
+        return code, out.getvalue()
+
+    def json(self, *words: object) -> Mapping[str, Any]:
+        return json.loads(self.run(*words, "--json")[1])
+
+    def process(self, *words: object, given: str = "") -> subprocess.CompletedProcess[str]:
+        """The same as a process of its own."""
+        return subprocess.run(
+            [*COMMAND, *map(str, words)],
+            cwd=self.folder,
+            input=given,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def at_terminal(self, *words: object, typed: str) -> tuple[int, str]:
+        """The same with a terminal on which this is typed."""
+        ours, theirs = pty.openpty()
+        environment = {**os.environ, "TERM": "xterm", "COLUMNS": "200", "NO_COLOR": "1"}
+        process = subprocess.Popen(
+            [*COMMAND, *map(str, words)],
+            cwd=self.folder,
+            env=environment,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+        )
+        os.close(theirs)
+        os.write(ours, typed.encode())
+        seen = bytearray()
+        with contextlib.suppress(OSError):  # the end of a terminal is an error on Linux
+            while chunk := os.read(ours, 65_536):
+                seen += chunk
+        os.close(ours)
+        return process.wait(timeout=60), seen.decode()
