@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN := $(VENV)/.installed-run
 STAMP := $(VENV)/.installed-dev
+TRACKERS := $(VENV)/.installed-trackers
 SUITE := $(VENV)/conformance/.installed
 REAL := $(VENV)/real-servers/.installed
 TYPESCRIPT := $(VENV)/typescript-clients/.installed
@@ -44,7 +45,7 @@ check-static: $(STAMP)
 conformance: $(STAMP) $(SUITE)  ## the official suite against `pursuit serve`
 	$(BIN)/python -m pytest tests/conformance
 
-soak: $(STAMP) $(SUITE) $(REAL) $(TYPESCRIPT) $(MCP1) $(FASTMCP)  ## the fault and race runs at full length, and all combinations
+soak: $(STAMP) $(TRACKERS) $(SUITE) $(REAL) $(TYPESCRIPT) $(MCP1) $(FASTMCP)  ## the fault and race runs at full length, and all combinations
 	PURSUIT_SOAK=1 $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder -m "slow or soak" tests
 
 bench: $(STAMP)  ## ratios against floors and peers, in one run
@@ -72,6 +73,10 @@ $(RUN): pyproject.toml constraints.txt
 $(STAMP): $(RUN)
 	$(PIP) --editable ".[dev]"
 	touch $(STAMP)
+
+$(TRACKERS): $(STAMP)
+	$(PIP) --editable ".[tables,mlflow,tensorboard]"
+	touch $(TRACKERS)
 
 NPM = $(BIN)/npm install --ignore-scripts --no-package-lock --no-audit --no-fund --loglevel=error
 

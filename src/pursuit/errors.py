@@ -48,6 +48,8 @@ class Fault:
     source: str | None = None
     line: int | None = None
     column: int | None = None
+    excerpt: str | None = None
+    """The line that is wrong with a mark under the place, for a terminal."""
 
     def __str__(self) -> str:
         place = self.source or ""

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from html import escape
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from pursuit.config.commands import COMMANDS_SERVER
-from pursuit.config.configuration import Configuration, find_configuration, load_configuration
+from pursuit.config.configuration import Configuration, ScheduleConfig, find_configuration, load_configuration
 from pursuit.config.files import locate_state
-from pursuit.config.mission_file import MissionFile, servers_in
+from pursuit.config.mission_file import MissionFile, load_mission_file, servers_in
 from pursuit.config.servers import ServerConfig
 from pursuit.config.trust import of_configuration, of_mission, of_servers, require_trusted
 from pursuit.core.mission import FLEET, Mission
 from pursuit.core.tools import Upstream
-from pursuit.engine.context import Observer, Settings, SystemClock
+from pursuit.engine.context import Clock, Observer, Settings, SystemClock
 from pursuit.engine.driver import Driver
 from pursuit.engine.state_cache import States
 from pursuit.errors import Fault, ValidationFailed
@@ -33,9 +34,11 @@ from pursuit.service import Service, Started
 from pursuit.service.audit import OPERATOR, Audit, Caller
 from pursuit.service.command_tools import CommandUpstream
 from pursuit.service.doctor import Finding, examine
+from pursuit.service.notifications import Notifier
 from pursuit.service.queries import require_id
 from pursuit.service.tasks import Tasks
 from pursuit.service.toolbox import Planner, Toolbox
+from pursuit.service.tracking import open_tracking
 from pursuit.tasks.calls import TaskCalls
 from pursuit.tasks.limits import DAY, Limits
 from pursuit.tasks.store import TaskStore
@@ -45,6 +48,7 @@ from pursuit.upstream.pool import Pool, Reloaded
 if TYPE_CHECKING:
     from pursuit.drafting import Draft
     from pursuit.service.fleet import Children
+    from pursuit.service.schedules import Schedules
 
 MEGABYTE = 1024 * 1024
 OWN_FILES = "problems"
@@ -97,7 +101,7 @@ def task_limits(settings: Mapping[str, float]) -> Limits:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Report:
     """The final report of a mission: `data` is all of it, as JSON."""
 
@@ -127,6 +131,32 @@ class Report:
         """The last value of a metric."""
         row = self.data["metrics"].get(name)
         return None if row is None else row["last"]
+
+    @property
+    def best(self) -> Mapping[str, Any] | None:
+        """The best point that keeps all limits: `metric`, `value`, `args`, `iteration`, `call_id`; None without one."""
+        row = self.data.get("best_point")
+        return row if row is not None and row["feasible"] else None
+
+    def trials(self) -> Any:
+        """The calls with arguments and metrics, one row for each: a pandas DataFrame, or a list of dicts.
+
+        At most the newest 10,000; `pursuit report ID -o trials.csv` writes all.
+        """
+        from pursuit.reports.trials import as_frame  # noqa: PLC0415 - pandas loads only when needed
+
+        return as_frame(self.data.get("trials", ()))
+
+    def __repr__(self) -> str:
+        best = self.best
+        found = "" if best is None else f", best {best['metric']} = {best['value']:g} with {best['args']}"
+        reason = f" ({self.verdict_reason})" if self.verdict_reason else ""
+        return f"<Report {self.session_id}: {self.status}{reason}, {self.data['iteration_count']} iterations{found}>"
+
+    def _repr_html_(self) -> str:
+        """The report in a notebook: in a frame, because it is a whole page with its own style sheet."""
+        page = escape(self.html(), quote=True)
+        return f'<iframe srcdoc="{page}" style="width:100%;height:480px;border:0" sandbox></iframe>'
 
     def html(self) -> str:
         """The report as one self-contained page."""
@@ -172,6 +202,7 @@ class Runtime:
         self._stack = AsyncExitStack()
         self._configured: Mapping[str, ServerConfig] = {}
         self._from_files: dict[str, ServerConfig] = {}
+        self._schedules: Mapping[str, ScheduleConfig] = {}
         self._children: Children | None = None
         self.service: Service
         self.toolbox: Toolbox
@@ -179,19 +210,24 @@ class Runtime:
         self.state_path: Path
         self.model: str | None = None
         """The language model that proposes if a client names no proposer."""
+        self.notifier: Notifier | None = None
+        """What tells the operator, if the configuration says so."""
 
     async def __aenter__(self) -> Self:
         configuration = self._configuration()
         async with AsyncExitStack() as stack:
             self.state_path = locate_state(self._state, configuration.path)
             self.model = configuration.model
+            self._schedules = configuration.schedules
             ledger = self._open_ledger(self.state_path)
             stack.push_async_callback(ledger.close)
+            clock = SystemClock()
+            if configuration.notify is not None:
+                self.notifier = await stack.enter_async_context(Notifier(ledger, clock, configuration.notify))
             if self.only is not None:
                 ledger = await _scoped(ledger, self.only)
             sandbox = await stack.enter_async_context(Sandbox(sandbox_limits(configuration.settings)))
             self._configured = self._not_in_process(configuration)
-            clock = SystemClock()
             audit = Audit(ledger, clock)
             log_megabytes = configuration.settings.get("task_log_mb")
             self.tasks = await stack.enter_async_context(
@@ -208,11 +244,14 @@ class Runtime:
             self._pool = await stack.enter_async_context(
                 Pool(self._configured, self._in_process(configuration), network=configuration.policy.network)
             )
-            self._later = TaskCalls(self.tasks.host, self._upstream)
+            self._later = TaskCalls(self.tasks.host, self._upstream, self.tasks.tail)
             self.tasks.resume["call"] = self._later.resume
             host = ToolHost(self._pool, self._policy(configuration), self._later)
             states = States(ledger)
             choice = choice_of(configuration)
+            tracking = open_tracking(configuration.tracking)
+            if tracking is not None:
+                stack.push_async_callback(tracking.aclose)
             driver = Driver(
                 ledger=ledger,
                 states=states,
@@ -223,6 +262,8 @@ class Runtime:
                 ready=choice.ready,
                 settings=engine_settings(configuration.settings),
                 checks=configuration.checks,
+                recorded=None if self.notifier is None else self.notifier.recorded,
+                tracking=None if tracking is None else tracking.see,
             )
             self.service = Service(
                 ledger=ledger,
@@ -263,13 +304,27 @@ class Runtime:
         """The report of a mission as it is now."""
         return Report(await self.service.report(mission_id))
 
-    async def start_file(self, file: MissionFile, *, session_id: str | None = None) -> Started:
+    async def start_file(
+        self, file: MissionFile, *, session_id: str | None = None, caller: Caller | None = None
+    ) -> Started:
         """Starts the mission of a file, with the servers that the file brings, under this id or a new one."""
         if not self._is_own_file(file.path):
             require_trusted([of_mission(file)])
         self._add_servers(file.path, file.servers)
         path = file.path if file.servers else None
-        return await self.service.start(file.mission, file=path, session_id=session_id)
+        return await self.service.start(file.mission, file=path, session_id=session_id, caller=caller)
+
+    def schedules(self, begin: Callable[[str], Awaitable[None]], clock: Clock | None = None) -> Schedules | None:
+        """The configured schedules, for a process that drives missions in the background; None if there are none."""
+        if not self._schedules:
+            return None
+        from pursuit.service.schedules import Schedules  # noqa: PLC0415 - most configurations have none
+
+        async def start(path: Path, session_id: str, caller: Caller) -> None:
+            await self.start_file(load_mission_file(path), session_id=session_id, caller=caller)
+
+        clock = clock or self.service.clock
+        return Schedules(service=self.service, configs=self._schedules, start=start, begin=begin, clock=clock)
 
     async def use_servers_of(self, mission_id: str) -> None:
         """Adds the servers of the mission's own file, so that it can continue in this process."""

@@ -22,7 +22,17 @@ from quick_start import quick
 
 from pursuit.cli.main import app
 from pursuit.config.commands import COMMAND_KEYS, KINDS, PARAMETER_KEYS
-from pursuit.config.configuration import CALLER_KEYS, POLICY_KEYS, RULE_KEYS, SETTINGS, load_configuration
+from pursuit.config.configuration import (
+    CALLER_KEYS,
+    NOTICES,
+    NOTIFY_KEYS,
+    OVERLAPS,
+    POLICY_KEYS,
+    RULE_KEYS,
+    SCHEDULE_KEYS,
+    SETTINGS,
+    load_configuration,
+)
 from pursuit.config.mission_file import load_mission_file
 from pursuit.config.servers import ServerConfig, Timeouts
 from pursuit.core import criteria, decision, mission
@@ -146,7 +156,8 @@ def test_toml_is_what_our_loaders_take(block: Block, tmp_path: Path) -> None:
     else:
         (tmp_path / "pursuit.toml").write_text(block.text, encoding="utf-8")
         configuration = load_configuration(tmp_path / "pursuit.toml")
-        assert configuration.servers or configuration.commands
+        given = (configuration.servers, configuration.commands, configuration.notify, configuration.schedules)
+        assert any(given)
 
 
 @pytest.mark.parametrize("block", of("json"))
@@ -214,6 +225,10 @@ PROMISED = {
         "keys of a command": set(COMMAND_KEYS),
         "keys of a parameter": {*PARAMETER_KEYS, *KINDS},
         "policy": {*POLICY_KEYS, *RULE_KEYS, *CALLER_KEYS, *SEVERITY, *MODES},
+    },
+    "unattended.md": {
+        "notifications": {*NOTIFY_KEYS, *NOTICES},
+        "schedules": {*SCHEDULE_KEYS, *OVERLAPS},
     },
     "problems.md": {
         "keys of a manifest": {

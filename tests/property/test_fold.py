@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pursuit.core import events as ev
+from pursuit.core.best import BestPoints
 from pursuit.core.events import AnyEvent, Event, decode, encode
 from pursuit.core.fold import CAP_REASONS, advance, fold
 from pursuit.core.series import Events, Metrics
@@ -157,6 +158,9 @@ STRATEGIES: dict[type[Event], st.SearchStrategy[Any]] = {
         criteria=st.lists(results, max_size=2),
         elapsed=seconds,
     ),
+    ev.MissionWarned: st.builds(
+        ev.MissionWarned, at=at, iteration=count, code=st.just("metric_missing"), message=word, criteria=st.lists(word)
+    ),
     ev.WaitBegan: st.builds(
         ev.WaitBegan,
         at=at,
@@ -222,6 +226,8 @@ def plain(value: Any) -> Any:
     match value:
         case Metrics():
             return {name: value.points(name) for name in value.names()}
+        case BestPoints():
+            return {key: value.of(key) for key in value._goals}
         case Events():
             return {name: value.find(name) for name in value.counts()}
         case Remembered():
@@ -245,7 +251,7 @@ def folded(events: list[Event]) -> MissionState:
 
 def test_the_strategies_know_every_event() -> None:
     assert set(STRATEGIES) == set(get_args(AnyEvent))
-    assert len(STRATEGIES) == 22
+    assert len(STRATEGIES) == 23
 
 
 @pytest.mark.parametrize("kind", STRATEGIES, ids=lambda kind: kind.__name__)

@@ -23,7 +23,7 @@ from pursuit.demo.welded_beam import build_server, certificate, evaluation, main
 
 PUBLISHED = {"h": 0.20572964, "l": 3.47048867, "t": 9.03662391, "b": 0.20572964}
 STRONG = {"h": 0.3, "l": 4.0, "t": 9.0, "b": 0.3}
-TEMPLATES = files("pursuit.demo") / "templates"
+TEMPLATES = files("pursuit.demo") / "templates" / "beam"
 
 
 def test_the_published_optimum() -> None:

@@ -64,7 +64,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"directve": "x"}, "directve", "did you mean 'directive'"),
     ({"zzz": 1}, "zzz", "not a known key"),
     ({"criteria": GONE}, "criteria", "missing"),
-    ({"criteria": []}, "criteria", "at least 1"),
+    ({"criteria": []}, "criteria", "at least one criterion, such as { criterion_id = "),
     ({"criteria": {}}, "criteria", "list"),
     ({"criteria": [3]}, "criteria[0]", "dictionary"),
     ({"criteria": [{**DONE, "criterion_id": f"c{i}"} for i in range(65)]}, "criteria", "at most 64"),

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pursuit.core.patterns import for_lines
+from pursuit.core.patterns import for_lines, line_matches
 from pursuit.tasks.command import Command
-from pursuit.tasks.progress_patterns import OutputProgress, Units, matches
+from pursuit.tasks.progress_patterns import SECONDS, OutputProgress, Units
 
 
 def signs(folder: Path, **patterns: str) -> OutputProgress:
@@ -51,8 +51,8 @@ def test_the_item_is_the_latest_and_the_message_the_last_line_that_says_somethin
 
 def test_a_match_never_goes_over_the_end_of_a_line() -> None:
     text = "a one\na\none a  two\n"
-    assert [found[1] for found in matches(for_lines(r"a\s+(\w+)"), text)] == ["one", "two"]
-    assert [found[0] for found in matches(for_lines(r"^.*$"), "x\ny\n")] == ["x", "y", ""]
+    assert [found[1] for found in line_matches(for_lines(r"a\s+(\w+)"), text, SECONDS)] == ["one", "two"]
+    assert [found[0] for found in line_matches(for_lines(r"^.*$"), "x\ny\n", SECONDS)] == ["x", "y", ""]
 
 
 NAMES = ("unit_pattern", "failure_pattern", "item_pattern")

@@ -106,12 +106,13 @@ class Context:
         self.require_trust(*([] if own is None else [own]), *more)
         return configuration
 
-    def trust_here(self, *more: Workspace) -> None:
+    def trust_here(self, *more: Workspace, schedules: bool = False) -> None:
         """Asks about everything that may be started here: by the configuration, by the ledger, and by `more`."""
-        from pursuit.config.trust import new_state, of_state, record
+        from pursuit.config.trust import new_state, of_schedules, of_state, record
 
         ledger = self.ledger_path()
-        self.trusted_configuration(of_state(ledger), *more)
+        scheduled = of_schedules(self.configuration()) if schedules else []
+        self.trusted_configuration(of_state(ledger), *scheduled, *more)
         if not ledger.exists():
             record([new_state(ledger)])
 

@@ -52,7 +52,9 @@ def _leaves(error: BaseException) -> list[BaseException]:
 def _lines(error: PursuitError) -> list[str]:
     lines = [f"error: {clean(error.message)}"]
     if isinstance(error, ValidationFailed):
-        lines += [f"  {clean(str(fault))}" for fault in error.faults if str(fault) not in error.message]
+        for fault in error.faults:
+            lines += [f"  {clean(str(fault))}"] if str(fault) not in error.message else []
+            lines += [f"    {clean(line)}" for line in (fault.excerpt or "").split("\n") if line]
     return lines
 
 

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, cast
 import anyio
 
 from pursuit.cli.console import MARKS, STYLES, Screen, budget_parts, counted, line
+from pursuit.cli.show import best_words
+from pursuit.core.best import Best, best_row
 from pursuit.core.criteria import AnyCriterion, Check, EventSeen, MetricThreshold, ToolCallSucceeded, describe
 from pursuit.core.report import budget_row
 from pursuit.core.state import MissionState
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 REDRAW_SECONDS = 0.1
 MOST_CRITERIA = 12
+MOST_WARNINGS = 3
 WIDTH = 100
 _EXTREME = {"<": "lowest", "<=": "lowest", ">": "highest", ">=": "highest", "==": "closest", "!=": "closest"}
 _DOING = {
@@ -83,13 +86,18 @@ async def progress(screen: Screen) -> AsyncGenerator[Observer]:
 
 
 def lines(screen: Screen) -> Observer:
-    """One line on standard error for each iteration that ended."""
+    """One line on standard error for each iteration that ended, and for each new warning."""
     shown: dict[str, int] = {}
+    warned: dict[str, int] = {}
 
     def see(mission_id: str, phase: Phase, state: MissionState) -> None:
+        known = warned.setdefault(mission_id, len(state.raised))
         if phase in ("decided", "ended") and state.iteration_count > shown.get(mission_id, -1):
             shown[mission_id] = state.iteration_count
             screen.note(iteration_line(state))
+        warned[mission_id] = len(state.raised)
+        for _iteration, warning in state.raised[known:]:
+            screen.note(f"warning: {line(warning)}")
 
     return see
 
@@ -102,12 +110,10 @@ def iteration_line(state: MissionState) -> str:
         words.append(f"{state.last_ended.verdict} ({state.last_ended.reason})")
     words.append(f"criteria {_met(state)}/{len(state.mission.criteria)}")
     for criterion in state.mission.criteria:
-        point = state.best.get(criterion.criterion_id)
-        if isinstance(criterion, MetricThreshold) and point is not None:
-            value = figure(point.value, criterion.target)
-            words.append(
-                f"{_EXTREME[criterion.op]} {line(criterion.metric)} {value} ({criterion.op} {stated(criterion.target)})"
-            )
+        best = state.best_points.of(criterion.criterion_id)
+        if isinstance(criterion, MetricThreshold) and best is not None:
+            wanted = f"{criterion.op} {stated(criterion.target)}"
+            words.append(f"{_EXTREME[criterion.op]} {line(criterion.metric)} {_found(best, criterion)} ({wanted})")
     left = _left(state)
     return "; ".join([*words, *([f"left: {left}"] if left else [])])
 
@@ -120,14 +126,17 @@ def panel(seen: Snapshot, seconds: float, width: int) -> Panel:
 
     state = seen.state
     last = state.last_ended
+    best = best_words(best_row(state.best_points.best()))
     rows = [
         Text(line(state.mission.directive, 2 * width - 20), style="dim"),
         Text(),
         _headline(seen, seconds),
         Text(f"criteria     {_met(state)} of {len(state.mission.criteria)} met"),
         *_criteria(state),
+        *([Text(f"best         {line(best, 2 * width - 20)}")] if best else []),
         Text(f"budget left  {_left(state) or 'no caps'}"),
         Text(f"last verdict {'none yet' if last is None else f'{last.verdict} ({last.reason})'}"),
+        *(Text(f"warning: {line(warning)}", style="yellow") for _iteration, warning in state.raised[-MOST_WARNINGS:]),
     ]
     title = Text(f"{seen.mission_id} \u00b7 {state.status}")
     return Panel(Group(*rows), title=title, title_align="left", border_style="dim", width=width, expand=False)
@@ -180,11 +189,10 @@ def _standing(state: MissionState, criterion: AnyCriterion) -> str:
             metric, target = line(criterion.metric, 30), criterion.target
             now = figure(facts["value"], target) if "value" in facts else "none yet"
             words = f"{metric} {now}, wanted {sign(criterion.op)} {stated(target)}"
-            point = state.best.get(criterion.criterion_id)
-            if point is None or point.value == facts.get("value"):
+            best = state.best_points.of(criterion.criterion_id)
+            if best is None or (best.point is not None and best.point.value == facts.get("value")):
                 return words
-            # The best of this number alone: the call that reported it may have failed the other criteria.
-            return f"{words}, {_EXTREME[criterion.op]} so far {figure(point.value, target)}"
+            return f"{words}, {_EXTREME[criterion.op]} so far {_found(best, criterion)}"
         case ToolCallSucceeded():
             count = facts.get("count", 0)
             return f"{line(criterion.tool_name, 50)} succeeded {counted(count, 'time')}, wanted {criterion.min_count}"
@@ -194,6 +202,13 @@ def _standing(state: MissionState, criterion: AnyCriterion) -> str:
             return line(f"check {' '.join([Path(program).name, *words])}", 60)
         case _:
             return line(describe(criterion), 60)
+
+
+def _found(best: Best, criterion: MetricThreshold) -> str:
+    """The best value that keeps the other limits; without one, that the value does not."""
+    point = best.point or best.infeasible
+    value = "" if point is None else figure(point.value, criterion.target)
+    return value if best.point is not None else f"{value}, infeasible"
 
 
 def clock(seconds: float) -> str:

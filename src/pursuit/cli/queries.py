@@ -83,24 +83,32 @@ async def watch(context: Context, *, mission_id: MissionId) -> None:
     await follow(context.service, mission_id, context.screen)
 
 
-@command(app, epilog="Example:  pursuit report ID -o report.html")
+@command(app, epilog="Examples:  pursuit report ID -o report.html   pursuit report ID -o trials.csv")
 def report(
     context: Context,
     *,
     mission_id: MissionId,
     form: Annotated[
         str | None,
-        typer.Option("--format", metavar="html|md|json", help="Format (default: by the file's name, else Markdown)."),
+        typer.Option(
+            "--format",
+            metavar="html|md|json|csv|parquet",
+            help="Format (default: by the file's name, else Markdown); csv and parquet are the trials alone.",
+        ),
     ] = None,
     output: OutputOption = None,
     force: ForceOption = False,
 ) -> None:
-    """Show the report of a mission; the final one if the mission has ended."""
-    from pursuit.cli.reports import format_of, show_report
+    """Show the report of a mission, the final one if the mission has ended; or write its trials as a table."""
+    from pursuit.cli.reports import format_of, show_report, show_trials
 
     wanted = format_of(form, output, as_json=context.json)
     if output is not None:
         context.check_output(output, force=force)
+    if wanted in ("csv", "parquet"):
+        rows = context.look(lambda runtime: runtime.service.trials(mission_id))
+        show_trials(context.screen, mission_id, rows, wanted, output)
+        return
     found = context.look(lambda runtime: runtime.service.report(mission_id))
     show_report(context.screen, mission_id, found, wanted, output)
 
@@ -250,6 +258,8 @@ def _event_line(event: AnyEvent, state: MissionState) -> str | None:
             return iteration_line(state)
         case events.MissionEnded():
             return f"{event.status} ({event.reason})"
+        case events.MissionWarned():
+            return f"warning: {line(event.message)}"
         case events.WaitBegan():
             return f"waiting for {event.waiting_for}"
         case events.OperatorEvent():

@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
-from pursuit.cli.console import Screen, clean
+from pursuit.cli.console import Screen, clean, counted
 from pursuit.cli.context import Context
 from pursuit.cli.options import check_choice
 from pursuit.errors import InvalidArgument
 
 Format = Literal["html", "md", "json"]
 FORMATS: tuple[Format, ...] = ("json", "md", "html")
+Table = Literal["csv", "parquet"]
+TABLES: tuple[Table, ...] = ("csv", "parquet")
+"""Formats that hold the trials alone."""
 
 
 def rendered(report: Mapping[str, Any], form: Format) -> str:
@@ -32,11 +35,37 @@ def rendered(report: Mapping[str, Any], form: Format) -> str:
     return render_html(report) if form == "html" else render_markdown(report)
 
 
-def format_of(given: str | None, output: Path | None, *, as_json: bool) -> Format:
+def format_of(given: str | None, output: Path | None, *, as_json: bool) -> Format | Table:
     """The format: as given, else by the file's name, else JSON with `--json`, else Markdown."""
-    suffix = output.suffix.removeprefix(".").lower() if output is not None else ""
-    wanted = given or (suffix if suffix in FORMATS else "json" if as_json and output is None else "md")
-    return check_choice("--format", wanted, FORMATS)
+    known = (*FORMATS, *TABLES)
+    if given is not None:
+        wanted = check_choice("--format", given, known)
+        if wanted == "parquet" and output is None:
+            raise InvalidArgument("--format: parquet is not text; name a file with -o FILE.parquet", field="--format")
+        return wanted
+    if output is None:
+        return "json" if as_json else "md"
+    suffix = output.suffix.removeprefix(".").lower()
+    if suffix not in known:
+        ending = f"{output.name!r} has the ending .{suffix}" if suffix else f"{output.name!r} has no ending"
+        known_endings = ", ".join(f".{one}" for one in known)
+        raise InvalidArgument(f"-o: {ending}; known: {known_endings}. Name the format with --format", field="--output")
+    return check_choice("--output", suffix, known)
+
+
+def show_trials(
+    screen: Screen, mission_id: str, trials: Sequence[Mapping[str, Any]], form: Table, output: Path | None
+) -> None:
+    """Prints the trials as CSV, or writes them to a file."""
+    from pursuit.reports.trials import as_csv, as_parquet
+
+    if output is None:
+        screen.answer({"session_id": mission_id, "trials": list(trials)})
+        screen.plain(as_csv(trials).rstrip("\n"))
+        return
+    write_whole(output, as_csv(trials) if form == "csv" else as_parquet(trials))
+    screen.answer({"session_id": mission_id, "format": form, "file": clean(output), "trials": len(trials)})
+    screen.fact("wrote", f"{output} ({counted(len(trials), 'trial')})")
 
 
 def show_report(screen: Screen, mission_id: str, report: Mapping[str, Any], form: Format, output: Path | None) -> None:
@@ -74,7 +103,7 @@ def remove_reports(context: Context, mission_id: str) -> None:
             (_folder(context) / f"{mission_id}.{form}").unlink(missing_ok=True)
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, body: str | bytes) -> None:
     """Writes a private file atomically."""
     try:
         # mkstemp makes the file readable by the owner alone, whatever the umask says.
@@ -83,8 +112,8 @@ def write_whole(path: Path, text: str) -> None:
         raise InvalidArgument(f"cannot write {path}: {error.strerror}", path=str(path)) from error
     partial = Path(name)
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as file:
-            file.write(text)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(body if isinstance(body, bytes) else body.encode("utf-8", errors="replace"))
         partial.replace(path)
     except OSError as error:
         raise InvalidArgument(f"cannot write {path}: {error.strerror}", path=str(path)) from error

@@ -1,4 +1,4 @@
-"""`pursuit serve`: missions for MCP clients; `pursuit token`: bearer tokens for its HTTP server.
+"""`pursuit serve`: missions for MCP clients; `token`: bearer tokens for its HTTP server; `schedule`: what it starts.
 
 Over stdio nothing of ours goes to standard output. A token is printed once, by the command that makes it.
 """
@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pursuit.cli.context import Context, Interrupted, WithContext, command, conduct
+from pursuit.cli.context import Context, Interrupted, NoLedger, WithContext, command, conduct, group
 from pursuit.cli.options import ModeOption, mission_ids
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ token_app = typer.Typer(
     invoke_without_command=True,
     rich_help_panel=PANEL,
 )
+schedule_app = group("schedule", "List the schedules that `pursuit serve` keeps.", panel=PANEL)
 
 
 @command(app)
@@ -111,7 +112,7 @@ def serve(
 
         spelling = "escaped" if plain_names else "dotted"
         options = GatewayOptions(alone=not http, spelling=spelling, search=tool_search, reloads=reloads)
-    context.trust_here()
+    context.trust_here(schedules=True)
 
     async def work() -> None:
         runtime = context.driving(mode, only=mission)
@@ -217,6 +218,47 @@ def revoke(
     _tokens(context).revoke(name)
     context.screen.answer({"revoked": name})
     context.screen.fact("revoked", name)
+
+
+@command(schedule_app, "list")
+def list_schedules(context: Context) -> None:
+    """List the schedules: the next time, the last run, and runs that were missed or skipped."""
+    from pursuit.cli.console import line
+    from pursuit.engine.context import SystemClock
+    from pursuit.service.schedules import schedule_rows
+
+    configs, now = context.configuration().schedules, SystemClock.now()
+    try:
+        rows = context.look(lambda runtime: schedule_rows(configs, runtime.service.ledger, now))
+    except NoLedger:
+        rows = conduct(lambda: schedule_rows(configs, None, now))
+    screen = context.screen
+    if screen.answer({"schedules": rows}):
+        return
+    columns = ("schedule", "cron", "next", "last run", "missed", "mission file")
+    cells = [[line(row["name"]), row["cron"], *_schedule_cells(row)] for row in rows]
+    if screen.rich and cells:
+        screen.table(columns, cells)
+    else:
+        for cell in cells:
+            screen.row(cell)
+    for row in rows:
+        if reason := row.get("last_run", {}).get("reason"):
+            screen.note(f"{row['name']}: the last run was refused: {reason}")
+    if not rows:
+        screen.hint("there are no schedules; write [schedule.NAME] in pursuit.toml, with cron and mission")
+    elif any(row.get("missed") for row in rows):
+        screen.hint("runs are missed while no `pursuit serve` runs with this configuration")
+
+
+def _schedule_cells(row: dict[str, Any]) -> list[str]:
+    """When it is due next, how its last run stands, what was missed, and its file."""
+    from pursuit.reports.wording import moment
+
+    last = row.get("last_run")
+    run = "none" if last is None else f"{last['session_id']} {last['status']}"
+    missed = f"{row['missed']} (last {moment(row['last_missed_at'])})" if row.get("missed") else "0"
+    return [moment(row["next_at"]), run, missed, row["mission"]]
 
 
 def _tokens(context: Context) -> Tokens:

@@ -1,4 +1,4 @@
-"""The commands that write a mission file and start nothing: init writes an example, scaffold drafts one for a goal."""
+"""The commands that help to write files, and start nothing: init (an example), schema (for editors), scaffold."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from pursuit.cli.console import Screen, clean, model_usage
 from pursuit.cli.context import Context, command, conduct
-from pursuit.cli.options import ForceOption, OutputOption
+from pursuit.cli.options import ForceOption, OutputOption, check_choice
 
 if TYPE_CHECKING:
     from pursuit.config.trust import Workspace
@@ -26,15 +26,19 @@ def init(
     context: Context,
     *,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write to.")] = Path(),
+    template: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="Example: beam (the default), tune, fix-tests, watch-and-repair or client."),
+    ] = "beam",
     force: ForceOption = False,
 ) -> None:
     """Write an example mission, with comments, that runs as it is."""
-    from pursuit.demo.example import write_example
+    from pursuit.demo.example import next_steps, template_named, write_example
 
     screen = context.screen
-    files = write_example(directory, force=force)
+    files = write_example(directory, force=force, template=template)
     steps = [] if directory.resolve() == Path.cwd() else [f"cd {clean(directory)}"]
-    steps += ["pursuit run mission.toml", "pursuit list"]
+    steps += next_steps(template_named(template))
     if screen.answer({"files": [clean(path) for path in files], "next": steps}):
         return
     for path in files:
@@ -42,6 +46,19 @@ def init(
     screen.plain("next:")
     for step in steps:
         screen.plain(f"  {step}")
+
+
+@command(app, epilog="Example:  pursuit schema mission > mission.schema.json")
+def schema(
+    context: Context,
+    *,
+    name: Annotated[str, typer.Argument(metavar="mission|config", help="mission.toml or pursuit.toml.")],
+) -> None:
+    """Print the JSON Schema of mission.toml or pursuit.toml, for editors."""
+    from pursuit.config.json_schemas import SCHEMAS, schema_text
+
+    check_choice("mission|config", name, tuple(SCHEMAS))
+    context.screen.plain(schema_text(name).rstrip("\n"))
 
 
 @command(app, epilog='Example:  pursuit scaffold "make the tests pass" --template tests -o mission.toml')

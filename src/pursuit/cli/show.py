@@ -37,8 +37,25 @@ def why(status: Mapping[str, Any]) -> str:
         until = f" until {moment(status['waiting_until'])}" if "waiting_until" in status else ""
         return f"waiting for {status['waiting_for']}{detail}{until}"
     if status["status"] in ENDED:
-        return reason(status.get("verdict_reason"))
+        words = reason(status.get("verdict_reason"))
+        error = status.get("rationale") if status.get("verdict_reason") == "proposer_failed" else None
+        return f"{words.removesuffix('.')}: {line(error)}" if error else words
     return ""
+
+
+def best_words(found: Mapping[str, Any] | None) -> str:
+    """The best point that keeps all limits, and what a better one violates; empty before there is a point."""
+    row: Mapping[str, Any] = found or {}
+    words: list[str] = []
+    if row.get("feasible"):
+        words.append(
+            f"{row['metric']} {figure(row['value'])} with {compact(row['args'])} (iteration {row['iteration']})"
+        )
+    if beyond := row.get("infeasible"):
+        broken = ", ".join(f"{one['wanted']} ({figure(one['value'])})" for one in beyond["violates"])
+        head = "" if words else f"no point keeps all limits; {row['metric']} "
+        words.append(f"{head}{figure(beyond['value'])} in iteration {beyond['iteration']} violates {broken}")
+    return "; ".join(words)
 
 
 def continue_command(context: Context | Screen, status: Mapping[str, Any], *words: str) -> str:
@@ -63,6 +80,8 @@ def _mission_plain(screen: Screen, status: Mapping[str, Any]) -> None:
     for row in status["criteria"]:
         need = "required" if row["required"] else "optional"
         screen.fact(f"criterion {row['criterion_id']}", f"{row['status']} ({need}): {row['description']}{_proof(row)}")
+    if text := best_words(status.get("best_point")):
+        screen.fact("best", text)
     for label, used, cap, _left in budget_parts(status["budget"]):
         screen.fact(label, of_cap(used, cap))
     screen.fact("no progress for", counted(status["no_progress_counter"], "checkpoint"))
@@ -88,6 +107,8 @@ def _mission_rich(screen: Screen, status: Mapping[str, Any]) -> None:
     if text := why(status):
         head.append(f"  {line(text)}")
     screen.show(head, Padding(Text(line(status["directive"], 400)), (0, 0, 1, 2)), criteria_table(status))
+    if text := best_words(status.get("best_point")):
+        screen.show(Padding(Text(f"best  {line(text, 400)}"), (1, 0, 0, 2)))
     words = [f"{label} {of_cap(used, cap)}" for label, used, cap, _left in budget_parts(status["budget"])]
     screen.show(Padding(Text(" \u00b7 ".join(words)), (1, 0, 0, 2)))
     if "parent" in status:

@@ -203,9 +203,6 @@ class Ended:
             return ""
         reason = self.status.get("verdict_reason")
         words = UNSOLVED if reason == "out_of_reach" else show.why(self.status)
-        errors = [row["message"] for row in self.report["errors"] if row["tool"] == self.status.get("proposer")]
-        if reason == "proposer_failed" and errors:
-            words = f"{words.removesuffix('.')}: {errors[-1]}"
         refused = [row for row in self.report["refused"] if row["outcome"] == "denied"]
         if not refused:
             return words

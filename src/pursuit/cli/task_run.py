@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 from anyio.abc import TaskStatus as Started
@@ -29,7 +29,7 @@ from pursuit.cli.progress import clock
 from pursuit.core.base_model import nearest
 from pursuit.core.tasks import TASK_STATUSES, TaskState
 from pursuit.errors import Fault, InvalidArgument, PathTraversal, TaskTerminal, ValidationFailed
-from pursuit.reports.wording import figure, moment, seconds_between, span
+from pursuit.reports.wording import compact, figure, moment, seconds_between, span
 from pursuit.service.tasks import Tasks
 
 if TYPE_CHECKING:
@@ -219,8 +219,13 @@ def _figures(screen: Screen, record: Mapping[str, Any]) -> None:
 
 
 def _details(screen: Screen, record: Mapping[str, Any], *, most: int | None) -> None:
-    """What else the result of a command says: why it failed, in its own words."""
+    """What else the result of a command says: its metrics, and why it failed, in its own words."""
     found: Mapping[str, Any] = record.get("result", {}).get("structuredContent") or {}
+    metrics: Mapping[str, Any] = found.get("metrics") or {}
+    for name, value in metrics.items():
+        screen.fact(f"metric {name}", compact(value))
+    for note in cast("Sequence[Any]", found.get("notes") or ()):
+        screen.fact("note", note)
     for label, key in (("failure", "failure_lines"), ("stderr", "stderr_tail")):
         lines: Sequence[str] = found.get(key, ())
         for text in lines if most is None else lines[-most:]:

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 from urllib.parse import unquote
 
-from pursuit.config.files import Fields, kind
+from pursuit.config.files import Fields, as_table, kind
 from pursuit.config.servers import SERVER_NAME
 from pursuit.core.base_model import nearest
 from pursuit.core.catalogue import CONTROL_TOOLS, is_control_tool
+from pursuit.core.log_metrics import TAKES, MetricRule, checked_group, checked_json
 from pursuit.core.patterns import Unfinished, checked_pattern, find
 from pursuit.core.tools import ToolOverride
 from pursuit.errors import Fault, PathTraversal, ValidationFailed
@@ -52,9 +53,13 @@ PARAMETER_KEYS = tuple(dict.fromkeys((*_COMMON, *(key for keys in _BY_KIND.value
 PATTERNS = ("unit_pattern", "failure_pattern", "item_pattern")
 TRAITS = ("read_only", "idempotent", "parallel_safe", "destructive")
 COMMAND_KEYS = (
-    "argv", "parameters", "title", "description", "cwd", "env", "total", *PATTERNS, "disclaimer", "grace", "heartbeat",
-    "timeout", "allow_parent_paths", *TRAITS,
+    "argv", "parameters", "metrics", "title", "description", "cwd", "env", "total", *PATTERNS, "disclaimer", "grace",
+    "heartbeat", "timeout", "allow_parent_paths", *TRAITS,
 )  # fmt: skip
+
+METRIC_KEYS = ("pattern", "json", "file", "take")
+MOST_METRICS = 100
+LONGEST_METRIC = 128
 
 _JSON_SCHEMA_NAMES = {
     "min_length": "minLength",
@@ -292,6 +297,8 @@ class CommandConfig:
     name: str
     argv: Template
     parameters: Mapping[str, Parameter] = field(default_factory=dict[str, Parameter])
+    metrics: tuple[MetricRule, ...] = ()
+    """What its output, or a file that it writes, tells; `{name}` in a file's name is a parameter."""
     title: str | None = None
     description: str | None = None
     cwd: str | None = None
@@ -337,6 +344,17 @@ class CommandConfig:
     def units(self, arguments: Mapping[str, Any]) -> float | None:
         """The number of units, if it is known."""
         return self.values(arguments)[self.total] if isinstance(self.total, str) else self.total
+
+    def rules(self, arguments: Mapping[str, Any]) -> list[MetricRule]:
+        """Its metrics for these arguments; one whose file needs a parameter without a value is left out."""
+        values, found = self.values(arguments), list[MetricRule]()
+        for rule in self.metrics:
+            if rule.file is None:
+                found.append(rule)
+            else:
+                words = _filled((_parse_word(rule.file),), values, self.parameters)
+                found += [replace(rule, file=word) for word in words]
+        return found
 
     def _faults(self, arguments: Mapping[str, Any]) -> list[Fault]:
         faults: list[Fault] = []
@@ -403,6 +421,7 @@ def _read_command(name: str, fields: Fields, base: Path) -> CommandConfig:
         name=name,
         argv=_read_template(fields, parameters, declared),
         parameters=parameters,
+        metrics=_read_metrics(fields, declared),
         title=fields.text("title"),
         description=fields.text("description"),
         cwd=fields.text("cwd"),
@@ -471,6 +490,50 @@ def _check_group(fields: Fields, at: str, group: Group, parameters: Mapping[str,
         own = "".join(part if isinstance(part, str) else "x" for part in word)
         if places((word,)) and climbs(own) and not fields.table.get("allow_parent_paths"):
             fields.fault(at, "has a '..' segment beside a parameter; say allow_parent_paths = true if that is meant")
+
+
+def _read_metrics(fields: Fields, declared: Fields) -> tuple[MetricRule, ...]:
+    """The metrics without a fault; a text alone is a pattern."""
+    table = fields.inside("metrics")
+    found: list[MetricRule] = []
+    if len(table.table) > MOST_METRICS:
+        fields.fault("metrics", f"has {len(table.table)} entries; at most {MOST_METRICS}")
+    for name, value in list(table.table.items())[:MOST_METRICS]:
+        before = len(fields.faults)
+        if not 0 < len(name) <= LONGEST_METRIC or not name.isprintable():
+            table.fault(name or '""', f"a metric's name has 1 to {LONGEST_METRIC} printable characters")
+        if isinstance(value, str):
+            rule = MetricRule(name=name, pattern=_read_checked(table, name, checked_group))
+        elif isinstance(value, Mapping):
+            rule = _read_metric(name, table.inside(name), declared)
+        else:
+            why = f'must be a regular expression, or a table such as {{ json = "loss" }}, not {kind(value)}'
+            table.fault(name, why)
+            continue
+        if len(fields.faults) == before:
+            found.append(rule)
+    return tuple(found)
+
+
+def _read_metric(name: str, fields: Fields, declared: Fields) -> MetricRule:
+    fields.only(METRIC_KEYS)
+    if ("pattern" in fields.table) == ("json" in fields.table):
+        fields.fault("pattern", "give exactly one of pattern and json (a path into a JSON line)")
+    file = fields.text("file")
+    word = None if file is None else _read_word(fields, "file", file)
+    for place in () if word is None else places((word,)):
+        known = as_table(declared.table.get(place))
+        if known is None:
+            fields.fault("file", f"there is no parameter {place!r}{nearest(place, declared.table)}")
+        elif known.get("type") in ("array", "boolean"):
+            fields.fault("file", f"the parameter {place!r} must be a text or a number")
+    return MetricRule(
+        name=name,
+        pattern=_read_checked(fields, "pattern", checked_group),
+        json=_read_checked(fields, "json", checked_json),
+        file=file,
+        take=fields.word("take", TAKES) or "last",
+    )
 
 
 def _read_number(fields: Fields, key: str, least: float, most: float) -> float | None:
@@ -610,9 +673,13 @@ def _read_choices(fields: Fields, chosen: Kind) -> list[Any] | None:
 
 
 def _read_pattern(fields: Fields, key: str) -> str | None:
-    pattern = fields.text(key)
+    return _read_checked(fields, key, checked_pattern)
+
+
+def _read_checked(fields: Fields, key: str, check: Callable[[str], str]) -> str | None:
+    text = fields.text(key)
     try:
-        return None if pattern is None else checked_pattern(pattern)
+        return None if text is None else check(text)
     except ValueError as error:
         fields.fault(key, str(error))
         return None

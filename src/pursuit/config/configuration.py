@@ -6,10 +6,11 @@ with line and column if the file cannot be parsed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from pursuit.config.commands import COMMANDS_SERVER, CommandConfig, read_commands
 from pursuit.config.files import Fields, as_table, kind, parse_json, parse_toml, read_text, unreadable
@@ -54,14 +55,62 @@ SETTINGS = (
 )
 _OFF_AT_ZERO = ("memory_lessons",)
 _COUNTS = ("script_calls", "script_workers", "tasks_at_once", "tasks_each", "task_kept")
-_WHOLE = (*_COUNTS, "prompt_bytes", "tools_bytes", *_OFF_AT_ZERO)
-_TOML_KEYS = ("servers", "mcpServers", "checks", "commands", "settings", "policy", "prices", "model", "client_models")
+WHOLE_SETTINGS = (*_COUNTS, "prompt_bytes", "tools_bytes", *_OFF_AT_ZERO)
+TOML_KEYS = (
+    "servers",
+    "mcpServers",
+    "checks",
+    "commands",
+    "settings",
+    "policy",
+    "prices",
+    "model",
+    "client_models",
+    "notify",
+    "schedule",
+    "tracking",
+)
 PRICE_KEYS = ("input", "output")
 POLICY_KEYS = ("mode", "rules", "network", "callers")
 CALLER_KEYS = ("mode", "deny", "ask")
 RULE_KEYS = ("decision", "server", "tool", "arguments", "reason")
 NETWORK_KEYS = ("allow", "ask", "deny")
+CHECK_KEYS = ("command", "cwd", "timeout")
+NOTIFY_KEYS = ("command", "webhook", "secret", "events", "timeout")
+SCHEDULE_KEYS = ("cron", "mission", "overlap", "timezone")
 _JSON_KEYS = ("servers", "mcpServers", "inputs", "$schema")
+
+Notice = Literal["waiting", "ended", "stuck", "interrupted", "budget"]
+NOTICES: tuple[Notice, ...] = get_args(Notice)
+Overlap = Literal["skip", "queue", "replace"]
+OVERLAPS: tuple[Overlap, ...] = get_args(Overlap)
+
+_SCHEDULE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+_URL = re.compile(r"https?://[^\s/]|\$\{")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotifyConfig:
+    """`[notify]`: what is told of missions, and to whom. `secret` may be a `${VARIABLE}`: it is expanded when used."""
+
+    base: Path
+    command: tuple[str, ...] = ()
+    webhook: str | None = None
+    secret: str = ""
+    events: frozenset[Notice] = frozenset(NOTICES)
+    timeout: float = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleConfig:
+    """`[schedule.NAME]`: when `pursuit serve` starts the mission of a file."""
+
+    name: str
+    cron: str
+    mission: Path
+    overlap: Overlap = "skip"
+    timezone: str | None = None
+    """A name of the IANA database; None is the zone of this machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +129,10 @@ class Configuration:
     """The language model that proposes where a client names no proposer."""
     client_models: frozenset[str] = frozenset()
     """Further language models that MCP clients may name."""
+    notify: NotifyConfig | None = None
+    schedules: Mapping[str, ScheduleConfig] = field(default_factory=dict[str, ScheduleConfig])
+    tracking: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Where metrics are sent: `mlflow` a tracking URI, `tensorboard` a folder."""
 
 
 def find_configuration(start: Path) -> Path | None:
@@ -120,7 +173,7 @@ def load_configuration(path: Path) -> Configuration:
 def _parse(path: Path, table: Mapping[str, Any], faults: list[Fault]) -> Configuration:
     foreign = path.suffix == ".json"
     fields = Fields(table, at="", source=str(path), faults=faults)
-    fields.only(_JSON_KEYS if foreign else _TOML_KEYS)
+    fields.only(_JSON_KEYS if foreign else TOML_KEYS)
     servers: dict[str, ServerConfig] = {}
     for prefix in ("mcpServers", "servers"):
         if prefix not in table:
@@ -142,20 +195,81 @@ def _parse(path: Path, table: Mapping[str, Any], faults: list[Fault]) -> Configu
         prices=_prices(fields),
         model=_model(fields),
         client_models=_client_models(fields),
+        notify=_notify(fields, path.parent.absolute()),
+        schedules=_schedules(fields, path.parent.absolute()),
+        tracking=_tracking(fields, path.parent.absolute()),
     )
+
+
+def _tracking(fields: Fields, base: Path) -> dict[str, str]:
+    table = fields.inside("tracking")
+    table.only(("mlflow", "tensorboard"))
+    mlflow, tensorboard = table.text("mlflow"), table.text("tensorboard")
+    return {
+        **({"mlflow": mlflow} if mlflow is not None else {}),
+        **({"tensorboard": str(base / tensorboard)} if tensorboard is not None else {}),
+    }
 
 
 def _checks(fields: Fields, base: Path) -> dict[str, Mapping[str, Any]]:
     """The named commands of checks; they run in the configuration's folder unless they say otherwise."""
     found: dict[str, Mapping[str, Any]] = {}
     for name, table in fields.tables("checks"):
-        table.only(("command", "cwd", "timeout"))
+        table.only(CHECK_KEYS)
         command, timeout = table.texts("command"), table.number("timeout")
         if not command:
             table.fault("command", "is missing; give the command as a list of words")
         found[name] = {"command": list(command or ()), "cwd": str(base / (table.text("cwd") or "."))}
         if timeout is not None:
             found[name] = {**found[name], "timeout": timeout}
+    return found
+
+
+def _notify(fields: Fields, base: Path) -> NotifyConfig | None:
+    if "notify" not in fields.table:
+        return None
+    table = fields.inside("notify")
+    table.only(NOTIFY_KEYS)
+    command, webhook, secret = table.texts("command"), table.text("webhook"), table.text("secret")
+    if "command" not in table.table and "webhook" not in table.table:
+        table.fault("command", "is missing; give a command, a webhook or both")
+    elif command == ():
+        table.fault("command", "must have at least one word")
+    if webhook is not None and not _URL.match(webhook):
+        table.fault("webhook", "must be an http or https address")
+    if webhook is not None and "secret" not in table.table:
+        table.fault("secret", "is missing; receivers verify the signature with it: whsec_ and 24 to 64 bytes as Base64")
+    if webhook is None and "webhook" not in table.table and secret is not None:
+        table.fault("secret", "goes with webhook")
+    events = table.texts("events")
+    for place, word in enumerate(events or ()):
+        if word not in NOTICES:
+            known = nearest(word, NOTICES) or "; use " + ", ".join(NOTICES)
+            table.fault(f"events[{place}]", f"{word[:100]!r} is not an event{known}")
+    given = NotifyConfig(base=base, command=command or (), webhook=webhook, secret=secret or "")
+    return replace(
+        given,
+        events=given.events if events is None else frozenset(one for one in NOTICES if one in events),
+        timeout=table.number("timeout") or given.timeout,
+    )
+
+
+def _schedules(fields: Fields, base: Path) -> dict[str, ScheduleConfig]:
+    """The schedules by name; a `[schedule]` with a `cron` of its own is one that is named `default`."""
+    whole = fields.inside("schedule")
+    one = [("default", whole)] if "cron" in whole.table else []
+    found: dict[str, ScheduleConfig] = {}
+    for name, table in one or fields.tables("schedule"):
+        table.only(SCHEDULE_KEYS)
+        if _SCHEDULE_NAME.fullmatch(name) is None:
+            whole.fault(name, "is not a name of a schedule: use a-z, 0-9, '-' and '_', at most 64 of them")
+        found[name] = ScheduleConfig(
+            name=name,
+            cron=table.text("cron", needed=True) or "",
+            mission=base / Path(table.text("mission", needed=True) or "").expanduser(),
+            overlap=table.word("overlap", OVERLAPS) or "skip",
+            timezone=table.text("timezone"),
+        )
     return found
 
 
@@ -189,7 +303,7 @@ def _prices(fields: Fields) -> dict[str, tuple[float, float]]:
 def _settings(fields: Fields) -> dict[str, float]:
     table = fields.inside("settings")
     table.only(SETTINGS)
-    values = {key: table.number(key, whole=key in _WHOLE, zero=key in _OFF_AT_ZERO) for key in SETTINGS}
+    values = {key: table.number(key, whole=key in WHOLE_SETTINGS, zero=key in _OFF_AT_ZERO) for key in SETTINGS}
     return {key: value for key, value in values.items() if value is not None}
 
 

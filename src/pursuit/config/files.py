@@ -194,6 +194,7 @@ class Fields:
         return found
 
 
+MOST_SHOWN = 100
 _PLACE = re.compile(r" ?\(at (?:line (\d+), column (\d+)|end of document)\)")
 
 
@@ -215,9 +216,9 @@ def parse_toml(text: str, *, source: str) -> dict[str, Any]:
         place = _PLACE.search(str(error))
         reason = f"is not valid TOML: {_PLACE.sub('', str(error))}"
         if place is not None and place[1]:
-            raise unreadable(source, reason, int(place[1]), int(place[2])) from None
+            raise unreadable(source, reason, int(place[1]), int(place[2]), text) from None
         lines = text.split("\n")
-        raise unreadable(source, f"{reason} (at the end)", len(lines), len(lines[-1]) + 1) from None
+        raise unreadable(source, f"{reason} (at the end)", len(lines), len(lines[-1]) + 1, text) from None
     except ValueError as error:
         raise _beyond(source, "TOML", error) from None
     except RecursionError:
@@ -239,7 +240,7 @@ def parse_json(text: str, *, source: str) -> object:
     try:
         value: object = json.loads(text, object_pairs_hook=unique)
     except json.JSONDecodeError as error:
-        raise unreadable(source, f"is not valid JSON: {error.msg}", error.lineno, error.colno) from None
+        raise unreadable(source, f"is not valid JSON: {error.msg}", error.lineno, error.colno, text) from None
     except ValueError as error:
         raise _beyond(source, "JSON", error) from None
     except RecursionError:
@@ -254,9 +255,23 @@ def too_deep(source: str) -> ValidationFailed:
     return unreadable(source, "is nested too deeply")
 
 
-def unreadable(source: str, reason: str, line: int | None = None, column: int | None = None) -> ValidationFailed:
-    """One fault of the document as a whole."""
-    return ValidationFailed([Fault(field="", reason=reason, source=source, line=line, column=column)])
+def unreadable(
+    source: str, reason: str, line: int | None = None, column: int | None = None, text: str | None = None
+) -> ValidationFailed:
+    """One fault of the document as a whole; `text` is the document, to show the line."""
+    excerpt = None if text is None or line is None or column is None else _excerpt(text, line, column)
+    fault = Fault(field="", reason=reason, source=source, line=line, column=column, excerpt=excerpt)
+    return ValidationFailed([fault])
+
+
+def _excerpt(text: str, line: int, column: int) -> str | None:
+    """The line, or the part of a long one around the column, and a mark under it."""
+    lines = text.split("\n")
+    if not 0 < line <= len(lines) or not lines[line - 1].strip():
+        return None
+    begin = max(0, column - 1 - MOST_SHOWN // 2)
+    shown = lines[line - 1].rstrip("\r").replace("\t", " ")[begin : begin + MOST_SHOWN]
+    return f"{shown}\n{' ' * (column - 1 - begin)}^"
 
 
 def _beyond(source: str, form: str, error: ValueError) -> ValidationFailed:

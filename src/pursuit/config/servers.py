@@ -25,7 +25,7 @@ Transport = Literal["stdio", "http", "sse"]
 SERVER_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")
 PYTHON = "__python_executable__"
 
-_TRANSPORTS: dict[str, Transport] = {
+TRANSPORTS: dict[str, Transport] = {
     "stdio": "stdio",
     "http": "http",
     "streamable-http": "http",
@@ -33,13 +33,13 @@ _TRANSPORTS: dict[str, Transport] = {
     "streamableHttp": "http",
     "sse": "sse",
 }
-_SERVER_KEYS = (
+SERVER_KEYS = (
     "command", "args", "env", "cwd", "url", "headers", "type", "transport", "timeouts", "enabled", "required",
     "enabled_tools", "disabled_tools", "concurrency", "restart", "trust_annotations", "tools",
 )  # fmt: skip
 # What other hosts write into mcp.json: `disabled` is obeyed, the rest is ignored (and may not loosen policy).
 _FOREIGN_KEYS = ("disabled", "alwaysAllow", "autoApprove", "description", "timeout", "gallery")
-_OVERRIDE_FLAGS = ("read_only", "idempotent", "parallel_safe", "destructive", "long", "task_only")
+OVERRIDE_FLAGS = ("read_only", "idempotent", "parallel_safe", "destructive", "long", "task_only")
 
 
 FETCHERS = frozenset({"npx", "bunx", "pnpx", "uvx", "uv", "pipx"})
@@ -144,7 +144,7 @@ def parse_servers(
 
 
 def _parse_server(name: str, fields: Fields, base: Path, *, foreign: bool) -> ServerConfig:
-    fields.only((*_SERVER_KEYS, *_FOREIGN_KEYS) if foreign else _SERVER_KEYS)
+    fields.only((*SERVER_KEYS, *_FOREIGN_KEYS) if foreign else SERVER_KEYS)
     enabled = fields.flag("enabled")
     if enabled is None:
         enabled = not (foreign and fields.flag("disabled"))
@@ -181,9 +181,9 @@ def _transport(fields: Fields) -> Transport:
     elif not has_command and not has_url:
         fields.fault("", "needs a 'command' (stdio) or a 'url' (http)")
     word = fields.text(said)
-    if word is not None and word not in _TRANSPORTS:
-        fields.fault(said, f"{word!r} is not a transport{nearest(word, _TRANSPORTS) or '; known: stdio, http, sse'}")
-    transport = _TRANSPORTS.get(word or "", "http" if has_url and not has_command else "stdio")
+    if word is not None and word not in TRANSPORTS:
+        fields.fault(said, f"{word!r} is not a transport{nearest(word, TRANSPORTS) or '; known: stdio, http, sse'}")
+    transport = TRANSPORTS.get(word or "", "http" if has_url and not has_command else "stdio")
     needs, other = ("command", "url") if transport == "stdio" else ("url", "command")
     if needs not in fields.table and other in fields.table:
         fields.fault(said, f"{transport} needs a '{needs}'")
@@ -211,8 +211,8 @@ def _timeouts(fields: Fields, *, fetches: bool) -> Timeouts:
 def _overrides(fields: Fields) -> dict[str, ToolOverride]:
     found: dict[str, ToolOverride] = {}
     for tool, table in fields.tables("tools"):
-        table.only((*_OVERRIDE_FLAGS, "timeout"))
-        flags = {key: table.flag(key) for key in _OVERRIDE_FLAGS}
+        table.only((*OVERRIDE_FLAGS, "timeout"))
+        flags = {key: table.flag(key) for key in OVERRIDE_FLAGS}
         found[tool] = ToolOverride(**flags, timeout=table.number("timeout"))
         if found[tool].read_only and found[tool].destructive:
             table.fault("destructive", "a tool cannot be read-only and destructive")

@@ -23,7 +23,7 @@ from typing import Any, cast
 
 from pursuit.config.configuration import JSON_NAME, TOML_NAME, Configuration
 from pursuit.config.files import user_ledger
-from pursuit.config.mission_file import MissionFile
+from pursuit.config.mission_file import MissionFile, load_mission_file
 from pursuit.config.servers import ServerConfig
 from pursuit.core.criteria import Check
 from pursuit.errors import Fault, NotTrusted, ValidationFailed
@@ -81,6 +81,9 @@ def of_configuration(configuration: Configuration) -> Workspace | None:
         rows.append(started("check", name, check["command"], cwd=check.get("cwd"), env=check.get("env")))
     if configuration.model is not None:
         rows.append(started("model", "of clients", [configuration.model]))
+    if (notify := configuration.notify) is not None:
+        words = notify.command or (notify.webhook or "",)
+        rows.append(started("notification", "of missions", words, webhook=notify.webhook))
     beside = configuration.path.with_name(JSON_NAME)
     files = (beside,) if configuration.path.name == TOML_NAME and beside.is_file() else ()
     return Workspace(path=configuration.path, starts=dict(rows), files=files)
@@ -96,6 +99,15 @@ def of_mission(file: MissionFile) -> Workspace:
     if model is not None:
         rows.append(started("proposer", "model", [str(model)]))
     return Workspace(path=file.path, starts=dict(rows))
+
+
+def of_schedules(configuration: Configuration) -> list[Workspace]:
+    """What the missions start that `pursuit serve` starts at their time; a file with faults starts nothing."""
+    found: list[Workspace] = []
+    for schedule in configuration.schedules.values():
+        with suppress(ValidationFailed):
+            found.append(of_mission(load_mission_file(schedule.mission)))
+    return found
 
 
 def of_servers(path: Path, servers: Mapping[str, ServerConfig]) -> Workspace:

@@ -10,7 +10,7 @@ import difflib
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, NamedTuple, Self, cast, get_args
+from typing import Annotated, Any, ClassVar, NamedTuple, Self, cast, get_args
 
 from pydantic import (
     AfterValidator,
@@ -70,6 +70,8 @@ def faults_of(error: ValidationError, model: type[BaseModel], *, source: str | N
     for place, item in enumerate(items[:MOST_FAULTS]):
         field, keys = _walk(model, item["loc"])
         reason = _reason(item, keys if place < MOST_HINTS else ())
+        if item["type"] in ("missing", "too_short") and issubclass(model, InputModel) and field in model.NEEDED:
+            reason = f"{'is missing; ' if item['type'] == 'missing' else ''}{model.NEEDED[field]}"
         cause = (item.get("ctx") or {}).get("error")
         line, column = getattr(cause, "line", None), getattr(cause, "column", None)
         found.setdefault((field, reason), Fault(field=field, reason=reason, source=source, line=line, column=column))
@@ -153,6 +155,8 @@ class InputModel(BaseModel):
 
     # Built when first used: starting a server, or listing missions, reads no input.
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+    NEEDED: ClassVar[Mapping[str, str]] = {}
+    """What is said of a field that is missing or empty, instead of the usual words."""
 
     def __init__(self, **data: Any) -> None:
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, assert_never
 
+from pursuit.core.early_warnings import LONGEST, repeated_failure
 from pursuit.core.evaluate import out_of_reach, required_met
 from pursuit.core.events import CompletionOrdered, CriterionResult, Facts, Verdict
 from pursuit.core.mission import EveryIteration, EveryN, EverySeconds, OnEvent
@@ -43,7 +44,7 @@ def decide(facts: Facts) -> Decision:
     if facts.cap is not None:
         return Decision("terminate", facts.cap)
     if facts.proposer_failures >= PROPOSER_FAILURES:
-        return Decision("terminate", "proposer_failed")
+        return Decision("terminate", "proposer_failed", facts.proposer_error)
     if facts.threshold is not None and facts.no_progress >= facts.threshold:
         return Decision("terminate", "no_progress")
     if not facts.checkpoint:
@@ -109,19 +110,29 @@ def facts_of(state: MissionState, results: Sequence[CriterionResult], *, checkpo
     iteration = state.open
     waits = state.mission.budget.on_exhausted == "wait"
     stop = None if state.stop is None else "complete" if isinstance(state.stop, CompletionOrdered) else "abort"
+    failures, error = _proposer_failures(state)
     return Facts(
         checkpoint=checkpoint,
         required_met=checkpoint and required_met(state.mission.criteria, results),
         operator_stop=stop,
         operator_reason=state.stop.reason if state.stop is not None else None,
         cap=None if waits else cap,
-        proposer_failures=state.proposer_failures,
+        proposer_failures=failures,
+        proposer_error=error,
         no_progress=_no_progress(state, results) if checkpoint else state.no_progress,
         threshold=state.stagnation,
         same_calls=iteration is not None and state.stagnation is not None and _same_calls(state, iteration),
         new_error=None if iteration is None else _new_error(state, iteration),
         never=out_of_reach(state.mission.criteria, results) if checkpoint else None,
     )
+
+
+def _proposer_failures(state: MissionState) -> tuple[int, str | None]:
+    """How often in a row the proposer failed, and how it did last; equal failures of a script or command count too."""
+    iteration = state.open
+    if iteration is None or iteration.proposed.failed:
+        return state.proposer_failures, iteration and "; ".join(iteration.proposed.failed)[:LONGEST]
+    return repeated_failure(state, iteration)
 
 
 def _no_progress(state: MissionState, results: Sequence[CriterionResult]) -> int:

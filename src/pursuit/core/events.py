@@ -4,8 +4,8 @@ Invariant: an event that was written once can be read for ever.
 
     created   MissionCreated
     driving   RunClaimed · ModelAsked · ModelAnswered · IterationProposed · CallIntended · CallSettled · CallRefused
-              ScriptEnded · ApprovalAsked · ApprovalExpired · IterationEnded · WaitBegan · MissionFailed · MissionEnded
-              ReportWritten
+              ScriptEnded · ApprovalAsked · ApprovalExpired · IterationEnded · MissionWarned · WaitBegan
+              MissionFailed · MissionEnded · ReportWritten
     operator  MissionPaused · MissionResumed · AbortOrdered · CompletionOrdered · BudgetExtended · ApprovalAnswered
 """
 
@@ -68,6 +68,8 @@ class Facts(Record, frozen=True, kw_only=True):
     operator_reason: str | None = None
     cap: str | None = None
     proposer_failures: int = 0
+    proposer_error: str | None = None
+    """The latest of these failures."""
     no_progress: int = 0
     threshold: int | None = None
     same_calls: bool = False
@@ -272,6 +274,15 @@ class IterationEnded(Event, frozen=True, kw_only=True):
     elapsed: float = 0.0
 
 
+class MissionWarned(Event, frozen=True, kw_only=True):
+    """As it is, the mission cannot meet these criteria; `code` is `metric_missing`, `message` is for people."""
+
+    iteration: int
+    code: str
+    message: str
+    criteria: list[str] = []
+
+
 class WaitBegan(Event, frozen=True, kw_only=True):
     """The mission waits; no process needs to hold it."""
 
@@ -353,6 +364,7 @@ AnyEvent = (
     | ApprovalExpired
     | ScriptEnded
     | IterationEnded
+    | MissionWarned
     | WaitBegan
     | MissionFailed
     | MissionEnded

@@ -5,10 +5,11 @@ Pure: no clock, no I/O, no randomness. Invariant: the cost of a step does not gr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, cast
 
 from pursuit.core.approvals import Approval, is_granted, pending
+from pursuit.core.best import Measured
 from pursuit.core.budgets import give_back, learnt, lend
 from pursuit.core.criteria import Check, MetricThreshold, Predicate
 from pursuit.core.events import (
@@ -30,6 +31,7 @@ from pursuit.core.events import (
     MissionFailed,
     MissionPaused,
     MissionResumed,
+    MissionWarned,
     ModelAnswered,
     ModelAsked,
     ReportWritten,
@@ -118,10 +120,15 @@ def _learn(
         if (iteration, order) >= state.metric_order.get(name, (0, 0)):
             state.metrics[name] = value
             state.metric_order[name] = (iteration, order)
+    measured: dict[str, float] = {}
     for name, value in leaves(metrics):
         point = Point(iteration, order, value, tool, call_id)
         state.series.add(name, point)
         _best(state, name, point)
+        if name in state.best_points.names:
+            measured[name] = value
+    if measured and state.open is not None:
+        state.open.measured[call_id] = measured
     for event in events:
         state.events.add(event["event_name"], tool=tool, call_id=call_id, iteration=iteration)
 
@@ -301,6 +308,8 @@ def _iteration_ended(state: MissionState, event: IterationEnded) -> None:
         _checkpoint(state, event)
     if iteration is None:
         return
+    if iteration.measured:
+        state.best_points.learn(_measured(iteration), state.series)
     state.last = iteration
     state.recent.append(iteration)
     if state.stagnation is not None:
@@ -316,12 +325,31 @@ def _iteration_ended(state: MissionState, event: IterationEnded) -> None:
     state.outputs_seen.add(outputs)
 
 
+def _measured(iteration: Iteration) -> Iterator[Measured]:
+    """The calls that reported a metric that matters, in the order in which they were proposed."""
+
+    def place(item: tuple[str, dict[str, float]]) -> int:
+        call = iteration.calls.get(item[0])
+        return len(iteration.calls) if call is None else call.order
+
+    for call_id, metrics in sorted(iteration.measured.items(), key=place):
+        call = iteration.calls.get(call_id)
+        tool, args = (SCRIPT_SOURCE, {}) if call is None else (call.tool, call.args)
+        yield Measured(iteration=iteration.index, call_id=call_id, tool=tool, args=args, metrics=metrics)
+
+
 def _checkpoint(state: MissionState, event: IterationEnded) -> None:
     state.checkpoints += 1
     state.checkpoint_at = event.at
     state.no_progress = event.facts.no_progress
     for criterion_id, point in state.best.items():
         state.checkpoint_best[criterion_id] = point.value
+
+
+def _warned(state: MissionState, event: MissionWarned) -> None:
+    state.raised = (*state.raised, (event.iteration, event.message))
+    state.warnings = (*state.warnings, event.message)
+    state.warned.update(event.criteria)
 
 
 def _wait_began(state: MissionState, event: WaitBegan) -> None:
@@ -404,6 +432,7 @@ _STEPS: dict[type[Any], Callable[[MissionState, Any], None]] = {
     ApprovalAnswered: _answered,
     ScriptEnded: _script_ended,
     IterationEnded: _iteration_ended,
+    MissionWarned: _warned,
     WaitBegan: _wait_began,
     MissionFailed: _failed,
     MissionEnded: _ended,

@@ -14,8 +14,10 @@ from typing import Any, cast
 import msgspec
 
 from pursuit.core.audit import redacted
+from pursuit.core.best import Best
 from pursuit.core.criteria import Criterion, MetricThreshold, describe
 from pursuit.core.events import AnyEvent, CallIntended, CallRefused, CallSettled, IterationEnded, IterationProposed
+from pursuit.core.series import holds
 from pursuit.core.state import MissionState
 from pursuit.core.truncate import cut_text, cut_to
 
@@ -44,8 +46,7 @@ class _Gathered:
 
 def lessons_of(state: MissionState, events: Iterable[AnyEvent]) -> list[str]:
     """What worked with which arguments, what never did, what failed and why, what was not allowed."""
-    sources = [point.call_id for point in state.best.values()]
-    sources += [result.source.call_id for result in state.results.values() if result.source is not None]
+    sources = [result.source.call_id for result in state.results.values() if result.source is not None]
     gathered = _gather(events, frozenset(sources))
     found = [*_of_criteria(state, gathered), *_of_calls(gathered), *_of_the_end(state, gathered)]
     return [_line(lesson, LONGEST) for lesson in found[:MOST]]
@@ -83,13 +84,24 @@ def _of_criteria(state: MissionState, gathered: _Gathered) -> Iterator[str]:
         return
     for criterion in state.mission.criteria:
         met = criterion.criterion_id in gathered.met
-        point = state.best.get(criterion.criterion_id)
+        best = state.best_points.of(criterion.criterion_id)
         head = f"{describe(criterion)} was {'met' if met else 'never met'}"
-        if isinstance(criterion, MetricThreshold) and point is not None:
-            by = _by(gathered, point.tool, point.call_id, point.iteration)
-            yield f"{head}: the best {criterion.metric} was {point.value:g}, {by}."
+        if best is not None and isinstance(criterion, MetricThreshold):
+            yield f"{describe(criterion)} was {_best(criterion, best, met=met)}."
         else:
             yield f"{head}{_because(state, criterion, gathered, met=met)}."
+
+
+def _best(criterion: MetricThreshold, best: Best, *, met: bool) -> str:
+    """The best value that keeps the other limits, with its arguments. What violates one is never recommended."""
+    point = best.point
+    if point is None:
+        return f"{'met only' if met else 'never met, and reported only'} by calls that violate other limits"
+    how = "met" if met and holds(criterion, point.value) else "never met"
+    kept = " with all limits kept" if best.infeasible is not None else ""
+    given = f" with {_compact(point.args)}" if point.args else ""
+    by = f"from {point.tool}{given} in iteration {point.iteration}"
+    return f"{how}{kept}: the best {point.metric} was {point.value:g}, {by}"
 
 
 def _because(state: MissionState, criterion: Criterion, gathered: _Gathered, *, met: bool) -> str:

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, 
 
 from pursuit.core.base_model import Args, Broken, Flag, InputModel, Name, Number, Text, Whole, faults_of
 from pursuit.core.criteria import AnyCriterion
+from pursuit.core.log_metrics import Take
 from pursuit.core.patterns import checked_path, checked_pattern, checked_script
 from pursuit.core.search import SearchProposer
 from pursuit.errors import ValidationFailed
@@ -111,12 +112,17 @@ class Pace(InputModel):
 
 
 class ObserveRule(InputModel):
-    """Lifts one metric out of a tool's result by JMESPath or by a regular expression."""
+    """Lifts one metric out of a tool's result by JMESPath or by a regular expression.
+
+    Of a command it reads the log first. `take` is which match counts: by default the last in a log, and the first in
+    any other result.
+    """
 
     tool: Name
     metric: Name
     jmespath: Annotated[Text, AfterValidator(checked_path)] | None = None
     regex: Annotated[Text, AfterValidator(checked_pattern)] | None = None
+    take: Take | None = None
 
     @classmethod
     def between(cls, given: Mapping[str, Any]) -> Iterable[Broken]:
@@ -251,8 +257,16 @@ def _threshold(value: object) -> object:
     return value
 
 
+NO_CRITERIA = (
+    "a mission needs at least one criterion, such as "
+    '{ criterion_id = "loss", kind = "metric_threshold", metric = "loss", op = "<", target = 0.1 }'
+)
+
+
 class Mission(InputModel):
     """A directive with everything that is needed to pursue it."""
+
+    NEEDED = {"criteria": NO_CRITERIA}  # noqa: RUF012 - a ClassVar of the base
 
     directive: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=8_192)]
     criteria: Annotated[list[AnyCriterion], Field(min_length=1, max_length=MAX_CRITERIA)]

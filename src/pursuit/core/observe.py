@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any, cast
 
+from pursuit.core.log_metrics import as_number, json_values, matched, taken
 from pursuit.core.mission import ObserveRule
-from pursuit.core.patterns import Patience, Unfinished, find, follow
+from pursuit.core.patterns import MAX_TEXT, SECONDS, Patience, Unfinished, find, follow
 
 MAX_EVENTS = 256
 MAX_LEAVES = 1_024
@@ -24,9 +25,9 @@ NUMBER = (int, float)
 
 
 def lift(
-    tool: str, result: Mapping[str, Any], rules: Sequence[ObserveRule] = ()
+    tool: str, result: Mapping[str, Any], rules: Sequence[ObserveRule] = (), log: str = ""
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The metrics and the events in one result (MCP's JSON form)."""
+    """The metrics and the events in one result (MCP's JSON form); `log` is what the command behind it wrote."""
     if result.get("isError"):
         return {}, []
     metrics: dict[str, Any] = {}
@@ -42,7 +43,7 @@ def lift(
         if metrics or events:
             break
     if rules:
-        _apply(rules, tool, _Read(result), metrics)
+        _apply(rules, tool, _Read(result, log), metrics)
     return metrics, events[:MAX_EVENTS]
 
 
@@ -170,29 +171,41 @@ def _apply(rules: Sequence[ObserveRule], tool: str, read: _Read, metrics: dict[s
             metrics[rule.metric] = value
 
 
-def _by_rule(rule: ObserveRule, result: _Read) -> float | None:
-    """What a rule finds; one that takes too long finds nothing."""
+def _by_rule(rule: ObserveRule, read: _Read) -> Any:
+    """What a rule finds, in the log before the result; one that takes too long finds nothing."""
     try:
-        if rule.jmespath is not None:
-            number = follow(rule.jmespath, result.value)
-        else:
-            match = find(rule.regex or "", result.text)
-            number = match.group(1 if match.re.groups else 0) if match else None
-    except Unfinished:
+        found = taken(rule.take or "last", None, _numbers(_in_log(rule, read.log))) if read.log else None
+        return taken(rule.take or "first", None, _numbers(_in_result(rule, read))) if found is None else found
+    except (Unfinished, TimeoutError):
         return None
-    if isinstance(number, str):
-        try:
-            number = float(number)
-        except ValueError:
-            return None
-    return _finite(number) if isinstance(number, int | float) else None
+
+
+def _in_log(rule: ObserveRule, log: str) -> Iterable[Any]:
+    if rule.jmespath is not None:
+        return json_values(rule.jmespath, log, SECONDS)
+    return matched(rule.regex or "", log, SECONDS)
+
+
+def _in_result(rule: ObserveRule, read: _Read) -> Iterable[Any]:
+    if rule.jmespath is not None:
+        value = follow(rule.jmespath, read.value)
+        return cast("list[Any]", value) if rule.take is not None and isinstance(value, list) else [value]
+    if rule.take is not None:
+        return matched(rule.regex or "", read.text[:MAX_TEXT], SECONDS)
+    match = find(rule.regex or "", read.text)
+    return [match.group(1 if match.re.groups else 0)] if match else []
+
+
+def _numbers(values: Iterable[Any]) -> Iterator[float]:
+    return (number for value in values if (number := as_number(value)) is not None)
 
 
 class _Read:
     """A result as the rules read it; each view is made once."""
 
-    def __init__(self, result: Mapping[str, Any]) -> None:
+    def __init__(self, result: Mapping[str, Any], log: str) -> None:
         self._result = result
+        self.log = log[-MAX_TEXT:]
 
     @cached_property
     def value(self) -> Any:

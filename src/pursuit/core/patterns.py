@@ -97,6 +97,33 @@ def for_lines(pattern: str) -> regex.Pattern[str]:
     return _compiled(pattern, lines=True)
 
 
+def line_matches(pattern: regex.Pattern[str], text: str, seconds: float) -> Iterator[regex.Match[str]]:
+    """Every match that lies in one line; the whole text is searched at once, which is what makes it quick.
+
+    Raises `TimeoutError` if all of it took too much of the processor's time.
+    """
+    until = time.process_time() + seconds
+    place: int | None = 0
+    while place is not None:
+        begin, place = place, None
+        for found in pattern.finditer(text, begin, timeout=_left(until)):
+            if "\n" not in found[0]:
+                yield found
+                continue
+            # It went over the end of a line, as `\s` does: that line is looked at alone.
+            line_end = text.index("\n", found.start())
+            yield from pattern.finditer(text, found.start(), line_end, timeout=_left(until))
+            place = line_end + 1
+            break
+
+
+def _left(until: float) -> float:
+    left = until - time.process_time()
+    if left <= 0:
+        raise TimeoutError
+    return left
+
+
 def _out_of_time(pattern: str, seconds: float) -> Unfinished:
     return Unfinished(f"{pattern!r} took more than {seconds * 1000:g} ms; write it without nested repetitions")
 

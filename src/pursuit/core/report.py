@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from pursuit.core.best import Candidate, best_row, violations
 from pursuit.core.budgets import cost_unknown
 from pursuit.core.criteria import MetricThreshold, describe
 from pursuit.core.events import (
@@ -38,11 +39,13 @@ from pursuit.core.lessons import lessons_of
 from pursuit.core.observe import leaves, source_matches
 from pursuit.core.series import Point
 from pursuit.core.state import MissionState, Status
+from pursuit.core.trials import trials_of
 
 FORMAT = "pursuit.report/1"
 MOST_ROWS = 500
 LAST = 1 << 30
 MOST_POINTS = 20_000
+MOST_TRIALS = 10_000
 
 
 @dataclass(slots=True)
@@ -83,6 +86,8 @@ def build_report(mission_id: str, events: Sequence[AnyEvent], state: MissionStat
         "criteria": criteria_rows(state),
         "budget": budget_row(state),
         "iteration_count": state.iteration_count,
+        "best_point": best_row(state.best_points.best()),
+        **_trials(events, state),
         "metrics": _metrics(state, tally),
         "calls": {
             "total": sum(tally.outcomes.values()),
@@ -237,15 +242,29 @@ def _metrics(state: MissionState, tally: _Tally) -> dict[str, Any]:
         if not counted:
             continue
         points = list({point.iteration: point.value for point in counted}.items())
-        best = state.best.get(criterion.criterion_id) if criterion is not None else None
+        best = state.best_points.of(criterion.criterion_id) if criterion is not None else None
         stride = -(-len(points) // MOST_POINTS)
         rows[name] = {
             "points": [list(point) for point in (points if stride == 1 else [*points[:-1:stride], points[-1]])],
             "last": points[-1][1],
-            "best": best.value if best is not None else None,
+            "best": best.point.value if best is not None and best.point is not None else None,
+            **({} if best is None or best.infeasible is None else {"infeasible": _infeasible(best.infeasible)}),
             "target": None if criterion is None else {"op": criterion.op, "target": criterion.target},
         }
     return rows
+
+
+def _trials(events: Sequence[AnyEvent], state: MissionState) -> dict[str, Any]:
+    """The trials with the newest ones kept; nothing for a mission whose calls give no metrics."""
+    best = state.best_points.best()
+    rows = trials_of(events, best.point.call_id if best is not None and best.point is not None else None)
+    if not rows:
+        return {}
+    return {"trials": rows[-MOST_TRIALS:], "trials_omitted": max(0, len(rows) - MOST_TRIALS)}
+
+
+def _infeasible(point: Candidate) -> dict[str, Any]:
+    return {"value": point.value, "violates": violations(point)}
 
 
 def _reason_text(state: MissionState) -> str | None:

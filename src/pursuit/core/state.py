@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from pursuit.core.approvals import Approval
+from pursuit.core.best import BestPoints
 from pursuit.core.criteria import MetricThreshold
 from pursuit.core.events import (
     AbortOrdered,
@@ -96,6 +97,8 @@ class Iteration(msgspec.Struct, kw_only=True, gc=False):
     calls: dict[str, CallRecord] = {}
     script: ScriptEnded | None = None
     view: dict[str, Any] | None = None
+    measured: dict[str, dict[str, float]] = {}
+    """The metrics of each call that the best point depends on."""
 
     @property
     def guarded(self) -> bool:
@@ -165,6 +168,10 @@ class MissionState:
     stagnation: int | None = None
     parameters: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     warnings: tuple[str, ...] = ()
+    raised: tuple[tuple[int, str], ...] = ()
+    """The warnings since the start, each with its iteration."""
+    warned: set[str] = field(default_factory=set[str])
+    """The criteria that a warning was about."""
     file: str | None = None
     credential: str | None = None
     parent: str | None = None
@@ -216,6 +223,8 @@ class MissionState:
     succeeded: dict[str, int] = field(default_factory=dict[str, int])
     last_success: dict[str, Source] = field(default_factory=dict[str, Source])
     best: dict[str, Point] = field(default_factory=dict[str, Point])
+    """The best value of each threshold's metric, whatever the call that reported it did to the other criteria."""
+    best_points: BestPoints = field(init=False)
     checkpoint_best: dict[str, float] = field(default_factory=dict[str, float])
     checkpoints: int = 0
     checkpoint_at: float | None = None
@@ -238,6 +247,9 @@ class MissionState:
     failure: MissionFailed | None = None
     closed: bool = False
     report: str | None = None
+
+    def __post_init__(self) -> None:
+        self.best_points = BestPoints(self.mission)
 
     @property
     def terminal(self) -> bool:

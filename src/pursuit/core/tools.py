@@ -58,6 +58,8 @@ class Tool:
     """Whether its server comes from the operator's configuration, not from a mission file."""
     method: str = "tools/call"
     """The request that sends a call of it."""
+    metrics: tuple[str, ...] | None = None
+    """The metrics that its results can have; None if they can have any."""
 
     @property
     def qualified(self) -> str:
@@ -135,6 +137,10 @@ class TaskCalls(Protocol):
 
     async def outcome(self, task_id: str, *, within: float = 0.0) -> ToolResult | None:
         """Its result, or None if it still runs after that many seconds. Raises `CallFailed` if it has none."""
+        ...
+
+    async def log(self, task_id: str) -> str:
+        """The end of what its command wrote; empty for a task that is no command."""
         ...
 
     async def cancel(self, task_id: str, *, reason: str) -> None:

@@ -1,55 +1,124 @@
-"""Writes the example of `pursuit init` into a folder: all its files, or none if one would replace a file."""
+"""Writes an example of `pursuit init` into a folder: all its files, or none if one would replace a file."""
 
 from __future__ import annotations
 
+import sys
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 
 from pursuit.config.configuration import TOML_NAME, load_configuration
+from pursuit.config.json_schemas import SCHEMAS, schema_text
 from pursuit.config.mission_file import load_mission_file
 from pursuit.config.trust import of_configuration, of_mission, record
+from pursuit.core.base_model import nearest
 from pursuit.errors import Fault, ValidationFailed
 
-# The script is stored as text: with its top-level `await` it is Python for the sandbox, not for this interpreter.
-EXAMPLE = {
-    "pursuit.toml": "pursuit.toml",
-    "mission.toml": "mission.toml",
-    "strategy.py": "strategy.py.txt",
+DEFAULT = "beam"
+SCHEMA_FOLDER = ".pursuit"
+"""Where the ledger will be, too: the schemas belong to the installed version, not to the project."""
+_SCHEMA_LINES = {"mission.toml": "mission", "pursuit.toml": "config"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Template:
+    """An example: what it shows, its files in reading order, and the commands to try."""
+
+    summary: str
+    names: tuple[str, ...]
+    steps: tuple[str, ...] = ("pursuit run mission.toml", "pursuit list")
+    extra: tuple[str, str] | None = None
+    """The extra that it needs, and a module of it."""
+
+
+TEMPLATES = {
+    "beam": Template(
+        summary="a script designs a welded beam at an MCP server",
+        names=("pursuit.toml", "mission.toml", "strategy.py"),
+    ),
+    "tune": Template(
+        summary="a search tunes the arguments of a command by a number in its log",
+        names=("pursuit.toml", "mission.toml", "train.py"),
+        extra=("search", "optuna"),
+    ),
+    "fix-tests": Template(
+        summary="failing tests are made to pass, with approvals",
+        names=("pursuit.toml", "mission.toml", "strategy.py", "files.py", "prices.py", "test_prices.py"),
+    ),
+    "watch-and-repair": Template(
+        summary="a service is watched, and repaired when it reports errors",
+        names=("pursuit.toml", "mission.toml", "strategy.py", "service.py"),
+    ),
+    "client": Template(
+        summary="an MCP client starts a mission and proposes each step",
+        names=("pursuit.toml", "client.py"),
+        steps=(f"{sys.executable} client.py", "pursuit install claude-code --dry-run"),
+    ),
 }
 
 
-def write_example(target: Path, *, force: bool = False) -> list[Path]:
-    """Writes the example into `target`, creating it if needed; returns the files in reading order.
+def template_named(name: str) -> Template:
+    """The template, or `ValidationFailed` with the names that there are."""
+    if name not in TEMPLATES:
+        known = nearest(name, TEMPLATES) or "; use " + ", ".join(TEMPLATES)
+        raise ValidationFailed([Fault(field="--template", reason=f"{name!r} is not a template{known}")])
+    return TEMPLATES[name]
 
-    Raises `ValidationFailed`, having written nothing, with one fault for each file that cannot be written.
+
+def next_steps(template: Template) -> list[str]:
+    """The commands to try, first the installation of an extra that is missing."""
+    needed = template.extra
+    missing = needed is not None and find_spec(needed[1]) is None
+    return [*([f"pip install 'pursuit[{needed[0]}]'"] if needed is not None and missing else []), *template.steps]
+
+
+def write_example(target: Path, *, force: bool = False, template: str = DEFAULT) -> list[Path]:
+    """Writes an example into `target`, creating it if needed; returns its files in reading order.
+
+    The schemas for editors go into a folder of their own and replace older ones. Raises `ValidationFailed`, having
+    written nothing, with one fault for each file that cannot be written.
     """
-    paths = {target / name: template for name, template in EXAMPLE.items()}
+    paths = {target / name: _content(template, name) for name in template_named(template).names}
     if faults := [*_target_faults(target), *(fault for path in paths for fault in _file_faults(path, force=force))]:
         raise ValidationFailed(faults, "the example was not written")
-    templates = files("pursuit.demo") / "templates"
     try:
         target.mkdir(parents=True, exist_ok=True)
-        for path, template in paths.items():
+        for path, body in paths.items():
             # Replaced, not written through: a link may lead to a file of the user.
             path.unlink(missing_ok=True)
-            path.write_bytes((templates / template).read_bytes())
+            path.write_bytes(body)
+        folder = target / SCHEMA_FOLDER
+        folder.mkdir(mode=0o700, exist_ok=True)
+        for name in SCHEMAS:
+            (folder / f"{name}.schema.json").write_text(schema_text(name), encoding="utf-8")
     except OSError as error:
         reason = error.strerror or str(error)
         raise ValidationFailed([Fault(field=str(target), reason=reason)], "the example was not written") from error
     # The person asked for these files, so what they start is trusted. Where that cannot be recorded, `run` asks.
     with suppress(ValidationFailed):
         own = of_configuration(load_configuration(target / TOML_NAME))
-        record([*([] if own is None else [own]), of_mission(load_mission_file(target / "mission.toml"))])
+        missions = [of_mission(load_mission_file(path)) for path in paths if path.name == "mission.toml"]
+        record([*([] if own is None else [own]), *missions])
     return list(paths)
+
+
+def _content(template: str, name: str) -> bytes:
+    """A file of a template; Python is stored as text, since a script with a top-level `await` is for the sandbox."""
+    folder = files("pursuit.demo") / "templates" / template
+    body = (folder / (f"{name}.txt" if name.endswith(".py") else name)).read_bytes()
+    if name in _SCHEMA_LINES:
+        return f"#:schema ./{SCHEMA_FOLDER}/{_SCHEMA_LINES[name]}.schema.json\n".encode() + body
+    return body
 
 
 def _target_faults(target: Path) -> list[Fault]:
     """A path that is a file, or lies below one, cannot hold the example."""
-    nearest = next((path for path in (target, *target.parents) if path.exists()), None)
-    if nearest is None or nearest.is_dir():
+    nearest_path = next((path for path in (target, *target.parents) if path.exists()), None)
+    if nearest_path is None or nearest_path.is_dir():
         return []
-    return [Fault(field=str(nearest), reason="is not a folder; name another one")]
+    return [Fault(field=str(nearest_path), reason="is not a folder; name another one")]
 
 
 def _file_faults(path: Path, *, force: bool) -> list[Fault]:

@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol, cast
 
 import anyio
@@ -30,11 +31,12 @@ from pursuit.core.events import (
     WaitBegan,
     decode,
 )
+from pursuit.core.fold import fold
 from pursuit.core.lessons import remembered
 from pursuit.core.mission import Mission, MissionPolicy, Proposal
 from pursuit.core.report import build_report
 from pursuit.core.state import MissionState
-from pursuit.engine.context import Clock, Observer, Run, Settings, Tools
+from pursuit.engine.context import Clock, Observer, Phase, Run, Settings, Tools
 from pursuit.engine.execute import cancel_tasks, settle_lost
 from pursuit.engine.journal import Journal
 from pursuit.engine.lessons import lessons_for
@@ -44,6 +46,7 @@ from pursuit.engine.turn import closing, ending, turn
 from pursuit.errors import Conflict, InvalidArgument, Overtaken, PursuitError, SessionPaused, SessionTerminal
 from pursuit.ledger.contract import Ledger
 from pursuit.proposers.contract import Proposer
+from pursuit.proposers.importance import importance_of
 from pursuit.proposers.language import LanguageModel, ProposerContext
 from pursuit.sandbox import Sandbox
 
@@ -65,7 +68,11 @@ async def assemble(ledger: Ledger, mission_id: str, state: MissionState | None =
     `state` is the fold of the same stream, if the caller has it.
     """
     stored = await ledger.read(mission_id)
-    report = build_report(mission_id, [decode(event.type, event.body) for event in stored], state)
+    events = [decode(event.type, event.body) for event in stored]
+    state = state or fold(events)
+    report = build_report(mission_id, events, state)
+    if state is not None and (shares := importance_of(state.mission, report.get("trials", ()))):
+        report["importance"] = shares
     report["ledger"] = {
         "head_seq": stored[-1].seq if stored else 0,
         "head_hash": stored[-1].hash.hex() if stored else "",
@@ -88,6 +95,8 @@ class ToolSource(Protocol):
 
 
 ProposerFactory = Callable[[Mission, Proposal | None, ProposerContext], Proposer]
+Recorded = Callable[[str, MissionState, Sequence[tuple[int, Event]]], None]
+"""Gets the state of a mission and the events that were just stored, each with its number; must return at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +113,9 @@ class Driver:
     """Raises if the proposer of a mission cannot be asked."""
     settings: Settings = field(default_factory=Settings)
     checks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    recorded: Recorded | None = None
+    tracking: Observer | None = None
+    """Sees every mission that this process drives."""
 
     async def drive(
         self,
@@ -233,6 +245,8 @@ class Driver:
         return run.state
 
     def _new_run(self, journal: Journal, tools: Tools, observer: Observer | None) -> Run:
+        if self.recorded is not None:
+            journal.on_recorded = partial(self.recorded, journal.mission_id, journal.state)
         return Run(
             mission_id=journal.mission_id,
             journal=journal,
@@ -240,7 +254,7 @@ class Driver:
             sandbox=self.sandbox,
             clock=self.clock,
             settings=self.settings,
-            observer=observer,
+            observer=_both(observer, self.tracking),
             checks=self.checks,
             started=self.clock.monotonic(),
         )
@@ -261,6 +275,17 @@ class Driver:
                 done = await _run_turns(run, proposer)
         await run.journal.flush()
         run.report_phase("waiting")
+
+
+def _both(one: Observer | None, other: Observer | None) -> Observer | None:
+    if one is None or other is None:
+        return one or other
+
+    def see(mission_id: str, phase: Phase, state: MissionState) -> None:
+        other(mission_id, phase, state)
+        one(mission_id, phase, state)
+
+    return see
 
 
 def _runnable(mission_id: str, state: MissionState, proposal: Proposal | None, *, resume: bool) -> None:

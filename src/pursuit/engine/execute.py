@@ -17,7 +17,7 @@ import msgspec
 from pursuit.core.budgets import child_id, is_spawn, used_of
 from pursuit.core.events import CallSettled, Event, Outcome, ScriptEnded, WaitBegan, decode
 from pursuit.core.fold import fold
-from pursuit.core.observe import lift, text_of, value_of
+from pursuit.core.observe import lift, source_matches, text_of, value_of
 from pursuit.core.state import TERMINAL, CallRecord, Iteration, MissionState
 from pursuit.core.tools import CallFailed, Tool, ToolResult
 from pursuit.engine.call_admission import COMMAND, Admission, MustWait, Planned, ask_first, ruling_on, tool_of
@@ -187,14 +187,20 @@ async def _run_command(args: Mapping[str, Any]) -> ToolResult:
 
 
 def _settled_as(
-    run: Run, call: CallRecord, answer: ToolResult, *, seconds: float = 0.0, used: Mapping[str, float] | None = None
+    run: Run,
+    call: CallRecord,
+    answer: ToolResult,
+    *,
+    seconds: float = 0.0,
+    used: Mapping[str, float] | None = None,
+    log: str = "",
 ) -> Settlement:
     """The settlement of a call that was answered, be it with an error."""
     result = answer.as_dict()
     if answer.is_error:
         said = text_of(result) or "the tool reported an error"
         return settle(run, call, "failed", result=result, error=said, seconds=seconds, used=used)
-    return settle(run, call, "ok", result=result, seconds=seconds, used=used)
+    return settle(run, call, "ok", result=result, seconds=seconds, used=used, log=log)
 
 
 def _storable(value: Any) -> tuple[Any, bytes]:
@@ -228,6 +234,7 @@ def settle(
     error: str | None = None,
     seconds: float = 0.0,
     used: Mapping[str, float] | None = None,
+    log: str = "",
 ) -> Settlement:
     """The settlement of a call, with metrics and events lifted and a large result set aside."""
     metrics: dict[str, Any] = {}
@@ -241,7 +248,7 @@ def settle(
         answer, body = _storable(result)
         result = answer
         full = hashlib.sha256(body).hexdigest()
-        metrics, events = lift(call.tool, answer, run.state.mission.observe)
+        metrics, events = lift(call.tool, answer, run.state.mission.observe, log)
         if "structuredContent" not in answer:  # what was parsed out of text may hold what JSON cannot
             metrics, events = _storable((metrics, events))[0]
         if len(body) > run.settings.inline_result:
@@ -279,7 +286,11 @@ async def _perform_task(run: Run, call: CallRecord, task_id: str, tool: Tool) ->
         answer = await run.tools.outcome(task_id, within=run.settings.task_patience)
     except CallFailed as error:
         return settle(run, call, error.outcome, error=str(error), used=await _used_by(run, call))
-    return None if answer is None else _settled_as(run, call, answer, used=await _used_by(run, call))
+    if answer is None:
+        return None
+    observed = any(source_matches(rule.tool, call.tool) for rule in run.state.mission.observe)
+    log = await run.tools.log(task_id) if observed and not answer.is_error else ""
+    return _settled_as(run, call, answer, used=await _used_by(run, call), log=log)
 
 
 async def _wait_for_tasks(run: Run, batch: Sequence[Planned]) -> None:

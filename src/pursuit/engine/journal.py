@@ -43,6 +43,8 @@ class Journal:
         self._free: anyio.Event | None = None
         self._listed: Listing | None = None
         self.on_operator_event: Callable[[OperatorEvent], None] | None = None
+        self.on_recorded: Callable[[Sequence[tuple[int, Event]]], None] | None = None
+        """Gets what was stored, each event with its number, once it is durable and folded."""
 
     def stage(self, event: Event, blobs: Mapping[str, bytes] | None = None, text: str | None = None) -> None:
         """Applies an event now and stores it with the next record; a search finds the mission by `text`."""
@@ -80,6 +82,7 @@ class Journal:
                         raise
                     continue
                 self.head, self._listed = head.seq, listing
+                stored = (*self._staged[:staged], *events)
                 del self._staged[:staged]
                 for digest in blobs:
                     self._blobs.pop(digest, None)
@@ -87,6 +90,8 @@ class Journal:
                     self._text = None
                 for event in events:
                     advance(self.state, event)
+                if self.on_recorded is not None:
+                    self.on_recorded(list(enumerate(stored, head.seq - len(stored) + 1)))
                 return events
         finally:
             self._recording = False

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from pursuit.core.decision import Decision, decide, facts_of, is_checkpoint, reached_cap
+from pursuit.core.early_warnings import missing_metrics
 from pursuit.core.evaluate import Answer, evaluate
 from pursuit.core.events import (
     CriterionResult,
@@ -176,7 +177,8 @@ def closing(state: MissionState, answers: Mapping[str, Answer], *, now: float, e
         criteria=list(results),
         elapsed=elapsed,
     )
-    return [ended, *_after(state, iteration, decision, cap, now=now, elapsed=elapsed)]
+    warnings = missing_metrics(state, now=now) if state.stop is None else []
+    return [ended, *warnings, *_after(state, iteration, decision, cap, now=now, elapsed=elapsed)]
 
 
 def _after(

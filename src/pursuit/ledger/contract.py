@@ -99,12 +99,12 @@ class Verification:
 
 
 async def every_stream(
-    ledger: Ledger, *, kind: str, status: str | Sequence[str] | None = None
+    ledger: Ledger, *, kind: str, status: str | Sequence[str] | None = None, since: float | None = None
 ) -> AsyncGenerator[StreamRow]:
-    """The rows of all pages, newest first."""
+    """The rows of all pages, newest first; with `since` only streams that were created then or later."""
     cursor: str | None = None
     while True:
-        page = await ledger.streams(kind=kind, status=status, cursor=cursor, limit=1_000)
+        page = await ledger.streams(kind=kind, status=status, since=since, cursor=cursor, limit=1_000)
         for row in page.rows:
             yield row
         cursor = page.next_cursor

@@ -29,7 +29,14 @@ def render_html(report: Mapping[str, Any]) -> str:
 
 
 def _plot(metric: MetricView) -> str:
-    return line_plot(metric.points, label=metric.name, best=metric.best, target=metric.target, goal=metric.goal)
+    return line_plot(
+        metric.points,
+        label=metric.name,
+        best=metric.best,
+        target=metric.target,
+        goal=metric.goal,
+        trace=metric.trace,
+    )
 
 
 @cache

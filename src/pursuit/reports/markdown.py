@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from pursuit.reports.view import CriterionView, Gauge, MetricView, ReportView, Rows, read
+from pursuit.reports.view import BestView, CriterionView, Gauge, MetricView, ReportView, Rows, read
 from pursuit.reports.wording import figure, text
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~&!$@]|(?<=www)\.|:(?=//))", re.IGNORECASE)
@@ -25,6 +25,7 @@ def render_markdown(report: Mapping[str, Any]) -> str:
         *_heading(view),
         *_list("Warnings", view.warnings),
         *_criteria(view.criteria),
+        *_best(view.best),
         *_metrics(view.metrics),
         *_gauges(view.gauges),
         *(block for rows in view.tables for block in _rows(rows)),
@@ -88,6 +89,14 @@ def _criteria(criteria: Sequence[CriterionView]) -> list[str]:
     return ["## Criteria", table(("Status", "Criterion", "What", "Required", "Evidence", "Source"), (), rows)]
 
 
+def _best(best: BestView | None) -> list[str]:
+    if best is None:
+        return []
+    rows = [f"**{inline(best.headline)}**", f"- with: {inline(best.args)}", f"- from: {inline(best.source)}"]
+    remark = [f"{inline(best.remark)}."] if best.remark else []
+    return ["## Best point", rows[0], "\n".join(rows[1:]), *remark]
+
+
 def _metrics(metrics: Sequence[MetricView]) -> list[str]:
     if not metrics:
         return []
@@ -96,7 +105,7 @@ def _metrics(metrics: Sequence[MetricView]) -> list[str]:
             metric.name,
             figure(metric.points[0][1]),
             figure(metric.last),
-            figure(metric.best),
+            figure(metric.best) + (f" ({metric.infeasible})" if metric.infeasible else ""),
             metric.goal,
             f"{len(metric.points):,}",
         )

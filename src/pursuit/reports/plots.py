@@ -50,11 +50,17 @@ class Scale:
 
 
 def line_plot(
-    points: Sequence[Point], *, label: str, best: float | None = None, target: float | None = None, goal: str = ""
+    points: Sequence[Point],
+    *,
+    label: str,
+    best: float | None = None,
+    target: float | None = None,
+    goal: str = "",
+    trace: Sequence[Point] = (),
 ) -> str:
     """One metric over iterations as an `<svg>` element; `goal` is the target in words.
 
-    The first point whose value is `best` is marked.
+    The first point whose value is `best` is marked. `trace` is the best value so far, drawn as a second line.
     """
     kept = thin([(_bounded(x), _bounded(y)) for x, y in points], keep=None if best is None else _bounded(best))
     if not kept:
@@ -66,9 +72,22 @@ def line_plot(
     pixels = [(x_axis.place(x), y_axis.place(y)) for x, y in kept]
     if len(pixels) > 1:
         parts.append(f'<polyline class="line" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in pixels)}"/>')
+    if len(trace) > 1:
+        parts.append(_steps([(x_axis.place(_bounded(x)), y_axis.place(_bounded(y))) for x, y in trace]))
     parts.extend(_marks(kept, pixels, best))
     parts.extend(_hovers(kept, pixels, x_axis.start))
     return _svg(f"{label} over iterations", parts)
+
+
+def _steps(pixels: Sequence[Point]) -> str:
+    """A line of steps with a corner only where the value changes."""
+    corners = [pixels[0]]
+    for x, y in pixels[1:]:
+        if y != corners[-1][1]:
+            corners += [(x, corners[-1][1]), (x, y)]
+    corners.append((pixels[-1][0], corners[-1][1]))
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in corners)
+    return f'<polyline class="trace" points="{path}"><title>best so far</title></polyline>'
 
 
 def _svg(label: str, parts: Sequence[str]) -> str:

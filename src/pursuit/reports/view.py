@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, cast
 
 from pursuit.reports.wording import compact, count, figure, moment, number, reason, seconds_between, sign, span, text
 
 MAX_TITLE = 160
 MAX_ROWS = 500
+MAX_COLUMNS = 12
+"""Arguments, and metrics, that a table of trials shows."""
 
 _TONES = {"completed": "good", "terminated": "warn", "failed": "bad"}
 _MARKS = {"met": "good", "unmet": "bad", "inconclusive": "warn"}
@@ -62,9 +65,23 @@ class MetricView:
     name: str
     points: tuple[tuple[float, float], ...]
     best: float | None
+    infeasible: str
+    """A better value that violates limits, in words."""
     last: float | None
     target: float | None
     goal: str
+    trace: tuple[tuple[float, float], ...]
+    """The best value so far at each point; empty where no direction is wanted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BestView:
+    """The best point of the mission, its arguments as JSON and its call; `remark` is what is better but infeasible."""
+
+    headline: str
+    args: str
+    source: str
+    remark: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +111,7 @@ class ReportView:
     gauges: tuple[Gauge, ...]
     criteria: tuple[CriterionView, ...]
     met: int
+    best: BestView | None
     metrics: tuple[MetricView, ...]
     outcomes: str
     tables: tuple[Rows, ...]
@@ -121,6 +139,7 @@ def read(report: Mapping[str, Any]) -> ReportView:
         gauges=_gauges(report),
         criteria=criteria,
         met=sum(criterion.status == "met" for criterion in criteria),
+        best=_best(_mapping(report.get("best_point"))),
         metrics=_metrics(_mapping(report.get("metrics"))),
         outcomes=_outcomes(calls.get("by_outcome")),
         tables=_tables(report, calls),
@@ -203,9 +222,45 @@ def _metric(name: str, entry: Mapping[str, Any]) -> MetricView:
         name=text(name),
         points=tuple(sorted(points, key=lambda point: point[0])),
         best=number(entry.get("best")),
+        infeasible=_infeasible(_mapping(entry.get("infeasible"))),
         last=number(entry.get("last")),
         target=level,
         goal=f"{sign(op)} {figure(level)}".strip() if level is not None else "",
+        trace=_trace(sorted(points, key=lambda point: point[0]), op),
+    )
+
+
+def _trace(points: Sequence[tuple[float, float]], op: str) -> tuple[tuple[float, float], ...]:
+    if op not in ("<", "<=", ">", ">="):
+        return ()
+    best = accumulate((value for _, value in points), min if op[0] == "<" else max)
+    return tuple(zip((at for at, _ in points), best, strict=True))
+
+
+def _infeasible(entry: Mapping[str, Any]) -> str:
+    return f"{figure(entry.get('value'))} violates {text(entry.get('violates'))}" if entry else ""
+
+
+def _best(row: Mapping[str, Any]) -> BestView | None:
+    if not row:
+        return None
+    beyond = _mapping(row.get("infeasible"))
+    shown = row if row.get("feasible") else beyond
+    remark = ""
+    if beyond:
+        broken = ", ".join(
+            f"{text(e.get('wanted'))} ({figure(e.get('value'))})" for e in _entries(beyond.get("violates"))
+        )
+        worse = f"{figure(beyond.get('value'))} in iteration {figure(beyond.get('iteration'))} is infeasible: {broken}"
+        remark = worse if row.get("feasible") else f"It violates {broken}"
+    if unknown := [text(e.get("wanted")) for e in _entries(row.get("unknown"))]:
+        remark = ". ".join(filter(None, [remark, f"No call reported a value for {', '.join(unknown)}"]))
+    kept = "keeps all limits" if row.get("feasible") else "no point keeps all limits; this is the best of the others"
+    return BestView(
+        headline=f"{text(row.get('metric'))} {figure(shown.get('value'))} ({kept})",
+        args=compact(shown.get("args") or {}),
+        source=_source(shown),
+        remark=remark,
     )
 
 
@@ -244,6 +299,8 @@ def _tables(report: Mapping[str, Any], calls: Mapping[str, Any]) -> tuple[Rows, 
         for e in _entries(report.get("children"))
     ]
     tables = (
+        _trials(report),
+        _importance(report),
         _rows("Children", ("Mission", "Outcome of its call", "Used", "Set aside"), set(), children),
         _rows("Calls by tool", ("Tool", "Calls", "Outcomes", "Time"), {1, 3}, by_tool),
         _rows("Refused or skipped calls", ("Iteration", "Tool", "Outcome", "Reason", "Call"), {0}, refused),
@@ -251,6 +308,43 @@ def _tables(report: Mapping[str, Any], calls: Mapping[str, Any]) -> tuple[Rows, 
         _rows("Errors", ("Iteration", "Tool", "Message"), {0}, errors),
     )
     return tuple(table for table in tables if table.rows)
+
+
+def _trials(report: Mapping[str, Any]) -> Rows:
+    """The trials, the newest of them: a column for each argument and each metric."""
+    entries = _entries(report.get("trials"))
+    args = list(dict.fromkeys(text(name) for e in entries for name in _mapping(e.get("args"))))[:MAX_COLUMNS]
+    metrics = list(dict.fromkeys(text(name) for e in entries for name in _mapping(e.get("metrics"))))[:MAX_COLUMNS]
+    cut = entries[-MAX_ROWS:]
+    rows = [
+        (
+            f"{figure(e.get('trial'))}{' (best)' if e.get('best') is True else ''}",
+            *(_value(_mapping(e.get("args")).get(name)) for name in args),
+            *(_value(_mapping(e.get("metrics")).get(name)) for name in metrics),
+            text(e.get("outcome")),
+            span(e.get("seconds")),
+        )
+        for e in cut
+    ]
+    columns = ("Trial", *args, *metrics, "Outcome", "Time")
+    return Rows(
+        title="Trials",
+        columns=columns,
+        numeric=frozenset({*range(len(columns) - 2), len(columns) - 1}),
+        rows=tuple(rows),
+        omitted=count(report.get("trials_omitted")) + len(entries) - len(cut),
+    )
+
+
+def _value(value: Any) -> str:
+    return "" if value is None else figure(value) if number(value) is not None else compact(value)
+
+
+def _importance(report: Mapping[str, Any]) -> Rows:
+    shares = _mapping(report.get("importance"))
+    known = sorted(((share, text(name)) for name, one in shares.items() if (share := number(one)) is not None))
+    rows = [(name, f"{share:.0%}") for share, name in reversed(known)]
+    return _rows("Importance of the parameters", ("Parameter", "Share"), {1}, rows)
 
 
 def _amounts(value: Any) -> str:

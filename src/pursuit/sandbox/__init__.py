@@ -14,6 +14,7 @@ from pursuit.sandbox.values import (
     ScriptSpec,
     Step,
     check_script,
+    missing_modules,
 )
 
 __all__ = [
@@ -29,5 +30,6 @@ __all__ = [
     "Step",
     "check_script",
     "leave",
+    "missing_modules",
     "monty_started",
 ]

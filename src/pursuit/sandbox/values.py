@@ -5,6 +5,7 @@ Invariant: what `as_json` returns can be encoded by every JSON encoder that we u
 
 from __future__ import annotations
 
+import ast
 import datetime
 import json
 import math
@@ -12,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from pursuit.core.base_model import nearest
 from pursuit.core.patterns import SyntaxProblem, checked_script
 
 MAX_DEPTH = 100
@@ -127,6 +129,33 @@ class Finished:
 
 
 Step = Calls | Finished
+
+
+MODULES = frozenset({
+    "asyncio", "base64", "binascii", "bisect", "collections", "copy", "csv", "dataclasses", "datetime", "decimal",
+    "functools", "hashlib", "itertools", "json", "math", "os", "pathlib", "posixpath", "random", "re", "sys", "time",
+    "tomllib", "typing", "unicodedata",
+})  # fmt: skip
+"""The modules that a script can import."""
+
+
+def missing_modules(source: str) -> list[SyntaxProblem]:
+    """The imports at the top of a valid script that the sandbox does not have; one inside a `try` may be missing."""
+    found: list[SyntaxProblem] = []
+    for node in ast.parse(source).body:
+        match node:
+            case ast.Import(names=names):
+                wanted = [one.name for one in names]
+            case ast.ImportFrom(module=str(name), level=0):
+                wanted = [name]
+            case _:
+                continue
+        for name in wanted:
+            if name.partition(".")[0] not in MODULES:
+                known = nearest(name, MODULES) or f"; it has {', '.join(sorted(MODULES))}"
+                reason = f"the sandbox has no module {name!r}, and no package can be installed in it{known}"
+                found.append(SyntaxProblem(reason, node.lineno, node.col_offset + 1))
+    return found
 
 
 def check_script(source: str) -> SyntaxProblem | None:

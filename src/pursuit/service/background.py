@@ -57,9 +57,9 @@ class BackgroundRuns:
         return await self._tasks.__aexit__(kind, value, trace)
 
     async def begin(
-        self, mission_id: str, iterations: int, proposal: Proposal | None, after: int | None = None
+        self, mission_id: str, iterations: int | None, proposal: Proposal | None, after: int | None = None
     ) -> None:
-        """Starts a run and returns once it is in the ledger; raises what refuses it."""
+        """Starts a run (iterations None: to the end), returns once it is in the ledger; raises what refuses it."""
         await self._prepare(mission_id)
         refused = await self._tasks.start(self._run, mission_id, iterations, proposal, after)
         if refused is not None:
@@ -68,7 +68,7 @@ class BackgroundRuns:
     async def _run(
         self,
         mission_id: str,
-        iterations: int,
+        iterations: int | None,
         proposal: Proposal | None,
         after: int | None,
         *,

@@ -32,6 +32,7 @@ def command_tool(config: CommandConfig) -> Tool:
         traits=traits(config.traits, None),
         definition={"name": config.name, "description": description, "inputSchema": schema},
         long=True,
+        metrics=tuple(rule.name for rule in config.metrics),
     )
 
 

@@ -21,9 +21,10 @@ import anyio
 
 from pursuit.config.configuration import JSON_NAME, Configuration, load_configuration
 from pursuit.config.files import as_table, parse_json, read_text
+from pursuit.config.mission_file import load_mission_file
 from pursuit.config.servers import ServerConfig, expand, is_loopback
 from pursuit.config.trust import of_configuration, require_trusted
-from pursuit.config.variables import holds_literal_secret
+from pursuit.config.variables import expand_variables, holds_literal_secret
 from pursuit.core.base_model import nearest
 from pursuit.core.catalogue import Catalogue
 from pursuit.core.tools import Tool
@@ -39,6 +40,7 @@ from pursuit.ledger.contract import Ledger
 from pursuit.policy.rules import NetworkRules, network_ruling
 from pursuit.proposers.provider import Providers
 from pursuit.service.command_tools import command_tool
+from pursuit.service.schedules import read_crons
 from pursuit.service.tasks import check_startable
 from pursuit.upstream.known_servers import recognised
 from pursuit.upstream.pool import Pool
@@ -214,14 +216,44 @@ async def examine(config: Path | None, state: Path, open_ledger: Callable[[Path]
         except NotTrusted as refused:
             mend = str(refused.details.get("trust", "put its owner and its permissions right"))
             findings.append(broken("trust", refused.message, mend))
-            configuration = replace(configuration, servers={}, commands={}, checks={})  # nothing of it is started
+            configuration = replace(
+                configuration, servers={}, commands={}, checks={}, notify=None
+            )  # nothing of it is started
         except ValidationFailed as failed:
             findings += [broken("configuration", str(fault), "put the file right") for fault in failed.faults]
         findings += file_findings(config, configuration.servers)
     findings += await _servers(configuration)
     findings += _commands(configuration)
+    findings += unattended_findings(configuration, os.environ)
     findings.append(await _model(configuration))
     findings += await _ledger(state, open_ledger)
+    return findings
+
+
+def unattended_findings(configuration: Configuration, environ: Mapping[str, str]) -> list[Finding]:
+    """What keeps notifications from being sent and schedules from starting, as far as that is seen without trying."""
+    findings: list[Finding] = []
+    if (notify := configuration.notify) is not None:
+        texts = (notify.webhook or "", notify.secret)
+        if missing := [name for text in texts for name in expand_variables(text, environ)[1]]:
+            what = f"needs environment variables that are not set: {', '.join(missing)}"
+            findings.append(broken("notify", what, "set them where missions run"))
+        if notify.command and shutil.which(notify.command[0], path=environ.get("PATH")) is None:
+            program = notify.base / notify.command[0]
+            if not os.access(program, os.X_OK):
+                findings.append(
+                    broken("notify", f"{notify.command[0]} is not a program here", "correct notify.command")
+                )
+    for config in configuration.schedules.values():
+        try:
+            read_crons([config])
+            load_mission_file(config.mission)
+            findings.append(fine(f"schedule {config.name}", f"{config.cron}: {config.mission}"))
+        except ExtraMissing as missing_extra:
+            findings.append(broken("schedule", missing_extra.message, "install it, or take out the schedules"))
+        except ValidationFailed as failed:
+            mend = "put it right"
+            findings += [broken(f"schedule {config.name}", str(fault), mend) for fault in failed.faults]
     return findings
 
 

@@ -24,17 +24,19 @@ from pursuit.core.mission import (
     ModelProposer,
     RepeatProposer,
     ReplayProposer,
+    ScriptProposer,
     ToolCall,
 )
 from pursuit.core.search import MAX_CHOICES, MAX_PARAMETERS, Parameter, SearchProposer, as_number, broken_range
 from pursuit.core.state import SCRIPT_SOURCE
-from pursuit.core.tools import SPAWN_TOOL
+from pursuit.core.tools import SPAWN_TOOL, Tool
 from pursuit.errors import ExtraMissing, Fault, ModelUnavailable, ValidationFailed
 from pursuit.proposers.language import Models
 from pursuit.proposers.model import lack_of_room
 from pursuit.proposers.objective import aim_of
 from pursuit.proposers.prompt import LEAST, LIMIT
 from pursuit.proposers.search import require_search
+from pursuit.sandbox import missing_modules
 from pursuit.upstream.pool import Pool
 
 Schema = Mapping[str, Any]
@@ -311,6 +313,7 @@ async def admit(
             resolver.fault("fleet", f"a server is called {FLEET!r}, as what starts children is; rename that server")
     tools = resolver.permitted(mission, named)
     whole = resolver.whole(mission, tools)
+    resolver.faults += _metrics_without_source(mission, [catalogue.tools[name] for name in tools])
     if models is not None:
         resolver.faults += await model_faults(mission, models, among)
     if resolver.faults:
@@ -322,6 +325,37 @@ async def admit(
         denied=tuple(name for name in named if name not in tools),
         parameters={name: list(catalogue.tools[name].input_schema.get("properties") or ()) for name in tools},
         warnings=(*_warnings(mission, tools, catalogue), *prompt_warnings(admitted, room or LIMIT)),
+    )
+
+
+def _metrics_without_source(mission: Mission, tools: Sequence[Tool]) -> list[Fault]:
+    """The metrics of criteria that no tool can give; found only where it is known what each tool gives."""
+    if isinstance(mission.proposer, ScriptProposer):
+        return []
+    faults: list[Fault] = []
+    for place, criterion in enumerate(mission.criteria):
+        if not isinstance(criterion, MetricThreshold | MetricTrend):
+            continue
+        counting = [tool for tool in tools if _counts(criterion.source, tool.qualified)]
+        given = [name for tool in counting for name in tool.metrics or ()]
+        given += [rule.metric for rule in mission.observe if any(_counts(rule.tool, one.qualified) for one in counting)]
+        if not counting or any(tool.metrics is None for tool in counting):
+            continue
+        if not any(criterion.metric == name or criterion.metric.startswith(f"{name}.") for name in given):
+            faults.append(Fault(field=f"criteria[{place}].metric", reason=_no_source(criterion.metric, given)))
+    return faults
+
+
+def _counts(source: str | None, tool: str) -> bool:
+    """Whether a tool counts under a source as the user wrote it: a glob, or a name with or without its server."""
+    return source is None or fnmatchcase(tool, source) or tool.partition(".")[2] == source
+
+
+def _no_source(metric: str, given: Sequence[str]) -> str:
+    known = f"; they give {', '.join(sorted(set(given)))}{nearest(metric, given)}" if given else ""
+    return (
+        f"no command of this mission gives {metric!r}{known}; add it to [commands.NAME.metrics] in pursuit.toml, as in "
+        f"{metric} = '{metric}=([0-9.eE+-]+)'"
     )
 
 
@@ -441,6 +475,11 @@ class _MissionTools:
             case RepeatProposer(tool_name=name, args=args):
                 row["tool_name"] = self._tool("proposer.tool_name", name, tools)
                 self._arguments("proposer.args", row["tool_name"], args)
+            case ScriptProposer(script=source):
+                for one in missing_modules(source):
+                    self.faults.append(
+                        Fault(field="proposer.script", reason=str(one), line=one.line, column=one.column)
+                    )
             case SearchProposer() as search:
                 self._search(mission, search, row, tools)
             case ReplayProposer(proposals=proposals):

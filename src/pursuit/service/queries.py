@@ -17,6 +17,7 @@ import msgspec
 
 from pursuit.core.approvals import Approval, pending
 from pursuit.core.audit import redacted
+from pursuit.core.best import best_row
 from pursuit.core.decision import decide
 from pursuit.core.events import (
     AnyEvent,
@@ -32,6 +33,7 @@ from pursuit.core.fold import advance
 from pursuit.core.observe import value_of
 from pursuit.core.report import budget_row, children_rows, criteria_rows, cut_short, iso
 from pursuit.core.state import STATUSES, MissionState, Status
+from pursuit.core.trials import trials_of
 from pursuit.core.truncate import cut_to
 from pursuit.engine.context import Clock
 from pursuit.engine.driver import Driver, assemble
@@ -197,6 +199,7 @@ def status_of(mission_id: str, state: MissionState) -> dict[str, Any]:
         "report": f"mission://{mission_id}/report" if state.report is not None else None,
         "parent": state.parent,
         "children": children_rows(state) or None,
+        "best_point": best_row(state.best_points.best()),
     }
     return {
         "session_id": mission_id,
@@ -209,7 +212,7 @@ def status_of(mission_id: str, state: MissionState) -> dict[str, Any]:
         "iteration_count": state.iteration_count,
         "no_progress_counter": state.no_progress,
         "metrics": state.metrics,
-        "best": {criterion_id: point.value for criterion_id, point in state.best.items()},
+        "best": {key: one.point.value for key in state.best if (one := state.best_points.of(key)) and one.point},
         "pending_approvals": [approval_row(mission_id, approval) for approval in pending(state.approvals)],
         "created_at": iso(state.created_at),
         "warnings": list(state.warnings),
@@ -370,6 +373,13 @@ class Queries:
             words = f"No process drives this mission; resume it with: {found['resume']}"
             report |= {**found, "reason_text": " ".join(filter(None, (words, report["reason_text"])))}
         return report
+
+    async def trials(self, mission_id: str) -> list[dict[str, Any]]:
+        """Every trial of a mission, in order."""
+        best = (await self.state(mission_id)).best_points.best()
+        stored = await self.ledger.read(mission_id)
+        call = best.point.call_id if best is not None and best.point is not None else None
+        return trials_of((decode(one.type, one.body) for one in stored), call)
 
     async def audited(self, mission_id: str | None = None, *, limit: int = 100) -> Sequence[dict[str, Any]]:
         """The newest lines of the audit, oldest first; a forgotten mission still has its lines."""

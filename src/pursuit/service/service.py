@@ -114,6 +114,14 @@ def _means(word: str, tool: str) -> bool:
 LONGEST_REASON = 8_192
 
 
+def _answer(mission_id: str, state: MissionState, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """What iterations came to, with the warnings that came up in them."""
+    done = {row["iteration_index"] for row in rows}
+    warnings = [message for iteration, message in state.raised if iteration in done]
+    answer: dict[str, Any] = {"session_id": mission_id, "status": state.status, "iterations": rows}
+    return {**answer, "warnings": warnings} if warnings else answer
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
     """A mission that was accepted."""
@@ -217,8 +225,7 @@ class Service(Queries):
             except PursuitError as error:
                 error.details["iterations"] = await self._outcomes(mission_id, first, iterations, head)
                 raise
-        rows = await self._outcomes(mission_id, first, iterations, head)
-        return {"session_id": mission_id, "status": state.status, "iterations": rows}
+        return _answer(mission_id, state, await self._outcomes(mission_id, first, iterations, head))
 
     async def iterate_later(
         self,
@@ -266,9 +273,8 @@ class Service(Queries):
 
     async def missed(self, mission_id: str, iterations: int, after: int) -> dict[str, Any]:
         """The answer of an earlier `iterate`, for a client that did not get it."""
-        status = (await self.state(mission_id)).status
-        rows = await self._outcomes(mission_id, [after], iterations, 0)
-        return {"session_id": mission_id, "status": status, "iterations": rows}
+        state = await self.state(mission_id)
+        return _answer(mission_id, state, await self._outcomes(mission_id, [after], iterations, 0))
 
     async def _outcomes(self, mission_id: str, first: Sequence[int], limit: int, head: int) -> list[dict[str, Any]]:
         """The iterations from `first` on with what their calls returned; none if nothing was begun."""

@@ -51,6 +51,10 @@ def configured_command(
     """The command for these arguments; `known` are secrets of others. Raises `ValidationFailed` or `PathTraversal`."""
     words = _program(config.words(arguments))
     cwd, env = _surroundings(config, environ)
+    metrics = [
+        rule if rule.file is None else replace(rule, file=str(Path(cwd, rule.file).absolute()))
+        for rule in config.rules(arguments)
+    ]
     command = Command(
         argv=words,
         cwd=cwd,
@@ -60,6 +64,7 @@ def configured_command(
         unit_pattern=config.unit_pattern,
         failure_pattern=config.failure_pattern,
         item_pattern=config.item_pattern,
+        metrics=metrics,
         disclaimer=config.disclaimer,
         grace=GRACE if config.grace is None else config.grace,
         heartbeat=HEARTBEAT if config.heartbeat is None else config.heartbeat,

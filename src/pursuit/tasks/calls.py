@@ -5,7 +5,7 @@ Invariant: the same id begins one task, however often it is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast, runtime_checkable
@@ -18,6 +18,9 @@ from pursuit.errors import Conflict, PursuitError, TaskNotFound, UpstreamUnavail
 from pursuit.tasks.execution import TaskContext
 from pursuit.tasks.host import TaskHost, Work
 from pursuit.tasks.store import UNKNOWN, Ending
+
+LOG_LINES = 10_000
+"""Lines of a log that the rules of a mission see."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +43,20 @@ class Jobs(Protocol):
 
 
 class TaskCalls:
-    """Calls of the tools of `upstream`, as tasks of this process's `host`, which opens with the first of them."""
+    """Calls of the tools of `upstream`, as tasks of this process's `host`, which opens with the first of them.
 
-    def __init__(self, host: Callable[[], Awaitable[TaskHost]], upstream: Callable[[str], Upstream]) -> None:
+    `tail` gives the last lines of a task's log.
+    """
+
+    def __init__(
+        self,
+        host: Callable[[], Awaitable[TaskHost]],
+        upstream: Callable[[str], Upstream],
+        tail: Callable[[str, int], Awaitable[Sequence[str]]],
+    ) -> None:
         self._host = host
         self._upstream = upstream
+        self._tail = tail
 
     async def begin(self, tool: Tool, arguments: Mapping[str, Any], *, task_id: str, call_id: str) -> None:
         """Begins the task by that id, unless it has begun already. Raises `CallFailed` if it cannot begin."""
@@ -94,6 +106,12 @@ class TaskCalls:
             await host.take_up(state)
             return None
         return as_answer(state, result)
+
+    async def log(self, task_id: str) -> str:
+        """The end of what its command wrote; empty for a task that is no command, or is not on record any more."""
+        with suppress(TaskNotFound):
+            return "".join(f"{line}\n" for line in await self._tail(task_id, LOG_LINES))
+        return ""
 
     async def cancel(self, task_id: str, *, reason: str) -> None:
         """Orders it stopped; one that has ended is left alone."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pursuit.config.commands import LARGEST, LEAST_HEARTBEAT, LONGEST_GRACE
+from pursuit.core.log_metrics import LogMetrics, MetricRule
 from pursuit.core.patterns import checked_pattern
 from pursuit.core.tasks import TaskEnd
 from pursuit.errors import Fault, ValidationFailed
@@ -24,6 +25,8 @@ from pursuit.tasks.store import Ending
 GRACE = 10.0
 HEARTBEAT = 30.0
 LEAST_SECRET_LINE = 8
+LARGEST_FILE = 16 * 1024 * 1024
+"""Bytes of a file that are searched for a metric."""
 BLANK = "***"
 
 
@@ -32,8 +35,9 @@ class Command:
     """What to run. `env` is the whole environment and `cwd` the folder; None is that of this process.
 
     The three patterns are of Python's `re` and see each line of stdout and stderr; what counts is their first group,
-    or all of the match. One that takes too long is switched off. `secrets` are values that must not be seen in anything
-    that is kept or told.
+    or all of the match. One that takes too long is switched off. The files of `metrics` are whole paths, and `before`
+    is what is known of each before the start. `secrets` are values that must not be seen in anything that is kept or
+    told.
     """
 
     argv: Sequence[str]
@@ -44,6 +48,8 @@ class Command:
     unit_pattern: str | None = None
     failure_pattern: str | None = None
     item_pattern: str | None = None
+    metrics: Sequence[MetricRule] = ()
+    before: Mapping[str, Sequence[int]] = field(default_factory=dict[str, Sequence[int]])
     disclaimer: str | None = None
     grace: float = GRACE
     heartbeat: float = HEARTBEAT
@@ -109,6 +115,45 @@ class Command:
         del body["env"], body["cwd"]
         return {**body, "argv": list(self.argv), "secrets": list(self.secrets)}
 
+    def stamped(self) -> Command:
+        """The same with what is known now of the files of its metrics: one that stays like that is not its own."""
+        files = {rule.file for rule in self.metrics if rule.file is not None}
+        return replace(self, before={file: known for file in files if (known := _stamp(file))}) if files else self
+
+    def read_files(self, metrics: LogMetrics) -> list[str]:
+        """Looks for the metrics in the files that the command wrote; why one of them has no value."""
+        notes: list[str] = []
+        for rule in self.metrics:
+            if rule.file is None:
+                continue
+            try:
+                why = self._read_file(rule, rule.file, metrics)
+            except (OSError, TimeoutError) as error:
+                why = getattr(error, "strerror", None) or "takes too long to search"
+            if why is not None:
+                notes.append(self.redacted(f"metric {rule.name}: {rule.file} {why}"))
+        return notes
+
+    def _read_file(self, rule: MetricRule, file: str, metrics: LogMetrics) -> str | None:
+        stamp = _stamp(file)
+        if not stamp:
+            return "does not exist, or is not a file"
+        if list(self.before.get(file, ())) == stamp:
+            return "was not written by this run"
+        if stamp[1] > LARGEST_FILE:
+            return f"has more than {LARGEST_FILE} bytes"
+        metrics.look_in_file(rule, Path(file).read_text(encoding="utf-8", errors="replace"))
+        return None if rule.name in metrics.found else f"has no value: {rule.wants} finds none"
+
+
+def _stamp(file: str) -> list[int]:
+    """When a file was last written, its size and its inode; empty if there is no such file."""
+    path = Path(file)
+    if not path.is_file():  # reading a pipe would wait for its writer
+        return []
+    known = path.stat()
+    return [known.st_mtime_ns, known.st_size, known.st_ino]
+
 
 def blanked(secrets: Sequence[str]) -> list[str]:
     """The texts to look for, longest first; the lines of a secret that has several count each."""
@@ -138,6 +183,7 @@ class FinishedRun:
     done: int | None = None
     item: str | None = None
     failures: Sequence[str] = ()
+    metrics: Mapping[str, Any] = field(default_factory=dict[str, Any])
     stderr: Sequence[str] = ()
     notes: Sequence[str] = ()
     mark: Mapping[str, Any] | None = None
@@ -154,6 +200,8 @@ def ending_of(run: FinishedRun) -> Ending:
         if run.code is not None and run.code < 0:
             body["signal"] = signal_name(-run.code)
     body |= {"units_done": run.done, "units_total": _whole(run.command.total), "last_item": run.item}
+    if status == "completed" and run.command.metrics:
+        body["metrics"] = dict(run.metrics)
     if status == "failed":
         body |= {"failure_lines": list(run.failures), "stderr_tail": list(run.stderr)}
     body |= {"duration_seconds": round(run.seconds, 3), "notes": list(run.notes) or None}
@@ -226,6 +274,8 @@ def _text(message: str, run: FinishedRun, status: TaskEnd) -> str:
     parts = [f"{run.command.shown}: {message} ({run.task_id})"]
     if run.item is not None:
         parts.append(f"last item: {run.item}")
+    if status == "completed" and run.metrics:
+        parts.append("\n".join(f"{name} = {value}" for name, value in run.metrics.items()))
     if status == "failed":
         if run.failures:
             parts.append("failure lines:\n" + "\n".join(run.failures))

@@ -1,4 +1,4 @@
-"""Finds progress in the output of a command by three patterns: units done, failures, the current item.
+"""Finds progress in the output of a command by three patterns (units done, failures, the current item), and metrics.
 
 Invariant: no pattern can hold up the reader: one that takes too long is switched off, with a note.
 """
@@ -8,13 +8,13 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pursuit.core.patterns import for_lines
+from pursuit.core.log_metrics import LogMetrics
+from pursuit.core.patterns import for_lines, line_matches
 from pursuit.tasks.command import Command
 
 if TYPE_CHECKING:
@@ -102,6 +102,12 @@ class OutputProgress:
         """Whether units are counted at all."""
         self.off = list(off)
         self._seconds = seconds
+        self.metrics = LogMetrics(command.metrics)
+        self._rules = {
+            key: rule
+            for rule in command.metrics
+            if rule.file is None and (key := f"metrics.{rule.name}") not in self.off
+        }
         said = {
             "unit_pattern": (command.unit_pattern, self._count),
             "failure_pattern": (command.failure_pattern, self._collect),
@@ -126,7 +132,7 @@ class OutputProgress:
         self.lines += lines.count(b"\n")
         self.message = _last_word(lines) or self.message
         before = len(self.off)
-        if self._looks:
+        if self._looks or self._rules:
             for piece in _pieces(lines):
                 self._look(piece.decode("utf-8", "replace"))
         return self.notes[before:]
@@ -134,9 +140,15 @@ class OutputProgress:
     def _look(self, text: str) -> None:
         for name, (pattern, look) in list(self._looks.items()):
             try:
-                look(matches(pattern, text, self._seconds), text)
+                look(line_matches(pattern, text, self._seconds), text)
             except TimeoutError:
                 del self._looks[name]
+                self.off.append(name)
+        for name, rule in list(self._rules.items()):
+            try:
+                self.metrics.look(rule, text, self._seconds)
+            except TimeoutError:
+                del self._rules[name]
                 self.off.append(name)
 
     def _count(self, found: Iterator[regex.Match[str]], _text: str) -> None:
@@ -155,33 +167,6 @@ class OutputProgress:
             begin = text.rfind("\n", 0, one.start()) + 1
             after = text.index("\n", one.start()) + 1
             self.failures.append(shortened(text[begin:after]))
-
-
-def matches(pattern: regex.Pattern[str], text: str, seconds: float = SECONDS) -> Iterator[regex.Match[str]]:
-    """Every match that lies in one line; the whole text is searched at once, which is what makes it quick.
-
-    Raises `TimeoutError` if all of it took too much of the processor's time.
-    """
-    until = time.process_time() + seconds
-    place: int | None = 0
-    while place is not None:
-        begin, place = place, None
-        for found in pattern.finditer(text, begin, timeout=_left(until)):
-            if "\n" not in found[0]:
-                yield found
-                continue
-            # It went over the end of a line, as `\s` does: that line is looked at alone.
-            line_end = text.index("\n", found.start())
-            yield from pattern.finditer(text, found.start(), line_end, timeout=_left(until))
-            place = line_end + 1
-            break
-
-
-def _left(until: float) -> float:
-    left = until - time.process_time()
-    if left <= 0:
-        raise TimeoutError
-    return left
 
 
 def _pieces(lines: bytes) -> Iterator[bytes]:

@@ -355,6 +355,7 @@ class Reader:
         self.progress = OutputProgress(command, units, off=mark.get("off", ()))
         self.progress.lines = mark.get("lines", 0)
         self.progress.failures = list(mark.get("failures", ()))
+        self.progress.metrics.found = dict(mark.get("metrics", {}))
         self._taken_at_mark = 0
         self._changed = 0
         self.exit: Mapping[str, Any] | None = None
@@ -403,6 +404,7 @@ class Reader:
             "lines": self.progress.lines,
             "units": self.progress.units.count,
             **({"failures": list(self.progress.failures)} if self.progress.failures else {}),
+            **({"metrics": dict(self.progress.metrics.found)} if self.progress.metrics.found else {}),
             **({"off": list(self.progress.off)} if self.progress.off else {}),
             **{track.name: list(track.mark) for track in self._tracks},
         }

@@ -385,6 +385,9 @@ class Running:
     def _run(self, folder: Path) -> FinishedRun:
         reader, progress = self._reader, self._reader.progress
         ended = reader.exit or {}
+        notes = list(progress.notes)
+        if ended.get("code") == 0:
+            notes += [*self._command.read_files(progress.metrics), *progress.metrics.notes()]
         return FinishedRun(
             task_id=self._ctx.task_id,
             command=self._command,
@@ -393,8 +396,9 @@ class Running:
             done=progress.units.count if progress.counts else None,
             item=progress.item or self._item,
             failures=progress.failures,
+            metrics=progress.metrics.found,
             stderr=tail_of(folder, ERRORS, STDERR_LINES, LONGEST_STDERR_LINE),
-            notes=progress.notes,
+            notes=notes,
             mark={**reader.mark(), "pid": self._meta.leader.pid},
             cancelled=self._ctx.cancelled,
         )
@@ -453,15 +457,16 @@ class Processes:
 
         async def run(ctx: TaskContext) -> Ending:
             folder, losses = self._place(ctx.task_id), self._supervisor.losses
+            stamped = command.stamped()
             try:
                 # A cancel in the middle would leave it open whether it runs; it is quick, and then stopped like any.
                 with anyio.CancelScope(shield=True):
-                    await self._start(ctx.task_id, folder, command)
+                    await self._start(ctx.task_id, folder, stamped)
             except StartUnanswered:
-                return await self._find(ctx, folder, command)
+                return await self._find(ctx, folder, stamped)
             except (StartRefused, OSError) as error:
-                return self._refusal(ctx, folder, command, f"the command was not started: {error}")
-            return await self._attend(ctx, folder, command, losses)
+                return self._refusal(ctx, folder, stamped, f"the command was not started: {error}")
+            return await self._attend(ctx, folder, stamped, losses)
 
         return run
 

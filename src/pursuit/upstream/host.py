@@ -72,6 +72,10 @@ class MissionTools:
         """The result of such a call, or None if it is still under way after so many seconds."""
         return await self._later().outcome(task_id, within=within)
 
+    async def log(self, task_id: str) -> str:
+        """The end of what the command behind such a call wrote."""
+        return await self._later().log(task_id)
+
     async def cancel(self, task_id: str, *, reason: str) -> None:
         """Cancels such a call."""
         await self._later().cancel(task_id, reason=reason)

@@ -234,7 +234,7 @@ ITERATION = record({"iteration_index": COUNT, "verdict": TEXT, "verdict_reason":
 STANDING = record({"session_id": TEXT, "status": TEXT})
 STATE = record(
     {"session_id": TEXT, "status": TEXT, "criteria": OBJECTS, "budget": OBJECT, "iteration_count": COUNT},
-    {"metrics": OBJECT, "best": OBJECT, "verdict": TEXT, "verdict_reason": TEXT},
+    {"metrics": OBJECT, "best": OBJECT, "best_point": OBJECT, "verdict": TEXT, "verdict_reason": TEXT},
 )
 
 

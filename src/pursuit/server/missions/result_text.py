@@ -64,7 +64,7 @@ def status_lines(status: Mapping[str, Any]) -> list[str]:
         source = "" if row["source"] is None else f", from {row['source']['tool']}"
         wanted = f"{row['criterion_id']}{need}: {shown(row['description'])}"
         lines.append(f"- {wanted}: {row['status']}, {shown(row['evidence'])}{source}")
-    lines += [f"{key}: {shown(status[key])}" for key in ("metrics", "best") if status[key]]
+    lines += [f"{key}: {shown(status[key])}" for key in ("metrics", "best", "best_point") if status.get(key)]
     lines += [f"warning: {warning}" for warning in status["warnings"]]
     lines += [f"{key}: {shown(status[key])}" for key in ("rationale", "failure") if key in status]
     if "report" in status:
@@ -87,7 +87,8 @@ def run_lines(answer: Mapping[str, Any]) -> list[str]:
     """What the iterations of a run came to."""
     rows: Sequence[Mapping[str, Any]] = answer["iterations"]
     head = f"{answer['session_id']} is {answer['status']} after {len(rows)} iteration{'s' * (len(rows) != 1)}."
-    return [head, *iteration_lines(rows[-MOST_ITERATIONS:]), *approval_lines(answer)]
+    warnings = [f"warning: {warning}" for warning in answer.get("warnings", ())]
+    return [head, *iteration_lines(rows[-MOST_ITERATIONS:]), *warnings, *approval_lines(answer)]
 
 
 def iteration_lines(rows: Sequence[Mapping[str, Any]], *, raw: bool = False) -> list[str]:

@@ -69,6 +69,11 @@ async def mission_server(runtime: Runtime, promotion: PromotionSettings | None =
         runs = await stack.enter_async_context(BackgroundRuns(service, runtime.use_servers_of))
         tasks = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(tasks.cancel_scope.cancel)
+        if runtime.notifier is not None and not alone:
+            tasks.start_soon(runtime.notifier.watch, service)
+        schedules = None if alone else runtime.schedules(lambda name: runs.begin(name, None, None))
+        if schedules is not None:
+            tasks.start_soon(schedules.run)
         subscriptions = Subscriptions(service, tasks)
         stack.callback(subscriptions.close)
         commands = CommandTools(runtime, tasks)

@@ -1,0 +1,244 @@
+"""The best point that a mission has found: the call with the best value of the goal among those that keep all limits.
+
+A point is one call with its metrics. A limit whose metric this tool never reports is judged by the latest value of
+another tool. The goal is the objective of a search; otherwise the first required threshold for which some point keeps
+all others, so a threshold that nothing reaches is the goal and not a limit.
+
+Pure. Invariant: a point that violates a limit is never the best one; memory does not grow with the mission's age.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from pursuit.core.audit import redacted
+from pursuit.core.criteria import Comparison, MetricThreshold, describe
+from pursuit.core.mission import Mission
+from pursuit.core.observe import source_matches
+from pursuit.core.search import SearchProposer
+from pursuit.core.series import Metrics, distance, holds
+
+OBJECTIVE = "objective"
+"""The key of a search's objective that is not a threshold of the mission."""
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A call of an iteration that ended, with the metrics that matter here."""
+
+    iteration: int
+    call_id: str
+    tool: str
+    args: dict[str, Any]
+    metrics: dict[str, float]
+
+
+class Violation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A limit that a point does not keep; without a value it is not known whether it does."""
+
+    criterion_id: str
+    wanted: str
+    value: float | None
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A call that reported the goal's metric; `metrics` are all that a threshold or the goal names."""
+
+    metric: str
+    value: float
+    iteration: int
+    call_id: str
+    tool: str
+    args: dict[str, Any]
+    metrics: dict[str, float]
+    violates: list[Violation] = []
+    unknown: list[Violation] = []
+
+
+class Goal(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The metric that is made small or large, or brought to its target; `key` is the id of its criterion."""
+
+    key: str
+    metric: str
+    op: Comparison
+    criterion: MetricThreshold | None = None
+
+    def better(self, value: float, other: float) -> bool:
+        """Whether a value is strictly better than another one."""
+        if self.op in ("<", "<="):
+            return value < other
+        if self.op in (">", ">=") or self.criterion is None:
+            return value > other
+        return distance(self.criterion, value) < distance(self.criterion, other)
+
+
+class Best(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The best point of a goal, and the better one that violates limits, if there is one.
+
+    `point` is None while every point violates a limit. A limit that no tool has reported yet does not exclude a
+    point, which then names it in `unknown`.
+    """
+
+    goal: Goal
+    point: Candidate | None
+    infeasible: Candidate | None
+
+
+Standing = Literal["kept", "unknown", "violated"]
+
+
+class BestPoints:
+    """Follows the points of a mission: for each goal the best one that keeps the limits, and the best of the others."""
+
+    __slots__ = ("_best", "_first", "_goals", "_limits", "_reports", "names")
+
+    def __init__(self, mission: Mission) -> None:
+        thresholds = [one for one in mission.criteria if isinstance(one, MetricThreshold)]
+        search = mission.proposer if isinstance(mission.proposer, SearchProposer) else None
+        named = None if search is None else search.constraints
+        self._limits = [one for one in thresholds if (one.required if named is None else one.criterion_id in named)]
+        self._goals = {
+            one.criterion_id: Goal(key=one.criterion_id, metric=one.metric, op=one.op, criterion=one)
+            for one in thresholds
+        }
+        self._first: str | None = None
+        if search is not None and search.objective is not None:
+            objective = _objective(search, thresholds)
+            if objective is not None:
+                self._goals.setdefault(objective.key, objective)
+                self._first = objective.key
+        self._best: dict[tuple[str, Standing], Candidate] = {}
+        self._reports: dict[str, set[str]] = {}
+        self.names = frozenset([*(goal.metric for goal in self._goals.values()), *(o.metric for o in self._limits)])
+        """The metrics that matter here."""
+
+    def learn(self, points: Iterable[Measured], series: Metrics) -> None:
+        """Takes in the calls of an iteration that ended; `series` has the latest value of every metric."""
+        for one in points:
+            self._reports.setdefault(one.tool, set()).update(one.metrics)
+            values = {limit.criterion_id: self._value(limit, one, series) for limit in self._limits}
+            for goal in self._goals.values():
+                source = None if goal.criterion is None else goal.criterion.source
+                if goal.metric in one.metrics and source_matches(source, one.tool):
+                    self._compare(goal, one, values)
+
+    def best(self) -> Best | None:
+        """The best point of the mission; None before there is one."""
+        if self._first is not None:
+            return self._alone(self._first)
+        known = [self._alone(key) for key in self._order()]
+        found = [one for one in known if one is not None]
+        return next((one for one in found if one.point is not None), found[0] if found else None)
+
+    def of(self, key: str) -> Best | None:
+        """The best point for one threshold; None before its first value.
+
+        Where it is a limit of the mission's goal, that is the best value among the points that meet everything, and
+        without such a point the value at the mission's best point.
+        """
+        own, best = self._alone(key), self.best()
+        if own is None or best is None or best.goal.key == key:
+            return own
+        point, limit = own.point, own.goal.criterion
+        if point is not None and (limit is None or limit not in self._limits or holds(limit, point.value)):
+            return msgspec.structs.replace(own, infeasible=None)
+        if best.point is not None and own.goal.metric in best.point.metrics:
+            value = best.point.metrics[own.goal.metric]
+            point = msgspec.structs.replace(best.point, metric=own.goal.metric, value=value)
+            return Best(goal=own.goal, point=point, infeasible=None)
+        return Best(goal=own.goal, point=None, infeasible=own.infeasible or point)
+
+    def _alone(self, key: str) -> Best | None:
+        """The best point for one threshold, with all others as limits, and the better one that violates some."""
+        points = [self._best.get((key, standing)) for standing in ("kept", "unknown", "violated")]
+        if not any(points):
+            return None
+        goal, (kept, unknown, violated) = self._goals[key], points
+        point = kept or unknown
+        better = violated is not None and (point is None or goal.better(violated.value, point.value))
+        return Best(goal=goal, point=point, infeasible=violated if better else None)
+
+    def _order(self) -> Sequence[str]:
+        """The goals: required ones before others, those with a direction before those with one wanted value."""
+
+        def place(goal: Goal) -> tuple[bool, bool]:
+            return goal.criterion is None or not goal.criterion.required, goal.op in ("==", "!=")
+
+        return [goal.key for goal in sorted(self._goals.values(), key=place)]
+
+    def _value(self, limit: MetricThreshold, one: Measured, series: Metrics) -> float | None:
+        if limit.metric in one.metrics and source_matches(limit.source, one.tool):
+            return one.metrics[limit.metric]
+        if limit.metric in self._reports[one.tool]:
+            return None  # this tool reports it, and did not for this call: another call's value says nothing
+        latest = series.latest(limit.metric, limit.source)
+        return None if latest is None else latest.value
+
+    def _compare(self, goal: Goal, one: Measured, values: Mapping[str, float | None]) -> None:
+        violates: list[Violation] = []
+        unknown: list[Violation] = []
+        metrics = dict(one.metrics)
+        for limit in self._limits:
+            if limit.criterion_id == goal.key or (limit.metric == goal.metric and limit.op[0] == goal.op[0] in "<>"):
+                continue
+            value = values[limit.criterion_id]
+            if value is not None:
+                metrics[limit.metric] = value
+                if holds(limit, value):
+                    continue
+            row = Violation(criterion_id=limit.criterion_id, wanted=describe(limit), value=value)
+            (unknown if value is None else violates).append(row)
+        standing: Standing = "violated" if violates else "unknown" if unknown else "kept"
+        value, before = one.metrics[goal.metric], self._best.get((goal.key, standing))
+        if before is None or goal.better(value, before.value):
+            self._best[goal.key, standing] = Candidate(
+                metric=goal.metric,
+                value=value,
+                iteration=one.iteration,
+                call_id=one.call_id,
+                tool=one.tool,
+                args=one.args,
+                metrics=metrics,
+                violates=violates,
+                unknown=unknown,
+            )
+
+
+def _objective(search: SearchProposer, thresholds: Sequence[MetricThreshold]) -> Goal | None:
+    """The goal of a search with an objective: the threshold that it stands for, if there is one."""
+    metric = (search.objective or "").removeprefix("metrics.")
+    own = next((one for one in thresholds if one.metric == metric and one.op != "!="), None)
+    if search.direction is None:
+        return None if own is None else Goal(key=own.criterion_id, metric=metric, op=own.op, criterion=own)
+    op = "<" if search.direction == "minimize" else ">"
+    if own is not None and own.op[0] == op:
+        return Goal(key=own.criterion_id, metric=metric, op=own.op, criterion=own)
+    return Goal(key=OBJECTIVE, metric=metric, op=op)
+
+
+def best_row(best: Best | None) -> dict[str, Any] | None:
+    """The best point as JSON: for the report, the status and Python; arguments named like secrets are redacted.
+
+    Without a point that keeps all limits, only `infeasible` is there.
+    """
+    if best is None:
+        return None
+    row: dict[str, Any] = {"metric": best.goal.metric, "feasible": best.point is not None}
+    if best.point is not None:
+        row |= _point_row(best.point)
+    if best.infeasible is not None:
+        row["infeasible"] = _point_row(best.infeasible)
+    return row
+
+
+def _point_row(point: Candidate) -> dict[str, Any]:
+    row = msgspec.to_builtins(point)
+    row["args"] = redacted(point.args)
+    return {key: value for key, value in row.items() if key not in ("violates", "unknown") or value}
+
+
+def violations(point: Candidate) -> str:
+    """What a point violates, in words: `stress <= 13600 (15000)`."""
+    return ", ".join(f"{one.wanted} ({one.value:g})" for one in point.violates if one.value is not None)

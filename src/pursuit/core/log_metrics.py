@@ -1,0 +1,158 @@
+"""Finds metrics in the output of a command, or in a file that it wrote: by pattern, or in JSON.
+
+Pure. Invariant: what is kept of the values is bounded, however long the output is.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Literal, cast, get_args
+
+from pursuit.core.patterns import checked_path, checked_pattern, follow, for_lines, line_matches
+
+Take = Literal["last", "first", "min", "max", "all"]
+TAKES: tuple[Take, ...] = get_args(Take)
+MOST_VALUES = 1_000
+SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricRule:
+    """One metric: the group of a `pattern`, or the JMESPath `json` in JSON lines; in the output, or in a `file`."""
+
+    name: str
+    pattern: str | None = None
+    json: str | None = None
+    file: str | None = None
+    take: Take = "last"
+
+    @property
+    def wants(self) -> str:
+        """What it looks for, for people."""
+        return f"pattern {self.pattern!r}" if self.pattern is not None else f"json {self.json!r}"
+
+
+def checked_group(pattern: str) -> str:
+    """The pattern itself if it compiles and has a group, else a ValueError that says why not."""
+    checked_pattern(pattern)
+    if for_lines(pattern).groups == 0:
+        raise ValueError(f"{pattern!r} has no group; put the number in parentheses, as in 'loss=([0-9.eE+-]+)'")
+    return pattern
+
+
+checked_json = checked_path
+
+
+def as_number(value: object) -> float | None:
+    """A finite number, also one that is written as text; None for anything else."""
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return value if math.isfinite(value) else None
+    except OverflowError:
+        return None
+
+
+def taken(take: Take, kept: Any, values: Iterable[float]) -> Any:
+    """The metric after more values: a number, or the newest values as a list for `all`; None while there are none."""
+    if take == "all":
+        return list(deque(chain(cast("list[float]", kept or []), values), maxlen=MOST_VALUES)) or None
+    for value in values:
+        match take:
+            case "first":
+                kept = value if kept is None else kept
+            case "last":
+                kept = value
+            case "min":
+                kept = value if kept is None else min(kept, value)
+            case "max":
+                kept = value if kept is None else max(kept, value)
+    return kept
+
+
+def matched(pattern: str, text: str, seconds: float = SECONDS) -> Iterator[str]:
+    """The first group that took part in each match, or all of the match if the pattern has no group."""
+    for found in line_matches(for_lines(pattern), text, seconds):
+        yield next((group for group in found.groups() if group is not None), found[0])
+
+
+def json_values(path: str, text: str, seconds: float = SECONDS) -> Iterator[Any]:
+    """What the path finds in each line that is a JSON object. Raises `TimeoutError`."""
+    until = time.process_time() + seconds
+    for line in text.split("\n"):
+        if not line.lstrip().startswith("{"):
+            continue
+        if time.process_time() > until:
+            raise TimeoutError
+        try:
+            found = follow(path, json.loads(line))
+        except (ValueError, RecursionError):
+            continue
+        if found is not None:
+            yield found
+
+
+class LogMetrics:
+    """The metrics of a command so far; `found` can be stored and handed in again."""
+
+    def __init__(self, rules: Sequence[MetricRule], found: Mapping[str, Any] | None = None) -> None:
+        self.rules = rules
+        self.found: dict[str, Any] = dict(found or {})
+        self._not_numbers: dict[str, str] = {}
+
+    def look(self, rule: MetricRule, text: str, seconds: float = SECONDS) -> None:
+        """Looks for one metric in whole lines. Raises `TimeoutError` if that takes too long."""
+        if rule.pattern is not None:
+            self._take(rule, matched(rule.pattern, text, seconds))
+        elif rule.json is not None:
+            self._take(rule, json_values(rule.json, text, seconds))
+
+    def look_in_file(self, rule: MetricRule, text: str) -> None:
+        """The same in a whole file, which may also be one JSON document."""
+        if rule.json is not None:
+            try:
+                whole = json.loads(text)
+            except (ValueError, RecursionError):
+                whole = None
+            if whole is not None:
+                self._take(rule, [follow(rule.json, whole)])
+                return
+        self.look(rule, text)
+
+    def notes(self) -> list[str]:
+        """Why a metric of the output has no value, for each that has none."""
+        return [
+            f"metric {rule.name}: {self._why(rule)}"
+            for rule in self.rules
+            if rule.name not in self.found and (rule.file is None or rule.name in self._not_numbers)
+        ]
+
+    def _why(self, rule: MetricRule) -> str:
+        text = self._not_numbers.get(rule.name)
+        if text is not None:
+            return f"{rule.wants} finds {text!r}, which is not a finite number"
+        return f"{rule.wants} finds nothing in the output"
+
+    def _take(self, rule: MetricRule, values: Iterable[Any]) -> None:
+        kept = taken(rule.take, self.found.get(rule.name), self._numbers(rule, values))
+        if kept is not None:
+            self.found[rule.name] = kept
+
+    def _numbers(self, rule: MetricRule, values: Iterable[Any]) -> Iterator[float]:
+        for value in values:
+            number = as_number(value)
+            if number is not None:
+                yield number
+            elif value is not None:
+                self._not_numbers[rule.name] = str(value)[:100]

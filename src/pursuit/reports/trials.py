@@ -1,0 +1,66 @@
+"""The trials of a mission as CSV, as Parquet and as a pandas table."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from pursuit.core.trials import table_of
+from pursuit.errors import ExtraMissing
+
+Trials = Sequence[Mapping[str, Any]]
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def as_csv(trials: Trials) -> str:
+    """One line for each trial; lists and tables are JSON."""
+    columns, rows = table_of(trials)
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([[_cell(value) for value in row] for row in rows])
+    return file.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, list | dict):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, str) and value.startswith(_FORMULA):
+        return f"'{value}"  # a spreadsheet would run it as a formula
+    return value
+
+
+def as_parquet(trials: Trials) -> bytes:
+    """The table as a Parquet file; a column of mixed types is text. Raises `ExtraMissing` without pyarrow."""
+    if find_spec("pyarrow") is None:
+        raise ExtraMissing("Parquet needs pyarrow: pip install 'pursuit[tables]', or write .csv", extra="tables")
+    arrow: Any = import_module("pyarrow")
+    columns, rows = table_of(trials)
+    values = list(zip(*rows, strict=True)) or [() for _ in columns]
+    arrays = {name: arrow.array(_uniform(column)) for name, column in zip(columns, values, strict=True)}
+    sink: Any = arrow.BufferOutputStream()
+    import_module("pyarrow.parquet").write_table(arrow.table(arrays), sink)
+    return sink.getvalue().to_pybytes()
+
+
+def _uniform(column: Sequence[Any]) -> list[Any]:
+    """Values of one type: whole numbers beside others become floating point, any other mixture becomes text."""
+    kinds: set[type[Any]] = {type(value) for value in column if value is not None}
+    if kinds <= {int, float} and len(kinds) == 2:
+        return [None if value is None else float(value) for value in column]
+    if len(kinds) <= 1 and not kinds & {list, dict}:
+        return list(column)
+    return [None if value is None else value if isinstance(value, str) else json.dumps(value) for value in column]
+
+
+def as_frame(trials: Trials) -> Any:
+    """A pandas DataFrame, or the rows themselves if pandas is not installed."""
+    if find_spec("pandas") is None:
+        return list(trials)
+    columns, rows = table_of(trials)
+    return import_module("pandas").DataFrame(rows, columns=columns)

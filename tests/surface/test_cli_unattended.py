@@ -1,0 +1,75 @@
+"""Schedules and notifications through the front door: `pursuit serve` starts a mission, and a command is told."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from pathlib import Path
+
+from cli_stage import Place, until
+
+PRINT = "print('one line')"
+TELL = "import sys, pathlib; pathlib.Path('told.json').write_text(sys.stdin.read())"
+CONFIGURATION = f"""
+[commands.look]
+argv = [{json.dumps(sys.executable)}, "-c", {json.dumps(PRINT)}]
+read_only = true
+[notify]
+command = [{json.dumps(sys.executable)}, "-c", {json.dumps(TELL)}]
+events = ["ended"]
+[schedule]
+cron = "* * * * * *"
+mission = "mission.toml"
+"""
+MISSION = """
+directive = "Look once"
+tool_allowlist = ["commands.look"]
+[[criteria]]
+criterion_id = "looked"
+kind = "tool_call_succeeded"
+tool_name = "commands.look"
+[budget]
+max_iterations = 5
+[proposer]
+kind = "repeat"
+tool_name = "look"
+args = {}
+"""
+
+
+def test_serve_starts_what_is_due_and_tells_that_it_has_ended(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.write("mission.toml", MISSION)
+    place.write("pursuit.toml", CONFIGURATION)
+    (row,) = place.json("schedule", "list")["schedules"]
+    assert (row["name"], row["overlap"], "last_run" in row) == ("default", "skip", False)
+    served = place.begin("serve", "--http", "--port", 0, fresh=False)
+    until((tmp_path / "told.json").exists)
+    assert served.end(signal.SIGTERM)[0] == 0
+    (row,) = place.json("schedule", "list")["schedules"]
+    assert row["last_run"]["session_id"] in {one["session_id"] for one in place.json("list")["sessions"]}
+    assert "default\t* * * * * *\t" in place.run("schedule", "list").stdout
+    told = json.loads((tmp_path / "told.json").read_text(encoding="utf-8"))
+    assert (told["type"], told["data"]["verdict_reason"]) == ("mission.ended", "criteria_met")
+
+
+def test_a_mission_cannot_name_a_target_or_a_schedule(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.write("mission.toml", MISSION + '[notify]\ncommand = ["x"]\n[schedule]\ncron = "* * * * *"\n')
+    fields = {fault["field"] for fault in place.json("run", "mission.toml", code=2)["details"]["faults"]}
+    assert fields == {"notify", "schedule"}
+
+
+def test_doctor_finds_what_cannot_be_sent_or_started(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.write(
+        "pursuit.toml",
+        '[notify]\ncommand = ["./tell.sh"]\nwebhook = "https://example.com"\nsecret = "${UNSET_SECRET}"\n'
+        '[schedule.hourly]\ncron = "61 * * * *"\nmission = "none.toml"\n',
+    )
+    findings = place.json("doctor", code=1)["findings"]
+    told = "\n".join(one["what"] for one in findings if one["level"] == "broken")
+    assert "UNSET_SECRET" in told
+    assert "./tell.sh is not a program here" in told
+    assert "schedule.hourly.cron" in told

@@ -1,0 +1,155 @@
+"""The results of a mission as tuners expect them: the best point, a table of trials, the importance of parameters."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine_stage import mission, play, repeat, stage
+
+import pursuit
+from pursuit import Budget, Report, metric
+from pursuit.cli.reports import format_of
+from pursuit.core.trials import table_of
+from pursuit.errors import ExtraMissing, InvalidArgument
+from pursuit.reports.trials import as_csv, as_frame, as_parquet
+
+
+def fit(x: float, noise: float = 0, api_token: str = "") -> dict[str, Any]:
+    """Has its least loss at 0.3."""
+    if x > 0.9:
+        raise ValueError("too large, =1+1")
+    return {"metrics": {"loss": (x - 0.3) ** 2 + noise * 1e-6}}
+
+
+SEARCH = {
+    "kind": "search",
+    "tool_name": "fit",
+    "args": {"api_token": "secret-of-mine"},
+    "parameters": {"x": {"low": 0, "high": 1}, "noise": {"low": 0, "high": 1}},
+}
+
+
+def tuned(folder: Path, **more: Any) -> Report:
+    async def scene() -> Report:
+        async with stage(folder, fit) as runtime:
+            wanted = {
+                "criteria": [metric("loss") <= -1],
+                "budget": Budget(max_iterations=24),
+                "proposer": SEARCH,
+                **more,
+            }
+            return await runtime.pursue(mission(**wanted))
+
+    return play(scene)
+
+
+@pytest.fixture(name="report", scope="module")
+def _report(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    return tuned(tmp_path_factory.mktemp("tuned"))
+
+
+@pytest.mark.guarantee("each-trial-is-a-row")
+def test_each_trial_is_a_row_with_its_arguments_and_metrics(report: Report) -> None:
+    rows = list(csv.DictReader(io.StringIO(as_csv(report.data["trials"]))))
+    assert [int(row["trial"]) for row in rows] == list(range(24))
+    done = [row for row in rows if row["outcome"] == "ok"]
+    assert all(abs((float(row["x"]) - 0.3) ** 2 - float(row["loss"])) < 1e-5 for row in done)
+    (best,) = [row for row in rows if row["best"] == "True"]
+    assert float(best["loss"]) == min(float(row["loss"]) for row in done)
+    assert report.best is not None
+    assert (report.best["value"], report.best["args"]["x"]) == (float(best["loss"]), float(best["x"]))
+    assert {row["api_token"] for row in rows} == {"[redacted]"}
+    assert all("too large" in row["error"] for row in rows if row["outcome"] == "failed")
+
+
+def test_a_report_in_python_is_short_and_a_notebook_shows_it_whole(report: Report) -> None:
+    assert report.best is not None
+    assert repr(report).startswith(
+        f"<Report {report.session_id}: terminated (max_iterations), 24 iterations, best loss = "
+    )
+    assert len(repr(report)) < 300
+    shown = report._repr_html_()
+    assert shown.startswith('<iframe srcdoc="&lt;!doctype html')
+    assert set(pursuit.__all__) <= set(dir(pursuit))
+
+
+def test_the_page_has_the_best_so_far_the_trials_and_what_matters(report: Report) -> None:
+    page = report.html()
+    assert page.count('class="trace"') == 1
+    assert "<h2>Trials</h2>" in page and "(best)" in page
+    shares = report.data["importance"]
+    assert list(shares) == ["x", "noise"] and abs(sum(shares.values()) - 1) < 1e-3 and shares["x"] > 0.5
+    assert "Importance of the parameters" in page and "Importance of the parameters" in report.markdown()
+
+
+def test_calls_that_give_no_metrics_are_no_trials(tmp_path: Path) -> None:
+    def quiet() -> str:
+        """Says nothing."""
+        return "done"
+
+    async def scene() -> Report:
+        async with stage(tmp_path, quiet) as runtime:
+            return await runtime.pursue(mission(proposer=repeat("world.quiet")))
+
+    report = play(scene)
+    assert "trials" not in report.data and "importance" not in report.data
+    assert "<h2>Trials</h2>" not in report.html()
+
+
+def test_names_that_meet_are_told_apart_and_a_cell_is_never_a_formula() -> None:
+    row = {
+        "trial": 0, "iteration": 0, "tool": "a.b", "outcome": "ok", "best": False, "seconds": 1, "started_at": "",
+        "call_id": "c", "args": {"loss": "=1+1", "tool": 1, "list": [1]}, "metrics": {"loss": 0.5, "best": 2},
+    }  # fmt: skip
+    columns, rows = table_of([row])
+    assert columns[7:12] == ["arg.loss", "arg.tool", "list", "metric.loss", "metric.best"]
+    assert rows[0][7:12] == ["=1+1", 1, [1], 0.5, 2]
+    assert "'=1+1,1,[1],0.5,2" in as_csv([row])
+    assert as_csv([]).startswith("trial,iteration,")
+
+
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [("r.csv", "csv"), ("r.PARQUET", "parquet"), ("r.json", "json"), ("r.html", "html"), ("r.md", "md")],
+)
+def test_the_ending_of_the_file_is_its_format(name: str, form: str) -> None:
+    assert format_of(None, Path(name), as_json=False) == form
+
+
+@pytest.mark.parametrize("name", ["r.xlsx", "r.txt", "r"])
+def test_an_unknown_ending_is_an_error(name: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"known: \.json, \.md, \.html, \.csv, \.parquet"):
+        format_of(None, Path(name), as_json=False)
+    assert format_of("md", Path(name), as_json=False) == "md"
+    with pytest.raises(InvalidArgument, match="name a file"):
+        format_of("parquet", None, as_json=False)
+
+
+def test_what_is_not_installed_is_named(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ExtraMissing, match=r"pip install 'pursuit\[tables\]'"):
+        as_parquet(report.data["trials"])
+    assert report.trials() == report.data["trials"]
+
+
+@pytest.mark.soak
+def test_parquet_and_pandas_have_the_same_rows(report: Report, tmp_path: Path) -> None:
+    import pandas
+    import pyarrow.parquet
+
+    (tmp_path / "t.parquet").write_bytes(as_parquet(report.data["trials"]))
+    table = pyarrow.parquet.read_table(tmp_path / "t.parquet").to_pylist()
+    frame = as_frame(report.data["trials"])
+    assert isinstance(frame, pandas.DataFrame)
+    assert [row["x"] for row in table] == list(frame["x"])
+    assert len(table) == 24
+    mixed = {**report.data["trials"][0], "args": {"x": "text", "noise": 1, "l": [1]}}
+    both = pyarrow.parquet.read_table(io.BytesIO(as_parquet([mixed, *report.data["trials"]]))).to_pylist()
+    assert both[0]["x"] == "text" and json.loads(both[1]["x"]) == report.data["trials"][0]["args"]["x"]
