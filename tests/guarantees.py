@@ -170,4 +170,6 @@ GUARANTEES = {
     "from-nothing-to-a-tuned-command": "The tutorial leads from nothing to a tuned command with at most 5 commands and 12 lines of TOML.",
     "typescript-clients-read-refusals": "Both generations of the TypeScript SDK and the Inspector read each refusal with code, message and details.",
     "a-strangers-folder-starts-nothing": "A folder starts no process before the user trusts what it starts, and nothing that was added or changed since.",
+    "a-command-gets-few-variables": "A command, a check and a judge get few variables of ours unless the operator says so, and no secret of theirs is stored.",
+    "isolation-is-never-dropped": "What asks for isolation is not started where isolation does not work.",
 }

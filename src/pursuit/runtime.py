@@ -262,6 +262,7 @@ class Runtime:
                 ready=choice.ready,
                 settings=engine_settings(configuration.settings),
                 checks=configuration.checks,
+                surroundings=configuration.surroundings,
                 recorded=None if self.notifier is None else self.notifier.recorded,
                 tracking=None if tracking is None else tracking.see,
             )

@@ -16,11 +16,45 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from pursuit.cli.main import answer
+from pursuit.problems.manifest_reading import read_manifest
+from pursuit.problems.scoring import Submitted, judge
+from pursuit.sandbox import Sandbox
 
 COMMAND = [sys.executable, "-m", "pursuit"]
+PROBLEM = """
+problem_id = "judged"
+title = "T"
+summary = "S"
+kind = "optimization"
+statement = "Find x."
+[submission]
+type = "object"
+properties = {{ x = {{ type = "number" }} }}
+[scorer]
+kind = "command"
+command = ["sh", "-c", {script}]
+metrics = [{{ metric = "cost", direction = "minimize", target = 0 }}]
+"""
+
+
+def problem(script: str) -> str:
+    """A problem whose judge is this script; keys of its scorer may follow."""
+    return PROBLEM.format(script=json.dumps(script))
+
+
+def judged(path: Path) -> float:
+    """The score that the judge of a problem gives."""
+
+    async def main() -> float:
+        async with Sandbox() as sandbox:
+            found = await judge(read_manifest(path), Submitted(submission={"x": 1}), expressions=sandbox)
+            return float(found.score.rows[0].value)
+
+    return anyio.run(main)
 
 
 class Victim:

@@ -43,8 +43,7 @@ app = group(
 )
 
 
-_TrustOption = Annotated[bool, typer.Option("--trust", hidden=True)]
-"""For the processes of an attempt, whose command has asked already."""
+_TrustOption = Annotated[bool, typer.Option("--trust", help="Trust what the problem starts; do not ask.")]
 
 
 @command(app, "list")

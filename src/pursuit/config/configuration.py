@@ -15,6 +15,14 @@ from typing import Any, Literal, get_args
 from pursuit.config.commands import COMMANDS_SERVER, CommandConfig, read_commands
 from pursuit.config.files import Fields, as_table, kind, parse_json, parse_toml, read_text, unreadable
 from pursuit.config.servers import ServerConfig, parse_servers
+from pursuit.config.surroundings import (
+    SURROUNDING_KEYS,
+    USUAL_SURROUNDINGS,
+    Inherit,
+    Surroundings,
+    read_inherit,
+    read_surroundings,
+)
 from pursuit.core.base_model import nearest
 from pursuit.errors import Fault, ValidationFailed
 from pursuit.policy.rules import (
@@ -69,13 +77,14 @@ TOML_KEYS = (
     "notify",
     "schedule",
     "tracking",
+    "inherit_env",
 )
 PRICE_KEYS = ("input", "output")
 POLICY_KEYS = ("mode", "rules", "network", "callers")
 CALLER_KEYS = ("mode", "deny", "ask")
 RULE_KEYS = ("decision", "server", "tool", "arguments", "reason")
 NETWORK_KEYS = ("allow", "ask", "deny")
-CHECK_KEYS = ("command", "cwd", "timeout")
+CHECK_KEYS = ("command", "cwd", "timeout", *SURROUNDING_KEYS)
 NOTIFY_KEYS = ("command", "webhook", "secret", "events", "timeout")
 SCHEDULE_KEYS = ("cron", "mission", "overlap", "timezone")
 _JSON_KEYS = ("servers", "mcpServers", "inputs", "$schema")
@@ -99,6 +108,7 @@ class NotifyConfig:
     secret: str = ""
     events: frozenset[Notice] = frozenset(NOTICES)
     timeout: float = 30.0
+    surroundings: Surroundings = USUAL_SURROUNDINGS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +139,8 @@ class Configuration:
     """The language model that proposes where a client names no proposer."""
     client_models: frozenset[str] = frozenset()
     """Further language models that MCP clients may name."""
+    surroundings: Surroundings = USUAL_SURROUNDINGS
+    """What the commands of checks in mission files, and of notifications, get."""
     notify: NotifyConfig | None = None
     schedules: Mapping[str, ScheduleConfig] = field(default_factory=dict[str, ScheduleConfig])
     tracking: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -185,17 +197,19 @@ def _parse(path: Path, table: Mapping[str, Any], faults: list[Fault]) -> Configu
         faults.extend(wrong)
     if foreign:
         return Configuration(path=path, servers=servers)
+    inherit = read_inherit(fields)
     return Configuration(
         path=path,
         servers=servers,
-        checks=_checks(fields, path.parent.absolute()),
+        checks=_checks(fields, path.parent.absolute(), inherit),
+        surroundings=Surroundings(inherit=inherit),
         settings=_settings(fields),
         policy=_policy(fields),
-        commands=read_commands(fields, path.parent.absolute()),
+        commands=read_commands(fields, path.parent.absolute(), inherit),
         prices=_prices(fields),
         model=_model(fields),
         client_models=_client_models(fields),
-        notify=_notify(fields, path.parent.absolute()),
+        notify=_notify(fields, path.parent.absolute(), inherit),
         schedules=_schedules(fields, path.parent.absolute()),
         tracking=_tracking(fields, path.parent.absolute()),
     )
@@ -211,7 +225,7 @@ def _tracking(fields: Fields, base: Path) -> dict[str, str]:
     }
 
 
-def _checks(fields: Fields, base: Path) -> dict[str, Mapping[str, Any]]:
+def _checks(fields: Fields, base: Path, inherit: Inherit) -> dict[str, Mapping[str, Any]]:
     """The named commands of checks; they run in the configuration's folder unless they say otherwise."""
     found: dict[str, Mapping[str, Any]] = {}
     for name, table in fields.tables("checks"):
@@ -219,13 +233,17 @@ def _checks(fields: Fields, base: Path) -> dict[str, Mapping[str, Any]]:
         command, timeout = table.texts("command"), table.number("timeout")
         if not command:
             table.fault("command", "is missing; give the command as a list of words")
-        found[name] = {"command": list(command or ()), "cwd": str(base / (table.text("cwd") or "."))}
+        found[name] = {
+            "command": list(command or ()),
+            "cwd": str(base / (table.text("cwd") or ".")),
+            "surroundings": read_surroundings(table, inherit),
+        }
         if timeout is not None:
             found[name] = {**found[name], "timeout": timeout}
     return found
 
 
-def _notify(fields: Fields, base: Path) -> NotifyConfig | None:
+def _notify(fields: Fields, base: Path, inherit: Inherit) -> NotifyConfig | None:
     if "notify" not in fields.table:
         return None
     table = fields.inside("notify")
@@ -246,7 +264,8 @@ def _notify(fields: Fields, base: Path) -> NotifyConfig | None:
         if word not in NOTICES:
             known = nearest(word, NOTICES) or "; use " + ", ".join(NOTICES)
             table.fault(f"events[{place}]", f"{word[:100]!r} is not an event{known}")
-    given = NotifyConfig(base=base, command=command or (), webhook=webhook, secret=secret or "")
+    around = Surroundings(inherit=inherit)
+    given = NotifyConfig(base=base, command=command or (), webhook=webhook, secret=secret or "", surroundings=around)
     return replace(
         given,
         events=given.events if events is None else frozenset(one for one in NOTICES if one in events),

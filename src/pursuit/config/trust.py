@@ -25,6 +25,7 @@ from pursuit.config.configuration import JSON_NAME, TOML_NAME, Configuration
 from pursuit.config.files import user_ledger
 from pursuit.config.mission_file import MissionFile, load_mission_file
 from pursuit.config.servers import ServerConfig
+from pursuit.config.surroundings import USUAL_SURROUNDINGS, Surroundings
 from pursuit.core.criteria import Check
 from pursuit.errors import Fault, NotTrusted, ValidationFailed
 
@@ -62,7 +63,19 @@ def started(kind: str, name: str, words: Sequence[str], **more: Any) -> tuple[st
 def started_server(name: str, server: ServerConfig) -> tuple[str, str]:
     """A server, as `started`."""
     words = (server.url or "",) if server.command is None else (server.command, *server.args)
-    return started("server", name, words, env=dict(server.env), headers=dict(server.headers), cwd=server.cwd)
+    return started(
+        "server",
+        name,
+        words,
+        env=dict(server.env),
+        headers=dict(server.headers),
+        cwd=server.cwd,
+        isolation=server.isolation,
+    )
+
+
+def _surroundings(around: Surroundings) -> dict[str, Any]:
+    return {"env": dict(around.env), "inherit": around.inherit, "isolation": around.isolation}
 
 
 def of_configuration(configuration: Configuration) -> Workspace | None:
@@ -76,9 +89,10 @@ def of_configuration(configuration: Configuration) -> Workspace | None:
             for group in command.argv.groups
             for word in group
         ]
-        rows.append(started("command", name, words, env=dict(command.env), cwd=command.cwd))
+        rows.append(started("command", name, words, cwd=command.cwd, **_surroundings(command.surroundings)))
     for name, check in configuration.checks.items():
-        rows.append(started("check", name, check["command"], cwd=check.get("cwd"), env=check.get("env")))
+        around = check.get("surroundings", USUAL_SURROUNDINGS)
+        rows.append(started("check", name, check["command"], cwd=check.get("cwd"), **_surroundings(around)))
     if configuration.model is not None:
         rows.append(started("model", "of clients", [configuration.model]))
     if (notify := configuration.notify) is not None:

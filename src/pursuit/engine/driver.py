@@ -19,6 +19,7 @@ from typing import Any, Protocol, cast
 import anyio
 import msgspec
 
+from pursuit.config.surroundings import USUAL_SURROUNDINGS, Surroundings
 from pursuit.core.decision import Decision, reached_cap
 from pursuit.core.events import (
     CompletionOrdered,
@@ -113,6 +114,7 @@ class Driver:
     """Raises if the proposer of a mission cannot be asked."""
     settings: Settings = field(default_factory=Settings)
     checks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    surroundings: Surroundings = USUAL_SURROUNDINGS
     recorded: Recorded | None = None
     tracking: Observer | None = None
     """Sees every mission that this process drives."""
@@ -256,6 +258,7 @@ class Driver:
             settings=self.settings,
             observer=_both(observer, self.tracking),
             checks=self.checks,
+            surroundings=self.surroundings,
             started=self.clock.monotonic(),
         )
 

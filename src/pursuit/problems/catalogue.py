@@ -36,7 +36,7 @@ def workspaces_of(problem: Manifest) -> tuple[Workspace, ...]:
     rows = [] if problem.server is None else [started_server("of the problem", problem.server)]
     judge = (problem.scorer.function,) if problem.scorer.function is not None else problem.scorer.command
     if judge:
-        rows.append(started("judge", problem.problem_id, judge))
+        rows.append(started("judge", problem.problem_id, judge, isolation=problem.scorer.isolation))
     return (Workspace(path=problem.path, starts=dict(rows)),)
 
 

@@ -23,6 +23,7 @@ from pursuit.config.configuration import JSON_NAME, Configuration, load_configur
 from pursuit.config.files import as_table, parse_json, read_text
 from pursuit.config.mission_file import load_mission_file
 from pursuit.config.servers import ServerConfig, expand, is_loopback
+from pursuit.config.surroundings import no_isolation
 from pursuit.config.trust import of_configuration, require_trusted
 from pursuit.config.variables import expand_variables, holds_literal_secret
 from pursuit.core.base_model import nearest
@@ -227,7 +228,23 @@ async def examine(config: Path | None, state: Path, open_ledger: Callable[[Path]
     findings += unattended_findings(configuration, os.environ)
     findings.append(await _model(configuration))
     findings += await _ledger(state, open_ledger)
+    findings += isolation_findings(configuration)
     return findings
+
+
+def isolation_findings(configuration: Configuration) -> list[Finding]:
+    """Whether isolation works here; that it does not is broken only where it is asked for."""
+    around = [
+        *(one.surroundings for one in configuration.commands.values()),
+        *(one["surroundings"] for one in configuration.checks.values()),
+    ]
+    asked = any(one.isolation is not None for one in (*configuration.servers.values(), *around))
+    why = no_isolation()
+    if not why:
+        return [fine("isolation", "bubblewrap works here")]
+    if asked:
+        return [broken("isolation", why, "install bubblewrap, or allow user namespaces")]
+    return [fine("isolation", f"nothing asks for it; {why}")]
 
 
 def unattended_findings(configuration: Configuration, environ: Mapping[str, str]) -> list[Finding]:
