@@ -26,6 +26,7 @@ from pursuit.config.configuration import (
     SCHEDULE_KEYS,
     SETTINGS,
     TOML_KEYS,
+    TYPED_KEYS,
     WHOLE_SETTINGS,
 )
 from pursuit.config.servers import OVERRIDE_FLAGS, SERVER_KEYS, TRANSPORTS
@@ -136,7 +137,9 @@ def _command() -> Schema:
 
 
 def _policy() -> Schema:
-    rule = {"decision": _one_of(SEVERITY), **dict.fromkeys(("server", "tool", "reason"), TEXT), "arguments": TEXT_MAP}
+    typed = _table(TYPED_KEYS, {"under": TEXT, "host": TEXTS})
+    patterns = {"type": "object", "additionalProperties": {"anyOf": [TEXT, typed]}}
+    rule = {"decision": _one_of(SEVERITY), **dict.fromkeys(("server", "tool", "reason"), TEXT), "arguments": patterns}
     caller = {"mode": _one_of(MODES), **dict.fromkeys(("deny", "ask"), TEXTS)}
     types = {
         "mode": _one_of(MODES),

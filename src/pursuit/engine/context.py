@@ -135,6 +135,10 @@ class Tools(TaskCalls, Protocol):
         """What policy says."""
         ...
 
+    def rule_own(self, tool: Tool, arguments: Mapping[str, Any]) -> Ruling:
+        """What policy says of the command of a check."""
+        ...
+
     def call(
         self, tool: Tool, arguments: Mapping[str, Any], *, call_id: str, on_progress: ProgressFn | None = None
     ) -> ToolResult | Awaitable[ToolResult]:
@@ -184,17 +188,17 @@ class Run:
         """Where the journal writes."""
         return self.journal.ledger
 
+    def named_check(self, criterion_id: str | None) -> str | None:
+        """The name of the `[checks.NAME]` that a criterion uses, if it does."""
+        criteria = self.state.mission.criteria
+        return next(
+            (one.check for one in criteria if one.criterion_id == criterion_id and isinstance(one, Check)), None
+        )
+
     def surroundings_of(self, criterion_id: str | None) -> Surroundings:
         """What the command of a check gets: what `[checks.NAME]` says of a named one."""
-        named = next(
-            (
-                one.check
-                for one in self.state.mission.criteria
-                if one.criterion_id == criterion_id and isinstance(one, Check)
-            ),
-            None,
-        )
-        return self.checks.get(named or "", {}).get("surroundings", self.surroundings)
+        named = self.checks.get(self.named_check(criterion_id) or "", {})
+        return named.get("surroundings", self.surroundings)
 
     def elapsed(self) -> float:
         """Seconds that this run has held the mission, in whole microseconds."""
